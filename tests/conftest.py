@@ -28,6 +28,7 @@ from tests.support import order, postgres, sharing
 from tests.support.canaries import LogWatch
 from tests.support.ready import Helper, close_helper, fork_helper
 from tests.support.ready import helper as running_helper
+from tests.support.summary import summary_lines
 
 # The machine that runs the tests may be busy, so time proves nothing here; a failure is replayed from what it prints.
 settings.register_profile(
@@ -120,6 +121,14 @@ def pytest_collection_finish() -> None:
     # Parsed sources and servers make many objects that stay: to look through them after every 700 takes half of the time.
     gc.set_threshold(100_000, 20, 20)
     gc.enable()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say at the end of the long tests what each module came to, and how long it took."""
+    if terminalreporter.config.option.markexpr == "soak":
+        terminalreporter.section("long tests")
+        for line in summary_lines(terminalreporter.stats):
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,8 +1,10 @@
 """The OpenAPI document: complete, typed, sound, and with every route that the official client knows and this server has."""
 
 import asyncio
+import json
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ from ricordo.api import openapi_document
 from ricordo.api.call import IGNORED_QUERIES
 from ricordo.app import create_app
 from ricordo.settings import ProviderSettings, Settings
-from tests.seams.server import ServerInThread
+from tests.seams.server import ServerInThread, serving
 
 METHODS = ("get", "post", "put", "patch", "delete")
 # Routes of the official client 1.12.1 that this version serves; a stub is no endpoint, so the others are missing.
@@ -321,6 +323,48 @@ def test_a_child_process_makes_the_document_with_what_this_process_knows(
 
     text = openapi_document.make_in_child(make)
     assert text.decode() == f"{known}False"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_server_answers_with_what_its_child_made_and_keeps_the_bytes_alone(
+    tmp_path: Path, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openapi_document, "MAY_FORK", True)
+    children, fork = list[int](), os.fork
+
+    def fork_and_note() -> int:
+        child = fork()
+        children.append(child)
+        return child
+
+    with serving(tmp_path / "data") as running, running.http() as http:
+        monkeypatch.setattr(os, "fork", fork_and_note)
+        answers = [http.get("/openapi.json") for _ in range(2)]
+        assert running.app.openapi_schema is None
+    assert len(children) == 1
+    assert [answer.json() for answer in answers] == [document] * 2
+    with pytest.raises(ProcessLookupError):
+        os.kill(children[0], 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's /proc names the open files")
+def test_a_child_has_none_of_the_servers_files_so_what_the_server_closes_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What else looks into the data folder, such as `ricordo doctor`, takes a lock for a server's that runs."""
+    monkeypatch.setattr(openapi_document, "MAY_FORK", True)
+    process = os.getpid()
+
+    def make() -> bytes:
+        # The folder that is read here is closed again when its entries are looked at.
+        files = [entry for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+        held = [str(entry.readlink()) for entry in files if int(entry.name) > 2]
+        return json.dumps([os.getpid() != process, *held]).encode()
+
+    with serving(tmp_path / "data"):
+        is_child, *held = json.loads(openapi_document.make_in_child(make))
+    assert is_child
+    assert [name.partition(":")[0] for name in held] == ["pipe"]
 
 
 def _refuse() -> int:

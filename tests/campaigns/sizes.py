@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 
+# Of each campaign of agents together in its long form: those of asks, groups, sleep and voice make 500 on each database.
+KILLS = 125
+
 
 def short_and_long(short: Any, long: Any) -> list[Any]:
     """The values of a parameter, or of several as a tuple, in both sizes."""

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.campaigns.sizes import KILLS
 from tests.support.kill_campaign import BEGUN_RUNS, KillCampaign, begun
 from tests.support.model_server import Answer, Seen, completion, tool_call
 from tests.support.server_process import CAN_FORK
@@ -115,8 +116,8 @@ def answer(seen: Seen) -> Answer:
     ("kills", "database"),
     [
         pytest.param(3, "sqlite", id="short"),
-        pytest.param(500, "sqlite", id="long-sqlite", marks=pytest.mark.soak),
-        pytest.param(500, "postgresql", id="long-postgresql", marks=pytest.mark.soak),
+        pytest.param(KILLS, "sqlite", id="long-sqlite", marks=pytest.mark.soak),
+        pytest.param(KILLS, "postgresql", id="long-postgresql", marks=pytest.mark.soak),
     ],
 )
 async def test_no_message_is_lost_or_doubled_however_often_servers_are_killed(

@@ -16,7 +16,7 @@ pytestmark = [
 
 # The campaign itself checks everything; what is checked here is that it was one.
 @pytest.mark.parametrize(
-    "size", short_and_long(Size(kills=2, agents=4), Size(kills=300, agents=32))
+    "size", short_and_long(Size(kills=2, agents=4), Size(kills=100, agents=32))
 )
 async def test_a_server_that_is_killed_in_the_middle_of_turns_loses_nothing_it_acknowledged(
     tmp_path: Path, size: Size
@@ -33,7 +33,7 @@ async def test_a_server_that_is_killed_in_the_middle_of_turns_loses_nothing_it_a
     "size",
     short_and_long(
         Size(turns=12, kills=1, every=0.8, servers=2, agents=6, clients=4, hurries=True),
-        Size(turns=2_000, kills=20, every=5, servers=2, agents=32, clients=16),
+        Size(turns=1_000, kills=10, every=5, servers=2, agents=32, clients=16),
     ),
 )
 async def test_servers_of_which_one_is_killed_again_and_again_lose_no_turn_and_no_job(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.campaigns.sizes import KILLS
 from tests.support.kill_campaign import OPEN_RUNS, KillCampaign, begun
 from tests.support.model_server import Answer, Seen, completion, tool_call
 from tests.support.server_process import CAN_FORK
@@ -119,8 +120,8 @@ def keeper_answer(seen: Seen, length: int) -> Answer:
     ("kills", "database"),
     [
         pytest.param(3, "sqlite", id="short"),
-        pytest.param(250, "sqlite", id="long-sqlite", marks=pytest.mark.soak),
-        pytest.param(250, "postgresql", id="long-postgresql", marks=pytest.mark.soak),
+        pytest.param(KILLS, "sqlite", id="long-sqlite", marks=pytest.mark.soak),
+        pytest.param(KILLS, "postgresql", id="long-postgresql", marks=pytest.mark.soak),
     ],
 )
 async def test_every_message_is_in_one_transcript_however_often_servers_are_killed(

@@ -424,7 +424,7 @@ def edited(base: Sequence[str], fact: str, chance: random.Random) -> str:
 
 @pytest.mark.parametrize(
     "number_of_days",
-    [pytest.param(8, id="short"), pytest.param(1000, id="long", marks=pytest.mark.soak)],
+    [pytest.param(8, id="short"), pytest.param(300, id="long", marks=pytest.mark.soak)],
 )
 async def test_days_of_eight_facts_lose_none_in_whatever_order_they_are_approved(
     store: SqliteStore, number_of_days: int

@@ -1,10 +1,13 @@
-"""Access tokens: short-lived keys for pages in browsers, each limited to some agents and to what may be done with them."""
+"""Access tokens: short-lived keys for pages in browsers.
+
+Each is limited to some agents and actions.
+"""
 
 from typing import Any
 
 
 class AccessTokensPlugin:
-    """Makes, lists and deletes the tokens; `api/guard.py` knows what they reach."""
+    """Creates, lists and deletes the tokens; `api/guard.py` checks their limits."""
 
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter

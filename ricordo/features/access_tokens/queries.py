@@ -1,4 +1,7 @@
-"""SQL of access tokens. They are rows among the API keys, so that they are found, expire and are erased as keys are."""
+"""Queries of access tokens.
+
+They are rows among the API keys, so they are found, expire and are erased like keys.
+"""
 
 from collections.abc import Sequence
 
@@ -25,7 +28,7 @@ def delete_ended(tx: Transaction) -> None:
 
 
 def count(tx: Transaction, scope: Scope) -> int:
-    """Return how many tokens of the organization are alive."""
+    """Return the number of valid tokens of the organization."""
     return int(
         tx.all(_COUNT, {"now": tx.clock.now(), "organization_id": scope.organization_id})[0].tokens
     )
@@ -34,24 +37,26 @@ def count(tx: Transaction, scope: Scope) -> int:
 def page(
     tx: Transaction, scope: Scope, agent_id: str | None, limit: int, offset: int
 ) -> Sequence[ApiKey]:
-    """Return tokens that are alive, the newest first: those that the caller's key made; for who sees the organization all."""
-    has_agent = (
-        cast(api_keys.c.scopes, String).contains(f'"{agent_id}:', autoescape=True)
-        if agent_id
-        else true()
-    )
-    chosen = _ROWS.select.where(_IS_ALIVE, _is_ones_own(scope), has_agent).order_by(
-        api_keys.c.seq.desc()
-    )
-    return _ROWS.all(tx, chosen.limit(limit).offset(offset), {"now": tx.clock.now()})
+    """Return valid tokens, the newest first.
+
+    A caller limited to a user gets those of their own key, others get all of the organization.
+    """
+    has_agent: ColumnElement[bool] = true()
+    if agent_id:
+        has_agent = cast(api_keys.c.scopes, String).contains(f'"{agent_id}:', autoescape=True)
+    statement = _ROWS.select.where(_IS_ALIVE, _is_own(scope), has_agent)
+    statement = statement.order_by(api_keys.c.seq.desc()).limit(limit).offset(offset)
+    return _ROWS.all(tx, statement, {"now": tx.clock.now()})
 
 
 def delete_one(tx: Transaction, scope: Scope, id: str, hash: str) -> bool:
-    """Delete the token with this id or this hash; returns whether there was one that the caller may delete."""
-    named = or_(api_keys.c.id == id, api_keys.c.hash == hash)
-    return tx.run(delete(api_keys).where(_IS_TOKEN, _is_ones_own(scope), named)) > 0
+    """Delete the caller's token with this id or hash; return False without one."""
+    is_named = or_(api_keys.c.id == id, api_keys.c.hash == hash)
+    return tx.run(delete(api_keys).where(_IS_TOKEN, _is_own(scope), is_named)) > 0
 
 
-def _is_ones_own(scope: Scope) -> ColumnElement[bool]:
-    own = api_keys.c.organization_id == scope.organization_id
-    return own if scope.subject_id is None else own & (api_keys.c.created_by == scope.key_id)
+def _is_own(scope: Scope) -> ColumnElement[bool]:
+    is_in_organization = api_keys.c.organization_id == scope.organization_id
+    if scope.subject_id is None:
+        return is_in_organization
+    return is_in_organization & (api_keys.c.created_by == scope.key_id)

@@ -1,4 +1,4 @@
-"""Making access tokens: never more than the key that makes them may itself, and bound to that key's life."""
+"""Create access tokens, never with more rights or life than their key."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,15 @@ from ricordo.storage import agents
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import TOKEN, ApiKey, hash_of
 
-# What an agent may be used for, each with the scope that it takes.
+# The accesses to an agent, each with the scope that it needs.
 ACCESSES: Mapping[str, str] = {
     "read_messages": "messages:read",
     "write_messages": "messages:write",
     "read_agent": "agents:read",
     "write_agent": "agents:write",
 }
-USUAL, LONGEST = 300 * SECOND, 30 * 24 * 3600 * SECOND
+USUAL = 300 * SECOND
+LONGEST = 30 * 24 * 3600 * SECOND
 MOST = 10_000  # of one organization
 
 
@@ -32,9 +33,10 @@ def create(
     pairs: Sequence[tuple[str, str]],
     expires_at: int | None,
 ) -> tuple[ApiKey, str]:
-    """Store a token for these pairs of an agent's id and an access; returns it with the token itself, which is not kept.
+    """Store a token, and return it with its secret, which is not stored.
 
-    It is for the user that the caller is or acts for, else for nobody: then it sees what is shared. Raises Forbidden, NotFound,
+    It allows these pairs of an agent's id and an access. It acts for the caller's user, or the user
+    that the caller acts for; without a user it sees only shared data. Raises Forbidden, NotFound,
     Invalid, Conflict.
     """
     if scope.reach:
@@ -43,7 +45,8 @@ def create(
     until = now + USUAL if expires_at is None else expires_at
     if not now < until <= now + LONGEST:
         raise Invalid(
-            "A token ends in the future, at most 30 days from now. Choose another time for expires_at."
+            "A token ends in the future, at most 30 days from now. Choose another time for "
+            "expires_at."
         )
     needed = {ACCESSES[access] for _, access in pairs}
     if missing := sorted(needed - scope.scopes):
@@ -58,22 +61,24 @@ def create(
     queries.delete_ended(tx)
     if queries.count(tx, scope) >= MOST:
         raise Conflict(
-            f"There are {MOST:,} tokens that have not expired. Delete some, or wait until they expire."
+            f"There are {MOST:,} tokens that have not expired. Delete some, or wait until they "
+            "expire."
         )
     token = TOKEN + secrets.token_urlsafe(32)
-    made = ApiKey(
-        new_id("token"),
-        scope.organization_id,
-        "token",
-        origin,
-        hash_of(secret, token),
-        token[: len(TOKEN) + 4],
-        scope.subject,
-        "user",
-        scope.key_id,
-        now,
-        until,
-        (*sorted(needed), *sorted({f"{agent_id}:{access}" for agent_id, access in pairs})),
+    reach = sorted({f"{agent_id}:{access}" for agent_id, access in pairs})
+    stored = ApiKey(
+        id=new_id("token"),
+        organization_id=scope.organization_id,
+        kind="token",
+        name=origin,
+        hash=hash_of(secret, token),
+        hint=token[: len(TOKEN) + 4],
+        user_id=scope.subject,
+        role="user",
+        created_by=scope.key_id,
+        created_at=now,
+        expires_at=until,
+        scopes=(*sorted(needed), *reach),
     )
-    queries.insert_one(tx, made)
-    return made, token
+    queries.insert_one(tx, stored)
+    return stored, token

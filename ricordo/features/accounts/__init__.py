@@ -1,4 +1,7 @@
-"""Accounts: API keys, users, organizations, the identities of older clients, and login; over HTTP and on the command line."""
+"""Accounts: API keys, users, organizations, and identities of older clients.
+
+They are managed over HTTP and on the command line.
+"""
 
 from typing import Any
 
@@ -6,7 +9,7 @@ from ricordo.plugins import Commands
 
 
 class AccountsPlugin:
-    """Adds the routes and commands of accounts. A user is deleted as `erasure` forgets them."""
+    """The routes and commands of accounts; `erasure` deletes a user."""
 
     requires = ("erasure",)
 

@@ -1,7 +1,8 @@
-"""`ricordo key`, `ricordo user` and `ricordo organization`, in the words of `/v1/keys/`, `/v1/users/` and `/v1/organizations/`.
+"""`ricordo key`, `ricordo user` and `ricordo organization`.
 
-The running server does it; without one, a server is started just for the command. Whoever may read the data folder of a server
-on this machine needs no key.
+They use the terms of `/v1/keys/`, `/v1/users/` and `/v1/organizations/`. The running server does
+the work; without one, a server is started just for the command. A caller who may read the data
+folder of a server on this machine needs no key.
 """
 
 import re
@@ -55,38 +56,46 @@ def create_key(
     organization: str | None = _ORGANIZATION,
     server: str | None = _SERVER,
 ) -> None:
-    """Make a key. It stands alone on the last line of the output, and is shown this once."""
+    """Make a key.
+
+    It stands alone on the last line of the output, and is shown this once.
+    """
     body: Json = {
         "name": name,
         "role": role,
-        "scopes": [one.strip() for one in scopes.split(",") if one.strip()],
+        "scopes": [scope.strip() for scope in scopes.split(",") if scope.strip()],
+        "requests_per_minute": limits[0] or None,
+        "max_body_bytes": limits[1] or None,
     }
-    body |= ({"user": user} if user else {}) | (_end(expires) if expires else {})
-    body |= {"requests_per_minute": limits[0] or None, "max_body_bytes": limits[1] or None}
+    if user:
+        body["user"] = user
+    if expires:
+        body |= _end(expires)
     with _client(server) as client:
-        made = client.ask("POST", "/v1/keys/", query=_there(organization), body=body)
-    until = f", until {made['expires_at']}" if made["expires_at"] else ""
+        new_key = client.ask("POST", "/v1/keys/", query=_in_organization(organization), body=body)
+    until = f", until {new_key['expires_at']}" if new_key["expires_at"] else ""
     typer.echo(
-        f"{made['id']}: {_plain(made['name'])}, {made['role']}{until}. Keep the key; it is not shown again.",
+        f"{new_key['id']}: {_plain(new_key['name'])}, {new_key['role']}{until}. Keep the key; it "
+        "is not shown again.",
         err=True,
     )
-    if made["is_first"]:
+    if new_key["is_first"]:
         typer.echo(
             "This is the first key: from now on every request to this server needs one.", err=True
         )
-    typer.echo(made["key"])
+    typer.echo(new_key["key"])
 
 
 @key.command("list")
 def list_keys(organization: str | None = _ORGANIZATION, server: str | None = _SERVER) -> None:
     """List the keys, the oldest first."""
     with _client(server) as client:
-        found = every(client, "/v1/keys/", _there(organization))
-    for one in found:
+        keys = every(client, "/v1/keys/", _in_organization(organization))
+    for key in keys:
         typer.echo(
-            f"{one['id']}  {one['hint']}…  {one['role']:<9} {_plain(one['name'])}{_state(one)}"
+            f"{key['id']}  {key['hint']}…  {key['role']:<9} {_plain(key['name'])}{_state(key)}"
         )
-    if not found:
+    if not keys:
         typer.echo("There are no keys.", err=True)
 
 
@@ -98,7 +107,7 @@ def revoke_key(
 ) -> None:
     """Revoke a key for good."""
     with _client(server) as client:
-        client.ask("DELETE", f"/v1/keys/{_part(key_id)}", query=_there(organization))
+        client.ask("DELETE", f"/v1/keys/{_part(key_id)}", query=_in_organization(organization))
     typer.echo(f"{key_id} is revoked.")
 
 
@@ -121,8 +130,8 @@ def create_user(
 def list_users(server: str | None = _SERVER) -> None:
     """List the users, the oldest first."""
     with _client(server) as client:
-        for one in every(client, "/v1/users/", {}):
-            typer.echo(_user_line(one))
+        for row in every(client, "/v1/users/", {}):
+            typer.echo(_user_line(row))
 
 
 @user.command("rename")
@@ -171,28 +180,31 @@ def delete_user(
 
 @organization.command("create")
 def create_organization(name: str, server: str | None = _SERVER) -> None:
-    """Make an organization. Then make its first key: ricordo key create --organization NAME --user WHO --role admin."""
+    """Make an organization.
+
+    Then make its first key: ricordo key create --organization NAME --user WHO --role admin.
+    """
     with _client(server) as client:
-        made = client.ask("POST", "/v1/organizations/", body={"name": name})
-    typer.echo(f"{made['id']}  {_plain(made['name'])}")
+        row = client.ask("POST", "/v1/organizations/", body={"name": name})
+    typer.echo(f"{row['id']}  {_plain(row['name'])}")
 
 
 @organization.command("list")
 def list_organizations(server: str | None = _SERVER) -> None:
     """List the organizations, the oldest first."""
     with _client(server) as client:
-        for one in every(client, "/v1/organizations/", {}):
-            typer.echo(f"{one['id']}  {_plain(one['name'])}")
+        for row in every(client, "/v1/organizations/", {}):
+            typer.echo(f"{row['id']}  {_plain(row['name'])}")
 
 
 def every(client: "Client", path: str, query: Mapping[str, Any]) -> list[Json]:
     """Return all items of a list, the oldest first."""
-    found: list[Json] = []
-    asked: Json = {"limit": 1000, "order": "asc", **query}
-    while page := client.ask("GET", path, query=asked):
-        found += page
-        asked["after"] = page[-1]["id"]
-    return found
+    entries: list[Json] = []
+    page_query: Json = {"limit": 1000, "order": "asc", **query}
+    while page := client.ask("GET", path, query=page_query):
+        entries += page
+        page_query["after"] = page[-1]["id"]
+    return entries
 
 
 def _client(server: str | None) -> AbstractContextManager["Client"]:
@@ -201,13 +213,13 @@ def _client(server: str | None) -> AbstractContextManager["Client"]:
     return any_server(server, lambda _settings: None)
 
 
-def _there(organization: str | None) -> Json:
+def _in_organization(organization: str | None) -> Json:
     return {"organization": organization} if organization else {}
 
 
 def _end(expires: str) -> Json:
-    if found := re.fullmatch(r"(\d{1,6})([mhdw])", expires):
-        return {"expires_in": int(found[1]) * _SECONDS[found[2]]}
+    if duration := re.fullmatch(r"(\d{1,6})([mhdw])", expires):
+        return {"expires_in": int(duration[1]) * _SECONDS[duration[2]]}
     try:
         time = datetime.fromisoformat(expires)
     except ValueError:
@@ -219,25 +231,31 @@ def _end(expires: str) -> Json:
 
 def _user_line(user: Json) -> str:
     name = _plain(user["identifier"] or user["name"])
-    more = [user["name"] if user["name"] != user["identifier"] else None, user["email"]]
-    disabled = f"  disabled {user['disabled_at']}" if user["disabled_at"] else ""
-    return f"{user['id']}  {name}{''.join(f'  {_plain(one)}' for one in more if one)}{disabled}"
+    parts = [user["id"], name]
+    if user["identifier"] and user["name"] and user["name"] != user["identifier"]:
+        parts.append(_plain(user["name"]))
+    if user["email"]:
+        parts.append(_plain(user["email"]))
+    if user["disabled_at"]:
+        parts.append(f"disabled {user['disabled_at']}")
+    return "  ".join(parts)
 
 
 def _state(key: Json) -> str:
     if key["revoked_at"]:
         return f"  revoked {key['revoked_at']}"
-    used = f"  last used {key['last_used_at']}" if key["last_used_at"] else "  never used"
-    limits = (
-        (key["requests_per_minute"], "requests a minute"),
-        (key["max_body_bytes"], "bytes a request"),
-    )
-    most = "".join(f"  {number:,} {what}" for number, what in limits if number)
-    return used + (f"  until {key['expires_at']}" if key["expires_at"] else "") + most
+    state = f"  last used {key['last_used_at']}" if key["last_used_at"] else "  never used"
+    if key["expires_at"]:
+        state += f"  until {key['expires_at']}"
+    if key["requests_per_minute"]:
+        state += f"  {key['requests_per_minute']:,} requests a minute"
+    if key["max_body_bytes"]:
+        state += f"  {key['max_body_bytes']:,} bytes a request"
+    return state
 
 
 def _plain(text: str) -> str:
-    return "".join(sign if sign.isprintable() else " " for sign in text)
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _part(name: str) -> str:

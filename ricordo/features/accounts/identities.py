@@ -1,6 +1,8 @@
-"""Identities, as older clients call users. `identity-<uuid>` is the user `user-<uuid>`; its key is the user's identifier.
+"""Identities: the users, in the form of older clients.
 
-An agent that is attached to identities is kept to these users. What a block is attached to is kept and told, and changes nothing.
+`identity-<uuid>` is the user `user-<uuid>`; its key is the user's identifier. An agent that is
+attached to identities is limited to these users. Blocks that are attached to an identity are stored
+and returned, and change nothing.
 """
 
 from collections.abc import Sequence
@@ -39,14 +41,17 @@ class IdentityProperty(RequestModel):
     type: Literal["string", "number", "boolean", "json"]
 
 
-# The one body that is no object, which the base of whole requests would bring into its normal form.
+# This body is a list, so it does not pass through the normal form of `RequestModel`.
 Properties = Annotated[
     list[IdentityProperty], Field(max_length=_MOST_PROPERTIES), BeforeValidator(normal_json)
 ]
 
 
 class IdentityUpdate(RequestModel):
-    """What is to change of an identity; what is left out stays. Lists of ids replace what was attached."""
+    """Changes of an identity; a missing field stays.
+
+    Lists of ids replace the attached ones.
+    """
 
     ignored: ClassVar = IN_ONE_PROJECT
 
@@ -67,7 +72,7 @@ class IdentityRequest(IdentityUpdate):
 
 
 class IdentityResponse(ResponseModel):
-    """A user, as older clients know them."""
+    """A user, in the form of older clients."""
 
     id: str
     identifier_key: str
@@ -93,7 +98,7 @@ def list_identities(
     identity_type: Annotated[Kind | None, Query()] = None,
 ) -> list[Json]:
     """Return the users as identities, the newest first."""
-    found = users.page(
+    page = users.page(
         tx,
         context.scope,
         paging.page(),
@@ -101,7 +106,7 @@ def list_identities(
         identifier=identifier_key,
         identity_type=identity_type,
     )
-    return _responses(tx, found)
+    return _responses(tx, page)
 
 
 @router.get("/identities/count", response_model=int)
@@ -116,9 +121,9 @@ def create_identity(tx: Transaction, context: RequestContext, body: IdentityRequ
     draft = UserDraft(
         body.name, body.identifier_key, None, body.identity_type, _properties(body.properties or ())
     )
-    made = users.create(tx, context.scope, draft)
-    _attach(tx, context, made, body)
-    return _response(tx, made)
+    user = users.create(tx, context.scope, draft)
+    _attach(tx, context, user, body)
+    return _response(tx, user)
 
 
 @router.put("/identities/", response_model=IdentityResponse)
@@ -149,14 +154,14 @@ def upsert_properties(
 ) -> Json:
     """Set these properties of an identity; others stay."""
     user = _user(tx, context, identity_id)
-    kept = {each["key"]: each for each in (*user.properties, *_properties(body))}
-    if len(kept) > _MOST_PROPERTIES:
+    properties = {field["key"]: field for field in (*user.properties, *_properties(body))}
+    if len(properties) > _MOST_PROPERTIES:
         raise Invalid(
-            f"An identity has at most {_MOST_PROPERTIES} properties, and this would make {len(kept)}."
+            f"An identity has at most {_MOST_PROPERTIES} properties, and this would make "
+            f"{len(properties)}."
         )
-    return _response(
-        tx, users.change(tx, context.scope, replace(user, properties=tuple(kept.values())))
-    )
+    changed = replace(user, properties=tuple(properties.values()))
+    return _response(tx, users.change(tx, context.scope, changed))
 
 
 @router.delete("/identities/{identity_id}", response_model=NoteResponse)
@@ -173,17 +178,20 @@ async def delete_identity(context: RequestContext, identity_id: str) -> Json:
 def list_agents(
     tx: Transaction, context: RequestContext, identity_id: str, paging: Paged
 ) -> list[Json]:
-    """Return the agents that are kept to an identity."""
+    """Return the agents that are limited to an identity."""
     user = _user(tx, context, identity_id)
-    found = agents.page(tx, context.scope, paging.page(), agents.is_kept_to([user.id]))
-    return [agent_json(context, state) for state in context.runtime.complete_all(tx, found)]
+    states = agents.page(tx, context.scope, paging.page(), agents.is_kept_to([user.id]))
+    return [agent_json(context, state) for state in context.runtime.complete_all(tx, states)]
 
 
 @router.get("/identities/{identity_id}/blocks", response_model=list[BlockResponse])
 def list_blocks(
     tx: Transaction, context: RequestContext, identity_id: str, paging: Paged
 ) -> list[Any]:
-    """Return the blocks that are attached to an identity, but for those that are being deleted, or another user's."""
+    """Return the blocks attached to an identity.
+
+    Blocks that are being deleted, or are another user's, are left out.
+    """
     attached = tuple(queries.blocks_of(tx, _user(tx, context, identity_id).id))
     return blocks.listed(tx, context.scope, paging.page(), blocks.BlockFilter(ids=attached))
 
@@ -191,7 +199,10 @@ def list_blocks(
 @router.patch("/agents/{agent_id}/identities/attach/{identity_id}", response_model=AgentResponse)
 @needs("agents:write")
 def attach_agent(tx: Transaction, context: RequestContext, agent_id: str, identity_id: str) -> Json:
-    """Keep an agent to a user, and to those who are attached already. Administrators and developers may always use it."""
+    """Limit an agent to a user, and to users attached before.
+
+    Administrators and developers may always use it.
+    """
     users.require_all_users(context.scope)
     agents.require(tx, context.scope, agent_id)
     agent_access.attach_user(tx, agent_id, _user(tx, context, identity_id).id)
@@ -201,7 +212,10 @@ def attach_agent(tx: Transaction, context: RequestContext, agent_id: str, identi
 @router.patch("/agents/{agent_id}/identities/detach/{identity_id}", response_model=AgentResponse)
 @needs("agents:write")
 def detach_agent(tx: Transaction, context: RequestContext, agent_id: str, identity_id: str) -> Json:
-    """Take an agent from a user. Without any user, everybody in the organization may use it."""
+    """Take an agent from a user.
+
+    Without any user, everybody in the organization may use it.
+    """
     users.require_all_users(context.scope)
     agents.require(tx, context.scope, agent_id)
     agent_access.detach_user(tx, agent_id, _user(tx, context, identity_id).id)
@@ -239,49 +253,45 @@ def _changed(tx: Transaction, context: RequestContext, user: User, body: Identit
         "identity_type": body.identity_type,
         "properties": None if body.properties is None else _properties(body.properties),
     }
-    given = {name: value for name, value in changes.items() if value is not None}
-    changed = users.change(tx, context.scope, replace(user, **given))
+    changes = {name: field for name, field in changes.items() if field is not None}
+    changed = users.change(tx, context.scope, replace(user, **changes))
     _attach(tx, context, changed, body)
     return _response(tx, changed)
 
 
 def _attach(tx: Transaction, context: RequestContext, user: User, body: IdentityUpdate) -> None:
-    """Attach these agents and blocks, and no others."""
+    """Attach these agents and blocks, and detach others."""
     if (body.agent_ids or body.block_ids) and not context.scope.may("agents:write"):
         raise Forbidden(
-            "To attach agents and blocks takes the scope agents:write. Leave out agent_ids and block_ids."
+            "To attach agents and blocks takes the scope agents:write. Leave out agent_ids and "
+            "block_ids."
         )
-    for id in (
-        set(agent_access.agents_of(tx, user.id)) - {*body.agent_ids}
-        if body.agent_ids is not None
-        else ()
-    ):
-        agent_access.detach_user(tx, id, user.id)
-    for id in body.agent_ids or ():
-        agents.require(tx, context.scope, id)
-        agent_access.attach_user(tx, id, user.id)
-    for id in (
-        set(queries.blocks_of(tx, user.id)) - {*body.block_ids}
-        if body.block_ids is not None
-        else ()
-    ):
-        queries.detach_block(tx, id, user.id)
-    for id in body.block_ids or ():
-        blocks.get(tx, context.scope, id)
-        queries.attach_block(tx, id, user.id)
+    if body.agent_ids is not None:
+        for id in set(agent_access.agents_of(tx, user.id)) - {*body.agent_ids}:
+            agent_access.detach_user(tx, id, user.id)
+        for id in body.agent_ids:
+            agents.require(tx, context.scope, id)
+            agent_access.attach_user(tx, id, user.id)
+    if body.block_ids is not None:
+        for id in set(queries.blocks_of(tx, user.id)) - {*body.block_ids}:
+            queries.detach_block(tx, id, user.id)
+        for id in body.block_ids:
+            blocks.get(tx, context.scope, id)
+            queries.attach_block(tx, id, user.id)
 
 
-def _properties(given: Sequence[IdentityProperty]) -> tuple[Json, ...]:
-    return tuple(each.model_dump() for each in given)
+def _properties(properties: Sequence[IdentityProperty]) -> tuple[Json, ...]:
+    return tuple(field.model_dump() for field in properties)
 
 
 def _response(tx: Transaction, user: User) -> Json:
     return _responses(tx, [user])[0]
 
 
-def _responses(tx: Transaction, found: Sequence[User]) -> list[Json]:
-    ids = [user.id for user in found]
-    agent_ids, block_ids = agent_access.agents_of_users(tx, ids), queries.blocks_of_users(tx, ids)
+def _responses(tx: Transaction, page: Sequence[User]) -> list[Json]:
+    ids = [user.id for user in page]
+    agent_ids = agent_access.agents_of_users(tx, ids)
+    block_ids = queries.blocks_of_users(tx, ids)
     return [
         IdentityResponse.of(
             user,
@@ -292,5 +302,5 @@ def _responses(tx: Transaction, found: Sequence[User]) -> list[Json]:
             block_ids=block_ids.get(user.id, []),
             properties=list(user.properties),
         )
-        for user in found
+        for user in page
     ]

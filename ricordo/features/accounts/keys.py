@@ -1,4 +1,7 @@
-"""API keys over HTTP, for administrators: made, listed, revoked. A key is shown once, in the answer that made it."""
+"""API keys over HTTP, for administrators: create, list, revoke.
+
+A key is shown once, in the answer to its creation.
+"""
 
 from dataclasses import replace
 from datetime import datetime
@@ -32,7 +35,7 @@ InOrganization = Annotated[
     str | None,
     Query(max_length=255, description="For the operator: another organization, by id or name."),
 ]
-# These only a key has that names them: no role brings them to a person.
+# Scopes that no role includes: a key has to name them.
 _BY_NAME = frozenset((OVERRIDE, IMPERSONATE))
 _LONGEST = 10 * 366 * 24 * 3600
 
@@ -68,7 +71,7 @@ class KeyRequest(RequestModel):
 
 
 class KeyResponse(ResponseModel):
-    """A key, without the key itself: `hint` is how it begins."""
+    """A key without its secret; `hint` is its beginning."""
 
     id: str
     organization_id: str
@@ -87,7 +90,10 @@ class KeyResponse(ResponseModel):
 
 
 class NewKeyResponse(KeyResponse):
-    """A new key. `key` cannot be read again; `is_first` says that from now on every request needs a key."""
+    """A new key, which cannot be read again.
+
+    `is_first` means that from now on every request needs a key.
+    """
 
     key: str
     is_first: bool
@@ -101,18 +107,18 @@ KeyRequest.take_back(NewKeyResponse)
 async def create_key(
     context: RequestContext, body: KeyRequest, organization: InOrganization = None
 ) -> Json:
-    """Make a key of a user or a service. The answer holds the key, once."""
+    """Make a key of a user or a service, and show it once."""
     secret = context.request.app.state.authentication.secret
 
     def create(tx: Transaction) -> Json:
         scope = scope_in(tx, context.scope, organization)
         is_first = not keys.are_any(tx)
-        made, key = keys.create(tx, scope, secret, draft_of(body, scope, tx.clock.now()))
-        return _response(made, NewKeyResponse, key=key, is_first=is_first)
+        stored, key = keys.create(tx, scope, secret, draft_of(body, scope, tx.clock.now()))
+        return _response(stored, NewKeyResponse, key=key, is_first=is_first)
 
-    made = await context.store.write(create)
+    response = await context.store.write(create)
     forget_cached(context)
-    return made
+    return response
 
 
 @router.get("/", response_model=list[KeyResponse])
@@ -120,7 +126,7 @@ async def create_key(
 def list_keys(
     tx: Transaction, context: RequestContext, paging: Paged, organization: InOrganization = None
 ) -> list[Json]:
-    """Return the keys of the organization, also those that ended, the newest first."""
+    """Return the organization's keys, also ended ones, the newest first."""
     user_id = context.scope.subject if paging.user_id else None
     scope = scope_in(tx, context.scope, organization)
     return [_response(key) for key in keys.page(tx, scope, paging.page(), user_id)]
@@ -131,7 +137,7 @@ def list_keys(
 def retrieve_key(
     tx: Transaction, context: RequestContext, key_id: str, organization: InOrganization = None
 ) -> Json:
-    """Return what is known of a key."""
+    """Return a key without its secret."""
     return _response(keys.get(tx, scope_in(tx, context.scope, organization), key_id))
 
 
@@ -155,26 +161,31 @@ def require_administrator(scope: Scope) -> None:
 
 
 def forget_cached(context: RequestContext) -> None:
-    """Ask the database again who may come in, after keys or users changed."""
+    """Forget cached credentials, after keys or users changed."""
     context.request.app.state.authentication.forget()
 
 
 def require_operator(scope: Scope) -> None:
-    """Raise Forbidden for all but the operator: whoever has RICORDO_API_KEY or the data folder, or runs a server without keys."""
+    """Raise Forbidden for all but the operator.
+
+    The operator has RICORDO_API_KEY or the data folder, or runs a server without keys.
+    """
     if (
         scope.key_id is not None
         or scope.organization_id != LOCAL_ORGANIZATION
         or not scope.may(ADMIN)
     ):
         raise Forbidden(
-            "Only the operator of this server may do that: with RICORDO_API_KEY, or `ricordo` on its machine."
+            "Only the operator of this server may do that: with RICORDO_API_KEY, or `ricordo` on "
+            "its machine."
         )
 
 
 def scope_in(tx: Transaction, scope: Scope, organization: str | None) -> Scope:
-    """Return the scope of the caller in the organization that is named; their own where none is.
+    """Return the caller's scope in the named organization, by default their own.
 
-    Raises Forbidden for all but administrators, and where it is another for all but the operator; NotFound.
+    Raises Forbidden for all but administrators, and for another organization for all but the
+    operator; NotFound.
     """
     require_administrator(scope)
     if organization is None:
@@ -186,39 +197,56 @@ def scope_in(tx: Transaction, scope: Scope, organization: str | None) -> Scope:
 
 
 def draft_of(body: KeyRequest, caller: Scope, now: int) -> KeyDraft:
-    """Return the key that is asked for. Raises Invalid, and Forbidden where it could do more than the caller."""
+    """Return the requested key.
+
+    Raises Invalid, and Forbidden if it could do more than the caller.
+    """
     if unknown := sorted(set(body.scopes) - ALL_SCOPES):
         raise Invalid(
             f'There is no scope "{unknown[0][:80]}". Use: {", ".join(sorted(ALL_SCOPES))}.'
         )
     if ADMIN in body.scopes and body.role != "admin":
         raise Invalid(
-            "The scope admin goes with the role admin alone. Choose that role, or leave the scope out."
+            "The scope admin goes with the role admin alone. Choose that role, or leave the scope "
+            "out."
         )
-    asked = frozenset(body.scopes) or ROLE_SCOPES[body.role]
+    new_scopes = frozenset(body.scopes) or ROLE_SCOPES[body.role]
     may_give = caller.scopes | _BY_NAME if caller.scopes >= ROLE_SCOPES["admin"] else caller.scopes
-    if more := sorted(asked - may_give):
+    if more := sorted(new_scopes - may_give):
         raise Forbidden(
-            f"Your key lacks {', '.join(more)}, so it cannot give that to another key. Leave it out."
+            f"Your key lacks {', '.join(more)}, so it cannot give that to another key. Leave it "
+            "out."
         )
     if body.expires_at and body.expires_in:
         raise Invalid("expires_at and expires_in are two ways to say one thing. Leave one out.")
     expires_at = None if body.expires_in is None else now + body.expires_in * SECOND
     if body.expires_at:
         expires_at = to_micros(body.expires_at)
-    named = body.name or body.user or ""
-    own = caller.limits or Limits("")
-    often = _at_most("requests_per_minute", own.requests_per_minute, body.requests_per_minute)
-    long = _at_most("max_body_bytes", own.max_body_bytes, body.max_body_bytes)
-    return KeyDraft(named, body.role, body.user, tuple(body.scopes), expires_at, "key", often, long)
+    name = body.name or body.user or ""
+    limits = caller.limits or Limits("")
+    requests_per_minute = _at_most(
+        "requests_per_minute", limits.requests_per_minute, body.requests_per_minute
+    )
+    max_body_bytes = _at_most("max_body_bytes", limits.max_body_bytes, body.max_body_bytes)
+    return KeyDraft(
+        name,
+        body.role,
+        body.user,
+        scopes=tuple(body.scopes),
+        expires_at=expires_at,
+        kind="key",
+        requests_per_minute=requests_per_minute,
+        max_body_bytes=max_body_bytes,
+    )
 
 
-def _at_most(name: str, own: int | None, asked: int | None) -> int | None:
-    if own and asked and asked > own:
+def _at_most(name: str, limit: int | None, requested: int | None) -> int | None:
+    """Return the requested limit, by default the caller's. Raises Forbidden for more."""
+    if limit and requested and requested > limit:
         raise Forbidden(
-            f"Your key has {name} {own:,}, so it cannot give another key more. Choose less."
+            f"Your key has {name} {limit:,}, so it cannot give another key more. Choose less."
         )
-    return asked or own
+    return requested or limit
 
 
 def _response(stored: ApiKey, model: type[KeyResponse] = KeyResponse, **more: str | bool) -> Json:

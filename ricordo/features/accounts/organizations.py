@@ -1,4 +1,7 @@
-"""Organizations over HTTP, for the operator alone. Each is a world of its own, with its own users, keys, agents and tools."""
+"""Organizations over HTTP, for the operator.
+
+Each is separate, with its own users, keys, agents and tools.
+"""
 
 from pydantic import Field
 
@@ -43,8 +46,11 @@ def list_organizations(
 def create_organization(
     tx: Transaction, context: RequestContext, body: OrganizationRequest
 ) -> Organization:
-    """Make an organization, with the built-in tools. Its first key is made with `organization` beside it."""
+    """Make an organization with the built-in tools.
+
+    Its first key is made by `POST /v1/keys/` with the parameter `organization`.
+    """
     require_operator(context.scope)
-    made = organizations.create(tx, body.name)
-    sync_tools(tx, Scope(made.id), context.runtime.toolbox)
-    return made
+    organization = organizations.create(tx, body.name)
+    sync_tools(tx, Scope(organization.id), context.runtime.toolbox)
+    return organization

@@ -31,8 +31,11 @@ def blocks_of(tx: Transaction, user_id: str) -> list[str]:
 
 
 def blocks_of_users(tx: Transaction, user_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return by user the ids of the blocks that are attached to each of them; none for one without any."""
-    found: dict[str, list[str]] = {}
+    """Return the ids of the attached blocks by user.
+
+    A user without blocks is missing.
+    """
+    block_ids: dict[str, list[str]] = {}
     for row in tx.all(_OF_USERS, {"user_ids": list(user_ids)}):
-        found.setdefault(row.user_id, []).append(row.block_id)
-    return found
+        block_ids.setdefault(row.user_id, []).append(row.block_id)
+    return block_ids

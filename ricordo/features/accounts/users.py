@@ -1,4 +1,7 @@
-"""Users over HTTP: listed, made, renamed, disabled, deleted. Deleting one is the erasure of all that is theirs."""
+"""Users over HTTP: list, create, rename, disable, delete.
+
+Deleting a user is the erasure of all that is theirs.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -30,7 +33,11 @@ _BOTH: dict[int | str, dict[str, Any]] = {
 
 
 class UserRequest(RequestModel):
-    """A new user. The identifier is the name in the system that sends the user: paths, keys and headers may use it."""
+    """A new user.
+
+    The identifier is the name in the system that sends the user: paths, keys and headers may use
+    it.
+    """
 
     name: str = Field(max_length=_NAME)
     identifier: str | None = Field(None, max_length=_NAME, description="By default the name.")
@@ -40,7 +47,7 @@ class UserRequest(RequestModel):
 
 
 class UserUpdate(RequestModel):
-    """What is to change of a user; what is left out stays."""
+    """Changes of a user; a missing field stays."""
 
     name: str | None = Field(None, max_length=_NAME)
     identifier: str | None = Field(None, max_length=_NAME)
@@ -90,12 +97,15 @@ def retrieve_user(tx: Transaction, context: RequestContext, user: str) -> User:
 
 @router.patch("/{user}", response_model=UserResponse)
 async def modify_user(context: RequestContext, user: str, body: UserUpdate) -> User:
-    """Rename a user, set the e-mail address, disable or enable the user. Memory stays with the user under any name."""
+    """Rename a user, set the e-mail address, disable or enable the user.
+
+    Memory stays with the user under any name.
+    """
 
     def change(tx: Transaction) -> User:
         before = users.require(tx, context.scope, user)
-        given = body.model_dump(include={"name", "identifier", "email"}, exclude_none=True)
-        changed = replace(before, **given)
+        fields = body.model_dump(include={"name", "identifier", "email"}, exclude_none=True)
+        changed = replace(before, **fields)
         if body.disabled is not None and body.disabled != (before.disabled_at is not None):
             changed = replace(changed, disabled_at=tx.clock.now() if body.disabled else None)
         return users.change(tx, context.scope, replace(changed, email=changed.email or None))
@@ -109,7 +119,10 @@ async def modify_user(context: RequestContext, user: str, body: UserUpdate) -> U
 async def delete_user(
     context: RequestContext, user: str, with_agents: WithAgents = False
 ) -> Response:
-    """Forget a user with all that is theirs, as `DELETE /users/{user}` does; the answer is the receipt, or how far it is."""
+    """Forget a user with all that is theirs, like `DELETE /users/{user}`.
+
+    The answer is the receipt, or the state of the erasure.
+    """
     users.require_all_users(context.scope)
     receipt = await forget(context.runtime, context.scope, user, with_agents=with_agents)
     forget_cached(context)

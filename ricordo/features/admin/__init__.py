@@ -1,4 +1,4 @@
-"""For who runs the server: whether it lives and is ready, and its metrics for Prometheus."""
+"""Health checks and Prometheus metrics, for the operator of the server."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ _HEALTH = ("/v1/health/live", "/v1/health/ready")
 
 
 class AdminPlugin:
-    """Adds three routes, and counts turns as they end."""
+    """Three routes, and a count of turns that end."""
 
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter

@@ -1,4 +1,7 @@
-"""Metrics in the text format of Prometheus. Labels are routes, statuses, kinds and reasons: never ids, names or what was sent."""
+"""Metrics in the text format of Prometheus.
+
+Labels are routes, statuses, kinds and reasons: never ids, names or content.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +34,7 @@ _TEXT: Any = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 @router.get("/metrics", response_class=Response, responses=_TEXT)
 @needs("admin")
 async def metrics(context: RequestContext) -> Response:
-    """Metrics in Prometheus' text format, of this process and of the database's queue."""
+    """Metrics of this process and of the database's queue, for Prometheus."""
     if context.scope.organization_id != LOCAL_ORGANIZATION:
         raise NotFound(
             "Metrics are of the whole server, so they are shown to its first organization."
@@ -70,7 +73,10 @@ def _exposed(
     """Return all metrics as text; `gauges` are values with their help by name."""
     families = [
         _gauge("ricordo_info", "The version that runs.", ["version"], [([__version__], 1.0)]),
-        *(_gauge(name, words, [], [([], value)]) for name, (words, value) in gauges.items()),
+        *(
+            _gauge(name, help_text, [], [([], reading)])
+            for name, (help_text, reading) in gauges.items()
+        ),
         _gauge(
             "ricordo_jobs",
             "Jobs in the database, by kind and status.",
@@ -113,14 +119,14 @@ def _of_requests(requests: RequestCounts) -> Iterator[Metric]:
 
 
 def _of_turns(turns: TurnCounts) -> Iterator[Metric]:
-    ended = CounterMetricFamily(
+    turn_family = CounterMetricFamily(
         "ricordo_turns",
         "Turns that ended, by purpose and stop reason.",
         labels=["purpose", "stop_reason"],
     )
     for labels, count in turns.ended.items():
-        ended.add_metric(list(labels), count)
-    yield ended
+        turn_family.add_metric(list(labels), count)
+    yield turn_family
     tokens = CounterMetricFamily(
         "ricordo_tokens",
         "Tokens that turns used; cached ones are prompt ones too.",
@@ -136,9 +142,9 @@ def _of_turns(turns: TurnCounts) -> Iterator[Metric]:
 
 
 def _gauge(
-    name: str, words: str, labels: list[str], values: list[tuple[list[str], float]]
+    name: str, help_text: str, labels: list[str], readings: list[tuple[list[str], float]]
 ) -> Metric:
-    family: Any = GaugeMetricFamily(name, words, labels=labels)
-    for named, value in values:
-        family.add_metric(named, value)
+    family: Any = GaugeMetricFamily(name, help_text, labels=labels)
+    for label_values, reading in readings:
+        family.add_metric(label_values, reading)
     return family  # type: ignore[no-any-return]

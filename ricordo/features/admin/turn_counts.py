@@ -1,4 +1,4 @@
-"""The turns that ended in this process: how, how long they took, and what they cost."""
+"""Counts of the turns that ended in this process: results, times and cost."""
 
 from collections import Counter
 from weakref import WeakKeyDictionary
@@ -9,7 +9,7 @@ from ricordo.storage.engine.store import Store
 
 
 class TurnCounts:
-    """Counts of turns by purpose and stop reason, of their steps and tokens, and their times."""
+    """Counts of turns, steps and tokens, and the times of turns."""
 
     def __init__(self) -> None:
         self.ended: Counter[tuple[str, str]] = Counter()

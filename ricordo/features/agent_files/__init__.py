@@ -1,15 +1,21 @@
-"""Agent files: an agent with its memory, history, tools and files as one JSON document, and back; other servers read it too."""
+"""Export an agent as a JSON file, and import such files.
+
+The file holds the agent with its memory, history, tools and files. Other servers can read it.
+"""
 
 from typing import Any
 
 
 class AgentFilesPlugin:
-    """Adds export and import. What an agent has is stored by the features that are required."""
+    """Adds export and import of agents.
+
+    The required features store the parts of an agent.
+    """
 
     requires = ("custom_tools", "files", "groups", "schedules")
 
     def routes(self) -> list[Any]:
-        """Export, import."""
+        """Return the routes for export and import."""
         from ricordo.api.routing import LazyRouter
 
         return [

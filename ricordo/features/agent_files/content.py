@@ -1,4 +1,4 @@
-"""What an agent file holds under `ricordo`, as it is checked before anything of it is stored."""
+"""Models of the part `ricordo` of an agent file, which check it on import."""
 
 from typing import Annotated
 
@@ -10,14 +10,15 @@ from ricordo.domain.message import Role
 from ricordo.features.schedules.models import ScheduleRequest
 
 VERSION = 1
-MOST_VERSIONS, MOST_PROPOSALS = 10_000, 1_000
-# A day to spare: it is shown in any time zone.
+MOST_VERSIONS = 10_000
+MOST_PROPOSALS = 1_000
+# A day is spare on both sides, since a time is shown in any time zone.
 Micros = Annotated[int, Field(strict=True, ge=EARLIEST + DAY, le=LATEST - DAY)]
 _Label = Annotated[str, Field(max_length=255)]
 
 
 class FileMessage(RequestPart):
-    """A message; `parts` are as they are stored."""
+    """A message, with its parts as they are stored."""
 
     id: str
     role: Role
@@ -69,14 +70,21 @@ class _FileChange(RequestPart):
 
 
 class FileVersion(_FileChange):
-    """One version of one block: its text then, None where it was deleted. The author is a claim, `Name <id@ricordo>`."""
+    """One version of one block.
+
+    `value` is its text, or None where the block was deleted. The author is a claim, `Name
+    <id@ricordo>`.
+    """
 
     id: str | None = Field(None, pattern="^[0-9a-f]{40}$")
     old_label: _Label | None = None
 
 
 class FileProposal(_FileChange):
-    """A change that waits for the owner. `base` is the id of the version it was made from; None: it makes the block."""
+    """A change that waits for the owner.
+
+    `base` is the id of the version that it changes; None: it creates the block.
+    """
 
     base: str | None
     new_label: _Label | None = None
@@ -85,9 +93,10 @@ class FileProposal(_FileChange):
 
 
 class FileMemory(RequestPart):
-    """What there is of an agent's blocks beside the blocks: history, ids of those in no prompt, labels of untrusted ones.
+    """An agent's memory apart from the blocks in its prompt.
 
-    `versions_left_out` counts those of a history that is too long for a file.
+    These are the history, the proposals, the ids of detached blocks, and the labels of untrusted
+    blocks. `versions_left_out` counts the versions of a history that is too long for a file.
     """
 
     versions: list[FileVersion] = Field([], max_length=MOST_VERSIONS)
@@ -98,9 +107,10 @@ class FileMemory(RequestPart):
 
 
 class FileAgent(RequestPart):
-    """What there is of one agent; `messages` are those of its default conversation.
+    """The parts of one agent that only this server reads.
 
-    `unread` holds fields of the file it came from that were unknown there, by their place.
+    `messages` are those of its default conversation. `unread` holds unknown fields of the file that
+    the agent was imported from, by their path there.
     """
 
     messages: list[FileMessage] | None = None

@@ -1,4 +1,8 @@
-"""The JSON of an agent file from its bytes: in any Unicode encoding, with a mark or none, and also inside a string."""
+"""Decode the JSON of an agent file.
+
+The bytes may be in any Unicode encoding, with a byte order mark or without, and the JSON may be
+wrapped in JSON strings.
+"""
 
 import json
 from typing import Any
@@ -11,12 +15,16 @@ from ricordo.features.agent_files.tolerance import ImportNotes
 
 # Some servers wrote a file as a JSON string, and some exports were encoded once more.
 _MOST_LAYERS = 4
-_SHOWN = 40
-_MARK = "\ufeff"
+# Characters of the file that an error quotes.
+_MOST_QUOTED = 40
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 def decode(data: bytes, notes: ImportNotes) -> Any:
-    """Return what the file holds. Raises Invalid with the place where it breaks off or is no JSON."""
+    """Return the decoded content of the file.
+
+    Raises Invalid with the position where the file is cut off or is no JSON.
+    """
     content = _loads(_text_of(data), notes)
     for _ in range(_MOST_LAYERS):
         if not isinstance(content, str):
@@ -34,18 +42,24 @@ def _text_of(data: bytes) -> str:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
         if encoding.startswith("utf-8"):
-            words = f"The agent file is no JSON: byte {error.start:,} of {len(data):,} is no UTF-8. Save it as UTF-8."
+            message = (
+                f"The agent file is no JSON: byte {error.start:,} of {len(data):,} is no UTF-8. "
+                "Save it as UTF-8."
+            )
         else:
-            words = f"The agent file looks like {encoding}, and breaks off at byte {error.start:,} of {len(data):,}."
-        raise Invalid(words) from error
+            message = (
+                f"The agent file looks like {encoding}, and breaks off at byte {error.start:,} "
+                f"of {len(data):,}."
+            )
+        raise Invalid(message) from error
 
 
 def _loads(text: str, notes: ImportNotes) -> Any:
-    text = text.lstrip(_MARK).strip()
+    text = text.lstrip(_BYTE_ORDER_MARK).strip()
     try:
         return orjson.loads(text)
     except (orjson.JSONDecodeError, UnicodeEncodeError):
-        # Python's own reader also takes what Python's own writer writes: NaN, halves of characters, control characters.
+        # Python's json module writes NaN, lone surrogates and control characters, and reads them.
         return _loads_leniently(text, notes)
 
 
@@ -53,7 +67,7 @@ def _loads_leniently(text: str, notes: ImportNotes) -> Any:
     try:
         content = json.loads(text, strict=False, parse_constant=lambda _: None)
     except json.JSONDecodeError as error:
-        raise Invalid(_broken(text, error)) from error
+        raise Invalid(_describe_error(text, error)) from error
     except RecursionError as error:
         raise Invalid("The agent file is nested too deeply to be read.") from error
     notes.add(
@@ -62,13 +76,13 @@ def _loads_leniently(text: str, notes: ImportNotes) -> Any:
     return content
 
 
-def _broken(text: str, error: json.JSONDecodeError) -> str:
-    place = f"line {error.lineno}, column {error.colno}"
+def _describe_error(text: str, error: json.JSONDecodeError) -> str:
+    position = f"line {error.lineno}, column {error.colno}"
     is_cut = error.pos >= len(text) - 1 or error.msg.startswith("Unterminated string")
     if is_cut and text[:1] in ("{", "[", '"'):
         return (
-            f"The agent file is no JSON: it breaks off behind {len(text):,} characters, in what begins at {place}. "
-            "It looks cut off: export or download it again."
+            f"The agent file is no JSON: it breaks off behind {len(text):,} characters, in what "
+            f"begins at {position}. It looks cut off: export or download it again."
         )
-    near = text[error.pos : error.pos + _SHOWN].partition("\n")[0]
-    return f"The agent file is no JSON: {error.msg} at {place}, near {near!r}."
+    near = text[error.pos : error.pos + _MOST_QUOTED].partition("\n")[0]
+    return f"The agent file is no JSON: {error.msg} at {position}, near {near!r}."

@@ -1,7 +1,9 @@
-"""An agent as a file: first what other servers read (`.af` of the retired Letta V1 server 0.16.8), then all of it under `ricordo`.
+"""Export an agent as a file.
 
-Ids are local to the file. What belongs to one user (conversations, passages, blocks, folders) is not in it, since a file is passed
-on; the thread that it holds is the caller's own. Secrets are there by name alone.
+The file starts with the parts that other servers read (`.af` of the retired Letta V1 server
+0.16.8). The part `ricordo` then holds all of the agent. Ids are local to the file. Conversations,
+passages, blocks and folders of one user are not in it, since a file is passed on; its thread is the
+caller's own. Of secrets, only the names are in it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,35 +31,29 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 _ALL = Page(limit=1_000_000, order="asc")
-# Of an agent's answer: what makes it again. The names are those of a request for a new agent.
+# Fields of an agent's response that create it again. A request for a new agent has them too.
 AGENT_FIELDS = (
-    *(
-        "name",
-        "agent_type",
-        "system",
-        "description",
-        "metadata",
-        "tags",
-        "timezone",
-        "hidden",
-        "tool_rules",
-        "model",
-    ),
-    *(
-        "model_settings",
-        "llm_config",
-        "embedding",
-        "embedding_config",
-        "compaction_settings",
-        "response_format",
-    ),
-    *(
-        "message_buffer_autoclear",
-        "max_files_open",
-        "per_file_view_window_char_limit",
-        "user_block_policy",
-        "model_profile",
-    ),
+    "name",
+    "agent_type",
+    "system",
+    "description",
+    "metadata",
+    "tags",
+    "timezone",
+    "hidden",
+    "tool_rules",
+    "model",
+    "model_settings",
+    "llm_config",
+    "embedding",
+    "embedding_config",
+    "compaction_settings",
+    "response_format",
+    "message_buffer_autoclear",
+    "max_files_open",
+    "per_file_view_window_char_limit",
+    "user_block_policy",
+    "model_profile",
 )
 BLOCK_FIELDS = (
     "label",
@@ -101,7 +97,7 @@ CONVERSATION_FIELDS = (
 )
 ARCHIVE_FIELDS = ("name", "description", "metadata")
 PASSAGE_FIELDS = ("text", "tags", "metadata", "is_untrusted", "created_at")
-# Of an agent's settings: fields of the file it came from that are unknown here, by their place.
+# The agent's setting that holds unknown fields of the file it was imported from, by their path.
 UNREAD = "unread"
 FOLDER_FIELDS = ("name", "description", "instructions", "metadata")
 
@@ -114,15 +110,17 @@ def export(
     *,
     scrubs: bool,
 ) -> Json:
-    """Return the file, with the group that the agent manages and its members. Raises NotFound.
+    """Return the agent's file, with the group that it manages and its members.
 
-    Its thread is this conversation (None: the caller's own), or with `scrubs` none.
+    Its thread is this conversation (None: the caller's own), or with `scrubs` none. Raises
+    NotFound.
     """
     ids = LocalIds()
     agents.require(tx, context.scope, agent_id)
     group = groups.of_manager(tx, context.scope.organization_id, agent_id)
     if group:
-        groups.get(tx, context.scope, group.id)  # whoever may not use a member gets no file with it
+        # Raises NotFound if the caller may not use a member.
+        groups.get(tx, context.scope, group.id)
         ids.of("group", group.id)
     file = _agent_file(tx, context, ids, agent_id, conversation_id, scrubs=scrubs)
     for member_id in group.agent_ids if group else ():
@@ -138,10 +136,10 @@ def export(
 
 
 def _add_agent(file: Json, other: Json) -> None:
-    """Add another agent's file to one; what both have comes once."""
+    """Add another agent's file to a file, without the entries that both have."""
     for name in ("agents", "blocks", "files", "sources", "tools"):
-        known = {one["id"] for one in file[name]}
-        file[name] += [one for one in other[name] if one["id"] not in known]
+        known_ids = {entry["id"] for entry in file[name]}
+        file[name] += [entry for entry in other[name] if entry["id"] not in known_ids]
     file["ricordo"]["agents"] |= other["ricordo"]["agents"]
 
 
@@ -154,7 +152,10 @@ def _agent_file(
     *,
     scrubs: bool,
 ) -> Json:
-    """Return one agent as a file. Of a block that an earlier agent of these ids has, only the link is in it."""
+    """Return one agent as a file.
+
+    A block that an earlier agent in `ids` has is only linked.
+    """
     state = context.runtime.complete(tx, agents.load_whole(tx, context.scope, agent_id))
     if conversation_id:
         state = agents.load(tx, context.scope, agent_id, conversation_id)
@@ -162,11 +163,13 @@ def _agent_file(
     window = [] if scrubs else list(state.conversation.window)
     in_window = {id: message for id in window for message in thread if message.id == id}
     folders = [
-        one for one in files.folders_of_agent(tx, context.scope, agent_id) if one.user_id is None
+        folder
+        for folder in files.folders_of_agent(tx, context.scope, agent_id)
+        if folder.user_id is None
     ]
-    sources, texts = _folders(tx, context, ids, folders)
+    sources, text_files = _folders(tx, context, ids, folders)
     attached = own_blocks(tx, context.scope, agent_id)
-    own = [block for block in attached if not ids.knows("block", block.id)]
+    new_blocks = [block for block in attached if not ids.knows("block", block.id)]
     detached = [
         block
         for block in detached_blocks(tx, context.scope, agent_id, attached)
@@ -174,48 +177,47 @@ def _agent_file(
     ]
     file = outline(context, ids, state, attached, detached)
     agent = file["agents"][0]
-    local = agent["id"]
+    local_id = agent["id"]
     agent |= {
         "in_context_message_ids": [ids.of("message", id) for id in window if id in in_window],
         "messages": [
-            _in_file(ids, formats.to_af(one, ids.of("message", one.id), local))
-            for one in in_window.values()
+            _with_local_group(ids, formats.to_af(message, ids.of("message", message.id), local_id))
+            for message in in_window.values()
         ],
-        "source_ids": [one["id"] for one in sources],
-        "folder_ids": [one["id"] for one in sources],
+        "source_ids": [source["id"] for source in sources],
+        "folder_ids": [source["id"] for source in sources],
     }
-    due = [] if scrubs else schedules.page(tx, context.scope, _ALL, agent_id)
-    due = [one for one in due if one.user_id is None and one.next_at]
+    upcoming = [] if scrubs else schedules.page(tx, context.scope, _ALL, agent_id)
+    upcoming = [schedule for schedule in upcoming if schedule.user_id is None and schedule.next_at]
     whole: Json = {
-        "messages": [_whole(ids, one) for one in thread],
+        "messages": [_whole_message(ids, message) for message in thread],
         "archives": _archives(tx, context, ids, state),
         "conversations": [] if scrubs else _conversations(tx, context, ids, state),
-        "memory": memory_json(tx, context.scope, agent_id, own, detached),
+        "memory": memory_json(tx, context.scope, agent_id, new_blocks, detached),
         "schedules": [
-            {**one.message, "schedule": one.schedule, "callback_url": None} for one in due
+            {**schedule.message, "schedule": schedule.schedule, "callback_url": None}
+            for schedule in upcoming
         ],
     }
     if unread := state.agent.settings.get(UNREAD):
         whole["unread"] = unread
-    whole["memory"]["detached_block_ids"] = [ids.of("block", one.id) for one in detached]
+    whole["memory"]["detached_block_ids"] = [ids.of("block", block.id) for block in detached]
     return file | {
-        "files": texts,
+        "files": text_files,
         "sources": sources,
-        "ricordo": {"version": VERSION, "agents": {local: whole}},
+        "ricordo": {"version": VERSION, "agents": {local_id: whole}},
     }
 
 
-def _whole(ids: LocalIds, message: Message) -> Json:
-    return _in_file(ids, formats.whole(message, ids.of("message", message.id)))
+def _whole_message(ids: LocalIds, message: Message) -> Json:
+    return _with_local_group(ids, formats.whole(message, ids.of("message", message.id)))
 
 
-def _in_file(ids: LocalIds, message: Json) -> Json:
-    """Return a message with the file's own id of the group that it was said in."""
-    return (
-        {**message, "group_id": ids.of("group", message["group_id"])}
-        if message.get("group_id")
-        else message
-    )
+def _with_local_group(ids: LocalIds, message: Json) -> Json:
+    """Return a message with its group's id local to the file."""
+    if not message.get("group_id"):
+        return message
+    return {**message, "group_id": ids.of("group", message["group_id"])}
 
 
 def outline(
@@ -225,10 +227,10 @@ def outline(
     blocks: Sequence[Block],
     detached: Sequence[Block] = (),
 ) -> Json:
-    """Return the agent's settings, prompt and tools, with these blocks of its own, as a file."""
-    shown = agent_json(context, state)
+    """Return a file with the agent's settings, prompt and tools, and these blocks."""
+    fields = agent_json(context, state)
     agent = {
-        **{name: shown.get(name) for name in AGENT_FIELDS},
+        **{name: fields.get(name) for name in AGENT_FIELDS},
         "id": ids.of("agent", state.agent.id),
         "in_context_message_ids": [],
         "messages": [],
@@ -246,12 +248,12 @@ def outline(
     return {
         "agents": [agent],
         "groups": [],
-        "blocks": [_block(ids, one) for one in (*blocks, *detached)],
+        "blocks": [_block(ids, block) for block in (*blocks, *detached)],
         "files": [],
         "sources": [],
         "tools": [
-            {"id": ids.of("tool", one.id), **_picked(ToolResponse.of(one), TOOL_FIELDS)}
-            for one in state.tools
+            {"id": ids.of("tool", tool.id), **_pick_fields(ToolResponse.of(tool), TOOL_FIELDS)}
+            for tool in state.tools
         ],
         "mcp_servers": [],
         "skills": [],
@@ -260,7 +262,7 @@ def outline(
 
 
 def _block(ids: LocalIds, block: Block) -> Json:
-    return {"id": ids.of("block", block.id), **_picked(BlockResponse.of(block), BLOCK_FIELDS)}
+    return {"id": ids.of("block", block.id), **_pick_fields(BlockResponse.of(block), BLOCK_FIELDS)}
 
 
 def _thread(tx: Transaction, context: RequestContext, conversation: Conversation) -> list[Message]:
@@ -270,46 +272,51 @@ def _thread(tx: Transaction, context: RequestContext, conversation: Conversation
 def _conversations(
     tx: Transaction, context: RequestContext, ids: LocalIds, state: AgentState
 ) -> list[Json]:
-    which = ConversationFilter(state.agent.id, None, None, "created_at", None)
-    found = [
-        one
-        for one in conversations.page(tx, context.scope, _ALL, which)
-        if one.user_id is None and one.id != state.conversation.id and one.deleted_at is None
-    ]
-    made = []
-    for one in found:
-        said = _thread(tx, context, one)
-        made.append(
+    of_agent = ConversationFilter(state.agent.id, None, None, "created_at", None)
+    exported = []
+    for conversation in conversations.page(tx, context.scope, _ALL, of_agent):
+        is_default = conversation.id == state.conversation.id
+        if is_default or conversation.user_id is not None or conversation.deleted_at is not None:
+            continue
+        thread = _thread(tx, context, conversation)
+        exported.append(
             {
-                **_picked(vars_of(one), CONVERSATION_FIELDS),
-                "in_context_message_ids": [ids.of("message", id) for id in one.window],
-                "messages": [_whole(ids, message) for message in said],
+                **_pick_fields(vars_of(conversation), CONVERSATION_FIELDS),
+                "in_context_message_ids": [ids.of("message", id) for id in conversation.window],
+                "messages": [_whole_message(ids, message) for message in thread],
             }
         )
-    return made
+    return exported
 
 
 def _archives(
     tx: Transaction, context: RequestContext, ids: LocalIds, state: AgentState
 ) -> list[Json]:
-    made = []
+    exported = []
     for archive in state.archives:
-        found = archives.page_of_passages(
+        stored_passages = archives.page_of_passages(
             tx, [archive.id], _ALL, search_text=None, scope=context.scope
         )
-        passages = [_picked(vars_of(one), PASSAGE_FIELDS) for one in found if one.user_id is None]
-        fields = _picked(vars_of(archive), ARCHIVE_FIELDS)
-        made.append({"id": ids.of("archive", archive.id), **fields, "passages": passages})
-    return made
+        passages = [
+            _pick_fields(vars_of(passage), PASSAGE_FIELDS)
+            for passage in stored_passages
+            if passage.user_id is None
+        ]
+        fields = _pick_fields(vars_of(archive), ARCHIVE_FIELDS)
+        exported.append({"id": ids.of("archive", archive.id), **fields, "passages": passages})
+    return exported
 
 
 def _folders(
     tx: Transaction, context: RequestContext, ids: LocalIds, folders: Sequence[Folder]
 ) -> tuple[list[Json], list[Json]]:
     sources = [
-        {"id": ids.of("source", one.id), **_picked(vars_of(one), FOLDER_FIELDS)} for one in folders
+        {"id": ids.of("source", folder.id), **_pick_fields(vars_of(folder), FOLDER_FIELDS)}
+        for folder in folders
     ]
-    texts = [
+    folder_ids = [folder.id for folder in folders]
+    stored_files = files.page_of_files(tx, context.scope, folder_ids, _ALL) if folders else []
+    text_files = [
         {
             "id": ids.of("file", file.id),
             "source_id": ids.of("source", file.folder_id),
@@ -321,20 +328,18 @@ def _folders(
             "processing_status": file.status,
             "content": files.text_of(tx, file.id) if file.status == "completed" else None,
         }
-        for file in (
-            files.page_of_files(tx, context.scope, [one.id for one in folders], _ALL)
-            if folders
-            else ()
-        )
+        for file in stored_files
     ]
-    return sources, texts
+    return sources, text_files
 
 
-def vars_of(item: object) -> Json:
-    return {name: getattr(item, name) for name in type(item).__slots__}  # type: ignore[attr-defined]
+def vars_of(record: object) -> Json:
+    """Return the fields of a record with slots."""
+    return {name: getattr(record, name) for name in type(record).__slots__}  # type: ignore[attr-defined]
 
 
-def _picked(item: Json, names: Iterable[str]) -> Json:
+def _pick_fields(fields: Json, names: Iterable[str]) -> Json:
     return {
-        name: list(item[name]) if isinstance(item[name], tuple) else item[name] for name in names
+        name: list(fields[name]) if isinstance(fields[name], tuple) else fields[name]
+        for name in names
     }

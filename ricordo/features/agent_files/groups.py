@@ -1,4 +1,4 @@
-"""The groups of an agent file: as requests for new groups, with ids of the file."""
+"""Groups in agent files, written as requests for new groups with ids of the file."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ _GROUP = {"id", *GroupRequest.model_fields, *GroupRequest.ignored}
 
 
 def group_json(ids: LocalIds, group: Group) -> Json:
-    """Return a group as a request for one like it."""
+    """Return a group as a request for a new group like it."""
     config: Json = {"manager_type": group.manager_type}
     if group.manager_agent_id:
         config["manager_agent_id"] = ids.of("agent", group.manager_agent_id)
@@ -35,12 +35,16 @@ def group_json(ids: LocalIds, group: Group) -> Json:
     }
 
 
-def mend_groups(sent: list[Json], content: Json, notes: ImportNotes) -> list[Json]:
-    """Return the groups whose agents are all in the file; others are left out and noted."""
-    agent_ids, block_ids = ({one["id"] for one in content[name]} for name in ("agents", "blocks"))
+def mend_groups(groups: list[Json], content: Json, notes: ImportNotes) -> list[Json]:
+    """Return the groups whose agents are all in the file.
+
+    The others are left out and noted.
+    """
+    agent_ids = {agent["id"] for agent in content["agents"]}
+    block_ids = {block["id"] for block in content["blocks"]}
     mended = []
-    for one in sent:
-        group = without_unknown(one, _GROUP, "Groups", one["id"], notes)
+    for raw_group in groups:
+        group = without_unknown(raw_group, _GROUP, "Groups", raw_group["id"], notes)
         config = group.get("manager_config")
         config = config if isinstance(config, dict) else {"manager_type": "round_robin"}
         members = group.get("agent_ids")
@@ -50,7 +54,8 @@ def mend_groups(sent: list[Json], content: Json, notes: ImportNotes) -> list[Jso
             id for id in (*members, *([manager] if manager else [])) if id not in agent_ids
         ]:
             notes.add(
-                f'Groups: one is left out, since its agent "{str(missing[0])[:80]}" is not in the file.'
+                f'Groups: one is left out, since its agent "{str(missing[0])[:80]}" is not in the '
+                "file."
             )
             continue
         shared = group.get("shared_block_ids")
@@ -64,38 +69,49 @@ def mend_groups(sent: list[Json], content: Json, notes: ImportNotes) -> list[Jso
 def insert_groups(
     tx: Transaction, scope: Scope, content: Json, ids: Mapping[str, str], notes: ImportNotes
 ) -> None:
-    """Make the groups of a file, whose agents and blocks have these new ids. What cannot be made is left out and noted."""
-    sleepless = {ids[one["id"]] for one in content["agents"] if one["enable_sleeptime"] is False}
-    for one in content["groups"]:
-        config: Json = dict(one["manager_config"])
+    """Create the groups of a file.
+
+    `ids` are the new ids of its agents and blocks. A group that cannot be created is left out and
+    noted.
+    """
+    without_sleeptime = {
+        ids[agent["id"]] for agent in content["agents"] if agent["enable_sleeptime"] is False
+    }
+    for group in content["groups"]:
+        config: Json = dict(group["manager_config"])
         if config.get("manager_agent_id"):
             config["manager_agent_id"] = ids[config["manager_agent_id"]]
         fields: dict[str, Any] = {
-            "agent_ids": [ids[id] for id in one["agent_ids"]],
-            "description": one.get("description") or "",
+            "agent_ids": [ids[id] for id in group["agent_ids"]],
+            "description": group.get("description") or "",
             "manager_config": config,
-            "hidden": one.get("hidden"),
+            "hidden": group.get("hidden"),
         }
         try:
             request = GroupRequest.model_validate(fields)
-            request.shared_block_ids = _shared(
-                tx, request, [ids[id] for id in one["shared_block_ids"] if id in ids]
+            request.shared_block_ids = _shareable_blocks(
+                tx, request, [ids[id] for id in group["shared_block_ids"] if id in ids]
             )
-            rests = request.manager_config.manager_agent_id in sleepless
-            service.create(tx, scope, request, id=ids[one["id"]], rests=rests)
+            rests = request.manager_config.manager_agent_id in without_sleeptime
+            service.create(tx, scope, request, id=ids[group["id"]], rests=rests)
         except (ValidationError, Invalid, Conflict, NotFound) as error:
-            why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-            notes.add(f"Groups: one is left out; its agents are taken. {why}")
+            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            notes.add(f"Groups: one is left out; its agents are taken. {reason}")
 
 
-def _shared(tx: Transaction, request: GroupRequest, block_ids: list[str]) -> list[str]:
-    """Return the blocks that all agents of the group have, or can get: none of them has another with the label."""
+def _shareable_blocks(tx: Transaction, request: GroupRequest, block_ids: list[str]) -> list[str]:
+    """Return the blocks that all agents of the group have or can get.
+
+    An agent can get a block if none of its own blocks has the same label.
+    """
     manager = request.manager_config.manager_agent_id
     everyone = [*request.agent_ids, *([manager] if manager else [])]
     labels = {block.id: block.label for id in everyone for block in blocks.attached(tx, id)}
-    held = [{block.label: block.id for block in blocks.attached(tx, id)} for id in everyone]
+    blocks_by_label = [
+        {block.label: block.id for block in blocks.attached(tx, id)} for id in everyone
+    ]
     return [
         id
         for id in block_ids
-        if id in labels and all(one.get(labels[id], id) == id for one in held)
+        if id in labels and all(by_label.get(labels[id], id) == id for by_label in blocks_by_label)
     ]

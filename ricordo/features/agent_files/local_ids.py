@@ -1,17 +1,17 @@
-"""The ids of a file, which are its own."""
+"""Ids that are local to an agent file."""
 
 from collections import defaultdict
 
 
 class LocalIds:
-    """Local ids by those of this server: `agent-0`, `message-12`."""
+    """Local ids by ids of this server, for example `agent-0` and `message-12`."""
 
     def __init__(self) -> None:
-        self._known: dict[str, dict[str, str]] = defaultdict(dict)
+        self._ids: dict[str, dict[str, str]] = defaultdict(dict)
 
     def of(self, kind: str, id: str) -> str:
-        known = self._known[kind]
-        return known.setdefault(id, f"{kind}-{len(known)}")
+        of_kind = self._ids[kind]
+        return of_kind.setdefault(id, f"{kind}-{len(of_kind)}")
 
     def knows(self, kind: str, id: str) -> bool:
-        return id in self._known[kind]
+        return id in self._ids[kind]

@@ -1,7 +1,8 @@
-"""An agent's memory beside the text of its blocks: versions, blocks in no prompt, and proposals; into a file, and in again.
+"""Export and import an agent's memory: versions, detached blocks and proposals.
 
-Anybody can write a file. So an author that it names is somebody at a remote here, whom the importer took over; and ids of versions
-are computed: they are equal where all that they are made of is.
+Anybody can write a file. So an author that it names is stored as a remote author, and the importer
+as the approver. Ids of versions are computed: they are equal if all the facts that they are
+computed from are equal.
 """
 
 import re
@@ -39,22 +40,24 @@ _AUTHOR = re.compile(rf"([^<>\x00-\x1f\x7f]{{1,500}}) <([^<>\s\x00-\x1f\x7f]{{1,
 
 
 def own_blocks(tx: Transaction, scope: Scope, agent_id: str) -> list[Block]:
-    """Return the agent's blocks without those of users, one of which may stand in the place of the agent's own."""
-    everything = Scope(scope.organization_id)
-    return blocks.by_ids(tx, everything, [block.id for block in blocks.of_agent(tx, agent_id)])
+    """Return the agent's blocks without those of users.
+
+    A user's block can have the same label as one of the agent's own, and replaces it in the prompt.
+    """
+    block_ids = [block.id for block in blocks.of_agent(tx, agent_id)]
+    return blocks.by_ids(tx, Scope(scope.organization_id), block_ids)
 
 
 def detached_blocks(
     tx: Transaction, scope: Scope, agent_id: str, attached: Sequence[Block]
 ) -> list[Block]:
-    """Return the blocks of the agent's own memory that are in no prompt of it."""
-    chain, taken = (
-        versions.of_owner(tx, scope, "agent", agent_id),
-        {block.label for block in attached},
-    )
-    which = blocks.BlockFilter(chain_id=chain.id if chain else "")
-    found = blocks.page(tx, Scope(scope.organization_id), Page(limit=1_000_000, order="asc"), which)
-    return [block for block in found if block.label not in taken]
+    """Return the blocks on the agent's chain that are not in its prompt."""
+    chain = versions.of_owner(tx, scope, "agent", agent_id)
+    attached_labels = {block.label for block in attached}
+    of_chain = blocks.BlockFilter(chain_id=chain.id if chain else "")
+    whole_page = Page(limit=1_000_000, order="asc")
+    chain_blocks = blocks.page(tx, Scope(scope.organization_id), whole_page, of_chain)
+    return [block for block in chain_blocks if block.label not in attached_labels]
 
 
 def memory_json(
@@ -64,92 +67,122 @@ def memory_json(
     attached: Sequence[Block],
     detached: Sequence[Block],
 ) -> Json:
-    """Return versions and proposals of these blocks, and of those that the agent had before; its own chain is whole."""
-    own = versions.of_owner(tx, scope, "agent", agent_id)
-    most = MOST_VERSIONS + 1
-    found = history.page(tx, own.id, limit=most)[::-1] if own else []
-    waiting = proposals.waiting(tx, own.id) if own else []
+    """Return the versions and proposals of these blocks and of the agent's own chain."""
+    chain = versions.of_owner(tx, scope, "agent", agent_id)
+    limit = MOST_VERSIONS + 1
+    exported = history.page(tx, chain.id, limit=limit)[::-1] if chain else []
+    waiting = proposals.waiting(tx, chain.id) if chain else []
     for block in attached:
-        if own is None or block.chain_id != own.id:
-            # It becomes one of the agent's own, which has the label it has now.
-            older = history.page(tx, block.chain_id, label=block.label, limit=most)[::-1]
-            found += [replace(version, label=block.label, old_label=None) for version in older]
-            waiting += [
-                one for one in proposals.waiting(tx, block.chain_id) if one.label == block.label
+        if chain is None or block.chain_id != chain.id:
+            # The block becomes one of the agent's own under its present label.
+            block_versions = history.page(tx, block.chain_id, label=block.label, limit=limit)[::-1]
+            exported += [
+                replace(version, label=block.label, old_label=None) for version in block_versions
             ]
-    made: Json = {
+            waiting += [
+                proposal
+                for proposal in proposals.waiting(tx, block.chain_id)
+                if proposal.label == block.label
+            ]
+    memory: Json = {
         "untrusted": [block.label for block in (*attached, *detached) if block.is_untrusted]
     }
-    if len(found) > MOST_VERSIONS:
-        return made | {"versions_left_out": len(found)}
-    waiting = [one for one in waiting if not _is_users(tx, one)][:MOST_PROPOSALS]
-    return made | {
-        "versions": _versions(tx, found),
-        "proposals": [_proposal(one) for one in waiting],
+    if len(exported) > MOST_VERSIONS:
+        return memory | {"versions_left_out": len(exported)}
+    waiting = [proposal for proposal in waiting if not _is_about_user(tx, proposal)][
+        :MOST_PROPOSALS
+    ]
+    return memory | {
+        "versions": _versions(tx, exported),
+        "proposals": [_proposal(proposal) for proposal in waiting],
     }
 
 
-def _versions(tx: Transaction, found: Sequence[BlockVersion]) -> list[Json]:
-    wanted: dict[str, list[bytes]] = {}
-    for version in found:
-        wanted.setdefault(version.chain_id, []).extend([version.blob] if version.blob else [])
+def _versions(tx: Transaction, exported: Sequence[BlockVersion]) -> list[Json]:
+    blobs_by_chain: dict[str, list[bytes]] = {}
+    for version in exported:
+        blobs_by_chain.setdefault(version.chain_id, []).extend(
+            [version.blob] if version.blob else []
+        )
     texts = {
-        chain_id: versions.read_texts(tx, chain_id, blobs) for chain_id, blobs in wanted.items()
+        chain_id: versions.read_texts(tx, chain_id, blobs)
+        for chain_id, blobs in blobs_by_chain.items()
     }
     return [
         {
-            "id": one.id.hex(),
-            "label": one.label,
-            "value": texts[one.chain_id][one.blob] if one.blob else None,
+            "id": version.id.hex(),
+            "label": version.label,
+            "value": texts[version.chain_id][version.blob] if version.blob else None,
         }
-        | {"author": _author(one.author), "reason": one.reason, "created_at": one.created_at}
-        | given(old_label=one.old_label, is_untrusted=one.is_untrusted or None)
-        for one in found
+        | {
+            "author": _author(version.author),
+            "reason": version.reason,
+            "created_at": version.created_at,
+        }
+        | given(old_label=version.old_label, is_untrusted=version.is_untrusted or None)
+        for version in exported
     ]
 
 
-def _proposal(one: Proposal) -> Json:
-    told: Json = {
-        "label": one.label,
-        "base": one.base.hex() if one.base else None,
-        "value": one.value,
-    }
-    told |= {"author": _author(one.author), "reason": one.reasoning, "created_at": one.created_at}
-    more = given(new_label=one.new_label, description=one.description, confidence=one.confidence)
-    return told | more | given(is_untrusted=one.is_untrusted or None)
-
-
-def _is_users(tx: Transaction, proposal: Proposal) -> bool:
-    """Whether it came of a turn with a user: it is erased with that user, and is in no file."""
-    run = (
-        runs.find(tx, Scope(proposal.organization_id), proposal.run_id) if proposal.run_id else None
+def _proposal(proposal: Proposal) -> Json:
+    optional = given(
+        new_label=proposal.new_label,
+        description=proposal.description,
+        confidence=proposal.confidence,
+        is_untrusted=proposal.is_untrusted or None,
     )
+    return {
+        "label": proposal.label,
+        "base": proposal.base.hex() if proposal.base else None,
+        "value": proposal.value,
+        "author": _author(proposal.author),
+        "reason": proposal.reasoning,
+        "created_at": proposal.created_at,
+        **optional,
+    }
+
+
+def _is_about_user(tx: Transaction, proposal: Proposal) -> bool:
+    """Return True if the proposal came from a user's turn.
+
+    Such a proposal is erased with the user, and is in no file.
+    """
+    if not proposal.run_id:
+        return False
+    run = runs.find(tx, Scope(proposal.organization_id), proposal.run_id)
     return run is not None and run.user_id is not None
 
 
 def _author(actor: Actor) -> str:
-    """The author as in a commit; one that came by a file is written as it was there."""
-    as_there = f"{actor.name} <{actor.id}{DOMAIN}>"
-    return as_there if actor.kind == "remote" and _AUTHOR.fullmatch(as_there) else signature(actor)
+    """Return the author in the form of a commit's author.
+
+    An author who came with a file is written as in that file.
+    """
+    imported_form = f"{actor.name} <{actor.id}{DOMAIN}>"
+    if actor.kind == "remote" and _AUTHOR.fullmatch(imported_form):
+        return imported_form
+    return signature(actor)
 
 
 def _read_author(text: str) -> tuple[Actor, Actor]:
-    """Who the text says that the author is, and who it is here."""
-    found = _AUTHOR.fullmatch(text)
-    claimed = author_of(found[1], found[2] + DOMAIN) if found else None
-    if found is None or claimed is None:
+    """Return the author that the text claims, and the remote author to store."""
+    match = _AUTHOR.fullmatch(text)
+    claimed = author_of(match[1], match[2] + DOMAIN) if match else None
+    if match is None or claimed is None:
         raise Invalid(f'"{text[:80]}" is no author of the form "Name <id{DOMAIN}>".')
-    return claimed, Actor("remote", shown_name(found[2]), shown_name(found[1]))
+    return claimed, Actor("remote", shown_name(match[2]), shown_name(match[1]))
 
 
 @dataclass
 class ImportedMemory:
-    """A history that was read: `chain` as it leaves that, the rows of its versions, and its texts by id, each with the one before.
+    """An agent's history from a file, replayed but not stored yet.
 
-    `values` and `heads` are of the blocks that are left, by label; `bases` are versions by their ids in the file, with their texts.
+    `chain` is its state after the replay. `rows` are its versions, and `texts` its texts by blob
+    id, each with the id of the text before it. `values` and `heads` belong to the blocks that
+    remain, by label. `bases` are version ids with texts, by the ids in the file.
     """
 
-    sent: FileMemory
+    memory: FileMemory
     detached: tuple[BlockSpec, ...]
     notes: ImportNotes = field(default_factory=ImportNotes)
     chain: Chain = field(
@@ -162,130 +195,146 @@ class ImportedMemory:
     bases: dict[str, tuple[bytes, str]] = field(default_factory=dict)
 
     def replay(self) -> "ImportedMemory":
-        """Compute the versions, which stores nothing yet; those that cannot be are left out and noted."""
-        for sent in self.sent.versions:
+        """Compute the versions without storing them; leave out and note broken ones."""
+        for version in self.memory.versions:
             try:
-                self._replay(sent)
+                self._replay_version(version)
             except Invalid as error:
                 self.notes.add(f"The history of memory: a version is left out. {error}")
         return self
 
-    def _replay(self, sent: FileVersion) -> None:
-        claimed, author = _read_author(sent.author)
-        label, value = (
-            require_label(sent.label),
-            None if sent.value is None else redact(sent.value).text,
+    def _replay_version(self, version: FileVersion) -> None:
+        claimed, author = _read_author(version.author)
+        label = require_label(version.label)
+        value = None if version.value is None else redact(version.value).text
+        earlier_label = normal_name(version.old_label or "")
+        is_renamed = (
+            value is not None and earlier_label in self.chain.files and earlier_label != label
         )
-        before = normal_name(sent.old_label or "")
-        is_renamed = value is not None and before in self.chain.files and before != label
-        old_label = before if is_renamed else None
+        old_label = earlier_label if is_renamed else None
         change = Change(label, value, self.values.get(old_label or label), old_label)
-        reason = redact(sent.reason).text
+        reason = redact(version.reason).text
         planned = versions.plan(
-            self.chain, [change], ChangeMetadata(claimed, reason), sent.created_at
+            self.chain, [change], ChangeMetadata(claimed, reason), version.created_at
         )
-        if sent.id and planned.ids[0] not in (None, bytes.fromhex(sent.id)):
-            reason = f"{reason} (was {sent.id[:10]})".strip()
+        if version.id and planned.ids[0] not in (None, bytes.fromhex(version.id)):
+            reason = f"{reason} (was {version.id[:10]})".strip()
             planned = versions.plan(
-                self.chain, [change], ChangeMetadata(claimed, reason), sent.created_at
+                self.chain, [change], ChangeMetadata(claimed, reason), version.created_at
             )
         if id := planned.ids[0]:
-            metadata = ChangeMetadata(author, reason, is_untrusted=sent.is_untrusted)
-            self._add(change, id, metadata, planned.chain, sent.created_at)
-        if sent.id and value is not None:
-            self.bases[sent.id] = self.heads[label], value
-
-    def _add(
-        self, change: Change, id: bytes, metadata: ChangeMetadata, after: Chain, at: int
-    ) -> None:
-        label, value = change.label, change.value
-        before = self.chain.files.get(change.old_label or label)
-        blob = None if value is None else after.files[label][0]
-        self.rows.append(versions.row_of(self.chain, change, metadata, id, blob, at))
-        for known in (self.values, self.heads):
-            known.pop(change.old_label or label, None)
-        if value is not None and blob is not None:
-            self.texts.setdefault(
-                blob, (value, before[0] if before and before[0] != blob else None)
+            metadata = ChangeMetadata(author, reason, is_untrusted=version.is_untrusted)
+            self._add_version(
+                change, id, metadata, new_chain=planned.chain, created_at=version.created_at
             )
-            self.values[label], self.heads[label] = value, id
-        self.chain = after
+        if version.id and value is not None:
+            self.bases[version.id] = self.heads[label], value
+
+    def _add_version(
+        self,
+        change: Change,
+        id: bytes,
+        metadata: ChangeMetadata,
+        *,
+        new_chain: Chain,
+        created_at: int,
+    ) -> None:
+        label = change.label
+        value = change.value
+        old_file = self.chain.files.get(change.old_label or label)
+        blob = None if value is None else new_chain.files[label][0]
+        self.rows.append(versions.row_of(self.chain, change, metadata, id, blob, created_at))
+        for by_label in (self.values, self.heads):
+            by_label.pop(change.old_label or label, None)
+        if value is not None and blob is not None:
+            old_blob = old_file[0] if old_file and old_file[0] != blob else None
+            self.texts.setdefault(blob, (value, old_blob))
+            self.values[label] = value
+            self.heads[label] = id
+        self.chain = new_chain
 
     def insert(self, tx: Transaction, context: RequestContext, spec: AgentSpec) -> AgentSpec:
-        """Store the history, the blocks of the spec as it leaves them, and what waits; return the spec of the agent with them.
+        """Store the history, its blocks and its proposals; return the agent's spec with them.
 
-        What the blocks say otherwise than their history is one more version, of the importer. Raises Invalid.
+        If a block of the spec differs from its history, the difference becomes one more version, by
+        the importer. Raises Invalid.
         """
         scope = context.scope
         self.chain = replace(self.chain, organization_id=scope.organization_id)
         versions.insert_chain(tx, replace(self.chain, head=None, versions=0, files={}))
         depths: dict[bytes, int] = {}
-        grown = 0
-        for blob, (text, before) in self.texts.items():
-            base = None if before is None else (before, depths[before], self.texts[before][0])
+        added_bytes = 0
+        for blob, (text, old_blob) in self.texts.items():
+            base = (
+                None if old_blob is None else (old_blob, depths[old_blob], self.texts[old_blob][0])
+            )
             stored = versions.put_text(tx, self.chain.id, text, base)
             depths[blob] = stored.depth
-            grown += stored.added_bytes
-        tx.quotas.require_history(grown)
-        grown += versions.insert_rows(
+            added_bytes += stored.added_bytes
+        tx.quotas.require_history(added_bytes)
+        added_bytes += versions.insert_rows(
             tx, [{**row, "approved_by": scope.actor.id} for row in self.rows]
         )
         files = {label: (blob, depths[blob]) for label, (blob, _) in self.chain.files.items()}
-        versions.advance(tx, replace(self.chain, files=files), grown)
-        made = self._insert_blocks(tx, scope, (*spec.blocks, *self.detached), f"Import {spec.name}")
-        self._propose(
-            tx, {block.label: block for block in made}, expiry_of(context.runtime.settings)
+        versions.advance(tx, replace(self.chain, files=files), added_bytes)
+        stored_blocks = self._insert_blocks(
+            tx, scope, (*spec.blocks, *self.detached), f"Import {spec.name}"
         )
-        attached = tuple(block.id for block in made[: len(spec.blocks)])
-        return replace(spec, id=self.chain.owner_id, blocks=(), block_ids=attached)
+        by_label = {block.label: block for block in stored_blocks}
+        self._propose_all(tx, by_label, expiry_of(context.runtime.settings))
+        attached_ids = tuple(block.id for block in stored_blocks[: len(spec.blocks)])
+        return replace(spec, id=self.chain.owner_id, blocks=(), block_ids=attached_ids)
 
     def _insert_blocks(
         self, tx: Transaction, scope: Scope, specs: Iterable[BlockSpec], reason: str
     ) -> list[Block]:
         new = [new_block(tx, scope, spec, self.chain) for spec in specs]
         require_told_apart(new)
-        metadata, labels = ChangeMetadata(scope.actor, reason), {block.label for block in new}
-        gone = [
+        metadata = ChangeMetadata(scope.actor, reason)
+        labels = {block.label for block in new}
+        deletions = [
             Change(label, None, text) for label, text in self.values.items() if label not in labels
         ]
-        if gone and (chain := versions.lock(tx, self.chain.id)):
-            versions.record(tx, chain, gone, metadata)
-        heads, doubted = self.heads, self.sent.untrusted
-        known = [
-            replace(one, head=heads.get(one.label), is_untrusted=one.label in doubted)
-            for one in new
+        if deletions and (chain := versions.lock(tx, self.chain.id)):
+            versions.record(tx, chain, deletions, metadata)
+        untrusted = self.memory.untrusted
+        with_history = [
+            replace(block, head=self.heads.get(block.label), is_untrusted=block.label in untrusted)
+            for block in new
         ]
-        return blocks.insert_all(tx, known, [], metadata)
+        return blocks.insert_all(tx, with_history, [], metadata)
 
-    def _propose(self, tx: Transaction, there: dict[str, Block], expires_after: int | None) -> None:
-        for sent in self.sent.proposals:
+    def _propose_all(
+        self, tx: Transaction, by_label: dict[str, Block], expires_after: int | None
+    ) -> None:
+        for proposal in self.memory.proposals:
             try:
-                self._propose_one(tx, there, sent, expires_after)
+                self._propose(tx, by_label, proposal, expires_after)
             except (Invalid, Conflict) as error:
                 self.notes.add(f"The history of memory: a proposal is left out. {error}")
 
-    def _propose_one(
+    def _propose(
         self,
         tx: Transaction,
-        there: dict[str, Block],
-        sent: FileProposal,
+        by_label: dict[str, Block],
+        proposal: FileProposal,
         expires_after: int | None,
     ) -> None:
-        block = there.get(require_label(sent.label))
-        head, text = self.bases.get(sent.base or "", (None, ""))
-        if sent.base is not None and (block is None or head is None):
+        block = by_label.get(require_label(proposal.label))
+        head, text = self.bases.get(proposal.base or "", (None, ""))
+        if proposal.base is not None and (block is None or head is None):
             raise Invalid(
-                f'A proposal for block "{sent.label}" is of a version that is not in the file.'
+                f'A proposal for block "{proposal.label}" is of a version that is not in the file.'
             )
         base = replace(block, value=text, head=head) if block and head else None
         draft = ProposalDraft(
-            self.chain.id, sent.label, sent.value, base, description=sent.description
+            self.chain.id, proposal.label, proposal.value, base, description=proposal.description
         )
-        new_label = sent.new_label and require_label(sent.new_label)
-        draft = replace(draft, new_label=new_label, confidence=sent.confidence)
-        _, author = _read_author(sent.author)
+        new_label = proposal.new_label and require_label(proposal.new_label)
+        draft = replace(draft, new_label=new_label, confidence=proposal.confidence)
+        _, author = _read_author(proposal.author)
         metadata = ChangeMetadata(
-            author, sent.reason, is_untrusted=sent.is_untrusted, made_at=sent.created_at
+            author, proposal.reason, is_untrusted=proposal.is_untrusted, made_at=proposal.created_at
         )
         with suppress(Unchanged):
             propose(tx, draft, metadata, expires_after)

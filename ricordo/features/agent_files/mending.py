@@ -1,6 +1,7 @@
-"""Agent files made fit for import: what other servers and other versions write otherwise is mended, or left out and noted.
+"""Mend agent files of other servers and versions, so that they can be imported.
 
-The result holds only what `service` can store: known fields of the right types, ids that lead somewhere, labels that can be.
+The mended file holds only parts that `service` can store: known fields of the right types, ids that
+exist, and valid labels. All changes are noted.
 """
 
 import re
@@ -31,58 +32,66 @@ from ricordo.features.custom_tools.source import function_name
 from ricordo.features.files.service import name_of
 from ricordo.memory import rotation
 
-UNREADABLE = "This is no agent file: {}. An agent file is the JSON that GET /v1/agents/{{agent_id}}/export answers."
+UNREADABLE = (
+    "This is no agent file: {}. An agent file is the JSON that "
+    "GET /v1/agents/{{agent_id}}/export answers."
+)
 _LONGEST_NAME = 256
-_FILE = "agents groups blocks files sources tools mcp_servers skills metadata created_at ricordo".split()
+_FILE = (
+    "agents groups blocks files sources tools mcp_servers skills metadata created_at ricordo"
+).split()
 _LISTS = ("agents", "blocks", "files", "groups", "sources", "tools")
 # Parts of a file that are not taken over, with the reason.
 _NOT_TAKEN = {
     "mcp_servers": "connect MCP servers here; tools of theirs that are here already are linked",
     "skills": "skills stay with the client that has them",
 }
-_AGENTS_OWN = (
-    "id messages in_context_message_ids memory_blocks tools tool_ids block_ids source_ids folder_ids files_agents"
-    " group_ids identity_ids secrets tool_exec_environment_variables include_base_tools context_window_limit"
-    " max_tokens max_reasoning_tokens parallel_tool_calls enable_sleeptime reasoning agent_id"
+_AGENT_FILE_FIELDS = (
+    "id messages in_context_message_ids memory_blocks tools tool_ids block_ids source_ids"
+    " folder_ids files_agents group_ids identity_ids secrets tool_exec_environment_variables"
+    " include_base_tools context_window_limit max_tokens max_reasoning_tokens"
+    " parallel_tool_calls enable_sleeptime reasoning agent_id"
 ).split()
 _NOT_TAKEN_OF_AGENTS = {"identity_ids": "users of another server are not known here"}
-# What a request for a new agent may have beside the model's own settings, by its name there.
-_OF_THE_MODEL = {
+# Fields of an agent that belong to its model's settings, with their names there.
+_MODEL_FIELDS = {
     "context_window_limit": "context_window",
     "max_tokens": "max_tokens",
     "max_reasoning_tokens": "max_reasoning_tokens",
     "parallel_tool_calls": "parallel_tool_calls",
 }
-_AGENT = {*AgentRequest.model_fields, *AgentRequest.ignored, *_AGENTS_OWN}
+_AGENT = {*AgentRequest.model_fields, *AgentRequest.ignored, *_AGENT_FILE_FIELDS}
 _BLOCK = {*BlockRequest.model_fields, *BlockRequest.ignored, *BlockResponse.model_fields}
 _TOOL = {*ToolResponse.model_fields, *export.TOOL_FIELDS, "organization_id"}
 _SOURCE = {
     *export.FOLDER_FIELDS,
     *(
-        "id embedding embedding_config embedding_chunk_size vector_db_provider organization_id created_by_id"
-        " last_updated_by_id created_at updated_at"
+        "id embedding embedding_config embedding_chunk_size vector_db_provider organization_id"
+        " created_by_id last_updated_by_id created_at updated_at"
     ).split(),
 }
 _TEXT_FILE = set(
-    "id source_id file_name original_file_name file_path file_type file_size file_creation_date file_last_modified_date"
-    " processing_status error_message total_chunks chunks_embedded content organization_id created_at updated_at"
-    " is_deleted".split()
+    "id source_id file_name original_file_name file_path file_type file_size"
+    " file_creation_date file_last_modified_date processing_status error_message"
+    " total_chunks chunks_embedded content organization_id created_at updated_at is_deleted".split()
 )
 _MESSAGE = set(
-    "type id agent_id role content name otid sender_id group_id batch_item_id model tool_calls tool_call_id tool_returns"
-    " created_at updated_at approve denial_reason approval_request_id approvals is_err step_id run_id conversation_id"
-    " organization_id created_by_id last_updated_by_id".split()
+    "type id agent_id role content name otid sender_id group_id batch_item_id model"
+    " tool_calls tool_call_id tool_returns created_at updated_at approve denial_reason"
+    " approval_request_id approvals is_err step_id run_id conversation_id organization_id"
+    " created_by_id last_updated_by_id".split()
 )
 _PARTS = (
-    "text image reasoning redacted_reasoning summarized_reasoning omitted_reasoning tool_call tool_return"
+    "text image reasoning redacted_reasoning summarized_reasoning omitted_reasoning"
+    " tool_call tool_return"
 ).split()
 _PART = set(
-    "type text signature source reasoning is_native data summary id name input tool_call_id content is_error"
-    " state hidden_reasoning".split()
+    "type text signature source reasoning is_native data summary id name input tool_call_id"
+    " content is_error state hidden_reasoning".split()
 )
 _RULE = set(
-    "type tool_name prompt_template id args child_output_mapping default_child require_output_mapping children"
-    " child_arg_nodes max_count_limit".split()
+    "type tool_name prompt_template id args child_output_mapping default_child"
+    " require_output_mapping children child_arg_nodes max_count_limit".split()
 )
 _CONFIG = {*ModelConfigRequest.model_fields, *ModelConfigRequest.ignored}
 _SOURCE_TYPES = get_args(SourceType)
@@ -92,7 +101,10 @@ _NOT_IN_LABELS = re.compile(r"[\x00-\x1f\x7f<>\\]+")
 
 @dataclass
 class MendedFile:
-    """A file that can be imported. `tools` are those with a source; `labels` are mended labels by those of the file."""
+    """A file that can be imported.
+
+    `tools` are those with source code. `labels` are mended labels by the labels of the file.
+    """
 
     content: Json
     notes: ImportNotes
@@ -101,29 +113,34 @@ class MendedFile:
 
 
 def mend(content: Any, notes: ImportNotes) -> MendedFile:
-    """Return the file with what can be stored of it. Raises Invalid where it holds no agent."""
+    """Return the file without the parts that cannot be stored.
+
+    Raises Invalid if it holds no agent.
+    """
     content = storable(content, notes)
     if not isinstance(content, dict) or not isinstance(content.get("agents"), list):
         raise Invalid(UNREADABLE.format("it has no list of agents"))
     content = without_unknown(content, _FILE, "The file", "file", notes)
     for name in _LISTS:
-        content[name] = _listed(content.get(name), name, notes)
+        content[name] = _with_ids(content.get(name), name, notes)
     if not content["agents"]:
         raise Invalid(UNREADABLE.format("its list of agents is empty"))
     for name, reason in _NOT_TAKEN.items():
-        if held := content.get(name):
-            count = len(held) if isinstance(held, list | dict) else 1
+        if part := content.get(name):
+            count = len(part) if isinstance(part, list | dict) else 1
             notes.add(f"{name}: {count} left out, since {reason}.")
     file = MendedFile(content, notes)
-    content["tools"] = _each(content["tools"], partial(_tool, file=file), "Tools", notes)
-    content["sources"] = _each(content["sources"], partial(_source, notes=notes), "Folders", notes)
-    known = {one["id"] for one in content["sources"]}
-    content["files"] = _each(
-        content["files"], partial(_file, known=known, notes=notes), "Files", notes
+    content["tools"] = _mend_each(content["tools"], partial(_tool, file=file), "Tools", notes)
+    content["sources"] = _mend_each(
+        content["sources"], partial(_source, notes=notes), "Folders", notes
     )
-    content["blocks"] = _each(content["blocks"], partial(_block, file=file), "Blocks", notes)
-    _link_alone(content)
-    content["agents"] = _each(content["agents"], partial(_agent, file=file), "Agents", notes)
+    source_ids = {source["id"] for source in content["sources"]}
+    content["files"] = _mend_each(
+        content["files"], partial(_file, source_ids=source_ids, notes=notes), "Files", notes
+    )
+    content["blocks"] = _mend_each(content["blocks"], partial(_block, file=file), "Blocks", notes)
+    _link_only_agent(content)
+    content["agents"] = _mend_each(content["agents"], partial(_agent, file=file), "Agents", notes)
     if not content["agents"]:
         raise Invalid(UNREADABLE.format("none of its agents can be read"))
     for agent in content["agents"]:
@@ -133,32 +150,34 @@ def mend(content: Any, notes: ImportNotes) -> MendedFile:
     return file
 
 
-def _each(
-    items: list[Json], mend_one: Callable[[Json], Json], kind: str, notes: ImportNotes
+def _mend_each(
+    entries: list[Json], mend_one: Callable[[Json], Json], kind: str, notes: ImportNotes
 ) -> list[Json]:
-    """Mend the items one by one; one that holds what nobody foresaw is left out by itself."""
+    """Mend each entry; leave out an entry that fails in an unforeseen way."""
     mended = []
-    for item in items:
+    for entry in entries:
         try:
-            mended.append(mend_one(item))
+            mended.append(mend_one(entry))
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-            notes.add(f"{kind}: one that cannot be read is left out. {_why(error)}")
+            notes.add(f"{kind}: one that cannot be read is left out. {_reason(error)}")
     return mended
 
 
-def _listed(value: Any, name: str, notes: ImportNotes) -> list[Json]:
-    """Return the objects of a list, each with an id of its own."""
+def _with_ids(value: Any, name: str, notes: ImportNotes) -> list[Json]:
+    """Return the objects of a list, each with a unique id."""
     if value in (None, "", {}):
         return []
     if not isinstance(value, list):
         notes.add(f"{name}: left out, since it is no list.")
         return []
-    kind, ids, items = name.removesuffix("s"), set[str](), []
-    for number, one in enumerate(value):
-        if not isinstance(one, dict):
+    kind = name.removesuffix("s")
+    ids = set[str]()
+    entries = []
+    for number, entry in enumerate(value):
+        if not isinstance(entry, dict):
             notes.add(f"{name}: an entry that is no object is left out.")
             continue
-        id = one.get("id")
+        id = entry.get("id")
         if not isinstance(id, str) or not id or id in ids:
             if isinstance(id, str) and id:
                 notes.add(
@@ -166,48 +185,53 @@ def _listed(value: Any, name: str, notes: ImportNotes) -> list[Json]:
                 )
             id = f"{kind}-without-id-{number}"
         ids.add(id)
-        items.append({**one, "id": id})
-    return items
+        entries.append({**entry, "id": id})
+    return entries
 
 
-def _ids(
-    agent: Mapping[str, Any], name: str, known: Iterable[str], notes: ImportNotes
+def _existing_ids(
+    agent: Mapping[str, Any], name: str, file_ids: Iterable[str], notes: ImportNotes
 ) -> list[str]:
-    """Return the ids that an agent lists, of those that are in the file."""
+    """Return the ids in this field of the agent that exist in the file."""
     listed = agent.get(name) or []
     if not isinstance(listed, list):
         notes.add(f"Agent: {name} is left out, since it is no list.")
         return []
-    there = set(known)
-    for missing in (one for one in listed if not isinstance(one, str) or one not in there):
-        notes.add(f'Agent: {name} names "{str(missing)[:80]}", which is not in the file.')
-    return [one for one in listed if isinstance(one, str) and one in there]
+    existing = set(file_ids)
+    for missing_id in (id for id in listed if not isinstance(id, str) or id not in existing):
+        notes.add(f'Agent: {name} names "{str(missing_id)[:80]}", which is not in the file.')
+    return [id for id in listed if isinstance(id, str) and id in existing]
 
 
-def _link_alone(content: Json) -> None:
-    """Link blocks and tools to the file's only agent where it does not say which are its own."""
+def _link_only_agent(content: Json) -> None:
+    """Link all blocks and tools to the file's only agent if it lists none."""
     agents = content["agents"]
     if len(agents) == 1:
-        for name, listed in (("block_ids", "blocks"), ("tool_ids", "tools")):
+        for name, list_name in (("block_ids", "blocks"), ("tool_ids", "tools")):
             if name not in agents[0]:
-                agents[0][name] = [one["id"] for one in content[listed]]
+                agents[0][name] = [entry["id"] for entry in content[list_name]]
 
 
 # Agents
 
 
 def _agent(agent: Json, file: MendedFile) -> Json:
-    notes, content = file.notes, file.content
-    id, name = agent["id"], agent.get("name")
+    notes = file.notes
+    content = file.content
+    id = agent["id"]
+    name = agent.get("name")
     agent = without_unknown(agent, _AGENT, "Agent", id, notes)
     for part, reason in _NOT_TAKEN_OF_AGENTS.items():
         if agent.get(part):
             notes.add(f"Agent: {part} is left out, since {reason}.")
     if agent.get("files_agents"):
         notes.add(
-            "Agent: which files were open is left out; files of its folders are opened when they are read."
+            "Agent: which files were open is left out; files of its folders are opened when they "
+            "are read."
         )
-    settings = {one: agent[one] for one in export.AGENT_FIELDS if agent.get(one) is not None}
+    settings = {
+        setting: agent[setting] for setting in export.AGENT_FIELDS if agent.get(setting) is not None
+    }
     settings |= {
         "name": _name(name, notes),
         "agent_type": _agent_type(agent.get("agent_type"), notes),
@@ -218,28 +242,35 @@ def _agent(agent: Json, file: MendedFile) -> Json:
     _mend_model(settings, agent, id, notes)
     rules = settings.pop("tool_rules", None) or []
     settings = fitted(AgentRequest, settings, "Agent", id, notes)
-    sources = {one["id"] for one in content["sources"]}
+    sources = {source["id"] for source in content["sources"]}
     folders = [
-        *_ids(agent, "folder_ids", sources, notes),
-        *_ids(agent, "source_ids", sources, notes),
+        *_existing_ids(agent, "folder_ids", sources, notes),
+        *_existing_ids(agent, "source_ids", sources, notes),
     ]
     messages = [
-        _message(one, number, notes) for number, one in enumerate(_listed_messages(agent, notes))
+        _message(message, number, notes)
+        for number, message in enumerate(_listed_messages(agent, notes))
     ]
-    inline = _listed(agent.get("memory_blocks"), "memory_blocks", notes)
+    inline = _with_ids(agent.get("memory_blocks"), "memory_blocks", notes)
     return {
         "name": "Imported agent",
         **settings,
         "id": id,
         "tool_rules": [
-            one for rule in _items(rules, "tool_rules", notes) if (one := _rule(rule, notes))
+            mended_rule
+            for rule in _items(rules, "tool_rules", notes)
+            if (mended_rule := _rule(rule, notes))
         ],
-        "tool_ids": _ids(agent, "tool_ids", (one["id"] for one in content["tools"]), notes),
+        "tool_ids": _existing_ids(
+            agent, "tool_ids", (tool["id"] for tool in content["tools"]), notes
+        ),
         "tool_names": _texts(agent.get("tools")),
-        "block_ids": _ids(agent, "block_ids", (one["id"] for one in content["blocks"]), notes),
-        "inline_blocks": [_block(one, file) for one in inline],
+        "block_ids": _existing_ids(
+            agent, "block_ids", (block["id"] for block in content["blocks"]), notes
+        ),
+        "inline_blocks": [_block(block, file) for block in inline],
         "folder_ids": list(dict.fromkeys(folders)),
-        "messages": formats.with_own_otids([one for one in messages if one], notes),
+        "messages": formats.with_own_otids([message for message in messages if message], notes),
         "in_context_message_ids": _texts(agent.get("in_context_message_ids")),
         "enable_sleeptime": agent.get("enable_sleeptime"),
     }
@@ -253,7 +284,7 @@ def _items(value: Any, name: str, notes: ImportNotes) -> list[Any]:
 
 
 def _texts(value: Any) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _name(name: Any, notes: ImportNotes) -> str:
@@ -265,79 +296,88 @@ def _name(name: Any, notes: ImportNotes) -> str:
     return name[:_LONGEST_NAME]
 
 
-def _agent_type(sent: Any, notes: ImportNotes) -> str:
-    if sent in get_args(AgentType):
-        return str(sent)
-    usual = "letta_v1_agent"
-    if sent is not None:
-        notes.add(f'Agent: the agent_type "{str(sent)[:80]}" is unknown here; it became {usual}.')
-    return usual
+def _agent_type(agent_type: Any, notes: ImportNotes) -> str:
+    if agent_type in get_args(AgentType):
+        return str(agent_type)
+    default = "letta_v1_agent"
+    if agent_type is not None:
+        notes.add(
+            f'Agent: the agent_type "{str(agent_type)[:80]}" is unknown here; it became {default}.'
+        )
+    return default
 
 
-def _is_zone(sent: Any, notes: ImportNotes) -> bool:
-    if sent is None:
+def _is_zone(name: Any, notes: ImportNotes) -> bool:
+    if name is None:
         return False
     try:
-        zone(str(sent))
+        zone(str(name))
     except Invalid:
         notes.add(
-            f'Agent: the time zone "{str(sent)[:80]}" is unknown here; it has the one of this server.'
+            f'Agent: the time zone "{str(name)[:80]}" is unknown here; it has the one of this '
+            "server."
         )
         return False
-    return isinstance(sent, str)
+    return isinstance(name, str)
 
 
 def _secret_names(agent: Mapping[str, Any]) -> list[str]:
-    """Return the names of secrets: keys of an object, or of a list of objects with a key each."""
+    """Return the names of the agent's secrets.
+
+    Files hold them as the keys of an object, or as a list of objects with a `key` each.
+    """
     names = []
     for part in ("secrets", "tool_exec_environment_variables"):
-        held = agent.get(part) or ()
-        if isinstance(held, dict):
-            names += list(held)
-        elif isinstance(held, list):
-            names += [str(one["key"]) for one in held if isinstance(one, dict) and one.get("key")]
+        secrets = agent.get(part) or ()
+        if isinstance(secrets, dict):
+            names += list(secrets)
+        elif isinstance(secrets, list):
+            names += [
+                str(secret["key"])
+                for secret in secrets
+                if isinstance(secret, dict) and secret.get("key")
+            ]
     return names
 
 
-def _mend_model(settings: Json, agent: Mapping[str, Any], place: str, notes: ImportNotes) -> None:
-    """Take what stands beside the model's settings into them, and unknown fields out."""
+def _mend_model(settings: Json, agent: Mapping[str, Any], path: str, notes: ImportNotes) -> None:
+    """Move the model's settings from the agent's fields into `llm_config`.
+
+    Unknown fields of both configurations are left out.
+    """
     for name in ("llm_config", "embedding_config"):
-        if isinstance(held := settings.get(name), dict):
+        if isinstance(fields := settings.get(name), dict):
             settings[name] = without_unknown(
-                held, _CONFIG, f"Agent {name}", f"{place}.{name}", notes
+                fields, _CONFIG, f"Agent {name}", f"{path}.{name}", notes
             )
     config = settings.get("llm_config")
-    for name, inside in _OF_THE_MODEL.items():
-        if (
-            agent.get(name) is not None
-            and isinstance(config, dict | None)
-            and (config or {}).get(inside) is None
-        ):
-            config = settings["llm_config"] = {**(config or {}), inside: agent[name]}
+    for name, config_name in _MODEL_FIELDS.items():
+        if agent.get(name) is None or not isinstance(config, dict | None):
+            continue
+        if (config or {}).get(config_name) is None:
+            config = settings["llm_config"] = {**(config or {}), config_name: agent[name]}
 
 
 def _rule(rule: Any, notes: ImportNotes) -> Json | None:
-    """Return the rule as it can be; None where it cannot."""
+    """Return the rule's known fields; None if the rule is invalid."""
     if not isinstance(rule, dict):
         notes.add("Agent: a tool rule that is no object is left out.")
         return None
     for name in [name for name in rule if name not in _RULE]:
         notes.add_unknown("Tool rule", f"tool_rules.{name}", rule[name])
-    known = {name: value for name, value in rule.items() if name in _RULE}
+    fields = {name: value for name, value in rule.items() if name in _RULE}
     try:
-        read_rule(known)
+        read_rule(fields)
     except (RicordoError, TypeError, ValueError, KeyError, AttributeError) as error:
-        notes.add(f"Agent: a tool rule is left out. {_why(error)}")
+        notes.add(f"Agent: a tool rule is left out. {_reason(error)}")
         return None
-    return known
+    return fields
 
 
-def _why(error: Exception) -> str:
-    return (
-        str(error)
-        if isinstance(error, RicordoError)
-        else f"{type(error).__name__}: {str(error)[:200]}"
-    )
+def _reason(error: Exception) -> str:
+    if isinstance(error, RicordoError):
+        return str(error)
+    return f"{type(error).__name__}: {str(error)[:200]}"
 
 
 # Messages
@@ -348,40 +388,41 @@ def _listed_messages(agent: Mapping[str, Any], notes: ImportNotes) -> list[Json]
     if not isinstance(listed, list):
         notes.add("Messages: left out, since they are no list.")
         return []
-    if others := sum(not isinstance(one, dict) for one in listed):
-        notes.add(f"Messages: {others} that are no objects are left out.")
-    ids, messages = set[str](), []
-    for number, one in enumerate(listed):
-        if isinstance(one, dict):
-            id = one.get("id")
-            is_own = isinstance(id, str) and id != "" and id not in ids
-            local = str(id) if is_own else f"message-without-id-{number}"
-            ids.add(local)
-            messages.append({**one, "id": local})
+    if invalid_count := sum(not isinstance(message, dict) for message in listed):
+        notes.add(f"Messages: {invalid_count} that are no objects are left out.")
+    ids = set[str]()
+    messages = []
+    for number, message in enumerate(listed):
+        if isinstance(message, dict):
+            id = message.get("id")
+            is_unique = isinstance(id, str) and id != "" and id not in ids
+            local_id = str(id) if is_unique else f"message-without-id-{number}"
+            ids.add(local_id)
+            messages.append({**message, "id": local_id})
     return messages
 
 
-def _message(sent: Json, number: int, notes: ImportNotes) -> Json | None:
-    """Return the message as it can be stored; None where it cannot be read."""
-    sent = without_unknown(sent, _MESSAGE, "Messages", f"messages.{number}", notes)
+def _message(raw: Json, number: int, notes: ImportNotes) -> Json | None:
+    """Return the message as it can be stored; None if it cannot be read."""
+    raw = without_unknown(raw, _MESSAGE, "Messages", f"messages.{number}", notes)
     for name in ("otid", "name", "sender_id", "group_id", "model", "created_at"):
-        if sent.get(name) is not None and not isinstance(sent[name], str):
+        if raw.get(name) is not None and not isinstance(raw[name], str):
             notes.add(f"Messages: {name} is left out where it is no text.")
-            sent[name] = None
-    if isinstance(sent.get("content"), list):
-        sent["content"] = [one for one in sent["content"] if _is_part(one, number, notes)]
+            raw[name] = None
+    if isinstance(raw.get("content"), list):
+        raw["content"] = [part for part in raw["content"] if _is_part(part, number, notes)]
     try:
-        formats.from_af(sent, sent["id"], formats.Home("", "", "", None), 0)
+        formats.from_af(raw, raw["id"], formats.Home("", "", "", None), 0)
     except Invalid as error:
-        if sent.get("created_at") is not None:
-            notes.add(f"Messages: created_at is left out where it is no time. {_why(error)}")
-            return _message({**sent, "created_at": None}, number, notes)
-        notes.add(f"Messages: one that cannot be read is left out. {_why(error)}")
+        if raw.get("created_at") is not None:
+            notes.add(f"Messages: created_at is left out where it is no time. {_reason(error)}")
+            return _message({**raw, "created_at": None}, number, notes)
+        notes.add(f"Messages: one that cannot be read is left out. {_reason(error)}")
         return None
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        notes.add(f"Messages: one that cannot be read is left out. {_why(error)}")
+        notes.add(f"Messages: one that cannot be read is left out. {_reason(error)}")
         return None
-    return sent
+    return raw
 
 
 def _is_part(part: Any, number: int, notes: ImportNotes) -> bool:
@@ -390,7 +431,8 @@ def _is_part(part: Any, number: int, notes: ImportNotes) -> bool:
         return False
     if part.get("type") not in _PARTS:
         notes.add(
-            f'Messages: a part of the type "{str(part.get("type"))[:80]}" is left out, which is unknown here.'
+            f'Messages: a part of the type "{str(part.get("type"))[:80]}" is left out, which is '
+            "unknown here."
         )
         return False
     without_unknown(part, _PART, "Parts of messages", f"messages.{number}.content", notes)
@@ -400,12 +442,17 @@ def _is_part(part: Any, number: int, notes: ImportNotes) -> bool:
 # Blocks
 
 
-def _block(sent: Json, file: MendedFile) -> Json:
-    """Return a block that can be stored; its label is made its own among an agent's when it is linked."""
-    notes, id = file.notes, sent["id"]
-    block = without_unknown(sent, _BLOCK, "Blocks", id, notes)
-    given = {name: block[name] for name in export.BLOCK_FIELDS if block.get(name) is not None}
-    label, value = given.get("label"), given.get("value")
+def _block(raw: Json, file: MendedFile) -> Json:
+    """Return a block that can be stored.
+
+    Its label becomes unique within an agent when the block is linked.
+    """
+    notes = file.notes
+    id = raw["id"]
+    block = without_unknown(raw, _BLOCK, "Blocks", id, notes)
+    fields = {name: block[name] for name in export.BLOCK_FIELDS if block.get(name) is not None}
+    label = fields.get("label")
+    value = fields.get("value")
     mended = mended_label(label if isinstance(label, str) else id)
     if mended != label:
         notes.add(
@@ -417,43 +464,43 @@ def _block(sent: Json, file: MendedFile) -> Json:
         if value is not None:
             notes.add(f'Blocks: the text of "{mended}" is left out, since it is no text.')
         value = ""
-    given |= {"label": mended, "value": value}
-    given = fitted(BlockRequest, given, "Blocks", id, notes)
+    fields |= {"label": mended, "value": value}
+    fields = fitted(BlockRequest, fields, "Blocks", id, notes)
     length = max(len(value), len(redact(value).text))
-    if length > (limit := given.get("limit", DEFAULT_LIMIT)):
+    if length > (limit := fields.get("limit", DEFAULT_LIMIT)):
         notes.add(
-            f'Blocks: "{mended}" holds {length:,} characters, above its limit of {limit:,}; the limit was raised.'
+            f'Blocks: "{mended}" holds {length:,} characters, above its limit of {limit:,}; the '
+            "limit was raised."
         )
-        given["limit"] = length
+        fields["limit"] = length
     try:
-        rotation.read_rotation(given.get("metadata") or {})
+        rotation.read_rotation(fields.get("metadata") or {})
     except Invalid as error:
         notes.add(f'Blocks: the rotation of "{mended}" is left out. {error}')
-        given["metadata"] = {
-            name: one for name, one in given["metadata"].items() if name != rotation.KEY
+        fields["metadata"] = {
+            name: setting for name, setting in fields["metadata"].items() if name != rotation.KEY
         }
-    return {**given, "id": id}
+    return {**fields, "id": id}
 
 
 def mended_label(label: str) -> str:
-    """Return the label, or the nearest that can name a block."""
+    """Return the label, or the nearest valid one."""
     if _is_label(label):
         return label
     parts = [_NOT_IN_LABELS.sub(" ", part).strip() for part in label.replace("\\", "/").split("/")]
-    for reserved in (
-        set[str](),
-        {part for part in parts if part and not _is_label(part)},
-        set(parts),
-    ):
+    invalid_parts = {part for part in parts if part and not _is_label(part)}
+    # Parts that get a mark: none, those that are invalid on their own, or all.
+    for reserved in (set[str](), invalid_parts, set(parts)):
         marked = [f"{part}_" if part in reserved else part for part in parts if part]
         plain = "/".join(marked)[:255].rstrip("/ ")
         if _is_label(plain):
             return plain
-    letters = "".join(sign if sign.isalnum() else "_" for sign in label).strip("_")[:100]
+    letters = "".join(character if character.isalnum() else "_" for character in label).strip("_")[
+        :100
+    ]
     plain = f"block_{letters}"
-    return (
-        plain if letters and _is_label(plain) else "block"
-    )  # what looks like a secret is no label
+    # A text that looks like a secret is no valid label.
+    return plain if letters and _is_label(plain) else "block"
 
 
 def _is_label(label: str) -> bool:
@@ -465,69 +512,74 @@ def _is_label(label: str) -> bool:
 
 
 def _link_blocks(agent: Json, blocks: list[Json], notes: ImportNotes) -> None:
-    """Give each block of the agent a label of its own, and leave out copies."""
+    """Give each of the agent's blocks a unique label, and leave out copies."""
     for block in agent.pop("inline_blocks"):
         block["id"] = f"{agent['id']}-{block['id']}"
         blocks.append(block)
         agent["block_ids"].append(block["id"])
-    own: dict[str, Json] = {}
-    known = {one["id"]: one for one in blocks}
+    by_label: dict[str, Json] = {}
+    by_id = {block["id"]: block for block in blocks}
     linked = []
     for id in dict.fromkeys(agent["block_ids"]):
-        block, label = known[id], known[id]["label"]
-        if (other := own.get(label)) is not None:
+        block = by_id[id]
+        label = block["label"]
+        if (other := by_label.get(label)) is not None:
             if other["value"] == block["value"]:
                 notes.add(
                     f'Blocks: a second one labelled "{label}" with the same text is left out.'
                 )
                 continue
             number = 2
-            while f"{label}_{number}" in own:
+            while f"{label}_{number}" in by_label:
                 number += 1
             notes.add(
                 f'Blocks: a second one was labelled "{label}", and became "{label}_{number}".'
             )
             block["label"] = label = f"{label}_{number}"
-        own[label] = block
+        by_label[label] = block
         linked.append(id)
     agent["block_ids"] = linked
 
 
 def _share_blocks(agents: list[Json]) -> None:
-    """Let the first agent that lists a block have it, and the others share it."""
-    taken: set[str] = set()
+    """Give a block to the first agent that lists it; the others share it."""
+    owned_ids: set[str] = set()
     for agent in agents:
-        agent["shared_block_ids"] = [id for id in agent["block_ids"] if id in taken]
-        agent["block_ids"] = [id for id in agent["block_ids"] if id not in taken]
-        taken |= {*agent["block_ids"]}
+        agent["shared_block_ids"] = [id for id in agent["block_ids"] if id in owned_ids]
+        agent["block_ids"] = [id for id in agent["block_ids"] if id not in owned_ids]
+        owned_ids |= {*agent["block_ids"]}
 
 
 # Tools
 
 
-def _tool(sent: Json, file: MendedFile) -> Json:
-    """Return a tool; one that brings a source that can be run is added to the file's tools."""
-    notes, id = file.notes, sent["id"]
-    tool = without_unknown(sent, _TOOL, "Tools", id, notes)
+def _tool(raw: Json, file: MendedFile) -> Json:
+    """Return a tool; add it to the file's tools if its source can be run."""
+    notes = file.notes
+    id = raw["id"]
+    tool = without_unknown(raw, _TOOL, "Tools", id, notes)
     name = str(tool.get("name") or (tool.get("json_schema") or {}).get("name") or id)[:80]
     kind = tool.get("tool_type")
     has_source = isinstance(tool.get("source_code"), str) and tool["source_code"].strip() != ""
     if kind not in _TOOL_TYPES and kind is not None:
         notes.add(
-            f'Tools: the tool_type "{str(kind)[:80]}" of {name} is unknown here; it counts as a custom one.'
+            f'Tools: the tool_type "{str(kind)[:80]}" of {name} is unknown here; it counts as a '
+            "custom one."
         )
     if kind in _TOOL_TYPES and kind != "custom":
         return {**tool, "name": name}
     if not has_source:
         notes.add(
-            f"Tools: {name} is left out: it has no source. If a client runs it, send it as client_tools."
+            f"Tools: {name} is left out: it has no source. If a client runs it, send it as "
+            "client_tools."
         )
         return {**tool, "name": name}
     try:
         request, schema = custom_tool(tool, name, notes)
     except (RicordoError, ValueError, TypeError, AttributeError) as error:
         notes.add(
-            f"Tools: {name} is left out. {_why(error)} If a client runs it, send it as client_tools with your messages."
+            f"Tools: {name} is left out. {_reason(error)} If a client runs it, send it as "
+            "client_tools with your messages."
         )
         return {**tool, "name": name}
     if tool.get("npm_requirements"):
@@ -539,19 +591,27 @@ def _tool(sent: Json, file: MendedFile) -> Json:
 def custom_tool(
     tool: Mapping[str, Any], name: str, notes: ImportNotes
 ) -> tuple[ToolCreateRequest, ToolSchema]:
-    """Return how the tool is made. Raises Invalid where its source cannot be run here."""
-    given = {one: tool[one] for one in ToolCreateRequest.model_fields if tool.get(one)}
-    given.pop("npm_requirements", None)
-    written = given.get("source_type")
-    if written not in (None, *_SOURCE_TYPES):
-        function_name(given["source_code"])  # it is Python, or cannot be run
+    """Return the request and the schema for a tool with source code.
+
+    Raises Invalid if the source cannot be run here.
+    """
+    fields = {
+        field_name: tool[field_name]
+        for field_name in ToolCreateRequest.model_fields
+        if tool.get(field_name)
+    }
+    fields.pop("npm_requirements", None)
+    source_type = fields.get("source_type")
+    if source_type not in (None, *_SOURCE_TYPES):
+        function_name(fields["source_code"])  # raises Invalid if it is no Python
         notes.add(
-            f'Tools: the source_type "{str(written)[:80]}" of {name} is unknown; its source is Python.'
+            f'Tools: the source_type "{str(source_type)[:80]}" of {name} is unknown; its source '
+            "is Python."
         )
-        given["source_type"] = "python"
-    source = given["source_code"]
+        fields["source_type"] = "python"
+    source = fields["source_code"]
     request = ToolCreateRequest.model_validate(
-        fitted(ToolCreateRequest, given, f"Tool {name}", name, notes)
+        fitted(ToolCreateRequest, fields, f"Tool {name}", name, notes)
     )
     if request.source_code != source:
         raise Invalid("Its source is too long.")
@@ -562,20 +622,20 @@ def custom_tool(
             request.json_schema is None and request.args_json_schema is None
         ):
             raise
-        plain = request.model_copy(update={"json_schema": None, "args_json_schema": None})
-        schema = custom_tools.schema_for(plain)
+        without_schemas = request.model_copy(update={"json_schema": None, "args_json_schema": None})
+        schema = custom_tools.schema_for(without_schemas)
         notes.add(f"Tools: the schema of {name} is read from its source. {error}")
-        return plain, schema
+        return without_schemas, schema
 
 
 # Folders
 
 
-def _source(sent: Json, notes: ImportNotes) -> Json:
-    source = without_unknown(sent, _SOURCE, "Folders", sent["id"], notes)
+def _source(raw: Json, notes: ImportNotes) -> Json:
+    source = without_unknown(raw, _SOURCE, "Folders", raw["id"], notes)
     name = source.get("name")
-    for part, kind in (("description", str), ("instructions", str), ("metadata", dict)):
-        if source.get(part) is not None and not isinstance(source[part], kind):
+    for part, expected_type in (("description", str), ("instructions", str), ("metadata", dict)):
+        if source.get(part) is not None and not isinstance(source[part], expected_type):
             notes.add(f"Folders: {part} is left out where it is of another type.")
             source[part] = None
     if not isinstance(name, str) or not name.strip():
@@ -584,13 +644,15 @@ def _source(sent: Json, notes: ImportNotes) -> Json:
     return {**source, "name": name[:_LONGEST_NAME]}
 
 
-def _file(sent: Json, known: set[str], notes: ImportNotes) -> Json:
-    file = without_unknown(sent, _TEXT_FILE, "Files", sent["id"], notes)
-    name = file.get("original_file_name") if file.get("file_name") is None else file["file_name"]
+def _file(raw: Json, source_ids: set[str], notes: ImportNotes) -> Json:
+    file = without_unknown(raw, _TEXT_FILE, "Files", raw["id"], notes)
+    name = file.get("file_name")
+    if name is None:
+        name = file.get("original_file_name")
     try:
         file["file_name"] = name_of(str(name or ""))
     except Invalid:
-        file["file_name"] = f"{sent['id'][:80]}.txt"
+        file["file_name"] = f"{raw['id'][:80]}.txt"
         notes.add(f'Files: one whose name cannot be used is called "{file["file_name"]}".')
     text = file.get("content")
     if text is not None and not isinstance(text, str):
@@ -598,7 +660,7 @@ def _file(sent: Json, known: set[str], notes: ImportNotes) -> Json:
         file["content"] = text = None
     if not text:
         notes.add(f"Files: {file['file_name']} is left out, since the file has no text of it.")
-    elif str(file.get("source_id")) not in known:
+    elif str(file.get("source_id")) not in source_ids:
         notes.add(f"Files: {file['file_name']} is left out, since its folder is not in the file.")
         file["content"] = None
     return file

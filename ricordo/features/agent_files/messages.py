@@ -1,9 +1,13 @@
-"""Messages in agent files: in the format of the retired Letta V1 server 0.16.8 (`.af`), and whole, as they are stored here."""
+"""Convert messages of agent files.
+
+There are two formats: that of the retired Letta V1 server 0.16.8 (`.af`), and whole messages as
+they are stored here.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -28,23 +32,23 @@ from ricordo.features.agent_files.content import FileMessage
 from ricordo.features.agent_files.tolerance import ImportNotes
 
 _ROLES = ("system", "user", "assistant", "tool", "approval", "summary")
-_KEPT = ("role", "otid", "name", "sender_id", "group_id", "model", "is_untrusted", "created_at")
-# What clients pack into the text of a user's message, beside words of a user.
+_FIELDS = ("role", "otid", "name", "sender_id", "group_id", "model", "is_untrusted", "created_at")
 _NO_PICTURE = "(A picture that is not in the file.)"
+# Types of events that clients pack into the text of a user message.
 _EVENTS = ("heartbeat", "login", "system_alert")
 _PARTS = TypeAdapter(tuple[Part, ...], config=ConfigDict(revalidate_instances="always"))
 
 
-def to_af(message: Message, id: str, agent: str) -> Json:
-    """Return the message as other servers read it."""
+def to_af(message: Message, id: str, agent_id: str) -> Json:
+    """Return the message in the format that other servers read."""
     decisions = [part for part in message.parts if isinstance(part, ApprovalPart)]
     calls, returns = message.tool_calls, message.tool_returns
     return {
         "type": "message",
         "id": id,
-        "agent_id": agent,
+        "agent_id": agent_id,
         "role": message.role,
-        "content": [made for part in message.parts if (made := _content(part))],
+        "content": [piece for part in message.parts if (piece := _content(part))],
         "name": message.name or (returns[0].name if returns else None),
         "otid": message.otid,
         "sender_id": message.sender_id,
@@ -53,7 +57,7 @@ def to_af(message: Message, id: str, agent: str) -> Json:
         "model": message.model,
         "tool_calls": [_call(call) for call in calls] or None,
         "tool_call_id": returns[0].call_id if returns else None,
-        "tool_returns": [_return(one) for one in returns],
+        "tool_returns": [_return(tool_return) for tool_return in returns],
         "created_at": stamp(message.created_at),
         "approve": decisions[0].approves if decisions else None,
         "denial_reason": decisions[0].reason if decisions else None,
@@ -61,25 +65,27 @@ def to_af(message: Message, id: str, agent: str) -> Json:
         "approvals": [
             {
                 "type": "approval",
-                "tool_call_id": one.call_id,
-                "approve": one.approves,
-                "reason": one.reason,
+                "tool_call_id": decision.call_id,
+                "approve": decision.approves,
+                "reason": decision.reason,
             }
-            for one in decisions
+            for decision in decisions
         ]
         or None,
     }
 
 
 def whole(message: Message, id: str) -> Json:
-    """Return all of the message."""
-    kept = {name: value for name in _KEPT if (value := getattr(message, name)) not in (None, False)}
-    return {"id": id, **kept, "parts": parts_to_json(message.parts)}
+    """Return all fields of the message."""
+    fields = {
+        name: value for name in _FIELDS if (value := getattr(message, name)) not in (None, False)
+    }
+    return {"id": id, **fields, "parts": parts_to_json(message.parts)}
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where imported messages go, and the local ids of the file, which their evidence refers to."""
+    """The conversation that imported messages go to, with its agent and user."""
 
     agent_id: str
     conversation_id: str
@@ -87,10 +93,10 @@ class Home:
     user_id: str | None
 
 
-def from_whole(sent: FileMessage, id: str, home: Home) -> Message:
-    """Return a message of ours. Raises Invalid where it is none."""
+def from_whole(file_message: FileMessage, id: str, home: Home) -> Message:
+    """Return a message in this server's own format. Raises Invalid."""
     try:
-        parts = parts_from_json(sent.parts)
+        parts = parts_from_json(file_message.parts)
         _PARTS.validate_python(parts)
     except ValidationError as error:
         raise Invalid(
@@ -100,65 +106,72 @@ def from_whole(sent: FileMessage, id: str, home: Home) -> Message:
         raise Invalid(
             f"A message of the file cannot be read ({type(error).__name__}: {error})."
         ) from error
-    return _made(id, home, parts=parts, **{name: getattr(sent, name) for name in _KEPT})
+    return _new_message(
+        id, home, parts=parts, **{name: getattr(file_message, name) for name in _FIELDS}
+    )
 
 
-def from_af(sent: Mapping[str, Any], id: str, home: Home, now: int) -> Message:
-    """Return a message that another server wrote. Raises Invalid where it is none."""
-    role = sent.get("role")
+def from_af(raw: Mapping[str, Any], id: str, home: Home, now: int) -> Message:
+    """Return a message in the format of other servers. Raises Invalid."""
+    role = raw.get("role")
     if role not in _ROLES:
         raise Invalid(
             f'A message of the file has the role "{role}". Roles are {", ".join(_ROLES)}.'
         )
-    created = sent.get("created_at")
-    content = sent.get("content") or []
+    created_text = raw.get("created_at")
+    content = raw.get("content") or []
     pieces = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(pieces, list) or not all(isinstance(piece, dict) for piece in pieces):
         raise Invalid("The content of a message of the file is neither a text nor a list of parts.")
-    parts: list[Part] = [made for piece in pieces if (made := _part(piece))]
+    parts: list[Part] = [part for piece in pieces if (part := _part(piece))]
     texts = [part.text for part in parts if isinstance(part, TextPart)]
     if role == "tool":
-        parts = [*_returns(sent, "\n".join(texts))]
+        parts = [*_returns(raw, "\n".join(texts))]
     elif role == "user":
-        parts = [_said(part) for part in parts]
-    parts += _calls(sent, is_gated=role == "approval")
-    parts += [_answer(one) for one in sent.get("approvals") or () if isinstance(one, dict)]
-    said_at = parse_timestamp(created, UTC) if created else now
-    given = {name: sent.get(name) for name in ("otid", "sender_id", "group_id", "model")}
-    given["name"] = None if role == "tool" else sent.get("name")
-    return _made(id, home, role=role, parts=tuple(parts), created_at=said_at, **given)
+        parts = [_unpack_user_text(part) for part in parts]
+    parts += _calls(raw, is_gated=role == "approval")
+    parts += [
+        _answer(approval) for approval in raw.get("approvals") or () if isinstance(approval, dict)
+    ]
+    created_at = parse_timestamp(created_text, UTC) if created_text else now
+    fields = {name: raw.get(name) for name in ("otid", "sender_id", "group_id", "model")}
+    fields["name"] = None if role == "tool" else raw.get("name")
+    return _new_message(id, home, role=role, parts=tuple(parts), created_at=created_at, **fields)
 
 
-def with_own_otids(sent: list[Json], notes: ImportNotes) -> list[Json]:
-    """Return messages without the otids that an earlier one has: in a conversation each is unique."""
-    known: set[str] = set()
-    kept = []
-    for one in sent:
-        otid = one.get("otid")
-        if otid in known:
+def with_own_otids(raw_messages: list[Json], notes: ImportNotes) -> list[Json]:
+    """Return messages without otids that an earlier message has.
+
+    An otid is unique in its conversation.
+    """
+    seen_otids: set[str] = set()
+    unique = []
+    for message in raw_messages:
+        otid = message.get("otid")
+        if otid in seen_otids:
             notes.add("Messages: an otid that an earlier message has is left out.")
-            kept.append({**one, "otid": None})
+            unique.append({**message, "otid": None})
             continue
         if otid:
-            known.add(otid)
-        kept.append(one)
-    return kept
+            seen_otids.add(otid)
+        unique.append(message)
+    return unique
 
 
-def readable(sent: list[Json], notes: ImportNotes) -> list[Json]:
-    """Return those of our own messages that can be stored."""
-    kept = []
-    for one in with_own_otids(sent, notes):
+def readable(raw_messages: list[Json], notes: ImportNotes) -> list[Json]:
+    """Return the whole messages that can be stored; note the others."""
+    storable = []
+    for message in with_own_otids(raw_messages, notes):
         try:
-            from_whole(FileMessage.model_validate(one), one["id"], Home("", "", "", None))
+            from_whole(FileMessage.model_validate(message), message["id"], Home("", "", "", None))
         except (Invalid, ValidationError) as error:
             notes.add(f"Messages: one that cannot be read is left out. {error}".partition("\n")[0])
         else:
-            kept.append(one)
-    return kept
+            storable.append(message)
+    return storable
 
 
-def _made(id: str, home: Home, **fields: Any) -> Message:
+def _new_message(id: str, home: Home, **fields: Any) -> Message:
     return Message(
         id=id,
         agent_id=home.agent_id,
@@ -224,8 +237,10 @@ def _part(piece: Mapping[str, Any]) -> Part | None:
         case "redacted_reasoning":
             return ReasoningPart("", redacted=str(piece.get("data") or ""))
         case "summarized_reasoning":
-            told = [one for one in piece.get("summary") or () if isinstance(one, dict)]
-            return ReasoningPart("\n".join(str(one.get("text") or "") for one in told))
+            summaries = [
+                summary for summary in piece.get("summary") or () if isinstance(summary, dict)
+            ]
+            return ReasoningPart("\n".join(str(summary.get("text") or "") for summary in summaries))
     return None
 
 
@@ -237,23 +252,27 @@ def _call(call: ToolCallPart) -> Json:
     }
 
 
-def _calls(sent: Mapping[str, Any], *, is_gated: bool) -> list[Part]:
-    found = [one for one in sent.get("tool_calls") or () if isinstance(one, dict)]
-    functions = [(one, one.get("function") or {}) for one in found]
-    if not found:  # some have them in the content alone
+def _calls(raw: Mapping[str, Any], *, is_gated: bool) -> list[Part]:
+    listed = [call for call in raw.get("tool_calls") or () if isinstance(call, dict)]
+    functions = [(call, call.get("function") or {}) for call in listed]
+    if not listed:  # some servers write calls only into the content
         functions = [
-            (one, {**one, "arguments": _text_of(one.get("input"))})
-            for one in _pieces(sent, "tool_call")
+            (call, {**call, "arguments": _text_of(call.get("input"))})
+            for call in _pieces(raw, "tool_call")
         ]
     return [
         ToolCallPart(
-            str(one.get("id")),
+            str(call.get("id")),
             str(function.get("name")),
             str(function.get("arguments") or "{}"),
             is_gated,
         )
-        for one, function in functions
+        for call, function in functions
     ]
+
+
+def _status(is_error: Any) -> Literal["success", "error"]:
+    return "error" if is_error else "success"
 
 
 def _return(part: ToolReturnPart) -> Json:
@@ -266,67 +285,81 @@ def _return(part: ToolReturnPart) -> Json:
     }
 
 
-def _returns(sent: Mapping[str, Any], text: str) -> list[Part]:
-    """The results of a tool message; older files have them in its text alone."""
-    name = str(sent.get("name") or "")
-    listed = [one for one in sent.get("tool_returns") or () if isinstance(one, dict)] or [
-        {
-            **one,
-            "status": "error" if one.get("is_error") else "success",
-            "func_response": one.get("content"),
-        }
-        for one in _pieces(sent, "tool_return")
+def _returns(raw: Mapping[str, Any], text: str) -> list[Part]:
+    """Return the results of a tool message.
+
+    Older files have them only in the message's text.
+    """
+    name = str(raw.get("name") or "")
+    listed = [
+        tool_return
+        for tool_return in raw.get("tool_returns") or ()
+        if isinstance(tool_return, dict)
     ]
-    packed = _unpacked(text)
-    only = {
-        "tool_call_id": sent.get("tool_call_id"),
-        "status": "error" if packed.get("status") == "Failed" else "success",
+    if not listed:
+        listed = [
+            {
+                **piece,
+                "status": _status(piece.get("is_error")),
+                "func_response": piece.get("content"),
+            }
+            for piece in _pieces(raw, "tool_return")
+        ]
+    unpacked = _unpack_json(text)
+    single = {
+        "tool_call_id": raw.get("tool_call_id"),
+        "status": _status(unpacked.get("status") == "Failed"),
     }
-    said = packed.get("message", text)
+    message_text = unpacked.get("message", text)
     return [
         ToolReturnPart(
-            str(one.get("tool_call_id") or sent.get("tool_call_id")),
-            str(one.get("name") or name),
-            "error" if one.get("status") == "error" else "success",
-            _text_of(one.get("func_response") or said),
-            stdout=tuple(map(str, one.get("stdout") or ())),
-            stderr=tuple(map(str, one.get("stderr") or ())),
+            str(tool_return.get("tool_call_id") or raw.get("tool_call_id")),
+            str(tool_return.get("name") or name),
+            _status(tool_return.get("status") == "error"),
+            _text_of(tool_return.get("func_response") or message_text),
+            stdout=tuple(map(str, tool_return.get("stdout") or ())),
+            stderr=tuple(map(str, tool_return.get("stderr") or ())),
         )
-        for one in listed or [only]
+        for tool_return in listed or [single]
     ]
 
 
-def _answer(one: Mapping[str, Any]) -> Part:
-    """What a person decided about a call, or what the client's own tool gave."""
-    call_id = str(one.get("tool_call_id"))
-    if one.get("type") == "approval":
-        return ApprovalPart(call_id, bool(one.get("approve")), one.get("reason"))
-    content = _text_of(one.get("tool_return") or one.get("func_response") or "")
-    return ToolReturnPart(
-        call_id, "", "error" if one.get("status") == "error" else "success", content
+def _answer(answer: Mapping[str, Any]) -> Part:
+    """Return a person's decision on a call, or the result of the client's own tool."""
+    call_id = str(answer.get("tool_call_id"))
+    if answer.get("type") == "approval":
+        return ApprovalPart(call_id, bool(answer.get("approve")), answer.get("reason"))
+    content = _text_of(answer.get("tool_return") or answer.get("func_response") or "")
+    return ToolReturnPart(call_id, "", _status(answer.get("status") == "error"), content)
+
+
+def _pieces(raw: Mapping[str, Any], kind: str) -> list[Json]:
+    content = raw.get("content")
+    return (
+        [piece for piece in content if piece.get("type") == kind]
+        if isinstance(content, list)
+        else []
     )
-
-
-def _pieces(sent: Mapping[str, Any], kind: str) -> list[Json]:
-    content = sent.get("content")
-    return [one for one in content if one.get("type") == kind] if isinstance(content, list) else []
 
 
 def _text_of(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _said(part: Part) -> Part:
-    """The words of a user, which older agents pack into JSON; an event of the server stays one."""
+def _unpack_user_text(part: Part) -> Part:
+    """Unpack a user's text from JSON, and keep an event as an event.
+
+    Older agents pack users' texts into JSON.
+    """
     if not isinstance(part, TextPart):
         return part
-    packed = _unpacked(part.text)
+    packed = _unpack_json(part.text)
     if packed.get("type") == "user_message":
         return TextPart(str(packed.get("message") or ""))
     return EventPart(part.text) if packed.get("type") in _EVENTS else part
 
 
-def _unpacked(text: str) -> dict[str, Any]:
+def _unpack_json(text: str) -> dict[str, Any]:
     try:
         packed = orjson.loads(text) if text.startswith("{") else None
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""The form of an import, by the names of all clients."""
+"""The form of an import, with the field names of all clients."""
 
 import orjson
 from fastapi import UploadFile
@@ -9,7 +9,10 @@ from ricordo.features.agent_files.service import ImportOptions
 
 
 class ImportForm(BaseModel):
-    """An agent file, and how it is taken in. Fields of the same meaning are the names of older clients."""
+    """An agent file with the options of its import.
+
+    Some fields are older clients' names for another field.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -33,7 +36,10 @@ class ImportForm(BaseModel):
     project_id: str | None = Field(None, description="No effect: everything is in one project.")
 
     def options(self, embedding: str | None) -> ImportOptions:
-        """Return how the file is taken in; `embedding` is the header's. Raises Invalid."""
+        """Return the options of the import. Raises Invalid.
+
+        `embedding` is the handle from the header.
+        """
         return ImportOptions(
             name=self.name or self.override_name,
             suffix="_copy" if self.append_copy_suffix else "",
@@ -46,11 +52,13 @@ class ImportForm(BaseModel):
         )
 
 
-def _secrets(sent: str | None) -> dict[str, str]:
+def _secrets(text: str | None) -> dict[str, str]:
     try:
-        read = orjson.loads(sent) if sent else {}
+        secrets = orjson.loads(text) if text else {}
     except orjson.JSONDecodeError as error:
         raise Invalid(f"The secrets are no JSON object: {error}") from error
-    if not isinstance(read, dict) or not all(isinstance(value, str) for value in read.values()):
+    if not isinstance(secrets, dict) or not all(
+        isinstance(value, str) for value in secrets.values()
+    ):
         raise Invalid("The secrets are not a JSON object of texts by name.")
-    return read
+    return secrets

@@ -1,4 +1,7 @@
-"""What an agent file holds under `ricordo`, made fit for import: archives, conversations, history, schedules by agent."""
+"""Check and mend the part `ricordo` of an agent file.
+
+It holds archives, conversations, history and schedules by agent.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,15 +18,18 @@ _LABELS = ("label", "old_label", "new_label")
 def read_own_part(
     content: Json, labels: Mapping[str, str], notes: ImportNotes
 ) -> dict[str, FileAgent]:
-    """Return what there is of each agent, by its id in the file; `labels` are mended ones by those of the file."""
+    """Return the agents' parts by their ids in the file.
+
+    `labels` are mended labels by the labels of the file.
+    """
     part = content.get("ricordo")
     if part is None:
         return {}
     if not isinstance(part, dict) or part.get("version") != VERSION:
         version = part.get("version") if isinstance(part, dict) else None
         notes.add(
-            f"{_KIND} is of version {str(version)[:20]}, and this server reads version {VERSION}: the history of memory, "
-            "archives, conversations and schedules are left out."
+            f"{_KIND} is of version {str(version)[:20]}, and this server reads version {VERSION}: "
+            "the history of memory, archives, conversations and schedules are left out."
         )
         return {}
     part = without_unknown(part, ("version", "agents"), _KIND, "ricordo", notes)
@@ -31,32 +37,32 @@ def read_own_part(
     if not isinstance(agents, dict):
         notes.add(f"{_KIND}: agents is left out, since it is no object.")
         return {}
-    known = {one["id"] for one in content["agents"]}
-    for id in agents.keys() - known:
+    agent_ids = {agent["id"] for agent in content["agents"]}
+    for id in agents.keys() - agent_ids:
         notes.add(f'{_KIND}: "{id[:80]}" is left out, since the file has no such agent.')
-    return {id: _agent(id, agents[id], labels, notes) for id in known & agents.keys()}
+    return {id: _agent(id, agents[id], labels, notes) for id in agent_ids & agents.keys()}
 
 
-def _agent(id: str, sent: Any, labels: Mapping[str, str], notes: ImportNotes) -> FileAgent:
-    if not isinstance(sent, dict):
+def _agent(id: str, part: Any, labels: Mapping[str, str], notes: ImportNotes) -> FileAgent:
+    if not isinstance(part, dict):
         notes.add(f'{_KIND}: what it has of "{id[:80]}" is left out, since it is no object.')
         return FileAgent()
-    memory = sent.get("memory")
+    memory = part.get("memory")
     if isinstance(memory, dict):
         memory = fitted(FileMemory, memory, "The history of memory", f"ricordo.{id}.memory", notes)
-        sent = {**sent, "memory": _relabelled(memory, labels)}
-    sent = fitted(FileAgent, sent, _KIND, f"ricordo.{id}", notes)
-    if sent.get("messages") is not None:
-        sent["messages"] = formats.readable(_with_own_ids(sent["messages"], notes), notes)
-    for thread in sent.get("conversations") or ():
+        part = {**part, "memory": _relabel(memory, labels)}
+    part = fitted(FileAgent, part, _KIND, f"ricordo.{id}", notes)
+    if part.get("messages") is not None:
+        part["messages"] = formats.readable(_without_repeated_ids(part["messages"], notes), notes)
+    for thread in part.get("conversations") or ():
         thread["messages"] = formats.readable(
-            _with_own_ids(thread.get("messages") or [], notes), notes
+            _without_repeated_ids(thread.get("messages") or [], notes), notes
         )
-    return FileAgent.model_validate(sent)
+    return FileAgent.model_validate(part)
 
 
-def _relabelled(memory: Json, labels: Mapping[str, str]) -> Json:
-    """Return the memory with mended labels in the place of those of the file."""
+def _relabel(memory: Json, labels: Mapping[str, str]) -> Json:
+    """Return the memory with mended labels instead of those of the file."""
     if not labels:
         return memory
     changed = dict(memory)
@@ -64,15 +70,15 @@ def _relabelled(memory: Json, labels: Mapping[str, str]) -> Json:
         changed[name] = [
             {
                 field: labels.get(value, value) if field in _LABELS else value
-                for field, value in one.items()
+                for field, value in change.items()
             }
-            for one in memory.get(name) or ()
+            for change in memory.get(name) or ()
         ]
     return changed
 
 
-def _with_own_ids(sent: list[Json], notes: ImportNotes) -> list[Json]:
-    by_id = {one["id"]: one for one in reversed(sent)}
-    if len(by_id) < len(sent):
+def _without_repeated_ids(raw_messages: list[Json], notes: ImportNotes) -> list[Json]:
+    by_id = {message["id"]: message for message in reversed(raw_messages)}
+    if len(by_id) < len(raw_messages):
         notes.add("Messages: one with the id of an earlier message is left out.")
-    return [one for one in sent if by_id[one["id"]] is one]
+    return [message for message in raw_messages if by_id[message["id"]] is message]

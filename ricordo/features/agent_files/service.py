@@ -1,4 +1,4 @@
-"""An agent from a file: made whole in one transaction, or not at all."""
+"""Import agent files: the whole file in one transaction, or nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -39,13 +39,16 @@ from ricordo.storage import archives, blocks, conversations, messages, tools
 from ricordo.storage.engine.store import Transaction
 
 _LONGEST_NAME = 256
-# What of an agent's own fields is brought in otherwise, or belongs to the server it came from.
+# Fields of an agent that the import sets itself, or that belong to the server of the file.
 _LEFT_OUT = ("embedding_config", "embedding")
 
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """How a file is taken in. `model` and `embedding` are handles in place of the file's; `secrets` are values by name."""
+    """The options of an import.
+
+    `model` and `embedding` are handles that replace the file's. `secrets` are their values by name.
+    """
 
     name: str | None = None
     suffix: str = "_copy"
@@ -58,101 +61,122 @@ class ImportOptions:
 
 
 @dataclass
-class MadeIds:
-    """What was made of the file so far: ids of this server by local ones."""
+class ImportedIds:
+    """Ids of this server by the file's local ids, for the parts stored so far."""
 
     ids: dict[str, str] = field(default_factory=dict)
 
-    def known(self, local: list[Any]) -> list[str]:
-        return [self.ids[one] for one in local if one in self.ids]
+    def translate(self, local_ids: list[Any]) -> list[str]:
+        """Return the new ids of those local ids that are stored."""
+        return [self.ids[id] for id in local_ids if id in self.ids]
 
 
 @dataclass(frozen=True, slots=True)
 class AgentImport:
-    """A file that was read; `specs` are its agents as they are to be made, in the file's order, each with what more there is."""
+    """A file that was read and checked.
+
+    `specs` are the agents to create, in the file's order. `own_parts` are their parts from
+    `ricordo`, each with its replayed memory.
+    """
 
     content: Json
     specs: list[AgentSpec]
     tools: list[tuple[str, ToolCreateRequest, ToolSchema]]
-    more: list[tuple[parts.FileAgent, ImportedMemory | None]]
+    own_parts: list[tuple[parts.FileAgent, ImportedMemory | None]]
     notes: ImportNotes
 
 
 def read(
     runtime: Runtime, content: Any, options: ImportOptions, notes: ImportNotes | None = None
 ) -> AgentImport:
-    """Check the whole file before anything is stored; mend or leave out what does not fit. Raises Invalid for no agent file."""
+    """Check and mend the whole file before anything is stored.
+
+    Raises Invalid if it is no agent file.
+    """
     notes = notes or ImportNotes()
     file = mend(content, notes)
     content = file.content
-    own = read_own_part(content, file.labels, notes)
-    # A name is for the agent that the file is of, which comes first.
-    named = [options, *(replace(options, name=None) for _ in content["agents"][1:])]
+    parts_by_id = read_own_part(content, file.labels, notes)
+    # The exported agent comes first, and only it gets the name of the options.
     specs = [
-        read_spec(runtime, one, content, each)
-        for one, each in zip(content["agents"], named, strict=True)
+        read_spec(runtime, agent, content, replace(options, name=None) if index else options)
+        for index, agent in enumerate(content["agents"])
     ]
-    pairs = [(one, own.get(one["id"], parts.FileAgent())) for one in content["agents"]]
-    more = [(each, _memory(runtime, one, content, each.memory, notes)) for one, each in pairs]
-    kept = [{**each.unread, **notes.unread} for _, each in pairs]
-    specs = [
-        replace(spec, settings={**spec.settings, export.UNREAD: unread}) if unread else spec
-        for spec, unread in zip(specs, kept, strict=True)
-    ]
-    return AgentImport(content, specs, file.tools, more, notes)
+    own_parts = []
+    for agent in content["agents"]:
+        part = parts_by_id.get(agent["id"], parts.FileAgent())
+        own_parts.append((part, _memory(runtime, agent, content, part.memory, notes)))
+    for index, (part, _) in enumerate(own_parts):
+        if unread := {**part.unread, **notes.unread}:
+            settings = {**specs[index].settings, export.UNREAD: unread}
+            specs[index] = replace(specs[index], settings=settings)
+    return AgentImport(content, specs, file.tools, own_parts, notes)
 
 
 def _memory(
-    runtime: Runtime, agent: Json, content: Json, sent: parts.FileMemory | None, notes: ImportNotes
+    runtime: Runtime,
+    agent: Json,
+    content: Json,
+    memory: parts.FileMemory | None,
+    notes: ImportNotes,
 ) -> ImportedMemory | None:
-    if sent is None or not (sent.versions or sent.detached_block_ids or sent.proposals):
+    if memory is None or not (memory.versions or memory.detached_block_ids or memory.proposals):
         return None
-    labels = {one["id"]: one["label"] for one in content["blocks"]}
-    taken = {labels[id] for id in agent["block_ids"]}
+    labels = {block["id"]: block["label"] for block in content["blocks"]}
+    used_labels = {labels[id] for id in agent["block_ids"]}
     detached = []
-    for id in sent.detached_block_ids:
-        if labels.get(id) is None or labels[id] in taken:
+    for id in memory.detached_block_ids:
+        if labels.get(id) is None or labels[id] in used_labels:
             notes.add(
-                f'Blocks: "{labels.get(id, id)[:80]}", which is in no prompt, is left out: it is missing, or there twice.'
+                f'Blocks: "{labels.get(id, id)[:80]}", which is in no prompt, is left out: it is '
+                "missing, or there twice."
             )
             continue
-        taken.add(labels[id])
+        used_labels.add(labels[id])
         detached.append(id)
     spec = read_spec(runtime, {**agent, "block_ids": detached}, content, ImportOptions())
-    return ImportedMemory(sent, spec.blocks, notes).replay()
+    return ImportedMemory(memory, spec.blocks, notes).replay()
 
 
 def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptions) -> AgentSpec:
-    """Return the agent that a file tells of, with its blocks. Raises ValidationError, Invalid."""
-    blocks = {one["id"]: one for one in content.get("blocks") or ()}
-    given = {
+    """Return the spec of a file's agent, with its blocks.
+
+    Raises ValidationError, Invalid.
+    """
+    blocks_by_id = {block["id"]: block for block in content.get("blocks") or ()}
+    fields = {
         name: agent[name]
         for name in export.AGENT_FIELDS
         if agent.get(name) is not None and name not in _LEFT_OUT
     }
-    own = [blocks[id] for id in agent.get("block_ids") or () if id in blocks]
-    made = [
-        {name: one[name] for name in export.BLOCK_FIELDS if one.get(name) is not None}
-        for one in own
+    fields["memory_blocks"] = [
+        {"value": "", **_block_fields(blocks_by_id[id])}
+        for id in agent.get("block_ids") or ()
+        if id in blocks_by_id
     ]
-    given["memory_blocks"] = [{"value": "", **one} for one in made]
-    given |= {"model": options.model} if options.model else {}
-    given |= {"embedding": options.embedding} if options.embedding else {}
+    if options.model:
+        fields["model"] = options.model
+    if options.embedding:
+        fields["embedding"] = options.embedding
     names = [*(agent.get("secrets") or ()), *(agent.get("tool_exec_environment_variables") or ())]
-    given["secrets"] = {**dict.fromkeys(names, ""), **options.secrets}
-    own_name = str(agent["name"])[: _LONGEST_NAME - len(options.suffix)]
-    name = options.name or f"{own_name}{options.suffix}"
-    body = AgentRequest.model_validate(given | {"name": name, "include_base_tools": False})
+    fields["secrets"] = {**dict.fromkeys(names, ""), **options.secrets}
+    file_name = str(agent["name"])[: _LONGEST_NAME - len(options.suffix)]
+    name = options.name or f"{file_name}{options.suffix}"
+    body = AgentRequest.model_validate(fields | {"name": name, "include_base_tools": False})
     body.refuse_unsupported()
     managers = {
-        (one.get("manager_config") or {}).get("manager_agent_id")
-        for one in content.get("groups") or ()
+        (group.get("manager_config") or {}).get("manager_agent_id")
+        for group in content.get("groups") or ()
     }
     has_sleeptime = agent.get("enable_sleeptime") is True and agent.get("id") not in managers
-    # The rules of the file are all that it had: those of its base tools are among them.
+    # The file lists all rules of the agent, also those of its base tools.
     return replace(
         spec_of(runtime, body), has_base_rules=False, beginning=(), has_sleeptime=has_sleeptime
     )
+
+
+def _block_fields(block: Json) -> Json:
+    return {name: block[name] for name in export.BLOCK_FIELDS if block.get(name) is not None}
 
 
 def insert(
@@ -162,108 +186,134 @@ def insert(
     options: ImportOptions,
     infos: list[ModelInfo],
 ) -> list[str]:
-    """Store all of the file; returns the ids of its agents. Raises Conflict, Forbidden, Invalid."""
-    made = insert_shared(tx, context, file, overrides=options.overrides_tools)
-    made.ids |= {one["id"]: new_id("group") for one in file.content["groups"]}
-    labels = {one["id"]: one["label"] for one in file.content["blocks"]}
+    """Store all of the file, and return the ids of its agents.
+
+    Raises Conflict, Forbidden, Invalid.
+    """
+    imported = insert_shared(tx, context, file, overrides=options.overrides_tools)
+    imported.ids |= {group["id"]: new_id("group") for group in file.content["groups"]}
+    labels = {block["id"]: block["label"] for block in file.content["blocks"]}
     ids = []
-    for agent, spec, info, (more, memory) in zip(
-        file.content["agents"], file.specs, infos, file.more, strict=True
+    for agent, spec, info, (part, memory) in zip(
+        file.content["agents"], file.specs, infos, file.own_parts, strict=True
     ):
-        linked = _linked(tx, context, agent, spec, made, file.notes)
+        linked = _link_tools(tx, context, agent, spec, imported=imported, notes=file.notes)
         linked = memory.insert(tx, context, linked) if memory else linked
         linked = replace(
-            linked, block_ids=(*linked.block_ids, *made.known(agent["shared_block_ids"]))
+            linked, block_ids=(*linked.block_ids, *imported.translate(agent["shared_block_ids"]))
         )
         state = insert_agent(tx, context.runtime, context.scope, linked, info)
         ids.append(state.agent.id)
         attached = {block.label: block.id for block in blocks.attached(tx, state.agent.id)}
-        made.ids |= {
+        imported.ids |= {
             id: attached[labels[id]] for id in agent["block_ids"] if labels[id] in attached
         }
-        made.ids[agent["id"]] = state.agent.id
-        _insert_archives(tx, context, state, more.archives, made)
+        imported.ids[agent["id"]] = state.agent.id
+        _insert_archives(tx, context, state, part.archives, imported)
         if not options.strips_messages:
-            listed = agent["in_context_message_ids"]
-            _fill(tx, state.conversation, more.messages, agent["messages"], listed, made)
-            for one in more.conversations:
-                _insert_conversation(tx, context, state, one, made)
+            _insert_messages(
+                tx,
+                state.conversation,
+                part.messages,
+                agent["messages"],
+                window_ids=agent["in_context_message_ids"],
+                imported=imported,
+            )
+            for conversation in part.conversations:
+                _insert_conversation(tx, context, state, conversation, imported)
         if options.takes_schedules:
-            _insert_schedules(tx, context, state.agent.id, more.schedules, file.notes)
-    insert_groups(tx, context.scope, file.content, made.ids, file.notes)
+            _insert_schedules(tx, context, state.agent.id, part.schedules, file.notes)
+    insert_groups(tx, context.scope, file.content, imported.ids, file.notes)
     return ids
 
 
 def insert_shared(
     tx: Transaction, context: RequestContext, file: AgentImport, *, overrides: bool
-) -> MadeIds:
+) -> ImportedIds:
     """Store the tools and folders of the file. Raises Conflict, Forbidden, Invalid."""
-    made = MadeIds()
-    _insert_tools(tx, context, file, made, overrides=overrides)
-    _insert_folders(tx, context, file.content, made)
-    return made
+    imported = ImportedIds()
+    _insert_tools(tx, context, file, imported, overrides=overrides)
+    _insert_folders(tx, context, file.content, imported)
+    return imported
 
 
-def _linked(
+def _link_tools(
     tx: Transaction,
     context: RequestContext,
     agent: Json,
     spec: AgentSpec,
-    made: MadeIds,
+    *,
+    imported: ImportedIds,
     notes: ImportNotes,
 ) -> AgentSpec:
-    """The spec with the tools and folders that were made, or are here already; rules of tools that are not here are left out."""
+    """Return the spec with the tools and folders that are stored here.
+
+    Rules about other tools are left out and noted.
+    """
     named = tools.by_names(tx, context.scope, agent["tool_names"])
     tool_ids = tuple(
-        unique([*made.known(agent["tool_ids"]), *(tool.id for tool in named.values())])
+        unique([*imported.translate(agent["tool_ids"]), *(tool.id for tool in named.values())])
     )
-    there = {tool.name for tool in tools.by_ids(tx, context.scope, list(tool_ids))}
-    rules = tuple(rule for rule in spec.tool_rules if rule.tool_name in there)
-    for name in sorted({rule.tool_name for rule in spec.tool_rules} - there):
+    tool_names = {tool.name for tool in tools.by_ids(tx, context.scope, list(tool_ids))}
+    rules = tuple(rule for rule in spec.tool_rules if rule.tool_name in tool_names)
+    for name in sorted({rule.tool_name for rule in spec.tool_rules} - tool_names):
         notes.add(f"Agent: its rules about {name[:80]} are left out, since it has no such tool.")
-    folder_ids = (*spec.folder_ids, *made.known(agent["folder_ids"]))
+    folder_ids = (*spec.folder_ids, *imported.translate(agent["folder_ids"]))
     return replace(spec, tool_ids=tool_ids, folder_ids=folder_ids, tool_rules=rules)
 
 
 def _insert_tools(
-    tx: Transaction, context: RequestContext, file: AgentImport, made: MadeIds, *, overrides: bool
+    tx: Transaction,
+    context: RequestContext,
+    file: AgentImport,
+    imported: ImportedIds,
+    *,
+    overrides: bool,
 ) -> None:
-    listed = {one["id"]: one for one in file.content["tools"]}
+    listed = {entry["id"]: entry for entry in file.content["tools"]}
     names = [
-        *(str(one["name"]) for one in listed.values()),
+        *(str(entry["name"]) for entry in listed.values()),
         *(schema.name for _, _, schema in file.tools),
     ]
     stored = tools.by_names(tx, context.scope, unique(names))
     for id, request, schema in file.tools:
-        found: Tool | None = stored.get(schema.name)
-        if found is None or (
-            overrides and found.tool_type == "custom" and found.source_code != request.source_code
+        stored_tool: Tool | None = stored.get(schema.name)
+        if stored_tool is None or (
+            overrides
+            and stored_tool.tool_type == "custom"
+            and stored_tool.source_code != request.source_code
         ):
             if not context.scope.may("tools:write"):
                 raise Forbidden(
-                    f"The file brings the tool {schema.name}, and your key lacks the scope tools:write."
+                    f"The file brings the tool {schema.name}, and your key lacks the scope "
+                    "tools:write."
                 )
-            found = stored[schema.name] = custom_tools.upsert(tx, context.scope, request, schema)
-        elif found.source_code != request.source_code:
-            file.notes.add(
-                f"Tools: the source of {schema.name} is left out: another tool of this name is here, and is used."
+            stored_tool = stored[schema.name] = custom_tools.upsert(
+                tx, context.scope, request, schema
             )
-        made.ids[id] = found.id
-    for id, one in listed.items():
-        # Built-in tools, and those of MCP servers, are linked where this server has them.
-        if id in made.ids:
+        elif stored_tool.source_code != request.source_code:
+            file.notes.add(
+                f"Tools: the source of {schema.name} is left out: another tool of this name is "
+                "here, and is used."
+            )
+        imported.ids[id] = stored_tool.id
+    for id, entry in listed.items():
+        # Built-in tools and those of MCP servers are linked if this server has them.
+        if id in imported.ids:
             continue
-        if found := stored.get(str(one["name"])):
-            made.ids[id] = found.id
-        elif one.get("tool_type") not in (None, "custom"):
+        if stored_tool := stored.get(str(entry["name"])):
+            imported.ids[id] = stored_tool.id
+        elif entry.get("tool_type") not in (None, "custom"):
             file.notes.add(
-                f"Tools: {one['name']} is left out, since this server has no tool of this name."
+                f"Tools: {entry['name']} is left out, since this server has no tool of this name."
             )
 
 
-def _insert_folders(tx: Transaction, context: RequestContext, content: Json, made: MadeIds) -> None:
-    for one in content["sources"]:
-        fields = {name: one.get(name) for name in export.FOLDER_FIELDS}
+def _insert_folders(
+    tx: Transaction, context: RequestContext, content: Json, imported: ImportedIds
+) -> None:
+    for folder_entry in content["sources"]:
+        fields = {name: folder_entry.get(name) for name in export.FOLDER_FIELDS}
         name = free_folder_name(tx, context, str(fields["name"]))
         folder = Folder(
             **fields | {"name": name, "metadata": fields["metadata"] or {}},
@@ -272,132 +322,165 @@ def _insert_folders(tx: Transaction, context: RequestContext, content: Json, mad
             organization_id=context.scope.organization_id,
             user_id=context.scope.subject,
         )
-        made.ids[one["id"]] = folders.create_folder(tx, context.scope, folder).id
-    for one in content["files"]:
-        if one.get("content"):
-            name = one["file_name"]
+        imported.ids[folder_entry["id"]] = folders.create_folder(tx, context.scope, folder).id
+    for file_entry in content["files"]:
+        if file_entry.get("content"):
+            name = file_entry["file_name"]
             is_text = PurePosixPath(name).suffix.lower() not in PARSED
             upload = folders.Upload(
-                name if is_text else f"{name}.txt", str(one["content"]).encode()
+                name if is_text else f"{name}.txt", str(file_entry["content"]).encode()
             )
-            folders.add_file(tx, context.scope, made.ids[one["source_id"]], upload)
+            folders.add_file(tx, context.scope, imported.ids[file_entry["source_id"]], upload)
 
 
 def free_folder_name(tx: Transaction, context: RequestContext, name: str) -> str:
-    taken, number = name, 1
-    while files.find_folder(tx, context.scope.organization_id, taken, context.scope.subject):
+    """Return the name, with a number behind it if the caller has such a folder."""
+    free_name = name
+    number = 1
+    while files.find_folder(tx, context.scope.organization_id, free_name, context.scope.subject):
         number += 1
-        taken = f"{name} ({number})"
-    return taken
+        free_name = f"{name} ({number})"
+    return free_name
 
 
 def _insert_archives(
     tx: Transaction,
     context: RequestContext,
     state: AgentState,
-    listed: list[parts.FileArchive],
-    made: MadeIds,
+    file_archives: list[parts.FileArchive],
+    imported: ImportedIds,
 ) -> None:
-    now, by = tx.clock.now(), context.scope.user_id
-    for one in listed:
-        if one.id not in made.ids:
-            fields = {name: getattr(one, name) for name in export.ARCHIVE_FIELDS} | {
-                "embedding": state.agent.embedding
-            }
-            fields |= {"created_at": now, "updated_at": now, "created_by": by}
-            archive = Archive(new_id("archive"), context.scope.organization_id, **fields)
-            insert_archive(tx, archive)
-            made.ids[one.id] = archive.id
-            passages = []
-            for item in one.passages:
-                fields = {name: getattr(item, name) for name in export.PASSAGE_FIELDS} | {
-                    "tags": tuple(item.tags)
-                }
-                fields |= {"user_id": context.scope.subject, "created_by": by, "updated_at": now}
-                passages.append(
-                    Passage(new_id("passage"), archive.organization_id, archive.id, **fields)
-                )
-            insert_passages(tx, archive, archives.redacted(passages))
-        archives.attach(tx, state.agent.id, made.ids[one.id])
+    for file_archive in file_archives:
+        if file_archive.id not in imported.ids:
+            archive = _insert_archive(tx, context, state, file_archive)
+            imported.ids[file_archive.id] = archive.id
+        archives.attach(tx, state.agent.id, imported.ids[file_archive.id])
+
+
+def _insert_archive(
+    tx: Transaction, context: RequestContext, state: AgentState, file_archive: parts.FileArchive
+) -> Archive:
+    scope = context.scope
+    now = tx.clock.now()
+    archive = Archive(
+        new_id("archive"),
+        scope.organization_id,
+        **{name: getattr(file_archive, name) for name in export.ARCHIVE_FIELDS},
+        embedding=state.agent.embedding,
+        created_at=now,
+        updated_at=now,
+        created_by=scope.user_id,
+    )
+    insert_archive(tx, archive)
+    passages = []
+    for file_passage in file_archive.passages:
+        fields = {name: getattr(file_passage, name) for name in export.PASSAGE_FIELDS}
+        fields |= {
+            "tags": tuple(file_passage.tags),
+            "user_id": scope.subject,
+            "created_by": scope.user_id,
+            "updated_at": now,
+        }
+        passages.append(Passage(new_id("passage"), scope.organization_id, archive.id, **fields))
+    insert_passages(tx, archive, archives.redacted(passages))
+    return archive
 
 
 def _insert_conversation(
     tx: Transaction,
     context: RequestContext,
     state: AgentState,
-    one: parts.FileConversation,
-    made: MadeIds,
+    file_conversation: parts.FileConversation,
+    imported: ImportedIds,
 ) -> None:
-    fields = {name: getattr(one, name) for name in export.CONVERSATION_FIELDS}
+    fields = {name: getattr(file_conversation, name) for name in export.CONVERSATION_FIELDS}
     fields |= dict.fromkeys(("created_at", "updated_at"), tx.clock.now())
     fields |= {"user_id": context.scope.subject, "created_by": context.scope.user_id}
     conversation = Conversation(
         new_id("conv"), state.agent.organization_id, state.agent.id, **fields
     )
     conversations.insert_one(tx, conversation)
-    _fill(tx, conversation, one.messages, [], one.in_context_message_ids, made)
+    _insert_messages(
+        tx,
+        conversation,
+        file_conversation.messages,
+        [],
+        window_ids=file_conversation.in_context_message_ids,
+        imported=imported,
+    )
 
 
 def _insert_schedules(
     tx: Transaction,
     context: RequestContext,
     agent_id: str,
-    listed: list[ScheduleRequest],
+    requests: list[ScheduleRequest],
     notes: ImportNotes,
 ) -> None:
-    """Store the schedules that are still to come. Raises Forbidden."""
-    if listed and not context.scope.may("messages:write"):
+    """Store the schedules whose time has not passed. Raises Forbidden."""
+    if requests and not context.scope.may("messages:write"):
         raise Forbidden("The file brings schedules, and your key lacks the scope messages:write.")
-    for one in listed:
-        is_past = (
-            isinstance(one.schedule, OneTime) and one.schedule.scheduled_at * 1000 <= tx.clock.now()
-        )
-        if is_past:
+    for request in requests:
+        schedule = request.schedule
+        if isinstance(schedule, OneTime) and schedule.scheduled_at * 1000 <= tx.clock.now():
             notes.add("Schedules: one whose time has passed is left out.")
             continue
-        # Where results are sent is a matter of the server that the file came from.
+        # The callback belongs to the server that the file came from.
         changes: Json = {"callback_url": None}
-        if isinstance(one.schedule, Recurring) and one.schedule.timezone is None:
+        if isinstance(schedule, Recurring) and schedule.timezone is None:
             # Files of older versions name no time zone: their times are in UTC.
-            zone = None if "TZ=" in one.schedule.cron_expression else "UTC"
-            changes["schedule"] = one.schedule.model_copy(update={"timezone": zone})
+            zone = None if "TZ=" in schedule.cron_expression else "UTC"
+            changes["schedule"] = schedule.model_copy(update={"timezone": zone})
         try:
-            schedules.create(tx, context.scope, agent_id, one.model_copy(update=changes))
+            schedules.create(tx, context.scope, agent_id, request.model_copy(update=changes))
         except (Invalid, Conflict) as error:
             notes.add(f"Schedules: one is left out. {error}")
 
 
-def _fill(
+def _insert_messages(
     tx: Transaction,
     conversation: Conversation,
     whole: list[parts.FileMessage] | None,
     plain: list[Json],
-    listed: list[str],
-    made: MadeIds,
+    *,
+    window_ids: list[str],
+    imported: ImportedIds,
 ) -> None:
-    """Put the messages into the conversation, and those that are listed into its window, behind its own system message."""
+    """Store the messages in the conversation, and fill its window.
+
+    The window gets the messages of `window_ids`, after the conversation's own system message.
+    """
     home = formats.Home(
         conversation.agent_id, conversation.id, conversation.organization_id, conversation.user_id
     )
     now = tx.clock.now()
-    sent = [one["id"] for one in plain] if whole is None else [one.id for one in whole]
-    ids = {id: new_id("message") for id in sent}
-    found = (
-        [formats.from_af(one, ids[one["id"]], home, now) for one in plain]
-        if whole is None
-        else [formats.from_whole(one, ids[one.id], home) for one in whole]
-    )
-    found = [
-        replace(one, group_id=made.ids.get(one.group_id)) if one.group_id else one for one in found
+    ids: dict[str, str] = {}
+    read_messages: list[Message] = []
+    if whole is None:
+        for raw in plain:
+            ids[raw["id"]] = new_id("message")
+            read_messages.append(formats.from_af(raw, ids[raw["id"]], home, now))
+    else:
+        for file_message in whole:
+            ids[file_message.id] = new_id("message")
+            read_messages.append(formats.from_whole(file_message, ids[file_message.id], home))
+    own_window = conversation.window[:1]
+    # The conversation's own system message stays: that of the file describes the exported agent.
+    system_ids = [message.id for message in read_messages if message.role == "system"]
+    skipped_id = system_ids[0] if own_window and system_ids else None
+    new_messages = [
+        replace(message, group_id=imported.ids.get(message.group_id))
+        if message.group_id
+        else message
+        for message in read_messages
+        if message.id != skipped_id
     ]
-    own = conversation.window[:1]
-    # A conversation that has a system message of its own keeps it: the other tells of the agent that the file was made of.
-    first = next((one.id for one in found if one.role == "system"), None) if own else None
-    said: list[Message] = [one for one in found if one.id != first]
-    insert_messages(tx, said)
-    if own and said:
-        system, oldest = messages.by_ids(tx, own)[0], min(one.created_at for one in said)
+    insert_messages(tx, new_messages)
+    if own_window and new_messages:
+        system = messages.by_ids(tx, own_window)[0]
+        oldest = min(message.created_at for message in new_messages)
         messages.rewrite(tx, replace(system, created_at=min(system.created_at, oldest - 1)))
-    window = [*own, *(ids[one] for one in listed if one in ids and ids[one] != first)]
-    if said:
-        conversations.save_window(tx, conversation.id, window, "", added=len(said))
+    in_window = [ids[id] for id in window_ids if id in ids and ids[id] != skipped_id]
+    if new_messages:
+        window = [*own_window, *in_window]
+        conversations.save_window(tx, conversation.id, window, "", added=len(new_messages))

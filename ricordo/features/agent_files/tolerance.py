@@ -1,6 +1,7 @@
-"""What an import leaves out or mends of a file, in words; and how a value is made to fit a request model.
+"""Notes of changes that an import makes, and helpers that fit values to a model.
 
-The rule: an import refuses only a file that is broken. Whatever else does not fit is mended, or left out by itself and named.
+The rule: an import refuses only a broken file. Any other part that does not fit is mended, or left
+out on its own and named in a note.
 """
 
 from collections import Counter
@@ -16,8 +17,9 @@ from pydantic_core import ErrorDetails
 from ricordo.api.models.base import Json
 from ricordo.domain.redaction import redact_values
 
-# Notes of one import, and bytes of the unknown fields that are kept with an agent: its settings are read in every turn.
-_MOST_NOTES, _MOST_KEPT = 200, 20_000
+_MOST_NOTES = 200
+# Bytes of unknown fields that an agent keeps. The limit is low, since each turn reads its settings.
+_MOST_UNREAD_BYTES = 20_000
 _MOST_ROUNDS = 50
 _LONGEST_NAME = 80
 _EMPTY: tuple[object, ...] = (None, "", [], {})
@@ -26,7 +28,10 @@ _Path = tuple[str | int, ...]
 
 @dataclass
 class ImportNotes:
-    """What an import left out or mended. `unread` holds unknown fields by their place in the file."""
+    """Notes of the parts that an import left out or mended.
+
+    `unread` holds unknown fields by their path in the file, and `size` is their size in bytes.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
     unread: dict[str, Any] = field(default_factory=dict)
@@ -35,69 +40,82 @@ class ImportNotes:
     def add(self, sentence: str) -> None:
         self.counts[sentence] += 1
 
-    def add_unknown(self, kind: str, place: str, value: Any) -> None:
-        """Note a field that is unknown here, and keep its value aside. An empty one asks for nothing."""
+    def add_unknown(self, kind: str, path: str, value: Any) -> None:
+        """Note an unknown field, and keep its value in `unread`.
+
+        An empty field is ignored.
+        """
         if value in _EMPTY:
             return
-        name = place.rpartition(".")[2]
-        is_kept = self._keep(place, value)
-        what = "it is kept aside" if is_kept else "it is left out"
-        self.add(f'{kind}: the field "{name[:_LONGEST_NAME]}" is unknown here; {what}.')
+        name = path.rpartition(".")[2]
+        is_kept = self._keep(path, value)
+        outcome = "it is kept aside" if is_kept else "it is left out"
+        self.add(f'{kind}: the field "{name[:_LONGEST_NAME]}" is unknown here; {outcome}.')
 
-    def _keep(self, place: str, value: Any) -> bool:
+    def _keep(self, path: str, value: Any) -> bool:
         value = redact_values({"value": value})["value"]
         try:
-            size = len(place) + len(orjson.dumps(value))
+            size = len(path) + len(orjson.dumps(value))
         except TypeError:
             return False
-        if self.size + size > _MOST_KEPT:
+        if self.size + size > _MOST_UNREAD_BYTES:
             return False
         self.size += size
-        self.unread[place] = value
+        self.unread[path] = value
         return True
 
     def lines(self) -> list[str]:
-        """Return the sentences in their order, each once."""
-        told = [
+        """Return each sentence once, in the order of the notes."""
+        sentences = [
             text if count == 1 else f"{text} ({count} times)" for text, count in self.counts.items()
         ]
-        more = len(told) - _MOST_NOTES
-        return told if more <= 0 else [*told[:_MOST_NOTES], f"And {more} more of the kind."]
+        rest = len(sentences) - _MOST_NOTES
+        if rest <= 0:
+            return sentences
+        return [*sentences[:_MOST_NOTES], f"And {rest} more of the kind."]
 
 
 def without_unknown(
-    sent: Mapping[str, Any], known: Iterable[str], kind: str, place: str, notes: ImportNotes
+    fields: Mapping[str, Any], known_names: Iterable[str], kind: str, path: str, notes: ImportNotes
 ) -> Json:
     """Return the known fields; note the others."""
-    fields = set(known)
-    for name, value in sent.items():
-        if name not in fields:
-            notes.add_unknown(kind, f"{place}.{name}", value)
-    return {name: value for name, value in sent.items() if name in fields}
+    names = set(known_names)
+    for name, value in fields.items():
+        if name not in names:
+            notes.add_unknown(kind, f"{path}.{name}", value)
+    return {name: value for name, value in fields.items() if name in names}
 
 
-def fitted(model: type[BaseModel], sent: Json, kind: str, place: str, notes: ImportNotes) -> Json:
-    """Return what the model takes of the value; each part that it refuses is left out by itself and noted."""
-    kept = deepcopy(sent)
+def fitted(model: type[BaseModel], fields: Json, kind: str, path: str, notes: ImportNotes) -> Json:
+    """Return the part of the fields that the model accepts.
+
+    Each part that it refuses is left out on its own and noted.
+    """
+    accepted = deepcopy(fields)
     for _ in range(_MOST_ROUNDS):
         try:
-            model.model_validate(kept)
+            model.model_validate(accepted)
         except ValidationError as error:
             faults = {
-                path: fault for fault in error.errors() if (path := _path_of(kept, fault["loc"]))
+                fault_path: fault
+                for fault in error.errors()
+                if (fault_path := _path_of(accepted, fault["loc"]))
             }
             if not faults:
                 notes.add(f"{kind}: left out, since {_reason(error.errors()[0])}.")
                 return {}
-            _remove(kept, faults, kind, place, notes)
+            _remove(accepted, faults, kind, path, notes)
         else:
-            return kept
+            return accepted
     return {}
 
 
 def _path_of(value: Any, loc: _Path) -> _Path:
-    """Return the part of a fault's location that is there: names of union members and of missing fields are not."""
-    path: list[str | int] = []
+    """Return the part of a fault's location that exists in the value.
+
+    A location can also hold names of union members and of missing fields.
+    """
+    existing: list[str | int] = []
     for step in loc:
         is_there = (
             step in value
@@ -105,43 +123,50 @@ def _path_of(value: Any, loc: _Path) -> _Path:
             else isinstance(value, list) and isinstance(step, int)
         )
         if is_there and not (isinstance(value, list) and int(step) >= len(value)):
-            path.append(step)
+            existing.append(step)
             value = value[step]
-    return tuple(path)
+    return tuple(existing)
 
 
 def _remove(
-    kept: Json, faults: Mapping[_Path, ErrorDetails], kind: str, place: str, notes: ImportNotes
+    accepted: Json,
+    faults: Mapping[_Path, ErrorDetails],
+    kind: str,
+    base_path: str,
+    notes: ImportNotes,
 ) -> None:
     outermost = [
         path for path in faults if not any(path[:end] in faults for end in range(1, len(path)))
     ]
-    # From the end of each list, so that the places of the others stay.
-    for path in sorted(
-        outermost, key=lambda one: [(str(type(step)), step) for step in one], reverse=True
-    ):
+    # From the end of each list, so that the positions of the others stay.
+    for path in sorted(outermost, key=_sort_key, reverse=True):
         *parents, last = path
-        holder: Any = kept
+        holder: Any = accepted
         for step in parents:
             holder = holder[step]
-        removed, fault = holder.pop(last), faults[path]
+        removed = holder.pop(last)
+        fault = faults[path]
         if fault["type"] == "extra_forbidden":
             notes.add_unknown(
-                f"{kind}{_shown(parents)}", ".".join(map(str, (place, *path))), removed
+                f"{kind}{_path_text(parents)}", ".".join(map(str, (base_path, *path))), removed
             )
         else:
-            notes.add(f"{kind}: {_shown(path).strip()} is left out, since {_reason(fault)}.")
+            notes.add(f"{kind}: {_path_text(path).strip()} is left out, since {_reason(fault)}.")
 
 
-def _shown(path: Iterable[str | int]) -> str:
-    """Return a place without its numbers, so that many of a kind are one note."""
+def _sort_key(path: _Path) -> list[tuple[str, str | int]]:
+    return [(str(type(step)), step) for step in path]
+
+
+def _path_text(path: Iterable[str | int]) -> str:
+    """Return a path without its numbers, so that similar faults share one note."""
     names = [str(step)[:_LONGEST_NAME] for step in path if isinstance(step, str)]
     return f" {'.'.join(names)}" if names else ""
 
 
 def _reason(fault: ErrorDetails) -> str:
-    words = fault["msg"].removeprefix("Value error, ")
-    return f"{words[:1].lower()}{words[1:]}".rstrip(".")
+    sentence = fault["msg"].removeprefix("Value error, ")
+    return f"{sentence[:1].lower()}{sentence[1:]}".rstrip(".")
 
 
 _DEEPEST = 100
@@ -149,7 +174,11 @@ _MOST_INTEGER = 2**63
 
 
 def storable(content: Any, notes: ImportNotes) -> Any:
-    """Return JSON without what no database keeps: NUL, halves of characters, integers beyond 64 bits, endless nesting."""
+    """Return JSON without values that no database stores.
+
+    These are NUL characters, lone surrogates, integers beyond 64 bits, and nesting beyond 100
+    levels.
+    """
     try:
         text = orjson.dumps(content)
     except TypeError:
@@ -170,11 +199,11 @@ def _storable(value: Any, depth: int) -> Any:
             return value.replace("\0", "").encode("utf-8", "replace").decode()
         case dict():
             return {
-                _storable(str(name), depth + 1): _storable(item, depth + 1)
-                for name, item in value.items()
+                _storable(str(name), depth + 1): _storable(child, depth + 1)
+                for name, child in value.items()
             }
         case list():
-            return [_storable(item, depth + 1) for item in value]
+            return [_storable(child, depth + 1) for child in value]
         case int() if not -_MOST_INTEGER <= value < _MOST_INTEGER:
             return None
     return value

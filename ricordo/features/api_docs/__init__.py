@@ -1,10 +1,13 @@
-"""Pages of the API at `/docs`, made of the OpenAPI document, which load nothing from anywhere else."""
+"""Pages of the API at `/docs`, made from the OpenAPI document.
+
+They load nothing from other servers.
+"""
 
 from typing import Any
 
 
 class ApiDocsPlugin:
-    """Adds the pages."""
+    """The routes of the pages."""
 
     requires = ("web",)
 

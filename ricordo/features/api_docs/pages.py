@@ -1,4 +1,4 @@
-"""`/docs`: every operation of the API by its tag, with what it takes and answers, and the command that asks for it."""
+"""`/docs`: every operation of the API by tag, with its models and a command."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from ricordo.errors import NotFound
 from ricordo.features.web.shell import Pages, done, render
 
 router = Pages()
-_DEEPEST = 3  # objects in objects that are shown
+_DEEPEST = 3  # levels of objects that are shown
 _METHODS = ("get", "post", "put", "patch", "delete")
 _REF = "#/components/schemas/"
 
@@ -22,34 +22,40 @@ _REF = "#/components/schemas/"
 @router.get("/docs")
 @needs()
 async def index(request: Request) -> Response:
-    """All operations, a line each."""
+    """List all operations, a line each."""
     document = await _document(request)
     tags: dict[str, list[Json]] = {}
-    for one in _operations(document):
-        tags.setdefault(one["tag"], []).append(one)
-    info = document["info"]
+    for operation in _operations(document):
+        tags.setdefault(operation["tag"], []).append(operation)
+    api_info = document["info"]
     return await render(
-        request, "api_docs/index.html", tags=sorted(tags.items()), info=info, is_large=True
+        request,
+        "api_docs/index.html",
+        tags=sorted(tags.items()),
+        info=api_info,
+        is_large=True,
     )
 
 
 @router.get("/docs/{tag}")
 @needs()
 async def show(request: Request, tag: str) -> Response:
-    """The operations with this tag, whole."""
+    """Show the operations with this tag in full."""
     document = await _document(request)
-    found = [one for one in _operations(document) if one["tag"] == tag]
-    if not found:
+    summaries = [summary for summary in _operations(document) if summary["tag"] == tag]
+    if not summaries:
         raise NotFound(f'No operation has the tag "{tag[:80]}".')
     address = str(request.base_url).rstrip("/")
-    operations = await asyncio.to_thread(lambda: [_whole(one, document, address) for one in found])
+    operations = await asyncio.to_thread(
+        lambda: [_whole(summary, document, address) for summary in summaries]
+    )
     return await render(request, "api_docs/tag.html", tag=tag, operations=operations, is_large=True)
 
 
 @router.get("/redoc")
 @needs()
 async def redoc(request: Request) -> Response:
-    """Where some look for the same."""
+    """Redirect from the usual address of another viewer."""
     return done(request, "/docs")
 
 
@@ -73,23 +79,24 @@ def _operations(document: Json) -> Iterator[Json]:
                 }
 
 
-def _whole(one: Json, document: Json, address: str) -> Json:
-    """An operation with what its page shows."""
-    operation, schemas = one["operation"], document["components"]["schemas"]
+def _whole(summary: Json, document: Json, address: str) -> Json:
+    """Return an operation with all parts of its page."""
+    operation = summary["operation"]
+    schemas = document["components"]["schemas"]
     bodies: dict[str, Json] = (operation.get("requestBody") or {}).get("content") or {}
     kind = next(iter(bodies), "")
     parameters = [
         (
-            each["name"],
-            each["in"],
-            bool(each.get("required")),
-            _text(shape_of(each.get("schema") or {}, schemas)),
-            each.get("description", ""),
+            parameter["name"],
+            parameter["in"],
+            bool(parameter.get("required")),
+            _text(shape_of(parameter.get("schema") or {}, schemas)),
+            parameter.get("description", ""),
         )
-        for each in operation.get("parameters", ())
+        for parameter in operation.get("parameters", ())
     ]
     return {
-        **one,
+        **summary,
         "parameters": parameters,
         "kind": kind,
         "body": _text(shape_of(bodies[kind].get("schema") or {}, schemas)) if kind else "",
@@ -97,7 +104,7 @@ def _whole(one: Json, document: Json, address: str) -> Json:
             (status, answer.get("description", ""), _answer(answer, schemas))
             for status, answer in sorted(operation["responses"].items())
         ],
-        "command": _command(one, kind, address),
+        "command": _command(summary, kind, address),
     }
 
 
@@ -111,10 +118,13 @@ def _text(shape: Any) -> str:
     return shape if isinstance(shape, str) else json.dumps(shape, indent=2, ensure_ascii=False)
 
 
-def _command(one: Json, kind: str, address: str) -> str:
-    """The command that asks for it; names in capitals are to be filled in."""
-    path = quote(one["path"], safe="/{}").replace("{", "").replace("}", "")
-    parts = [f"curl -X {one['method']} {address}{path}", '-H "authorization: Bearer $RICORDO_KEY"']
+def _command(summary: Json, kind: str, address: str) -> str:
+    """Return the command for the operation, with the names of its parameters."""
+    path = quote(summary["path"], safe="/{}").replace("{", "").replace("}", "")
+    parts = [
+        f"curl -X {summary['method']} {address}{path}",
+        '-H "authorization: Bearer $RICORDO_KEY"',
+    ]
     if kind:
         parts += [
             f"-H 'content-type: {kind}'",
@@ -124,20 +134,21 @@ def _command(one: Json, kind: str, address: str) -> str:
 
 
 def shape_of(schema: Json, schemas: Mapping[str, Json], depth: int = 0) -> Any:
-    """What a value of the schema looks like: an object as one, any other value as the words for its type.
+    """Return an example of the schema's values, or the name of their type.
 
-    Schemas that hold themselves, or are deeper than a reader looks, are named.
+    Schemas that contain themselves, or are nested deeper than shown, are named.
     """
     if ref := schema.get("$ref"):
         name = ref.removeprefix(_REF)
         return name if depth >= _DEEPEST else shape_of(schemas[name], schemas, depth)
     if several := schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf"):
-        real = [each for each in several if each.get("type") != "null"]
-        if len(real) == 1:
-            return shape_of(real[0], schemas, depth)
-        return " or ".join(dict.fromkeys(_named(each, schemas) for each in real))
+        choices = [choice for choice in several if choice.get("type") != "null"]
+        if len(choices) == 1:
+            return shape_of(choices[0], schemas, depth)
+        return " or ".join(dict.fromkeys(_named(choice, schemas) for choice in choices))
     if "enum" in schema or "const" in schema:
-        return " | ".join(json.dumps(each) for each in schema.get("enum", [schema.get("const")]))
+        constants = schema.get("enum", [schema.get("const")])
+        return " | ".join(json.dumps(constant) for constant in constants)
     kind = schema.get("type")
     if kind == "array":
         return [shape_of(schema.get("items") or {}, schemas, depth + 1)]
@@ -146,13 +157,13 @@ def shape_of(schema: Json, schemas: Mapping[str, Json], depth: int = 0) -> Any:
             return "object"
         required = schema.get("required", ())
         return {
-            name if name in required else f"{name}?": shape_of(each, schemas, depth + 1)
-            for name, each in fields.items()
+            name if name in required else f"{name}?": shape_of(field, schemas, depth + 1)
+            for name, field in fields.items()
         }
     return str(kind or "any")
 
 
 def _named(schema: Json, schemas: Mapping[str, Json]) -> str:
-    """One of several things that a value can be, in a few words."""
+    """Return a short name of one of several choices."""
     shape = shape_of(schema, schemas, _DEEPEST)
     return shape if isinstance(shape, str) else str(schema.get("type", "object"))

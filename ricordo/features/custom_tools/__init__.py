@@ -1,4 +1,4 @@
-"""Tools of users and developers: functions from source code, which agents call and the sandbox runs."""
+"""Tools made from source code, which agents call and the sandbox runs."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class CustomToolsPlugin:
-    """Adds the routes that make and try tools, and the runner of their calls."""
+    """Routes to create and try tools, and the runner of their calls."""
 
     requires = ("sandbox", "web")
 

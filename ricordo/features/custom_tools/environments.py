@@ -1,4 +1,7 @@
-"""Virtual environments for tools that need packages: built once by a job, and kept in the data folder while they are used."""
+"""Virtual environments for tools that need packages.
+
+A job builds each once. They stay in the data folder while they are used.
+"""
 
 import asyncio
 import hashlib
@@ -25,12 +28,13 @@ from ricordo.storage.engine.work_folders import PACKAGES, open_work_folder
 KIND = "custom_tools.environment"
 _MOST = 20  # environments that are kept
 _SIZE = 2**30  # bytes of one
-_SECONDS = 600  # that pip may take
-_PATIENCE, _LOOK = 60.0, 0.2  # seconds for which a call waits, and between two looks
-_AGAIN = 60.0  # seconds after which a failed build is tried anew
+_SECONDS = 600  # time limit of pip
+_PATIENCE = 60.0  # seconds for which a call waits
+_LOOK = 0.2  # seconds between two looks
+_AGAIN = 60.0  # seconds before a failed build is tried again
 _LONGEST_ERROR = 1_000  # characters
 _building: dict[Path, asyncio.Task[None]] = {}
-# pip, which ends when its input does: with the server.
+# Runs pip. It ends when its standard input is closed, that is with the server.
 _PIP = """
 import os, runpy, sys, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
@@ -38,8 +42,9 @@ sys.argv[0] = "pip"
 runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """
 _OPTIONS = (
-    "--quiet --no-input --disable-pip-version-check --progress-bar=off --retries=1 --timeout=15 --only-binary=:all: "
-    # It would read what is installed beside this server, in two seconds, and no tool sees that.
+    "--quiet --no-input --disable-pip-version-check --progress-bar=off --retries=1 --timeout=15 "
+    "--only-binary=:all: "
+    # The check reads the server's own packages, which takes two seconds and does not concern tools.
     "--no-warn-conflicts"
 )
 _VARIABLES = (
@@ -55,18 +60,18 @@ _PREFIXES = ("PIP_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
 
 
 def texts_of(requirements: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
-    """The requirements as pip reads them, in one order."""
-    made = set()
-    for one in requirements or ():
-        version = one.get("version") or ""
-        made.add(
-            f"{one['name']}{version if not version or version[0] in '=<>~!' else f'=={version}'}".lower()
-        )
-    return tuple(sorted(made))
+    """Return the requirements in pip's notation, sorted."""
+    texts = set()
+    for requirement in requirements or ():
+        version = requirement.get("version") or ""
+        if version and version[0] not in "=<>~!":
+            version = f"=={version}"
+        texts.add(f"{requirement['name']}{version}".lower())
+    return tuple(sorted(texts))
 
 
 def add_build(tx: Transaction, scope: Scope, requirements: Sequence[str]) -> None:
-    """Have the environment built, where it is not there."""
+    """Add a job that builds the environment if it does not exist."""
     payload = {"requirements": list(requirements)}
     key = f"environment-{_key(requirements)}"
     jobs.add(tx, Job(KIND, scope.organization_id, payload, key, is_single=True, most_attempts=2))
@@ -75,7 +80,10 @@ def add_build(tx: Transaction, scope: Scope, requirements: Sequence[str]) -> Non
 async def python_for(
     store: Store, settings: Settings, scope: Scope, requirements: Sequence[str]
 ) -> Path | None:
-    """The interpreter that has these packages; waits a while for its build. Raises Unavailable, Invalid with the reason."""
+    """Return the interpreter that has these packages, after waiting for its build.
+
+    Raises Unavailable if the build takes too long, Invalid with the reason if it failed.
+    """
     if not requirements:
         return None
     home = _home(settings, requirements)
@@ -93,16 +101,20 @@ async def python_for(
         _require_no_failure(home, _PATIENCE)
         await asyncio.sleep(_LOOK)
     raise Unavailable(
-        f"The packages of this tool are still being installed ({', '.join(requirements)}). Call it again later."
+        f"The packages of this tool are still being installed ({', '.join(requirements)}). Call it "
+        "again later."
     )
 
 
 async def _build_here(settings: Settings, home: Path, requirements: Sequence[str]) -> None:
-    """Build it in this process, once for all who wait; returns when that has ended, or after a while."""
+    """Build the environment in this process, once for all callers.
+
+    Returns when the build has ended, or after `_PATIENCE` seconds.
+    """
 
     async def build() -> None:
         try:
-            with suppress(Invalid):  # whoever waits reads it beside the environment's place
+            with suppress(Invalid):  # callers read the reason from the `.failed` file
                 await _build(settings, requirements)
         finally:
             del _building[home]
@@ -120,7 +132,10 @@ async def _job(runtime: Runtime, job: Job, report: Report) -> None:
 async def _build(
     settings: Settings, requirements: Sequence[str], report: Report = lambda _done, _total: None
 ) -> None:
-    """Install the packages into a new environment, and put it in its place once it is whole. Raises Invalid where pip fails."""
+    """Install the packages into a new environment, and move it into place.
+
+    Raises Invalid if pip fails.
+    """
     home = _home(settings, requirements)
     if await asyncio.to_thread(_is_ready, home):
         return
@@ -163,7 +178,7 @@ def _is_ready(home: Path) -> bool:
 
 
 def _require_no_failure(home: Path, seconds: float) -> None:
-    """Raise Invalid with the words of a build that failed within so many seconds."""
+    """Raise Invalid with the error of a build that failed within these seconds."""
     with suppress(FileNotFoundError):
         if time.time() - _failure(home).stat().st_mtime < seconds:
             raise Invalid(_failure(home).read_text("utf-8"))
@@ -171,7 +186,7 @@ def _require_no_failure(home: Path, seconds: float) -> None:
 
 
 def _begin(building: Path) -> None:
-    """Make an empty environment, and a folder for what pip unpacks."""
+    """Create an empty environment, and a folder for pip's temporary files."""
     building.mkdir(mode=0o755)
     building.chmod(0o755)
     _pips_folder(building).mkdir()
@@ -184,6 +199,11 @@ def _pips_folder(building: Path) -> Path:
 
 async def _install(building: Path, requirements: Sequence[str]) -> None:
     packages = next((building / "lib").glob("python*/site-packages"))
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _VARIABLES or name.upper().startswith(_PREFIXES)
+    }
     process = await start_child(
         (
             sys.executable,
@@ -198,47 +218,47 @@ async def _install(building: Path, requirements: Sequence[str]) -> None:
             *requirements,
         ),
         stderr=STDOUT,
-        env={
-            name: value
-            for name, value in os.environ.items()
-            if name in _VARIABLES or name.upper().startswith(_PREFIXES)
-        }
-        | {"TMPDIR": str(_pips_folder(building))},
+        env=environment | {"TMPDIR": str(_pips_folder(building))},
     )
     reading = process.stdout
     try:
         async with asyncio.timeout(_SECONDS):
-            said = (await reading.read() if reading else b"").decode("utf-8", "replace")
+            written = await reading.read() if reading else b""
             code = await process.wait()
+            pip_output = written.decode("utf-8", "replace")
     except TimeoutError:
-        said, code = f"ERROR: it took more than {_SECONDS} seconds", 1
+        code = 1
+        pip_output = f"ERROR: it took more than {_SECONDS} seconds"
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
         process.close()
     if code:
-        errors = [
-            line.removeprefix("ERROR: ") for line in said.splitlines() if line.startswith("ERROR: ")
-        ]
-        why = "; ".join(errors) or said.strip()[-_LONGEST_ERROR:] or f"pip ended with {code}"
+        lines = pip_output.splitlines()
+        errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+        last_output = pip_output.strip()[-_LONGEST_ERROR:]
+        reason = "; ".join(errors) or last_output or f"pip ended with {code}"
         raise Invalid(
-            f"The packages of this tool cannot be installed ({', '.join(requirements)}): {why[:_LONGEST_ERROR]}. Wheels for this "
-            "machine are needed, from the package index that the operator's pip uses."
+            f"The packages of this tool cannot be installed ({', '.join(requirements)}): "
+            f"{reason[:_LONGEST_ERROR]}. Wheels for this machine are needed, from the package "
+            "index that the operator's pip uses."
         )
 
 
 def _finish(building: Path, home: Path) -> None:
-    """Put the environment in its place, and remove those that were not used for longest."""
+    """Move the environment into place, and remove the longest unused ones."""
     size = sum(path.lstat().st_size for path in building.rglob("*"))
     if size > _SIZE:
         raise Invalid(
-            f"The packages of this tool take {size // 2**20} MB, and {_SIZE // 2**20} MB are the most."
+            f"The packages of this tool take {size // 2**20} MB, and the limit is "
+            f"{_SIZE // 2**20} MB."
         )
     home.parent.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):  # another server was faster
         building.rename(home)
     _failure(home).unlink(missing_ok=True)
-    whole = [path for path in home.parent.iterdir() if path.is_dir() and not path.suffix]
-    for path in sorted(whole, key=lambda each: each.stat().st_mtime, reverse=True)[_MOST:]:
+    environments = [path for path in home.parent.iterdir() if path.is_dir() and not path.suffix]
+    environments.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in environments[_MOST:]:
         shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Tools in JavaScript and TypeScript, which Node runs where the machine has it."""
+"""Tools in JavaScript and TypeScript, which Node runs."""
 
 import re
 import shutil
@@ -10,13 +10,17 @@ from pathlib import Path
 
 from ricordo.errors import Unavailable
 
-_STRIPS_TYPES = (22, 6)  # from here on Node runs TypeScript, which a flag allows
+_STRIPS_TYPES = (22, 6)  # the first version of Node that runs TypeScript, with a flag
 _SYSTEM = (Path("/usr"), Path("/bin"))
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCall:
-    """A call that Node runs: the Python program that becomes Node, the files it needs, and folders it has to read."""
+    """A call that Node runs.
+
+    `program` is the Python program that becomes Node, `files` its files by name, `readable` the
+    folders that it reads.
+    """
 
     program: str
     files: Mapping[str, bytes]
@@ -24,7 +28,10 @@ class NodeCall:
 
 
 def javascript_call(source: str, source_type: str, function: str) -> NodeCall:
-    """Return the call that runs the function of this source. Raises Unavailable where Node is missing or too old."""
+    """Return the call that runs the function of this source.
+
+    Raises Unavailable if Node is missing or too old.
+    """
     is_typed = source_type == "typescript"
     node, readable = node_command(is_typed=is_typed)
     name = "tool.mts" if is_typed else "tool.mjs"
@@ -39,30 +46,36 @@ def javascript_call(source: str, source_type: str, function: str) -> NodeCall:
 
 
 def node_command(*, is_typed: bool) -> tuple[list[str], Sequence[Path]]:
-    """Return how Node is started, and the folders it has to read. Raises Unavailable where it is missing or too old."""
+    """Return Node's command line, and the folders it has to read.
+
+    Raises Unavailable if Node is missing or too old.
+    """
     node, version = _node()
     if is_typed and version < _STRIPS_TYPES:
         raise Unavailable(
-            f"TypeScript needs Node 22.6 or newer, and this server's machine has {version[0]}.{version[1]}. The operator can "
-            "install it; or use JavaScript."
+            f"TypeScript needs Node 22.6 or newer, and this server's machine has {version[0]}."
+            f"{version[1]}. The operator can install it; or use JavaScript."
         )
-    is_seen = any(node.is_relative_to(folder) for folder in _SYSTEM)
-    flags = ["--experimental-strip-types"] if is_typed else []
-    return [str(node), "--no-warnings", *flags], () if is_seen else (node.parent.parent,)
+    command = [str(node), "--no-warnings"]
+    if is_typed:
+        command.append("--experimental-strip-types")
+    if any(node.is_relative_to(folder) for folder in _SYSTEM):
+        return command, ()
+    return command, (node.parent.parent,)
 
 
 @cache
 def _node() -> tuple[Path, tuple[int, int]]:
-    found = shutil.which("node")
-    said = ""
-    if found:
-        said = subprocess.run(  # noqa: S603
-            [found, "--version"], capture_output=True, text=True, timeout=20, check=False
+    path = shutil.which("node")
+    version_output = ""
+    if path:
+        version_output = subprocess.run(  # noqa: S603
+            [path, "--version"], capture_output=True, text=True, timeout=20, check=False
         ).stdout
-    version = re.match(r"v(\d+)\.(\d+)", said)
-    if not found or not version:
+    version = re.match(r"v(\d+)\.(\d+)", version_output)
+    if not path or not version:
         raise Unavailable(
-            "JavaScript and TypeScript need Node on the server's machine, and there is none. The operator can install it, "
-            "for example with: apt-get install nodejs"
+            "JavaScript and TypeScript need Node on the server's machine, and there is none. The "
+            "operator can install it, for example with: apt-get install nodejs"
         )
-    return Path(found).resolve(), (int(version[1]), int(version[2]))
+    return Path(path).resolve(), (int(version[1]), int(version[2]))

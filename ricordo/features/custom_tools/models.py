@@ -1,4 +1,4 @@
-"""What is sent to make, change, find and try tools, and what is answered."""
+"""Request and response models of tools made from source code."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -11,15 +11,16 @@ from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 LONGEST_SOURCE = 200_000  # characters
 Source = Annotated[str, Field(max_length=LONGEST_SOURCE)]
 ReturnLimit = Annotated[
-    int, Field(ge=1, le=1_000_000, description="In characters; what is longer is cut.")
+    int, Field(ge=1, le=1_000_000, description="In characters; a longer return value is cut.")
 ]
 ToolTags = Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=100)]
-Words = Annotated[str, Field(max_length=20_000)]
+Description = Annotated[str, Field(max_length=20_000)]
 SourceType = Literal["python", "typescript", "javascript"]
-JSON_SCHEMA = "The whole tool as models see it: {name, description, parameters}. Left out, it is read from the source."
+JSON_SCHEMA = (
+    "The whole tool as models see it: {name, description, parameters}. Left out, it is read from "
+    "the source."
+)
 ARGS_SCHEMA = "The JSON schema of the arguments alone."
-
-
 _VERSION = r"(===?|~=|!=|<=|>=|<|>)?[A-Za-z0-9][A-Za-z0-9.!+*_-]*"
 
 
@@ -34,7 +35,8 @@ class Requirement(RequestPart):
 
 Requirements = Annotated[list[Requirement], Field(max_length=50)]
 _IGNORED = {
-    "npm_requirements": "Packages of npm are not installed; tools in JavaScript have those of the standard library."
+    "npm_requirements": "Packages of npm are not installed; tools in JavaScript have the standard "
+    "library."
 }
 
 
@@ -47,7 +49,7 @@ class ToolCreateRequest(RequestModel):
     source_type: SourceType = "python"
     json_schema: Json | None = Field(None, description=JSON_SCHEMA)
     args_json_schema: Json | None = Field(None, description=ARGS_SCHEMA)
-    description: Words | None = None
+    description: Description | None = None
     tags: ToolTags | None = None
     return_char_limit: ReturnLimit = DEFAULT_RETURN_LIMIT
     default_requires_approval: bool | None = None
@@ -56,7 +58,7 @@ class ToolCreateRequest(RequestModel):
 
 
 class ToolUpdateRequest(RequestModel):
-    """What changes of a tool; the rest stays."""
+    """Changes of a tool; a field that is left out stays."""
 
     ignored: ClassVar = _IGNORED
 
@@ -64,7 +66,7 @@ class ToolUpdateRequest(RequestModel):
     source_type: SourceType | None = None
     json_schema: Json | None = Field(None, description=JSON_SCHEMA)
     args_json_schema: Json | None = Field(None, description=ARGS_SCHEMA)
-    description: Words | None = None
+    description: Description | None = None
     tags: ToolTags | None = None
     return_char_limit: ReturnLimit | None = None
     default_requires_approval: bool | None = None
@@ -78,17 +80,17 @@ for _request in (ToolCreateRequest, ToolUpdateRequest):
 
 
 class ToolSearchRequest(RequestModel):
-    """Which tools are looked for."""
+    """A search for tools."""
 
     query: str | None = Field(None, max_length=1000)
     search_mode: Literal["vector", "fts", "hybrid"] = "hybrid"
     tool_types: list[str] | None = Field(None, max_length=50)
-    tags: ToolTags | None = Field(None, description="One of these.")
+    tags: ToolTags | None = Field(None, description="The tool has at least one of these.")
     limit: int = Field(50, ge=1, le=100)
 
 
 class ToolSearchResponse(ResponseModel):
-    """A tool that was found, and its place by words and by meaning."""
+    """A tool that matches, with its rank by words and by meaning."""
 
     tool: ToolResponse
     embedded_text: str | None

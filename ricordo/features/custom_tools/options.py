@@ -1,4 +1,4 @@
-"""Settings of tools that users and developers made."""
+"""Settings of tools made from source code."""
 
 from ricordo.setting_types import FeatureSettings, about
 

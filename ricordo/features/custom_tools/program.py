@@ -1,7 +1,8 @@
-"""The program of a call, which runs in the sandbox: it makes the function from its source, calls it, and answers in JSON.
+"""The program of a call in the sandbox: define the function, call it, answer.
 
-The request on standard input: {source, function, arguments}, and agent_state for a function that asks for it. The answer on
-descriptor 3: {"value": …}, or {"error": "…"} with what was raised and a traceback of the tool's own lines.
+The request comes on standard input: {source, function, arguments}, and agent_state for a function
+with that parameter. The answer goes to descriptor 3: {"value": …}, or {"error": "…"} with the
+exception and a traceback of the tool's own lines.
 """
 
 import __future__
@@ -20,9 +21,10 @@ import typing
 
 ANSWER = 3
 _LONGEST_ANSWER = 800_000  # characters
-_LONGEST_TRACE, _LONGEST_LINE = 6_000, 1_000  # characters
+_LONGEST_TRACE = 6_000  # characters
+_LONGEST_LINE = 1_000  # characters
 _FRAMES = 20
-# A sandbox without network has no routes; where it may make no sockets at all, making one is refused.
+# A sandbox without network has no routes; if sockets are forbidden, their creation is refused.
 _NO_NETWORK = (
     errno.ENETUNREACH,
     errno.EHOSTUNREACH,
@@ -39,35 +41,39 @@ class WrongArguments(Exception):
 
 def main() -> None:
     request = json.load(sys.stdin)
-    source, name = request["source"], request["function"]
+    source = request["source"]
+    name = request["function"]
     file = f"<{name}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     module = types.ModuleType("tool")
     sys.modules["tool"] = module
     client = ServerClient() if "LETTA_BASE_URL" in os.environ else None
-    # Clients send the function without the lines above it: types that it names are there, or unknown and never looked up.
+    # Clients send the function without the lines above it. So the names of `typing` are defined
+    # here, and other types of its signature are never looked up.
     module.__dict__.update({name: getattr(typing, name) for name in typing.__all__}, client=client)
     try:
         code = compile(
             source, file, "exec", __future__.annotations.compiler_flag, dont_inherit=True
         )
-        exec(code, module.__dict__)  # noqa: S102 - what the sandbox is for
+        exec(code, module.__dict__)  # noqa: S102 - the purpose of the sandbox
         function = module.__dict__[name]
         filled = {
             "agent_state": _with_fields(request.get("agent_state"), FieldsOfAgent),
             "client": client,
         }
         arguments = {**request["arguments"], **filled}
-        wanted = inspect.signature(function).parameters
+        parameters = inspect.signature(function).parameters
         arguments = {
-            name: value for name, value in arguments.items() if name not in filled or name in wanted
+            name: argument
+            for name, argument in arguments.items()
+            if name not in filled or name in parameters
         }
-        result = function(**_prepared(function, arguments))
-        if inspect.isawaitable(result):
-            import asyncio  # few tools wait, and it takes longer to import than most of them to run
+        returned = function(**_prepared(function, arguments))
+        if inspect.isawaitable(returned):
+            import asyncio  # slow to import, and few tools are coroutines
 
-            result = asyncio.run(_awaited(result))
-        answer = {"value": _plain(result)}
+            returned = asyncio.run(_awaited(returned))
+        answer = {"value": _plain(returned)}
     except WrongArguments as error:
         answer = {"error": str(error)}
     except SystemExit as error:
@@ -75,12 +81,12 @@ def main() -> None:
     except BaseException as error:
         answer = {"error": _trace(error), "is_network": _is_network_error(error)}
     sys.stdout.flush()
-    with os.fdopen(ANSWER, "wb") as out:
-        out.write(_written(answer))
+    with os.fdopen(ANSWER, "wb") as stream:
+        stream.write(_written(answer))
 
 
 class Fields(dict[str, typing.Any]):
-    """An object of JSON whose fields are read as attributes or by name."""
+    """A JSON object whose fields are read as attributes or by name."""
 
     def __getattr__(self, name: str) -> typing.Any:
         try:
@@ -94,7 +100,7 @@ class Fields(dict[str, typing.Any]):
 
 
 class FieldsOfAgent(Fields):
-    """The agent and what belongs to it, as they were when the call began."""
+    """The agent and its memory, as they were when the call began."""
 
     def get_block(self, label: str) -> typing.Any:
         for block in self.blocks:
@@ -112,8 +118,9 @@ class FieldsOfAgent(Fields):
 
     def _refuse(self, *_: typing.Any, **__: typing.Any) -> typing.NoReturn:
         raise TypeError(
-            "agent_state is a copy, so changing it changes nothing. Change memory with client.agents.blocks.update(label, "
-            "agent_id=agent_state.id, value=…), or return the text and let the agent store it."
+            "agent_state is a copy, so changing it changes nothing. Change memory with "
+            "client.agents.blocks.update(label, agent_id=agent_state.id, value=…), or return the "
+            "text and let the agent store it."
         )
 
     __setattr__ = __setitem__ = __delattr__ = __delitem__ = update = pop = clear = setdefault = (
@@ -122,97 +129,109 @@ class FieldsOfAgent(Fields):
     update_block_value = set_block = create_block = link_block = _refuse
 
 
-def _with_fields(value: typing.Any, kind: type[Fields]) -> typing.Any:
-    return json.loads(json.dumps(value), object_hook=kind)
+def _with_fields(argument: typing.Any, kind: type[Fields]) -> typing.Any:
+    return json.loads(json.dumps(argument), object_hook=kind)
 
 
 class ServerClient:
-    """A client of this server, made at its first use: most tools that could use it do not, and it takes long to import."""
+    """A client of this server, created at its first use.
+
+    It takes long to import, and most tools that could use it do not.
+    """
 
     def __getattr__(self, name: str) -> typing.Any:
-        if "_made" not in self.__dict__:
+        if "_client" not in self.__dict__:
             try:
                 from letta_client import Letta
             except ImportError:
                 raise ImportError(
                     "The package letta-client is not there: name it in pip_requirements."
                 ) from None
-            self._made = Letta(
+            self._client = Letta(
                 base_url=os.environ["LETTA_BASE_URL"], api_key=os.environ["LETTA_API_KEY"]
             )
-        return getattr(self._made, name)
+        return getattr(self._client, name)
 
 
-async def _awaited(result: typing.Any) -> typing.Any:
-    return await result
+async def _awaited(awaitable: typing.Any) -> typing.Any:
+    return await awaitable
 
 
 def _prepared(
     function: typing.Callable[..., typing.Any], arguments: dict[str, typing.Any]
 ) -> dict[str, typing.Any]:
-    """The arguments as the function's types want them: models, enumerations and numbers out of plain JSON."""
+    """Convert the arguments from plain JSON to the function's types.
+
+    Those are models, enumerations and numbers.
+    """
     hints = _hints(function)
     try:
         inspect.signature(function).bind(**arguments)
     except TypeError as error:
         raise WrongArguments(f"The arguments do not fit: {error}.") from None
-    made = {}
-    for name, value in arguments.items():
+    prepared = {}
+    for name, argument in arguments.items():
         try:
-            made[name] = (
-                _of_type(hints[name], value) if name in hints else _with_unknown_type(value)
-            )
+            if name in hints:
+                prepared[name] = _of_type(hints[name], argument)
+            else:
+                prepared[name] = _with_unknown_type(argument)
         except (TypeError, ValueError) as error:
             raise WrongArguments(f"The argument {name} is not right: {error}") from None
-    return made
+    return prepared
 
 
-def _with_unknown_type(value: typing.Any) -> typing.Any:
-    """The value with fields in place of the model that only its author has."""
-    return (
-        value if isinstance(value, (FieldsOfAgent, ServerClient)) else _with_fields(value, Fields)
-    )
+def _with_unknown_type(argument: typing.Any) -> typing.Any:
+    """Let a JSON object stand in for a model that only its author has."""
+    if isinstance(argument, (FieldsOfAgent, ServerClient)):
+        return argument
+    return _with_fields(argument, Fields)
 
 
 def _hints(function: typing.Callable[..., typing.Any]) -> dict[str, typing.Any]:
-    """The types of the parameters, as far as they are known here: tools name some that only their authors have."""
-    made: dict[str, typing.Any] = {}
+    """Return the types of the parameters that can be resolved here.
+
+    Some tools name types that only their authors have.
+    """
+    hints: dict[str, typing.Any] = {}
     for name, hint in getattr(function, "__annotations__", {}).items():
-        one = types.SimpleNamespace(__annotations__={name: hint})
+        holder = types.SimpleNamespace(__annotations__={name: hint})
         try:
-            made |= typing.get_type_hints(one, function.__globals__)
+            hints |= typing.get_type_hints(holder, function.__globals__)
         except Exception:  # noqa: S112 - such an argument stays as it came
             continue
-    return made
+    return hints
 
 
-def _of_type(hint: typing.Any, value: typing.Any) -> typing.Any:
+def _of_type(hint: typing.Any, argument: typing.Any) -> typing.Any:
     pydantic = sys.modules.get("pydantic")  # only a source that imports it has models
     if pydantic and _has_model(hint, pydantic.BaseModel):
-        return pydantic.TypeAdapter(hint).validate_python(value)
-    origin, parts = (
-        typing.get_origin(hint),
-        [part for part in typing.get_args(hint) if part is not type(None)],
-    )
-    if origin in (typing.Union, types.UnionType) and len(parts) == 1 and value is not None:
-        return _of_type(parts[0], value)
-    if origin is list and isinstance(value, list):
-        return [_of_type(parts[0], item) for item in value]
+        return pydantic.TypeAdapter(hint).validate_python(argument)
+    origin = typing.get_origin(hint)
+    parts = [part for part in typing.get_args(hint) if part is not type(None)]
+    if origin in (typing.Union, types.UnionType) and len(parts) == 1 and argument is not None:
+        return _of_type(parts[0], argument)
+    if origin is list and isinstance(argument, list):
+        return [_of_type(parts[0], element) for element in argument]
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return hint(value)
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
-        return hint(**value)
-    return _scalar(hint, value)
+        return hint(argument)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(argument, dict):
+        return hint(**argument)
+    return _scalar(hint, argument)
 
 
-def _scalar(hint: typing.Any, value: typing.Any) -> typing.Any:
-    if hint is bool and isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    if hint is int and isinstance(value, (str, float)) and float(value) == int(float(value)):
-        return int(float(value))
-    if hint is float and isinstance(value, (str, int)) and not isinstance(value, bool):
-        return float(value)
-    return value
+def _scalar(hint: typing.Any, argument: typing.Any) -> typing.Any:
+    if hint is bool and isinstance(argument, str) and argument.lower() in ("true", "false"):
+        return argument.lower() == "true"
+    if (
+        hint is int
+        and isinstance(argument, (str, float))
+        and float(argument) == int(float(argument))
+    ):
+        return int(float(argument))
+    if hint is float and isinstance(argument, (str, int)) and not isinstance(argument, bool):
+        return float(argument)
+    return argument
 
 
 def _has_model(hint: typing.Any, base: type) -> bool:
@@ -221,45 +240,50 @@ def _has_model(hint: typing.Any, base: type) -> bool:
     return any(_has_model(part, base) for part in typing.get_args(hint))
 
 
-def _plain(value: typing.Any) -> typing.Any:
-    """The value as JSON has it; what JSON has not, as text."""
+def _plain(returned: typing.Any) -> typing.Any:
+    """Return the value as plain JSON, parts without a JSON form as text."""
     try:
-        text = json.dumps(value, allow_nan=False, default=_as_json)
+        text = json.dumps(returned, allow_nan=False, default=_as_json)
     except (TypeError, ValueError, RecursionError):
-        text = json.dumps(str(value))
+        text = json.dumps(str(returned))
     if len(text) > _LONGEST_ANSWER:
-        whole = value if isinstance(value, str) else text
+        whole = returned if isinstance(returned, str) else text
         return f"{whole[:_LONGEST_ANSWER]}… [cut: the tool returned {len(whole)} characters]"
     return json.loads(text, parse_int=_whole_number)
 
 
 def _whole_number(text: str) -> int | str:
-    """The number, as text where it is larger than others can read."""
+    """Return the number, as text if it is too large for other JSON readers."""
     number = int(text)
     return number if -(2**63) <= number < 2**64 else text
 
 
-def _as_json(value: typing.Any) -> typing.Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    if isinstance(value, (set, frozenset, tuple)):
-        return list(value)
-    return str(value)
+def _as_json(returned: typing.Any) -> typing.Any:
+    if dataclasses.is_dataclass(returned) and not isinstance(returned, type):
+        return dataclasses.asdict(returned)
+    if hasattr(returned, "model_dump"):
+        return returned.model_dump(mode="json")
+    if isinstance(returned, (set, frozenset, tuple)):
+        return list(returned)
+    return str(returned)
 
 
 def _trace(error: BaseException) -> str:
-    """What was raised, then the traceback without lines of this program, its end where it is long."""
-    own = __file__ if "__file__" in globals() else "<program>"
+    """Return the exception and its traceback without lines of this program.
+
+    A long traceback keeps its end.
+    """
+    program_file = __file__ if "__file__" in globals() else "<program>"
     try:
         trace = traceback.TracebackException(type(error), error, error.__traceback__)
         part: traceback.TracebackException | None = trace
         while part:
-            part.stack[:] = [frame for frame in part.stack if frame.filename != own][-_FRAMES:]
+            part.stack[:] = [frame for frame in part.stack if frame.filename != program_file][
+                -_FRAMES:
+            ]
             part = part.__cause__ or part.__context__
-        said = "".join(trace.format_exception_only()).strip()
-        lines = f"{said}\n{''.join(trace.format())}".rstrip().splitlines()
+        message = "".join(trace.format_exception_only()).strip()
+        lines = f"{message}\n{''.join(trace.format())}".rstrip().splitlines()
         text = "\n".join(
             line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…" for line in lines
         )
@@ -269,11 +293,11 @@ def _trace(error: BaseException) -> str:
 
 
 def _is_network_error(error: BaseException) -> bool:
-    """Return whether a connection that could not be made is the error, or what caused it."""
+    """Return True if the error, or a cause of it, is a failed connection."""
     part: BaseException | None = error
-    seen: set[int] = set()
-    while part is not None and id(part) not in seen:
-        seen.add(id(part))
+    visited: set[int] = set()
+    while part is not None and id(part) not in visited:
+        visited.add(id(part))
         if _is_refused_connection(part):
             return True
         part = part.__cause__ or part.__context__
@@ -281,7 +305,7 @@ def _is_network_error(error: BaseException) -> bool:
 
 
 def _is_refused_connection(error: BaseException) -> bool:
-    socket = sys.modules.get("socket")  # who connects has imported it
+    socket = sys.modules.get("socket")  # imported by every program that connects
     if socket is not None and isinstance(error, socket.gaierror):
         return True
     if type(error).__name__ == "ProxyError" or "Tunnel connection failed" in str(error)[:1000]:

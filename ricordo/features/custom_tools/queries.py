@@ -1,4 +1,7 @@
-"""Variables of an organization: stored encrypted, given to the processes of its tools, and shown by name alone."""
+"""Encrypted variables of an organization for the processes of its tools.
+
+Their values are never shown, only their names.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +21,10 @@ MOST = 100
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable of an organization; `sealed` is its value, encrypted with the server's secret key."""
+    """A variable of an organization.
+
+    `sealed` is its value, encrypted with the server's secret key.
+    """
 
     id: str
     organization_id: str
@@ -50,8 +56,8 @@ _update = _ROWS.updates("name", "sealed", "description", "updated_by", "updated_
 get = _ROWS.get
 
 
-def page(tx: Transaction, scope: Scope, wanted: Page) -> list[Variable]:
-    return _ROWS.page(tx, scope, wanted)
+def page(tx: Transaction, scope: Scope, page_request: Page) -> list[Variable]:
+    return _ROWS.page(tx, scope, page_request)
 
 
 def of_organization(tx: Transaction, scope: Scope) -> Sequence[Variable]:
@@ -59,14 +65,20 @@ def of_organization(tx: Transaction, scope: Scope) -> Sequence[Variable]:
 
 
 def values_of(secret: Secret, variables: Sequence[Variable]) -> Mapping[str, str]:
-    """Return the values by name. Raises Unavailable where one was encrypted with another secret key."""
-    return {one.name: secret.decrypt(one.sealed) for one in variables}
+    """Return the values by name.
+
+    Raises Unavailable if one was encrypted with another secret key.
+    """
+    return {variable.name: secret.decrypt(variable.sealed) for variable in variables}
 
 
 def create(tx: Transaction, scope: Scope, variable: Variable) -> Variable:
-    """Store a new variable. Raises Conflict for a name that is taken, Invalid for too many."""
+    """Store a new variable.
+
+    Raises Conflict for a name that is taken, Invalid for too many variables.
+    """
     now = tx.clock.now()
-    made = replace(
+    created = replace(
         variable,
         id=new_id("sandbox-env"),
         organization_id=scope.organization_id,
@@ -75,11 +87,11 @@ def create(tx: Transaction, scope: Scope, variable: Variable) -> Variable:
         created_at=now,
         updated_at=now,
     )
-    _require_free(tx, made)
+    _require_free(tx, created)
     if len(of_organization(tx, scope)) >= MOST:
         raise Invalid(f"There are {MOST} variables, which are the most. Delete one first.")
-    _ROWS.insert(tx, made)
-    return made
+    _ROWS.insert(tx, created)
+    return created
 
 
 def change(tx: Transaction, scope: Scope, variable: Variable) -> Variable:

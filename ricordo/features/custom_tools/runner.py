@@ -1,4 +1,4 @@
-"""Runs calls of tools made from source code in the sandbox."""
+"""Run calls of tools made from source code in the sandbox."""
 
 import asyncio
 import json
@@ -29,12 +29,15 @@ from ricordo.tools.toolbox import ToolContext, ToolOutput
 
 NETWORK = "network"  # the tag by which a tool asks for the network
 _OUTPUT_KB = 2_048
-_SHOWN = 20_000  # characters of what a call wrote
+_SHOWN = 20_000  # characters of a call's standard output or error
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of a tool: source, function, arguments (`parameters` has their order for JavaScript), and variables."""
+    """One call of a tool: its source, function, arguments and variables.
+
+    `parameters` is the order of the arguments for JavaScript.
+    """
 
     source: str
     function: str
@@ -60,7 +63,7 @@ class CustomTools:
     async def run(
         self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]
     ) -> ToolOutput:
-        """Run one call; what it prints is told to the turn's readers."""
+        """Run one call; its standard output is streamed to the turn's readers."""
         caller = Caller(context.scope, context.state, context.memory.blocks())
         call = call_of(tool, arguments, caller)
         return await run_call(
@@ -68,14 +71,15 @@ class CustomTools:
         )
 
     async def close(self) -> None:
-        """Nothing of a call is left; the sandbox ends by itself."""
+        """Nothing is held between calls: each sandbox ends by itself."""
 
 
 def call_of(tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> ToolCall:
-    """Return a call of a stored tool; raises Unsupported for one without source."""
+    """Return a call of a stored tool. Raises Unsupported if it has no source."""
     if not tool.source_code:
         raise Unsupported(
-            f"{tool.name} has no source code, and no plugin offers it. Install its plugin, or detach it."
+            f"{tool.name} has no source code, and no plugin offers it. Install its plugin, or "
+            "detach it."
         )
     parameters = tuple(tool.json_schema.get("parameters", {}).get("properties", {}))
     return ToolCall(
@@ -91,7 +95,10 @@ def call_of(tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> ToolCal
 
 
 async def prepared(store: Store, settings: Settings, call: ToolCall) -> ToolCall:
-    """The call with the organization's variables and the interpreter for its packages. Raises Unavailable without it."""
+    """Add the organization's variables and the interpreter with its packages.
+
+    Raises Unavailable if the packages are not installed.
+    """
     if call.caller:
         scope = call.caller.scope
         if stored := await store.read(lambda tx: queries.of_organization(tx, scope)):
@@ -104,30 +111,36 @@ async def prepared(store: Store, settings: Settings, call: ToolCall) -> ToolCall
 
 
 async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> ToolOutput:
-    """Run a call in the sandbox. Raises Unavailable where code cannot be run here."""
-    options = CustomToolsSettings()
+    """Run a call in the sandbox. Raises Unavailable if code cannot run here."""
+    tool_settings = CustomToolsSettings()
     limits = SandboxLimits(
-        memory_mb=options.tool_memory_mb,
-        cpu_seconds=max(1, int(options.tool_seconds)),
-        seconds=options.tool_seconds,
+        memory_mb=tool_settings.tool_memory_mb,
+        cpu_seconds=max(1, int(tool_settings.tool_seconds)),
+        seconds=tool_settings.tool_seconds,
         output_kb=_OUTPUT_KB,
     )
 
-    own = secrets_of(settings, call.caller.state.agent) if call.caller and call.caller.state else {}
-    secrets = {**call.variables, **own}
+    caller = call.caller
+    secrets = dict(call.variables)
+    if caller and caller.state:
+        secrets |= secrets_of(settings, caller.state.agent)
 
-    def tell(stream: str, piece: bytes) -> None:
+    def report_output(stream: str, piece: bytes) -> None:
         if report and stream == "stdout" and (lines := piece.decode("utf-8", "replace").split()):
             report(without_secrets(" ".join(lines), secrets)[-500:])
 
     needs = needs_of(call.source, call.function) if call.source_type == "python" else frozenset()
-    caller, environment = call.caller, {**secrets, **call.environment}
+    environment = {**secrets, **call.environment}
     request: dict[str, Any] = {
         "source": call.source,
         "function": call.function,
         "arguments": dict(call.arguments),
     }
-    given: dict[str, Any] = {"limits": limits, "on_output": tell, "has_network": call.has_network}
+    sandbox_options: dict[str, Any] = {
+        "limits": limits,
+        "on_output": report_output,
+        "has_network": call.has_network,
+    }
     with ExitStack() as for_call:
         if caller and caller.state:
             environment = {"LETTA_AGENT_ID": caller.state.agent.id, **environment}
@@ -136,44 +149,48 @@ async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> To
         if caller and "client" in needs:
             address, key = for_call.enter_context(way_to_server(settings, caller, call.function))
             environment = {"LETTA_BASE_URL": address, "LETTA_API_KEY": key, **environment}
-            given |= {"may_call_server": address, "server_key": key}
-        text = program_beside(__file__)
+            sandbox_options |= {"may_call_server": address, "server_key": key}
+        program = program_beside(__file__)
         if call.source_type != "python":
             node = await asyncio.to_thread(
                 javascript_call, call.source, call.source_type, call.function
             )
-            text, request["arguments"] = (
-                node.program,
-                [call.arguments.get(name) for name in call.parameters],
-            )
-            given |= {"files": node.files, "readable": node.readable}
+            program = node.program
+            request["arguments"] = [call.arguments.get(name) for name in call.parameters]
+            sandbox_options |= {"files": node.files, "readable": node.readable}
         try:
-            sent = orjson.dumps(request)
+            stdin = orjson.dumps(request)
         except TypeError:
             raise Invalid(
                 "The arguments are nested too deeply. Call the tool with simpler ones."
             ) from None
         result = await sandbox_of(settings).run_python(
-            text, sent, call.python, environment=environment, **given
+            program, stdin, call.python, environment=environment, **sandbox_options
         )
     output = _output_of(result, call)
-    told = [without_secrets(part, secrets) for part in (output.value, output.stdout, output.stderr)]
-    return replace(output, value=told[0], stdout=tuple(told[1]), stderr=tuple(told[2]))
+    return replace(
+        output,
+        value=without_secrets(output.value, secrets),
+        stdout=tuple(without_secrets(output.stdout, secrets)),
+        stderr=tuple(without_secrets(output.stderr, secrets)),
+    )
 
 
 def _without_network() -> str:
-    """Say what a tool needs that tried to reach the network and may not."""
-    setting = (
-        ""
-        if SandboxSettings.current().sandbox_network
-        else ", and set RICORDO_SANDBOX_NETWORK=true on the server"
-    )
-    return f"This tool runs without network: tag it `{NETWORK}`{setting}."
+    """Return the hint for a tool that may not reach the network."""
+    hint = f"This tool runs without network: tag it `{NETWORK}`"
+    if SandboxSettings.current().sandbox_network:
+        return f"{hint}."
+    return f"{hint}, and set RICORDO_SANDBOX_NETWORK=true on the server."
 
 
 def _output_of(result: SandboxResult, call: ToolCall) -> ToolOutput:
-    """What the agent gets; the answer may be anything, since the tool's own code can write it."""
-    stdout, stderr = _lines(result.stdout), _lines(result.stderr)
+    """Return the output for the agent.
+
+    The answer may be anything, since the tool's own code can write it.
+    """
+    stdout = _lines(result.stdout)
+    stderr = _lines(result.stderr)
     if result.stopped_by:
         return ToolOutput(result.reason, stdout, stderr, is_error=True)
     try:
@@ -182,15 +199,15 @@ def _output_of(result: SandboxResult, call: ToolCall) -> ToolOutput:
         answer = None
     if isinstance(answer, dict) and isinstance(answer.get("error"), str):
         # The first words are a wire fact of the retired Letta V1 server.
-        told = f"Error executing function {call.function}: {answer['error']}"
+        error_text = f"Error executing function {call.function}: {answer['error']}"
         if answer.get("is_network") is True and not call.has_network:
-            told = f"{told}\n{_without_network()}"
-        return ToolOutput(told, stdout, (*stderr, answer["error"]), is_error=True)
+            error_text = f"{error_text}\n{_without_network()}"
+        return ToolOutput(error_text, stdout, (*stderr, answer["error"]), is_error=True)
     if isinstance(answer, dict) and "value" in answer:
         return ToolOutput(_writable(answer["value"]), stdout, stderr)
-    said = f" It wrote: {stderr[0][-1000:]}" if stderr else ""
+    written = f" It wrote: {stderr[0][-1000:]}" if stderr else ""
     return ToolOutput(
-        f"The tool ended without a result (exit code {result.exit_code}).{said}",
+        f"The tool ended without a result (exit code {result.exit_code}).{written}",
         stdout,
         stderr,
         is_error=True,
@@ -198,7 +215,7 @@ def _output_of(result: SandboxResult, call: ToolCall) -> ToolOutput:
 
 
 def _writable(value: Any) -> Any:
-    """The value, as text where it is nested more deeply than answers can be."""
+    """Return the value, as text if it is nested too deeply for a response."""
     try:
         orjson.dumps([[[[[[[[value]]]]]]]])
     except TypeError:
@@ -210,4 +227,6 @@ def _writable(value: Any) -> Any:
 
 def _lines(written: bytes) -> tuple[str, ...]:
     text = written.decode("utf-8", "replace").rstrip()
-    return (text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…",) if text else ()
+    if len(text) > _SHOWN:
+        return (f"{text[:_SHOWN]}…",)
+    return (text,) if text else ()

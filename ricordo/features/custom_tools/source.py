@@ -1,6 +1,7 @@
-"""The schema of a tool, from the source of its function: types from its signature, words from its docstring.
+"""The schema of a tool, read from the source of its function.
 
-The source is parsed here and never run. What these types do not say can be said with `args_json_schema`.
+Types come from the signature, descriptions from the docstring. The source is parsed here and never
+run. `args_json_schema` describes types that a signature cannot.
 """
 
 import ast
@@ -13,7 +14,7 @@ from ricordo.domain.model import ToolSchema
 from ricordo.errors import Invalid
 from ricordo.tools.docstrings import Docstring, read_docstring
 
-# Parameters that the server fills in, which no model sees.
+# Parameters that the server fills in; models do not see them.
 FILLED_IN = ("agent_state", "client")
 _SCALARS = {
     **{
@@ -49,31 +50,40 @@ _LISTS = (
 _OBJECTS = ("dict", "Dict", "Mapping", "MutableMapping", "DefaultDict")
 _DEEPEST = 20
 _CACHED = 256  # sources
-_HINT = "Use str, int, float, bool, list[…], dict[str, …], Optional[…], Literal[…], a class of the source, or args_json_schema"
+_HINT = (
+    "Use str, int, float, bool, list[…], dict[str, …], Optional[…], Literal[…], a class of the "
+    "source, or args_json_schema"
+)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def read_source(source: str, name: str | None = None, description: str | None = None) -> ToolSchema:
-    """The tool as models see it: the function of this `name`, else the last public one. Raises Invalid with what is missing."""
+    """Return the schema of the function `name`, else of the last public one.
+
+    Raises Invalid with the missing part.
+    """
     tree = _parsed(source)
     function = function_of(tree, name)
     docstring = _docstring_of(function)
-    told = description or docstring.description
-    if not told:
+    description = description or docstring.description
+    if not description:
         raise Invalid(
-            f"Say what {function.name} is for: the first lines of its docstring tell it the agent."
+            f"Say what {function.name} is for: the agent reads the first lines of its docstring."
         )
     types = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    return ToolSchema(function.name, told, _parameters(function, docstring.arguments, types))
+    return ToolSchema(function.name, description, _parameters(function, docstring.arguments, types))
 
 
 def function_name(source: str, name: str | None = None) -> str:
-    """Return the name of the function that the tool is; raises Invalid where there is none."""
+    """Return the name of the tool's function. Raises Invalid if there is none."""
     return function_of(_parsed(source), name).name
 
 
 def name_and_description(source: str) -> tuple[str, str]:
-    """Return the function's name and what its docstring says before its sections, whatever its types are."""
+    """Return the function's name and its docstring without the sections.
+
+    The types of its parameters do not matter.
+    """
     function = function_of(_parsed(source), None)
     return function.name, _docstring_of(function).description
 
@@ -96,7 +106,10 @@ def function_of(tree: ast.Module, name: str | None) -> Function:
 
 @lru_cache(_CACHED)
 def needs_of(source: str, name: str) -> frozenset[str]:
-    """What a call gets beside its arguments: "agent_state", and a "client" where the source names or makes one of its own."""
+    """Return the extra parameters of a call: "agent_state" and "client".
+
+    "client" is also needed if the source uses a client, imports its package or names its variables.
+    """
     try:
         tree = _parsed(source)
         arguments = function_of(tree, name).args
@@ -105,20 +118,21 @@ def needs_of(source: str, name: str) -> frozenset[str]:
     needs = {
         argument.arg for argument in ast.walk(arguments) if isinstance(argument, ast.arg)
     } & set(FILLED_IN)
-    used, made = set(), set()
+    loaded_names = set()
+    assigned_names = set()
     for node in ast.walk(tree):
         match node:
-            case ast.Name(id=named, ctx=ast.Load()):
-                used.add(named)
-            case ast.Name(id=named) | ast.arg(arg=named) | ast.alias(asname=str(named)):
-                made.add(named)
-            case ast.alias(name=named) | ast.ImportFrom(module=str(named)):
-                made.add(named.partition(".")[0])
+            case ast.Name(id=name_, ctx=ast.Load()):
+                loaded_names.add(name_)
+            case ast.Name(id=name_) | ast.arg(arg=name_) | ast.alias(asname=str(name_)):
+                assigned_names.add(name_)
+            case ast.alias(name=name_) | ast.ImportFrom(module=str(name_)):
+                assigned_names.add(name_.partition(".")[0])
             case ast.Constant(value=("LETTA_API_KEY" | "LETTA_BASE_URL")):
                 needs.add("client")
-    return frozenset(
-        needs | ({"client"} if "client" in used - made or "letta_client" in made else set())
-    )
+    if "client" in loaded_names - assigned_names or "letta_client" in assigned_names:
+        needs.add("client")
+    return frozenset(needs)
 
 
 def _parsed(source: str) -> ast.Module:
@@ -133,15 +147,16 @@ def _parsed(source: str) -> ast.Module:
 
 
 def _parameters(
-    function: Function, words: Mapping[str, str], types: Mapping[str, ast.ClassDef]
+    function: Function, descriptions: Mapping[str, str], types: Mapping[str, ast.ClassDef]
 ) -> dict[str, Any]:
     arguments = function.args
     if arguments.vararg or arguments.kwarg or arguments.posonlyargs:
         raise Invalid(
-            f"{function.name} has parameters without a name (*, ** or /). Name each one, so that a model can."
+            f"{function.name} has parameters without a name (*, ** or /). Name each one, so that "
+            "a model can."
         )
-    places = len(arguments.args) - len(arguments.defaults)
-    defaults = [*[None] * places, *arguments.defaults, *arguments.kw_defaults]
+    required_count = len(arguments.args) - len(arguments.defaults)
+    defaults = [*[None] * required_count, *arguments.defaults, *arguments.kw_defaults]
     properties: dict[str, Any] = {}
     required = []
     for parameter, default in zip([*arguments.args, *arguments.kwonlyargs], defaults, strict=True):
@@ -149,7 +164,8 @@ def _parameters(
             continue
         if parameter.annotation is None:
             raise Invalid(
-                f"The parameter {parameter.arg} of {function.name} has no type. Write one, such as {parameter.arg}: str."
+                f"The parameter {parameter.arg} of {function.name} has no type. Write one, such as "
+                f"{parameter.arg}: str."
             )
         try:
             schema = _schema(parameter.annotation, types, ())
@@ -157,8 +173,8 @@ def _parameters(
             raise Invalid(
                 f"The parameter {parameter.arg} of {function.name}: {error} {_HINT}."
             ) from None
-        if parameter.arg in words:
-            schema = {**schema, "description": words[parameter.arg]}
+        if parameter.arg in descriptions:
+            schema = {**schema, "description": descriptions[parameter.arg]}
         properties[parameter.arg] = _with_default(schema, default)
         if default is None:
             required.append(parameter.arg)
@@ -174,7 +190,10 @@ def _with_default(schema: dict[str, Any], default: ast.expr | None) -> dict[str,
 def _schema(
     node: ast.expr, types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]
 ) -> dict[str, Any]:
-    """The JSON schema of a type as it is written; `inside` names the classes and generics around it."""
+    """Return the JSON schema of a written type.
+
+    `inside` names the classes and generics around it.
+    """
     if len(inside) > _DEEPEST:
         raise Invalid("Its type is nested too deeply.")
     if isinstance(node, ast.Constant):
@@ -188,12 +207,16 @@ def _schema(
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         return _union([_schema(side, types, (*inside, "|")) for side in (node.left, node.right)])
     if isinstance(node, ast.Name | ast.Attribute):
-        return _named(node.id if isinstance(node, ast.Name) else node.attr, types, inside)
+        return _named(_last_name(node), types, inside)
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name | ast.Attribute):
-        outer = node.value.id if isinstance(node.value, ast.Name) else node.value.attr
+        outer = _last_name(node.value)
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         return _generic(outer, parts, types, (*inside, outer))
     raise Invalid(f"The type {ast.unparse(node)[:100]} has no JSON schema.")
+
+
+def _last_name(node: ast.Name | ast.Attribute) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr
 
 
 def _named(name: str, types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]) -> dict[str, Any]:
@@ -214,20 +237,11 @@ def _generic(
     outer: str, parts: list[ast.expr], types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]
 ) -> dict[str, Any]:
     if outer == "Literal":
-        values = [part.value for part in parts if isinstance(part, ast.Constant)]
-        kinds = {type(value) for value in values}
-        kind = (
-            {str: "string", bool: "boolean", int: "integer"}.get(*kinds)
-            if len(kinds) == 1
-            else None
-        )
-        return {**({"type": kind} if kind else {}), "enum": values}
+        return _literal([part.value for part in parts if isinstance(part, ast.Constant)])
     if outer == "Annotated":
-        described = next((text for part in parts[1:] if (text := _description(part))), None)
-        return {
-            **_schema(parts[0], types, inside),
-            **({"description": described} if described else {}),
-        }
+        description = next((text for part in parts[1:] if (text := _description(part))), None)
+        schema = _schema(parts[0], types, inside)
+        return {**schema, "description": description} if description else schema
     inner = [_schema(part, types, inside) for part in parts if not _is_ellipsis(part)]
     if outer == "Optional":
         return _union([*inner, {"type": "null"}])
@@ -236,33 +250,44 @@ def _generic(
     if outer in _LISTS:
         return {"type": "array", "items": inner[0] if len(inner) == 1 else _union(inner)}
     if outer in _OBJECTS:
-        return {
-            "type": "object",
-            **({"additionalProperties": inner[1]} if len(inner) > 1 and inner[1] else {}),
-        }
+        if len(inner) > 1 and inner[1]:
+            return {"type": "object", "additionalProperties": inner[1]}
+        return {"type": "object"}
     raise Invalid(f"The type {outer}[…] is not known.")
 
 
-def _union(options: list[dict[str, Any]]) -> dict[str, Any]:
-    """Without null, which only confuses small models: what may be left out is not required."""
-    left = [option for option in options if option != {"type": "null"}]
-    return left[0] if len(left) == 1 else {"anyOf": left}
+def _literal(constants: list[Any]) -> dict[str, Any]:
+    constant_types = {type(constant) for constant in constants}
+    if len(constant_types) == 1:
+        json_type = {str: "string", bool: "boolean", int: "integer"}.get(*constant_types)
+        if json_type:
+            return {"type": json_type, "enum": constants}
+    return {"enum": constants}
+
+
+def _union(schemas: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the schema of any of these, without null.
+
+    Null confuses small models, and an optional parameter is already not required.
+    """
+    not_null = [schema for schema in schemas if schema != {"type": "null"}]
+    return not_null[0] if len(not_null) == 1 else {"anyOf": not_null}
 
 
 def _of_class(
     node: ast.ClassDef, types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]
 ) -> dict[str, Any]:
-    """An object of the fields of a model, dataclass or TypedDict; an enumeration's values."""
+    """Return the schema of a model, dataclass or TypedDict, or an enumeration."""
     bases = {
         base.id if isinstance(base, ast.Name) else getattr(base, "attr", "") for base in node.bases
     }
     if bases & {"Enum", "StrEnum", "IntEnum"}:
-        values = [
+        members = [
             line.value.value
             for line in node.body
             if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant)
         ]
-        return {"enum": values}
+        return {"enum": members}
     properties: dict[str, Any] = {}
     required = []
     for base in node.bases:
@@ -278,20 +303,18 @@ def _of_class(
         ):
             continue
         schema = _schema(line.annotation, types, inside)
-        if line.value is not None and (described := _description(line.value)):
-            schema = {**schema, "description": described}
+        if line.value is not None and (description := _description(line.value)):
+            schema = {**schema, "description": description}
         properties[line.target.id] = _with_default(schema, line.value)
         if line.value is None or _is_required(line.value):
             required.append(line.target.id)
-    described = ast.get_docstring(node)
-    return {
-        **{"type": "object", "properties": properties, "required": required},
-        **({"description": described} if described else {}),
-    }
+    description = ast.get_docstring(node)
+    schema = {"type": "object", "properties": properties, "required": required}
+    return {**schema, "description": description} if description else schema
 
 
 def _description(node: ast.expr) -> str | None:
-    """The words of `Field(description="…")`, or of a text."""
+    """Return the text of `Field(description="…")`, or of a string."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.Call):
@@ -301,13 +324,13 @@ def _description(node: ast.expr) -> str | None:
     return None
 
 
-def _is_required(value: ast.expr) -> bool:
-    """Whether a field's value is a `Field` without a default."""
-    if not isinstance(value, ast.Call):
-        return _is_ellipsis(value)
-    if any(keyword.arg in ("default", "default_factory") for keyword in value.keywords):
+def _is_required(default: ast.expr) -> bool:
+    """Return True if a field's default is a `Field` without one, or an ellipsis."""
+    if not isinstance(default, ast.Call):
+        return _is_ellipsis(default)
+    if any(keyword.arg in ("default", "default_factory") for keyword in default.keywords):
         return False
-    return not value.args or _is_ellipsis(value.args[0])
+    return not default.args or _is_ellipsis(default.args[0])
 
 
 def _is_ellipsis(node: ast.expr) -> bool:

@@ -1,4 +1,4 @@
-"""What a call has around it: who calls, the agent as it was then, and this server's address with a key for as long as it lasts."""
+"""The surroundings of a call: its caller, its agent, and access to this server."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,8 +13,9 @@ from ricordo.domain.block import Block
 from ricordo.domain.scope import Scope
 from ricordo.settings import Settings
 
-_EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}  # noqa: S104 - how the server itself is reached then
-_OF_AGENT = (
+# The address that reaches a server which listens on all addresses.
+_LOCAL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}  # noqa: S104
+_AGENT_FIELDS = (
     "id",
     "name",
     "description",
@@ -30,7 +31,7 @@ _OF_AGENT = (
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """For whom a tool runs: the scope, and the agent that calls it, if one does, with its memory."""
+    """The scope a tool runs in, and the calling agent with its memory, if any."""
 
     scope: Scope
     state: AgentState | None = None
@@ -38,11 +39,14 @@ class Caller:
 
     @property
     def agent(self) -> Json | None:
-        """The agent as its tools see it, by the names that clients know; without keys, secrets and sources."""
+        """The agent in the form its tools see, without keys, secrets and sources.
+
+        Fields have the names that clients know. None without an agent.
+        """
         if self.state is None:
             return None
         blocks = [BlockResponse.of(block) for block in self.blocks or self.state.blocks]
-        fields: dict[str, Any] = {name: getattr(self.state.agent, name) for name in _OF_AGENT}
+        fields: dict[str, Any] = {name: getattr(self.state.agent, name) for name in _AGENT_FIELDS}
         tools = [
             {"id": tool.id, "name": tool.name, "description": tool.description}
             for tool in self.state.tools
@@ -57,6 +61,9 @@ class Caller:
 
 @contextmanager
 def way_to_server(settings: Settings, caller: Caller, tool: str) -> Iterator[tuple[str, str]]:
-    """Yield this server's address as this machine reaches it, and a key that has the caller's scope until the block ends."""
+    """Yield this server's local address and a temporary key.
+
+    The key has the caller's scope until the block ends.
+    """
     with key_for_call(settings, caller.scope, tool) as key:
-        yield f"http://{_EVERY_ADDRESS.get(settings.host, settings.host)}:{settings.port}", key
+        yield f"http://{_LOCAL_ADDRESSES.get(settings.host, settings.host)}:{settings.port}", key

@@ -1,4 +1,4 @@
-"""The pages of tools: which there are, a tool's source, schema and settings, and a form to try it."""
+"""The pages of tools: a list, an editor of one tool, and a form to try it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,19 +16,21 @@ from ricordo.features.web.inside import Api, RefusedByApi
 from ricordo.features.web.shell import Pages, address_of, done, form_of, render
 
 router = Pages("/ui/tools", scope="tools")
-_LIST, _TOOL = "custom_tools/tools.html", "custom_tools/tool.html"
-_EACH, _INVALID = 50, 422
+_LIST = "custom_tools/tools.html"
+_TOOL = "custom_tools/tool.html"
+_PAGE_SIZE = 50
+_INVALID = 422  # HTTP status
 _LONGEST_TYPE = 80  # characters
 _NEW: Mapping[str, Any] = {
-    **{
-        "id": "",
-        "name": "",
-        "description": "",
-        "tool_type": "custom",
-        "source_code": "",
-        "source_type": "python",
-    },
-    **{"tags": [], "return_char_limit": DEFAULT_RETURN_LIMIT, "default_requires_approval": False},
+    "id": "",
+    "name": "",
+    "description": "",
+    "tool_type": "custom",
+    "source_code": "",
+    "source_type": "python",
+    "tags": [],
+    "return_char_limit": DEFAULT_RETURN_LIMIT,
+    "default_requires_approval": False,
     "enable_parallel_execution": False,
 }
 _SAMPLES: Mapping[str, Any] = {
@@ -53,33 +55,44 @@ _EXAMPLE = '''def price_of(fruit: str, kilos: float = 1.0) -> str:
 
 @router.get("")
 async def list_tools(request: Request) -> Response:
-    """The tools of the organization, by a piece of their name, the newest first."""
+    """Show the organization's tools, the newest first, filtered by name."""
     query = request.query_params
-    words, after = query.get("q", ""), query.get("after")
-    found = await Api(request).get("/v1/tools/", search=words or None, after=after, limit=_EACH + 1)
-    older = (
-        address_of("/ui/tools", q=words, after=found[_EACH - 1]["id"]) if len(found) > _EACH else ""
+    search_text = query.get("q", "")
+    tools = await Api(request).get(
+        "/v1/tools/",
+        search=search_text or None,
+        after=query.get("after"),
+        limit=_PAGE_SIZE + 1,
     )
+    older = ""
+    if len(tools) > _PAGE_SIZE:
+        older = address_of("/ui/tools", q=search_text, after=tools[_PAGE_SIZE - 1]["id"])
     is_builder = request.scope[REQUEST_SCOPE].may("tools:write")
     variables = await Api(request).get(await _variables(request)) if is_builder else []
     return await render(
-        request, _LIST, tools=found[:_EACH], words=words, older=older, variables=variables
+        request,
+        _LIST,
+        tools=tools[:_PAGE_SIZE],
+        search_text=search_text,
+        older=older,
+        variables=variables,
     )
 
 
 @router.post("/variables")
 async def change_variables(request: Request) -> Response:
     """Store a variable of all tools, or delete one."""
-    form, api = await form_of(request), Api(request)
+    form = await form_of(request)
+    api = Api(request)
     if id := form.get("delete"):
         await api.ask("DELETE", f"/v1/sandbox-config/environment-variable/{id}")
         return done(request, "/ui/tools", "The variable was deleted.")
-    made = await api.ask(
+    variable = await api.ask(
         "POST",
         await _variables(request),
         {"key": form.get("name", ""), "value": form.get("value", "")},
     )
-    return done(request, "/ui/tools", f"{made['key']} was stored.")
+    return done(request, "/ui/tools", f"{variable['key']} was stored.")
 
 
 async def _variables(request: Request) -> str:
@@ -95,15 +108,15 @@ async def show_new(request: Request) -> Response:
 
 @router.post("")
 async def make_tool(request: Request) -> Response:
-    sent = _settings(await form_of(request), {})
+    settings = _settings(await form_of(request), {})
     try:
-        made = await Api(request).ask("POST", "/v1/tools/", sent)
+        tool = await Api(request).ask("POST", "/v1/tools/", settings)
     except RefusedByApi as error:
-        return await _show(request, sent, problem=str(error), status=error.status)
+        return await _show(request, settings, problem=str(error), status=error.status)
     return done(
         request,
-        f"/ui/tools/{made['id']}",
-        f"{made['name']} was made. Attach it to an agent in the agent's settings.",
+        f"/ui/tools/{tool['id']}",
+        f"{tool['name']} was made. Attach it to an agent in the agent's settings.",
     )
 
 
@@ -115,27 +128,29 @@ async def show_tool(request: Request, tool_id: str) -> Response:
 @router.post("/{tool_id}")
 async def change_tool(request: Request, tool_id: str) -> Response:
     tool = await Api(request).get(f"/v1/tools/{tool_id}")
-    sent = _settings(await form_of(request), tool)
+    changes = _settings(await form_of(request), tool)
     try:
-        await Api(request).ask("PATCH", f"/v1/tools/{tool_id}", sent)
+        await Api(request).ask("PATCH", f"/v1/tools/{tool_id}", changes)
     except RefusedByApi as error:
-        return await _show(request, {**tool, **sent}, problem=str(error), status=error.status)
+        return await _show(request, {**tool, **changes}, problem=str(error), status=error.status)
     return done(request, f"/ui/tools/{tool_id}", "Saved.")
 
 
 @router.post("/{tool_id}/try")
 async def try_tool(request: Request, tool_id: str) -> Response:
     """Run the tool once with these arguments, without an agent."""
-    api, form = Api(request), await form_of(request)
-    tool, given = await api.get(f"/v1/tools/{tool_id}"), form.get("arguments", "")
+    api = Api(request)
+    form = await form_of(request)
+    tool = await api.get(f"/v1/tools/{tool_id}")
+    arguments = form.get("arguments", "")
     fields = ("name", "source_code", "source_type", "json_schema", "tags", "pip_requirements")
     body = {name: tool[name] for name in fields}
     try:
-        result = await api.ask("POST", "/v1/tools/run", {**body, "args": _arguments(given)})
+        run = await api.ask("POST", "/v1/tools/run", {**body, "args": _arguments(arguments)})
     except (Invalid, RefusedByApi) as error:
         status = error.status if isinstance(error, RefusedByApi) else _INVALID
-        return await _show(request, tool, arguments=given, problem=str(error), status=status)
-    return await _show(request, tool, arguments=given, result=result)
+        return await _show(request, tool, arguments=arguments, problem=str(error), status=status)
+    return await _show(request, tool, arguments=arguments, result=run)
 
 
 @router.post("/{tool_id}/delete")
@@ -155,23 +170,27 @@ async def _show(
 ) -> Response:
     schema = (tool.get("json_schema") or {}).get("parameters", {})
     properties = {
-        name: one for name, one in schema.get("properties", {}).items() if isinstance(one, dict)
+        name: field
+        for name, field in schema.get("properties", {}).items()
+        if isinstance(field, dict)
     }
     sample = {
-        name: one.get("default", _SAMPLES.get(str(one.get("type"))))
-        for name, one in properties.items()
+        name: field.get("default", _SAMPLES.get(str(field.get("type"))))
+        for name, field in properties.items()
     }
     required = schema.get("required") or ()
     parameters = [
         {
             "name": name,
-            "type": _type(one),
+            "type": _type(field),
             "required": name in required,
-            "description": str(one.get("description", "")),
+            "description": str(field.get("description", "")),
         }
-        for name, one in properties.items()
+        for name, field in properties.items()
     ]
-    value = result["func_return"] if result else ""
+    returned = result["func_return"] if result else ""
+    if not isinstance(returned, str):
+        returned = orjson.dumps(returned, option=orjson.OPT_INDENT_2).decode()
     return await render(
         request,
         _TOOL,
@@ -181,9 +200,7 @@ async def _show(
         packages=", ".join(texts_of(tool.get("pip_requirements"))),
         arguments=arguments or orjson.dumps(sample, option=orjson.OPT_INDENT_2).decode(),
         result=result,
-        returned=value
-        if isinstance(value, str)
-        else orjson.dumps(value, option=orjson.OPT_INDENT_2).decode(),
+        returned=returned,
         problem=problem,
     )
 
@@ -200,27 +217,28 @@ def _arguments(text: str) -> Json:
 
 def _type(schema: Json) -> str:
     choices = schema.get("enum")
-    words = (
-        ", ".join(map(str, choices))
-        if isinstance(choices, list)
-        else str(schema.get("type", "any"))
-    )
-    return words if len(words) <= _LONGEST_TYPE else f"{words[:_LONGEST_TYPE]}…"
+    if isinstance(choices, list):
+        text = ", ".join(map(str, choices))
+    else:
+        text = str(schema.get("type", "any"))
+    return text if len(text) <= _LONGEST_TYPE else f"{text[:_LONGEST_TYPE]}…"
 
 
 def _settings(form: Mapping[str, str], tool: Json) -> Json:
-    """What the form says of a tool; of one of the server's own only what can be changed."""
-    sent: Json = {
+    """Return the tool's settings from the form.
+
+    Only the settings that can be changed are returned for one of the server's own tools.
+    """
+    limit = form.get("limit", "")
+    settings: Json = {
         "default_requires_approval": "approval" in form,
-        "return_char_limit": int(form["limit"])
-        if form.get("limit", "").isdecimal()
-        else DEFAULT_RETURN_LIMIT,
+        "return_char_limit": int(limit) if limit.isdecimal() else DEFAULT_RETURN_LIMIT,
     }
     if not tool or tool["source_code"]:
-        sent["enable_parallel_execution"] = "parallel" in form
-        sent["tags"] = [tag.strip() for tag in form.get("tags", "").split(",") if tag.strip()]
-    if (source := form.get("source_code")) and source.strip() != (
-        tool.get("source_code") or ""
-    ).strip():
-        sent["source_code"] = source
-    return sent
+        settings["enable_parallel_execution"] = "parallel" in form
+        settings["tags"] = [tag.strip() for tag in form.get("tags", "").split(",") if tag.strip()]
+    source = form.get("source_code")
+    old_source = tool.get("source_code") or ""
+    if source and source.strip() != old_source.strip():
+        settings["source_code"] = source
+    return settings

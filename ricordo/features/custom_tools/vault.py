@@ -1,4 +1,4 @@
-"""The secrets of an agent, for the processes of its tools, and their removal from what those say."""
+"""An agent's secrets: passed to its tools, and removed from their output."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,32 +7,36 @@ from ricordo.domain.agent import Agent
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 
-_SHORTEST = (
-    6  # characters of a value that is removed from what a tool says; shorter ones are in many words
-)
+# Characters. A shorter secret is not removed from output, since it is part of many words.
+_SHORTEST = 6
 
 
 def secrets_of(settings: Settings, agent: Agent) -> dict[str, str]:
-    """Return the agent's secrets by name. Raises Unavailable where they were encrypted with another secret key."""
+    """Return the agent's secrets by name.
+
+    Raises Unavailable if they were encrypted with another secret key.
+    """
     sealed: Mapping[str, str] = agent.settings.get("secrets", {})
     if not sealed:
         return {}
     secret = Secret(settings.data_dir)
-    return {name: secret.decrypt(value) for name, value in sealed.items()}
+    return {name: secret.decrypt(encrypted) for name, encrypted in sealed.items()}
 
 
 def without_secrets(value: Any, secrets: Mapping[str, str]) -> Any:
-    """The value with the names of secrets in place of the secrets, in all its texts."""
-    longest_first = sorted(secrets.items(), key=lambda each: -len(each[1]))
-    known = [(name, value) for name, value in longest_first if len(value) >= _SHORTEST]
-    return _without(value, known) if known else value
+    """Replace each secret by its name in all texts of the value."""
+    longest_first = sorted(secrets.items(), key=lambda secret: -len(secret[1]))
+    hidden = [(name, secret) for name, secret in longest_first if len(secret) >= _SHORTEST]
+    return _redact(value, hidden) if hidden else value
 
 
-def _without(value: Any, known: list[tuple[str, str]]) -> Any:
+def _redact(value: Any, hidden: list[tuple[str, str]]) -> Any:
     if isinstance(value, str):
-        for name, secret in known:
+        for name, secret in hidden:
             value = value.replace(secret, f"[secret {name}]")
         return value
     if isinstance(value, dict):
-        return {_without(name, known): _without(each, known) for name, each in value.items()}
-    return [_without(each, known) for each in value] if isinstance(value, list | tuple) else value
+        return {_redact(name, hidden): _redact(field, hidden) for name, field in value.items()}
+    if isinstance(value, list | tuple):
+        return [_redact(element, hidden) for element in value]
+    return value

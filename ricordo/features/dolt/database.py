@@ -230,7 +230,8 @@ class Database:
                 authors = frozenset(each.author for each in writers or [one])
                 message = _TRAILER.sub("", one.message).strip()
                 found.append(RemoteCommit(commit, message, before, after, merged, authors, one.at))
-            base, before = commit, after
+            base = commit
+            before = after
         return found
 
     def commit(self, expected: str, edit: DoltEdit, merged: DoltCommit | None = None) -> str:
@@ -317,7 +318,8 @@ class Database:
 
     def _write(self, edit: DoltEdit, before: Rows, *, is_merge: bool = False) -> bool:
         """Write the rows of the edit, made on those before it; a merge may have put other texts in their place by now."""
-        wanted, now = edit.onto(before), self.rows(None) if is_merge else before
+        wanted = edit.onto(before)
+        now = self.rows(None) if is_merge else before
         changed = {
             label: row
             for label in edit.changes

@@ -119,7 +119,8 @@ def read_address(
         raise Invalid(f"This is no address of a Dolt database. {_HOW}")
     else:
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        user, database = unquote(parts.username or "root"), unquote(parts.path.strip("/"))
+        user = unquote(parts.username or "root")
+        database = unquote(parts.path.strip("/"))
         plain = f"mysql://{quote(user, safe='')}@{host}:{port or _PORT}/{quote(database, safe='')}"
         password = password if parts.password is None else unquote(parts.password)
         found = DoltAddress(

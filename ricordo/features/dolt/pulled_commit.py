@@ -91,8 +91,10 @@ class _PulledCommit:
                 proposal = proposals.get(self.tx, self.owned.scope, id)
             except NotFound:
                 continue
-            label, target = proposal.label, proposal.new_label or proposal.label
-            before, after = self.step.before.get(label), self.step.after.get(target)
+            label = proposal.label
+            target = proposal.new_label or proposal.label
+            before = self.step.before.get(label)
+            after = self.step.after.get(target)
             is_open = proposal.chain_id == self.owned.chain.id and proposal.waits
             if not is_open or (before == after and label == target):
                 continue
@@ -106,7 +108,8 @@ class _PulledCommit:
 
     def rename(self) -> None:
         """Rename the block where one row went and another came with the same text; it keeps its history."""
-        before, after = self.step.before, self.step.after
+        before = self.step.before
+        after = self.step.after
         old = [label for label in before if label not in after and label not in self.done]
         new = [label for label in after if label not in before and label not in self.done]
         if len(old) != 1 or len(new) != 1 or before[old[0]].body != after[new[0]].body:

@@ -156,7 +156,8 @@ class _DoltSync:
 
         What was there before is pulled as a history into an empty memory alone, and into another as one change.
         """
-        base, chain_id = self.remote.seen, self.remote.chain_id
+        base = self.remote.seen
+        chain_id = self.remote.chain_id
         has_versions = await self._store.read(lambda tx: bool(history.page(tx, chain_id, limit=1)))
         steps = await asyncio.to_thread(
             partial(self._database.commits_since, base, head, as_one=base is None and has_versions)
@@ -246,21 +247,24 @@ class _DoltSync:
         if proposal.base is not None and (row.body if row else None) != proposal.base_value:
             start = self._database.commit_of(proposal.base.hex(), proposal.chain_id)
             if start is not None:
-                head, row = start, self._database.rows(start).get(proposal.label)
+                head = start
+                row = self._database.rows(start).get(proposal.label)
         changes: dict[str, DoltRow | None] = {proposal.label: None}
         if proposal.value is not None:
             title, schema_ref = (row.title, row.schema_ref) if row else (None, None)
             changes[proposal.new_label or proposal.label] = DoltRow(
                 title, proposal.value, schema_ref
             )
-        date, message = date_of(proposal.created_at), proposal_message(proposal)
+        date = date_of(proposal.created_at)
+        message = proposal_message(proposal)
         self._database.open_branch(
             name, head, DoltEdit(changes, signature(proposal.author), date, message)
         )
 
     def _portion(self, tx: Transaction) -> list[tuple[DoltEdit, BlockVersion]]:
         """The next versions as edits, each with the last version in it; versions of one git commit are one edit."""
-        chain_id, after = self.remote.chain_id, self.remote.followed
+        chain_id = self.remote.chain_id
+        after = self.remote.followed
         newest_first = history.page(tx, chain_id, limit=_PORTION, before=after + _PORTION + 1)
         found = [version for version in reversed(newest_first) if version.number > after]
         # One commit may have changed many blocks, and is never divided.

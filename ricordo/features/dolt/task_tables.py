@@ -128,7 +128,8 @@ def _commit(database: Database, message: str, now: int) -> str:
 
 def _write(database: Database, table: str, name: str, wanted: Mapping[str, Row]) -> bool:
     """Make the user's rows of the table the wanted ones; False where they are."""
-    engine, columns = database.engine, _TABLES[table]
+    engine = database.engine
+    columns = _TABLES[table]
     listed = ", ".join(columns)
     found = engine.run(f"SELECT {listed} FROM {table} WHERE user_id = ?", name)  # noqa: S608 - our own words
     there = {

@@ -1,4 +1,7 @@
-"""Erasure: forgetting a user, hidden at once and erased behind that, with a signed receipt; over HTTP and on the command line."""
+"""Erasure: forgetting a user, over HTTP and on the command line.
+
+The user is hidden at once. A job then erases the rows, and a signed receipt proves it.
+"""
 
 from typing import Any
 

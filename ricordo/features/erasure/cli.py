@@ -1,6 +1,6 @@
-"""`ricordo memory forget` and `ricordo memory receipt`: erasing a user, and checking the receipt of it.
+"""`ricordo memory forget` and `ricordo memory receipt`: erase a user, check a receipt.
 
-The server does it where one runs. Where none does, one runs in this process until all is done.
+The running server does it. Without one, a server runs in this process until all is done.
 """
 
 from pathlib import Path
@@ -23,7 +23,10 @@ def forget_user(
         None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
     ),
 ) -> None:
-    """Forget a user, and give a signed receipt. Their memory, conversations and what was kept about them are deleted."""
+    """Forget a user, and give a signed receipt.
+
+    Their memory, their conversations and all that was kept about them are deleted.
+    """
     from ricordo.cli.client import any_server, require_database
     from ricordo.features.erasure.receipts import path_of
     from ricordo.settings import load_settings
@@ -33,10 +36,11 @@ def forget_user(
     ) as client:
         if not yes:
             _require_user(client, user)
-            too = ", and the agents that are theirs alone" if with_agents else ""
-            what = f"Their memory with all its versions, their conversations and what was kept about them{too}"
+            agents = ", and the agents that are theirs alone" if with_agents else ""
             typer.confirm(
-                f'Forget "{user}"? {what} are deleted. This cannot be undone.', abort=True
+                f'Forget "{user}"? Their memory with all its versions, their conversations and '
+                f"what was kept about them{agents} are deleted. This cannot be undone.",
+                abort=True,
             )
         receipt = _forget(client, user, with_agents=with_agents)
     typer.echo(summary(receipt))
@@ -64,36 +68,33 @@ def check_receipt(
     typer.echo(summary(receipt))
     if not (data_dir / FILE).exists():
         typer.echo(
-            f"It is as it was signed. Whose key that was cannot be told here: {data_dir} has no secret key."
+            "It is as it was signed. Whose key that was cannot be told here: "
+            f"{data_dir} has no secret key."
         )
         return
-    is_ours = verify(receipt, Secret(data_dir))
-    typer.echo(
-        "It is as this installation signed it."
-        if is_ours
-        else "It was signed, but not by this installation."
-    )
-    raise typer.Exit(0 if is_ours else 1)
+    if not verify(receipt, Secret(data_dir)):
+        typer.echo("It was signed, but not by this installation.")
+        raise typer.Exit(1)
+    typer.echo("It is as this installation signed it.")
+    raise typer.Exit(0)
 
 
 def summary(receipt: dict[str, Any]) -> str:
     agents = receipt["agents"]
-    seen = {
-        one["id"]: one["versions"]
-        for one in agents
-        if one["versions"] and not one.get("is_deleted")
+    affected = {
+        agent["id"]: agent["versions"]
+        for agent in agents
+        if agent["versions"] and not agent.get("is_deleted")
     }
+    staying = {agent["id"]: agent["stays"] for agent in agents if agent.get("stays")}
     lines = [f"{receipt['id']}: asked {receipt['asked_at']}, done {receipt['finished_at']}"]
     for title, facts in (
         ("Removed:", receipt["removed"] or {"nothing": 0}),
         ("Changed in data of others:", receipt["changed"]),
         ("Not removable:", receipt["remaining"]),
         ("Files:", receipt["files"]),
-        (
-            "Agents that stay, and why:",
-            {one["id"]: one["stays"] for one in agents if one.get("stays")},
-        ),
-        ("Agents whose blocks have versions from the user's turns (check them):", seen),
+        ("Agents that stay, and why:", staying),
+        ("Agents whose blocks have versions from the user's turns (check them):", affected),
     ):
         if facts:
             rows = (
@@ -136,6 +137,6 @@ def _forget(client: Any, name: str, *, with_agents: bool) -> dict[str, Any]:
             receipt = client.ask("GET", f"/v1/receipts/{receipt['id']}")
     except Unavailable as error:
         raise Unavailable(
-            f"{error} It goes on with what it began; repeat the command to see how it ended."
+            f"{error} It continues the erasure; repeat the command to see how it ended."
         ) from None
     return receipt

@@ -1,7 +1,8 @@
-"""The job that erases a user, step by step. Each step finds rows in reads and erases them in short writes.
+"""The job that erases a user, step by step.
 
-Steps run again until a whole round finds nothing: a turn that was about to be saved, or an import under way, may have added
-something meanwhile. What a write did is saved with it, so whoever goes on after a kill counts nothing twice.
+Each step finds rows in reads and erases them in short writes. Steps are repeated until a whole
+round finds nothing, since a turn or an import may have added rows meanwhile. Each write saves its
+results too, so after a kill nothing is counted twice.
 """
 
 import asyncio
@@ -39,24 +40,30 @@ from ricordo.storage.scrub import scrub
 log = logging.getLogger(__name__)
 SWEEP = "erasure.sweep"
 ROUNDS = 20
-_TRIES, _PAUSE = 300, 0.1
+_TRIES = 300
+_PAUSE = 0.1  # seconds between two tries
 _ID = re.compile(r"[\w-]+")
-# One transaction; True where it is to be called again.
+# The work of one transaction; it returns True to be called again.
 Portion = Callable[[Transaction, Erasure], object]
 
 
 class ErasureWork:
-    """An erasure under way. `erasure` is how far it is, as its job saves it."""
+    """An erasure in progress; `erasure` is its state, as its job saves it."""
 
     def __init__(self, runtime: Runtime, job: Job, report: Report) -> None:
         self.erasure = Erasure.model_validate(job.payload)
-        self._runtime, self._job, self._report = runtime, job, report
+        self._runtime = runtime
+        self._job = job
+        self._report = report
         self._store = FencedStore(runtime.store, job)
-        # Ids of what jobs may be about, also after the rows are erased.
+        # Ids that jobs may refer to, even after the rows are erased.
         self._known = {self.erasure.user_id, *self.erasure.own_agents, *self.erasure.own_archives}
 
     async def run(self) -> Erasure:
-        """Do what is left to do; returns the finished erasure. Raises Unavailable where it has to be tried again."""
+        """Do the rest of the erasure, and return it finished.
+
+        Raises Unavailable if it has to be tried again.
+        """
         if not self.erasure.is_erased:
             await self._stop_jobs()
             for at_erasure in self._runtime.plugins.at_erasure():
@@ -71,7 +78,8 @@ class ErasureWork:
                 await self._flush(owner_id)
             await self._erase_files()
             remaining = {
-                str(one): len(await self._named(one)) for one in queries.columns_that_remain()
+                str(column): len(await self._named(column))
+                for column in queries.columns_that_remain()
             }
             remaining["messages.name"] = len(await self._find(service.named_like(self.erasure)))
             await self._write(partial(queries.erase_user, remaining=+Counter(remaining)))
@@ -79,14 +87,14 @@ class ErasureWork:
             touched = [
                 name.partition(".")[0] for name in (*self.erasure.removed, *self.erasure.changed)
             ]
-            # The words of the index that this process caches go too; a search reads them again.
-            from ricordo.search.reader import IndexCache  # brings numpy
+            # The cached index of this process holds words of the user; a search reads it again.
+            from ricordo.search.reader import IndexCache  # it imports numpy
 
             await self._store.write(lambda tx: tx.cache.pop(IndexCache, None))
-            left = await scrub(self._store, touched)
+            remains = await scrub(self._store, touched)
 
             def finish(tx: Transaction, erasure: Erasure) -> None:
-                erasure.note_elsewhere(left)
+                erasure.note_elsewhere(remains)
                 erasure.finished_at = to_datetime(tx.clock.now()).isoformat()
 
             await self._write(finish)
@@ -104,55 +112,67 @@ class ErasureWork:
         await self._write(service.hide_memory)
         user_id = self.erasure.user_id
         conversation_ids = await self._hide_conversations()
-        said, tables = service.said_as(self.erasure), queries.tables_of_rows()
-        found = [
-            (table, await self._find(queries.rows_of(table, user_id, said))) for table in tables
+        is_sent = service.said_as(self.erasure)
+        rows_by_table = [
+            (table, await self._find(queries.rows_of(table, user_id, is_sent)))
+            for table in queries.tables_of_rows()
         ]
-        ids = {row.id for _, rows in found for row in rows if "id" in row._fields}
+        ids = {row.id for _, rows in rows_by_table for row in rows if "id" in row._fields}
         if ids:
             quoting = await self._find(
                 queries.QUOTES, lambda row: queries.quotes(row, ids) and row.id not in ids
             )
             await self._each(partial(queries.cover_quotes, erased=ids), [row.id for row in quoting])
         remotes = [
-            one
-            for one in await self._store.read(queries.remotes)
-            if one.chain_id in self.erasure.chains
+            remote
+            for remote in await self._store.read(queries.remotes)
+            if remote.chain_id in self.erasure.chains
         ]
-        await self._note(remotes={without_password(one.address): one.kind for one in remotes})
-        self._known |= {*ids, *conversation_ids, *self.erasure.chains, *(one.id for one in remotes)}
+        kinds = {without_password(remote.address): remote.kind for remote in remotes}
+        await self._note(remotes=kinds)
+        self._known |= {*ids, *conversation_ids, *self.erasure.chains}
+        self._known |= {remote.id for remote in remotes}
         await self._stop_jobs()
-        own = conversation_ids - self.erasure.defaults
-        for table, rows in found:
-            await self._each(partial(queries.purge_rows, table=table, own=own), rows)
+        own_ids = conversation_ids - self.erasure.defaults
+        for table, rows in rows_by_table:
+            await self._each(partial(queries.purge_rows, table=table, own_ids=own_ids), rows)
         await self._each(queries.purge_proposals, await self._find(queries.proposals_of(user_id)))
-        await self._each(partial(queries.purge_by_id, table=conversations), sorted(own))
+        await self._each(partial(queries.purge_by_id, table=conversations), sorted(own_ids))
         await self._each(partial(queries.purge_by_id, table=chains), list(self.erasure.chains))
 
     async def _hide_conversations(self) -> set[str]:
-        """Hide the user's conversations and the forks of them that are nobody's; returns the ids, of default ones too."""
-        found = await self._find(queries.conversations_of(self.erasure.user_id))
-        ids, user_id = [row.id for row in found], self.erasure.user_id
-        own, others = await self._store.read(lambda tx: queries.with_forks(tx, ids, user_id))
-        await self._note(shown_in=others, defaults=[row.id for row in found if row.is_default])
-        await self._each(service.hide_conversations, sorted(own))
-        return own
+        """Hide the user's conversations, and their forks that belong to nobody.
+
+        Returns their ids, with those of default conversations.
+        """
+        user_id = self.erasure.user_id
+        rows = await self._find(queries.conversations_of(user_id))
+        ids = [row.id for row in rows]
+        own_ids, others = await self._store.read(lambda tx: queries.with_forks(tx, ids, user_id))
+        await self._note(shown_in=others, defaults=[row.id for row in rows if row.is_default])
+        await self._each(service.hide_conversations, sorted(own_ids))
+        return own_ids
 
     async def _stop_jobs(self) -> None:
         for _ in range(_TRIES):
-            found = await self._find(queries.JOBS, lambda row: _names(row, self._known))
-            if not found:
+            rows = await self._find(queries.JOBS, lambda row: _names(row, self._known))
+            if not rows:
                 return
-            await self._each(queries.stop_jobs, [row.id for row in found])
-            # One that runs stops within seconds.
+            await self._each(queries.stop_jobs, [row.id for row in rows])
+            # A running job stops within seconds.
             await asyncio.sleep(_PAUSE)
         raise Unavailable("A job of this user does not stop. It is tried again.")
 
     async def _cover_rest(self) -> None:
-        """Cover what shows something of the user in rows that stay: traces, windows, summaries, prompts, and their id."""
+        """Cover the user's traces in rows that stay.
+
+        Those are traces of model calls, windows, summaries, prompts, and columns with the user's
+        id.
+        """
         archives = [id for id, kind in self.erasure.partitions.items() if kind == "passages"]
         seeing = await self._store.read(lambda tx: queries.conversations_showing(tx, archives))
-        agents, now = {*self.erasure.agents, *seeing.values()}, self._store.clock.now()
+        agents = {*self.erasure.agents, *seeing.values()}
+        now = self._store.clock.now()
         await self._wait(
             lambda tx: (
                 not any(
@@ -162,27 +182,34 @@ class ErasureWork:
             "Turns that had read what the user said still run. It is tried again after them.",
         )
         await self._repeat(queries.purge_traces)
-        shown = {*self.erasure.shown_in, *self.erasure.defaults}
-        await self._each(queries.cover_conversation, sorted(shown), size=1)
-        await self._each(queries.cover_messages, sorted({*seeing} - shown), size=1)
+        shown_in = {*self.erasure.shown_in, *self.erasure.defaults}
+        await self._each(queries.cover_conversation, sorted(shown_in), size=1)
+        await self._each(queries.cover_messages, sorted({*seeing} - shown_in), size=1)
         for column in queries.columns_to_blank():
             await self._each(
                 partial(queries.blank_column, column=column), await self._named(column)
             )
         scope = Scope(self.erasure.organization_id)
         await self._runtime.organization_providers.of(scope.organization_id)
-        for id in sorted({*shown, *seeing}):
-            # Where a turn runs, or its model is not here, the conversation's next turn does this.
+        for id in sorted({*shown_in, *seeing}):
+            # If a turn runs, or the model is missing, the conversation's next turn does this.
             with suppress(RicordoError):
                 await recompile_system(self._runtime, scope, id)
 
     async def _flush(self, owner_id: str) -> None:
-        """Take the user's words out of a partition, never beside a job that rebuilds it, and after what is being embedded."""
-        is_built = f"The search index of {owner_id} is being rebuilt. It is retried after that."
-        is_embedded = f"What {owner_id} holds is being embedded. It is tried again after that."
-        await self._wait(lambda tx: not queries.is_embedding(tx, owner_id), is_embedded)
-        claim = partial(queries.claim_flush, erasure=self.erasure, owner_id=owner_id)
-        job = await self._wait(claim, is_built, self._store.write)
+        """Take the user's words out of a partition of the index.
+
+        It waits for a job that rebuilds the partition, and for texts that are being embedded.
+        """
+        await self._wait(
+            lambda tx: not queries.is_embedding(tx, owner_id),
+            f"What {owner_id} holds is being embedded. It is tried again after that.",
+        )
+        job = await self._wait(
+            partial(queries.claim_flush, erasure=self.erasure, owner_id=owner_id),
+            f"The search index of {owner_id} is being rebuilt. It is retried after that.",
+            self._store.write,
+        )
         store = FencedStore(self._runtime.store, job)
         try:
             while await store.write(lambda tx: rebuild.drop_remains(tx, owner_id)):
@@ -199,17 +226,20 @@ class ErasureWork:
         database = None if settings.postgres_url else settings.database_path
         await self._sweep_copies()
         work = partial(erase_files, settings.data_dir, database, self.erasure, others)
-        done = await asyncio.to_thread(work)
+        updated = await asyncio.to_thread(work)
 
         def note(_tx: Transaction, erasure: Erasure) -> None:
-            erasure.files, erasure.elsewhere, erasure.remotes = done.files, done.elsewhere, {}
+            erasure.files = updated.files
+            erasure.elsewhere = updated.elsewhere
+            erasure.remotes = {}
 
         await self._write(note)
 
     async def _sweep_copies(self) -> None:
-        """Remove what killed copies of the database left, once no copy is being made. Raises Unavailable.
+        """Remove leftovers of killed database copies, once no copy is in progress.
 
-        A copy that is being made may hold the user, and is not whole yet. Each sweep is noted, since the next finds no more of it.
+        A copy in progress may hold the user, and is not complete yet. Each sweep is recorded, since
+        the next finds the removed files no more. Raises Unavailable.
         """
         settings = self._runtime.settings
         for _ in range(_TRIES):
@@ -219,41 +249,45 @@ class ErasureWork:
                 return
             await asyncio.sleep(_PAUSE)
         raise Unavailable(
-            "A copy of the database is being made, which may hold this user. It is tried again after that."
+            "A copy of the database is being made, which may hold this user. It is tried again "
+            "after that."
         )
 
     async def _named(self, column: Any) -> list[Any]:
         return await self._find(queries.rows_with(column, self.erasure.user_id))
 
-    async def _find(self, wanted: Any, keeps: Callable[[Any], object] = bool) -> list[Any]:
-        """The wanted rows that `keeps` is true of, all over the table."""
-        found: list[Any] = []
-        after, is_more = 0, True
+    async def _find(self, statement: Any, keeps: Callable[[Any], object] = bool) -> list[Any]:
+        """Return all rows of the statement for which `keeps` is true."""
+        rows: list[Any] = []
+        after = 0
+        is_more = True
         while is_more:
-            rows, is_more = await self._store.read(
-                partial(queries.find_portion, wanted=wanted, after=after, keeps=keeps)
+            portion, is_more = await self._store.read(
+                partial(queries.find_portion, statement=statement, after=after, keeps=keeps)
             )
-            found += rows
+            rows += portion
             after += queries.AT_ONCE
-        return found
+        return rows
 
     async def _each(
         self, change: Callable[..., object], items: Sequence[Any], size: int = queries.PORTION
     ) -> None:
-        for some in portions(items, size):
-            await self._repeat(partial(change, items=some))
+        for portion in portions(items, size):
+            await self._repeat(partial(change, items=portion))
 
     async def _repeat(self, portion: Portion) -> None:
         while await self._write(portion):
             pass
 
     async def _write(self, portion: Portion) -> bool:
-        """One transaction, with which is saved what it did."""
+        """Run one transaction, and save its results in it."""
 
         def work(tx: Transaction) -> tuple[Erasure, bool]:
             erasure = self.erasure.model_copy(deep=True)
             is_more = portion(tx, erasure) is True
-            erasure.removed, erasure.changed = +erasure.removed, +erasure.changed
+            # `+` drops counts of zero.
+            erasure.removed = +erasure.removed
+            erasure.changed = +erasure.changed
             if erasure != self.erasure:
                 queries.save(tx, self._job.id, erasure)
             return erasure, is_more
@@ -272,11 +306,14 @@ class ErasureWork:
     async def _wait(
         self, work: Callable[[Transaction], Any], otherwise: str, transact: Any = None
     ) -> Any:
-        """Do the work, in reads unless told otherwise, until it returns something; returns that. Raises Unavailable."""
+        """Repeat the work, by default in reads, until it returns a value.
+
+        Returns the value. Raises Unavailable with `otherwise` after all tries.
+        """
         for _ in range(_TRIES):
             with suppress(Collision):
-                if found := await (transact or self._store.read)(work):
-                    return found
+                if outcome := await (transact or self._store.read)(work):
+                    return outcome
             await asyncio.sleep(_PAUSE)
         raise Unavailable(otherwise)
 
@@ -289,8 +326,8 @@ def _note_sweep(_tx: Transaction, erasure: Erasure, swept: Sweep, data_dir: Path
     note_sweep(erasure, swept, data_dir)
 
 
-def _names(job: Any, known: set[str]) -> bool:
-    return not known.isdisjoint((job.user_id, job.key, *_ID.findall(str(job.payload))))
+def _names(job: Any, ids: set[str]) -> bool:
+    return not ids.isdisjoint((job.user_id, job.key, *_ID.findall(str(job.payload))))
 
 
 async def _erase(runtime: Runtime, job: Job, report: Report) -> None:
@@ -303,7 +340,7 @@ async def _erase(runtime: Runtime, job: Job, report: Report) -> None:
 
 
 async def _sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Go on with erasures whose job somebody deleted: that only interrupts them."""
+    """Resume erasures whose job was deleted, since that only interrupts them."""
 
     def new(user_id: str, organization_id: str) -> Erasure:
         scope = Scope(organization_id, user_id)

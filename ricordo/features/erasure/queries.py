@@ -1,7 +1,8 @@
-"""Queries of erasure: hiding a user, finding what holds something of them, and erasing or covering it.
+"""Queries of erasure: hide a user, find their traces, erase or cover them.
 
-Rows are found in reads, which hold up nobody, some ten thousand at a time: no index is kept for a question that is asked so seldom.
-Each function that changes something is one portion; it notes what it did in the erasure, which is saved in the same transaction.
+Rows are found in reads, which block nobody, some ten thousand at a time: so rare a query deserves
+no index. Each function with a change is one portion; it records its work in the erasure, which is
+saved in the same transaction.
 """
 
 from collections import Counter
@@ -61,13 +62,13 @@ from ricordo.storage.schema.memory_tables import (
 
 JOB = "erasure"
 PORTION = 50
-# Rows that one read looks through.
+# Rows that one read scans.
 AT_ONCE = 20_000
 COVERED = "(This held words of a user who has been forgotten.)"
-# It is tried again for as long as it takes, at last every ten minutes.
+# Retried without end, every ten minutes in the long run.
 _ATTEMPTS = 1_000_000
 
-# Results of tools that name what they quote.
+# Tool results that name the sources they quote.
 QUOTES = select(messages.c.seq, messages.c.id, messages.c.parts).where(
     messages.c.role == "tool", cast(messages.c.parts, String).contains('"sources"')
 )
@@ -85,16 +86,16 @@ def tables_of_rows() -> list[Table]:
 
 
 def columns_to_blank() -> list[Column[Any]]:
-    every = (
+    columns = (
         column
         for table in metadata.sorted_tables
         for column in table.c
         if erasure_of(column) == "blank"
     )
     return [
-        one
-        for one in every
-        if one.name in ("user_id", "sender_id", "author_id") or one.name.endswith("_by")
+        column
+        for column in columns
+        if column.name in ("user_id", "sender_id", "author_id") or column.name.endswith("_by")
     ]
 
 
@@ -115,8 +116,11 @@ def conversations_of(user_id: str) -> Select[Any]:
     return select(*columns).where(conversations.c.user_id == user_id)
 
 
-def rows_of(table: Table, user_id: str, said: ColumnElement[bool]) -> Select[Any]:
-    """The rows of the table that are the user's, each with what it refers to; also messages that the user `said` by a name."""
+def rows_of(table: Table, user_id: str, is_sent: ColumnElement[bool]) -> Select[Any]:
+    """Select the user's rows of the table, each with its references.
+
+    `is_sent` is the condition of messages that the user sent under a name.
+    """
     own_conversations = select(conversations.c.id).where(conversations.c.user_id == user_id)
     own_runs = select(runs.c.id).where(
         or_(runs.c.user_id == user_id, runs.c.conversation_id.in_(own_conversations))
@@ -124,13 +128,12 @@ def rows_of(table: Table, user_id: str, said: ColumnElement[bool]) -> Select[Any
     is_own: ColumnElement[bool] = or_(*(column == user_id for column in _owners(table)))
     if table is messages:
         leaving = own_conversations.where(conversations.c.is_default.is_(False))
-        is_prompt_that_stays = (messages.c.role == "system") & messages.c.conversation_id.not_in(
-            leaving
-        )
+        is_system = messages.c.role == "system"
+        is_prompt_that_stays = is_system & messages.c.conversation_id.not_in(leaving)
         is_own |= (
             messages.c.conversation_id.in_(own_conversations)
             | messages.c.run_id.in_(own_runs)
-            | said
+            | is_sent
         )
         is_own &= ~is_prompt_that_stays
     elif table is passages:
@@ -138,8 +141,8 @@ def rows_of(table: Table, user_id: str, said: ColumnElement[bool]) -> Select[Any
         is_own |= passages.c.user_id.is_(None) & passages.c.step_id.in_(own_steps)
     elif table is runs:
         is_own |= runs.c.conversation_id.in_(own_conversations)
-    wanted = ("seq", "id", "agent_id", "conversation_id", "archive_id", "created_at")
-    return select(*(table.c[name] for name in wanted if name in table.c)).where(is_own)
+    names = ("seq", "id", "agent_id", "conversation_id", "archive_id", "created_at")
+    return select(*(table.c[name] for name in names if name in table.c)).where(is_own)
 
 
 def rows_with(column: Column[Any], user_id: str) -> Select[Any]:
@@ -147,20 +150,26 @@ def rows_with(column: Column[Any], user_id: str) -> Select[Any]:
 
 
 def proposals_of(user_id: str) -> Select[Any]:
-    """What the user proposed, or agents in their turns. An approved proposal is a version's cause and stays, without the name."""
+    """Select proposals by the user, or by agents in the user's turns.
+
+    An approved proposal is the cause of a version; it stays, without the user's name.
+    """
     own_runs = select(runs.c.id).where(runs.c.user_id == user_id)
     is_own = (proposals.c.author_id == user_id) | proposals.c.run_id.in_(own_runs)
-    found = select(proposals.c.seq, proposals.c.chain_id, proposals.c.blob)
-    return found.where(is_own, proposals.c.status != "approved")
+    columns = select(proposals.c.seq, proposals.c.chain_id, proposals.c.blob)
+    return columns.where(is_own, proposals.c.status != "approved")
 
 
 def find_portion(
-    tx: Transaction, wanted: Select[Any], after: int = 0, keeps: Callable[[Any], object] = bool
+    tx: Transaction, statement: Select[Any], after: int = 0, keeps: Callable[[Any], object] = bool
 ) -> tuple[list[Any], bool]:
-    """The wanted rows among the next AT_ONCE behind this `seq` that `keeps` is true of, and whether there are rows behind those."""
-    seq = wanted.selected_columns.seq
+    """Return the matching rows among the next AT_ONCE, and whether more follow.
+
+    Only rows after this `seq` are read, and only those for which `keeps` is true.
+    """
+    seq = statement.selected_columns.seq
     newest = tx.all(select(func.coalesce(func.max(seq), 0)))[0][0]
-    rows = tx.all(wanted.where(seq > after, seq <= after + AT_ONCE).order_by(seq))
+    rows = tx.all(statement.where(seq > after, seq <= after + AT_ONCE).order_by(seq))
     return [row for row in rows if keeps(row)], newest > after + AT_ONCE
 
 
@@ -169,25 +178,30 @@ def quotes(row: Any, erased: Collection[str]) -> bool:
 
 
 def with_forks(tx: Transaction, ids: Collection[str], user_id: str) -> tuple[set[str], set[str]]:
-    """These conversations with the forks of them that are nobody's or the user's, and the forks that are other users'."""
-    own, others, fresh = set(ids), set[str](), set(ids)
+    """Return the conversations with their forks, and the forks of other users.
+
+    Forks of the user or of nobody belong to the first set.
+    """
+    own_ids = set(ids)
+    others: set[str] = set()
+    fresh = set(ids)
     while fresh:
-        found = select(conversations.c.id, conversations.c.user_id)
-        rows = tx.all(found.where(is_in(conversations.c.forked_from, fresh)))
+        columns = select(conversations.c.id, conversations.c.user_id)
+        rows = tx.all(columns.where(is_in(conversations.c.forked_from, fresh)))
         others |= {row.id for row in rows if row.user_id not in (None, user_id)}
-        fresh = {row.id for row in rows if row.user_id in (None, user_id)} - own
-        own |= fresh
-    return own, others
+        fresh = {row.id for row in rows if row.user_id in (None, user_id)} - own_ids
+        own_ids |= fresh
+    return own_ids, others
 
 
 def conversations_showing(tx: Transaction, archive_ids: Sequence[str]) -> dict[str, str]:
-    """The conversations whose prompts show the tags of these archives, each with its agent."""
+    """Return conversations whose prompts show these archives' tags, with their agents."""
     joined = agents_archives.c.agent_id == conversations.c.agent_id
-    found = select(conversations.c.id, conversations.c.agent_id).join(agents_archives, joined)
+    columns = select(conversations.c.id, conversations.c.agent_id).join(agents_archives, joined)
     is_seeing = is_in(agents_archives.c.archive_id, archive_ids) & conversations.c.deleted_at.is_(
         None
     )
-    return {row.id: row.agent_id for row in tx.all(found.where(is_seeing))}
+    return {row.id: row.agent_id for row in tx.all(columns.where(is_seeing))}
 
 
 def remotes(tx: Transaction) -> Sequence[Any]:
@@ -197,21 +211,24 @@ def remotes(tx: Transaction) -> Sequence[Any]:
 
 
 def purge_rows(
-    tx: Transaction, erasure: Erasure, items: Sequence[Any], table: Table, own: Collection[str]
+    tx: Transaction, erasure: Erasure, items: Sequence[Any], table: Table, own_ids: Collection[str]
 ) -> bool:
-    """Purge these rows of the user, what refers to them first; conversations that are not their `own` show what is erased."""
+    """Purge these rows of the user, after the rows that refer to them.
+
+    Conversations of others, not in `own`, are recorded, since they show the erased text.
+    """
     is_more = _purge(tx, erasure, table, "seq", [row.seq for row in items])
     for row in (item._asdict() for item in items):
         if created_at := row.get("created_at"):
             erasure.began_at = min(created_at, erasure.began_at or created_at)
         if agent_id := row.get("agent_id"):
             erasure.agents.setdefault(agent_id, 0)
-        if (conversation_id := row.get("conversation_id", "")) and conversation_id not in own:
+        if (conversation_id := row.get("conversation_id", "")) and conversation_id not in own_ids:
             erasure.shown_in.add(conversation_id)
         if partition := row.get("archive_id") or (table is messages and agent_id):
             erasure.partitions[partition] = table.name
     if table is runs and not is_more:
-        # Versions of agents' own memory stay, and the operator should know where to look.
+        # Versions of agents' own memory stay, and the operator should know where they are.
         count = select(chains.c.owner_id, func.count().label("versions")).join(
             commits, commits.c.chain == chains.c.seq
         )
@@ -238,38 +255,38 @@ def purge_owner(tx: Transaction, erasure: Erasure, id: str) -> bool:
 
 
 def purge_traces(tx: Transaction, erasure: Erasure) -> bool:
-    found = select(traces.c.seq).join(runs, runs.c.id == traces.c.run_id).limit(PORTION)
-    found = found.where(
+    statement = select(traces.c.seq).join(runs, runs.c.id == traces.c.run_id).limit(PORTION)
+    statement = statement.where(
         is_in(runs.c.agent_id, erasure.agents), traces.c.created_at >= (erasure.began_at or 0)
     )
     return deletion.purge(
-        tx, traces, "seq", [row.seq for row in tx.all(found)], before_purge, erasure.removed
+        tx, traces, "seq", [row.seq for row in tx.all(statement)], before_purge, erasure.removed
     )
 
 
 def _purge(
     tx: Transaction, erasure: Erasure, table: Table, column: str, values: Sequence[Any]
 ) -> bool:
-    done = erasure.removed[table.name]
+    count_before = erasure.removed[table.name]
     is_changed = deletion.purge(tx, table, column, values, before_purge, erasure.removed)
-    return is_changed and erasure.removed[table.name] == done
+    return is_changed and erasure.removed[table.name] == count_before
 
 
 def purge_proposals(tx: Transaction, erasure: Erasure, items: Sequence[Any]) -> None:
-    """Delete these proposals for others' memory, with the texts that only they held."""
+    """Delete these proposals for others' memory, with texts that only they held."""
     trees: dict[str, list[bytes]] = {}
     for chain_id in sorted({row.chain_id for row in items}):
-        # Otherwise a version that is being written could rely on a text that is deleted at this moment.
+        # A version that is written meanwhile could rely on a text that is deleted here.
         versions.lock(tx, chain_id)
-        found = select(git_objects.c.data).where(
+        statement = select(git_objects.c.data).where(
             is_in_chain(git_objects), git_objects.c.kind == "tree"
         )
-        trees[chain_id] = [bytes(row.data) for row in tx.all(found, {"chain_id": chain_id})]
+        trees[chain_id] = [bytes(row.data) for row in tx.all(statement, {"chain_id": chain_id})]
     erasure.removed["proposals"] += tx.run(
         delete(proposals).where(proposals.c.seq.in_([row.seq for row in items]))
     )
     for row in items:
-        # What came with a merge is in no version, but in a tree of the merged commits.
+        # A text that came with a merge is not in a version, but in a tree of the merged commits.
         if row.blob and not any(bytes(row.blob) in tree for tree in trees[row.chain_id]):
             erasure.removed["blobs"] += tx.run(_delete_blob(row.blob), {"chain_id": row.chain_id})
     for chain_id in trees:
@@ -277,7 +294,10 @@ def purge_proposals(tx: Transaction, erasure: Erasure, items: Sequence[Any]) -> 
 
 
 def _delete_blob(blob: bytes) -> Any:
-    """Delete a text that is no version's, no other proposal's, and that no later text is stored as a difference from."""
+    """Delete a text that no version and no other proposal has.
+
+    A text that is the base of a later text's difference stays too.
+    """
     based = blobs.alias("based")
     is_proposed = (proposals.c.blob == blob) | (proposals.c.base_blob == blob)
     return delete(blobs).where(
@@ -290,7 +310,7 @@ def _delete_blob(blob: bytes) -> Any:
 
 
 def stop_jobs(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> None:
-    """Delete these jobs; one that runs is told to stop, and is still there."""
+    """Delete these jobs; a running one is cancelled and deleted later."""
     these = jobs.c.id.in_(items)
     is_running = jobs.c.status == "running"
     tx.run(
@@ -303,36 +323,50 @@ def stop_jobs(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> None:
 def blank_column(
     tx: Transaction, erasure: Erasure, items: Sequence[Any], column: Column[Any]
 ) -> None:
-    """Take the user's id out of this column of others' rows, and with it their name and words where it cannot be empty."""
+    """Take the user's id out of this column of others' rows.
+
+    If the column cannot be empty, the name and text beside it are blanked too.
+    """
     table: Any = column.table
-    required = [one.name for one in table.c if not one.nullable and erasure_of(one) == "blank"]
-    named = {name: "forgotten" if name.endswith(("_id", "_name")) else "" for name in required}
-    values = {column.name: None} if column.nullable else named
-    is_one = table.c.seq.in_([row.seq for row in items])
-    done = tx.run(update(table).where(is_one).values(values))
+    blank: dict[str, str | None] = {column.name: None}
+    if not column.nullable:
+        blank = {
+            field.name: "forgotten" if field.name.endswith(("_id", "_name")) else ""
+            for field in table.c
+            if not field.nullable and erasure_of(field) == "blank"
+        }
+    is_item = table.c.seq.in_([row.seq for row in items])
+    changed = tx.run(update(table).where(is_item).values(blank))
     if table is proposals:
-        for row in tx.all(select(table.c.chain_id).where(is_one).distinct()):
+        for row in tx.all(select(table.c.chain_id).where(is_item).distinct()):
             recount(tx, row.chain_id)
-    erasure.changed[f"{table.name}.{column.name}"] += done
+    erasure.changed[f"{table.name}.{column.name}"] += changed
 
 
 def erase_user(tx: Transaction, erasure: Erasure, remaining: Counter[str]) -> None:
     erasure.removed["users"] += tx.run(delete(users).where(users.c.id == erasure.user_id))
-    erasure.user_id, erasure.is_erased, erasure.remaining = "", True, remaining
-    erasure.identifier = erasure.name = ""
+    erasure.is_erased = True
+    erasure.remaining = remaining
+    erasure.user_id = ""
+    erasure.identifier = ""
+    erasure.name = ""
     erasure.former = []
-    erasure.shown_in, erasure.defaults = set(), set()
+    erasure.shown_in = set()
+    erasure.defaults = set()
 
 
 def cover_quotes(
     tx: Transaction, erasure: Erasure, items: Sequence[str], erased: Collection[str]
 ) -> None:
-    """Cover the results in these messages that quote what is erased; search finds these messages no more."""
+    """Cover tool results that quote erased messages.
+
+    Search does not find these messages any more.
+    """
     index.unindex_messages(tx, items)
     for message in message_rows.by_ids(tx, items):
         if message_rows.searchable_text(message):
             erasure.partitions[message.agent_id] = "messages"
-        nothing: dict[str, Any] = {
+        blank: dict[str, Any] = {
             "is_json": False,
             "stdout": (),
             "stderr": (),
@@ -341,7 +375,7 @@ def cover_quotes(
             "pictures": (),
         }
         parts = (
-            replace(part, content=COVERED, **nothing)
+            replace(part, content=COVERED, **blank)
             if isinstance(part, ToolReturnPart) and not {*part.sources}.isdisjoint(erased)
             else part
             for part in message.parts
@@ -351,26 +385,30 @@ def cover_quotes(
 
 
 def cover_conversation(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> None:
-    """Take what is erased out of the window of this conversation, and cover its summaries and prompts."""
+    """Remove erased messages from this conversation's window.
+
+    Its summaries and prompts are covered.
+    """
     (id,) = items
     row = tx.first(select(conversations).where(conversations.c.id == id).with_for_update())
     if row is None:
         return
-    there = {message.id for message in message_rows.by_ids(tx, row.window)}
-    values: dict[str, Any] = {"window": [one for one in row.window if one in there]}
-    if row.forked_from is not None and len(there) < len(row.window):
+    existing = {message.id for message in message_rows.by_ids(tx, row.window)}
+    window = [message_id for message_id in row.window if message_id in existing]
+    changes: dict[str, Any] = {"window": window}
+    if row.forked_from is not None and len(existing) < len(row.window):
         count = tx.all(select(func.count()).where(messages.c.conversation_id == id))[0][0]
-        values |= {"forked_from": None, "forked_seq": None, "message_count": count}
-    # A default conversation about the user showed their memory from its beginning, also where nobody spoke in it.
-    is_theirs = id in erasure.defaults
-    cover_messages(tx, erasure, items, 0 if is_theirs else None, values["window"][:1])
-    if is_theirs and row.user_id == erasure.user_id:
-        values |= {"user_id": None, "summary": None, "description": None}
-        # What is left of the user's are its prompts.
-        left = (messages.c.conversation_id == id) & (messages.c.user_id == erasure.user_id)
-        tx.run(update(messages).where(left).values(user_id=None))
+        changes |= {"forked_from": None, "forked_seq": None, "message_count": count}
+    # A default conversation of the user showed their memory from its start, even without messages.
+    is_default = id in erasure.defaults
+    cover_messages(tx, erasure, items, 0 if is_default else None, window[:1])
+    if is_default and row.user_id == erasure.user_id:
+        changes |= {"user_id": None, "summary": None, "description": None}
+        # The user's remaining messages there are its prompts.
+        is_prompt = (messages.c.conversation_id == id) & (messages.c.user_id == erasure.user_id)
+        tx.run(update(messages).where(is_prompt).values(user_id=None))
         erasure.changed["conversations of agents"] += 1
-    tx.run(update(conversations).where(conversations.c.id == id).values(values))
+    tx.run(update(conversations).where(conversations.c.id == id).values(changes))
 
 
 def cover_messages(
@@ -380,15 +418,18 @@ def cover_messages(
     since: int | None = None,
     more: Sequence[str] = (),
 ) -> None:
-    """Cover prompts and summaries of this conversation written since the user came; an empty prompt is rendered anew."""
+    """Cover this conversation's prompts and summaries since the user came.
+
+    An empty prompt is rendered again later. `more` are ids of further messages to cover.
+    """
     (id,) = items
     since = (erasure.began_at or 0) if since is None else since
     is_shown = messages.c.role.in_(("summary", "system")) & (messages.c.created_at >= since)
-    found = [
+    message_ids = [
         row.id
         for row in tx.all(select(messages.c.id).where(messages.c.conversation_id == id, is_shown))
     ]
-    for message in message_rows.by_ids(tx, list(dict.fromkeys((*found, *more)))):
+    for message in message_rows.by_ids(tx, list(dict.fromkeys((*message_ids, *more)))):
         covered = message
         if message.role == "system":
             covered = message.with_text("")
@@ -414,34 +455,37 @@ def save(tx: Transaction, job_id: str, erasure: Erasure) -> None:
 
 
 def known(tx: Transaction) -> list[tuple[Job, Erasure]]:
-    found = job_rows.ROWS.all(
+    rows = job_rows.ROWS.all(
         tx, job_rows.ROWS.select.where(jobs.c.kind == JOB).order_by(jobs.c.seq.desc())
     )
-    return [(job, Erasure.model_validate(job.payload)) for job in found]
+    return [(job, Erasure.model_validate(job.payload)) for job in rows]
 
 
 def take_up(tx: Transaction, begin: Callable[[str, str], Erasure]) -> int:
-    """Add jobs for erasures whose job somebody deleted; `begin` gives one by user and organization. Returns how many."""
+    """Add jobs for erasures whose job was deleted; return their number.
+
+    `begin` returns an erasure for a user and organization.
+    """
     latest = {erasure.id: (job, erasure) for job, erasure in reversed(known(tx))}
-    left = [
-        (job.organization_id, one)
-        for job, one in latest.values()
+    unfinished = [
+        (job.organization_id, erasure)
+        for job, erasure in latest.values()
         if job.status in ("failed", "cancelled")
     ]
     at_work = {erasure.user_id for _, erasure in latest.values()}
     hidden = [
         row.id for row in tx.all(select(users.c.id).where(users.c.organization_id == DELETED))
     ]
-    left += [
+    unfinished += [
         (LOCAL_ORGANIZATION, begin(id, LOCAL_ORGANIZATION)) for id in hidden if id not in at_work
     ]
-    for organization_id, erasure in left:
+    for organization_id, erasure in unfinished:
         add_job(tx, organization_id, erasure)
-    return len(left)
+    return len(unfinished)
 
 
 def claim_flush(tx: Transaction, erasure: Erasure, owner_id: str) -> Job | None:
-    """Claim the job that flushes this partition of the index; None while somebody else is at work on it."""
+    """Claim the job that flushes this index partition; None while it is busy."""
     write_buffer.add_flush_job(tx, owner_id, erasure.organization_id)
     is_it = (
         (jobs.c.kind == write_buffer.FLUSH)

@@ -1,7 +1,9 @@
-"""How far an erasure is, and its receipt: signed with a key of this installation, stored in `<data>/receipts`, checked by anybody.
+"""The state of an erasure, and its receipt.
 
-A receipt holds counts, ids and hashes, and no text of the user. The signature is Ed25519's over the receipt without it, as JSON
-with sorted keys; the public key is beside it, so only a copy of that key tells whose it is.
+A receipt is signed with a key of this installation, stored in `<data>/receipts`, and can be checked
+by anybody. It holds counts, ids and hashes, and no text of the user. The signature is Ed25519 over
+the receipt without it, as JSON with sorted keys. The public key is in the receipt, so only a copy
+of that key proves its origin.
 """
 
 import base64
@@ -32,7 +34,10 @@ Date = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 
 
 class ErasureFacts(BaseModel):
-    """What an erasure tells in its receipt as it is. `subject` and `names` are hashes."""
+    """The facts of an erasure that its receipt repeats.
+
+    `subject` and `names` are hashes.
+    """
 
     model_config = ResponseModel.model_config
 
@@ -48,7 +53,7 @@ class ErasureFacts(BaseModel):
     database: str = ""
     removed: Counter[str] = Field(default_factory=Counter, description="Deleted rows, by table.")
     changed: Counter[str] = Field(
-        default_factory=Counter, description="What was covered or blanked in others' rows."
+        default_factory=Counter, description="Covered or blanked parts of others' rows, by kind."
     )
     files: dict[str, str] = {}
     remaining: Counter[str] = Field(
@@ -58,31 +63,32 @@ class ErasureFacts(BaseModel):
 
 
 class Erasure(ErasureFacts):
-    """How far the erasure of a user is, so that whoever finishes it knows what others have done."""
+    """The state of a user's erasure, from which any worker can continue."""
 
-    # Empty once nothing needs them: the user's id, and what others may have called the user in messages.
+    # The user's id, and names that others may have used in messages; empty once not needed.
     user_id: str
     identifier: str = ""
     name: str = ""
     former: list[str] = []
-    # When the user was first heard of, in microseconds.
+    # Time of the user's first row, in microseconds.
     began_at: int | None = None
-    # Whether all rows are erased, so that only the database's files are left to rewrite.
+    # All rows are erased; only the database's files are left to rewrite.
     is_erased: bool = False
-    # Conversations of others in which the user spoke, or that go on from one of theirs; and agents' default ones about them.
+    # Conversations of others with messages of the user, or forked from the user's; and agents'
+    # default conversations with the user.
     shown_in: set[str] = set()
     defaults: set[str] = set()
-    # The agents they talked with, each with the number of versions of its own memory that came of their turns.
+    # The user's agents, each with the number of versions of its own memory from the user's turns.
     agents: dict[str, int] = {}
-    # Partitions of the search index that held words of theirs, by owner, with the kind of what they hold.
+    # Partitions of the search index with text of the user, by owner, with the kind of their rows.
     partitions: dict[str, str] = {}
-    # The last version of each chain that goes, and the number of versions.
+    # The last version of each deleted chain, and its number of versions.
     chains: dict[str, dict[str, Any]] = {}
-    # Agents and archives that are deleted with the user, and agents that are not, each with the reason.
+    # Agents and archives that are deleted with the user, and agents that stay, with the reason.
     own_agents: list[str] = []
     own_archives: list[str] = []
     kept_agents: dict[str, str] = {}
-    # Addresses of the memory's remotes, each with its kind, until it is known which of them are in the data folder.
+    # Addresses of the memory's remotes with their kind, until those in the data folder are removed.
     remotes: dict[str, str] = {}
 
     def note_elsewhere(self, sentences: Iterable[str]) -> None:
@@ -90,7 +96,7 @@ class Erasure(ErasureFacts):
 
 
 def subject_of(user_id: str) -> str:
-    """Return the hash that stands for a user's id; an id is random, so nobody finds it by guessing."""
+    """Return the hash of a user's id, which is random and cannot be guessed."""
     return hashlib.sha256(user_id.encode()).hexdigest()
 
 
@@ -101,7 +107,10 @@ def hash_of_name(secret: Secret, organization_id: str, name: str) -> str:
 
 
 def receipt_of(secret: Secret, erasure: Erasure) -> Receipt:
-    """Return the signed receipt of a finished erasure; the same erasure always gives the same."""
+    """Return the signed receipt of a finished erasure.
+
+    The same erasure always gives the same receipt.
+    """
     agents = dict.fromkeys((*erasure.own_agents, *erasure.kept_agents), 0) | dict(erasure.agents)
     receipt = {
         **erasure.model_dump(mode="json", include=set(ErasureFacts.model_fields)),
@@ -118,32 +127,35 @@ def receipt_of(secret: Secret, erasure: Erasure) -> Receipt:
         ],
     }
     key = _key(secret)
-    value = base64.b64encode(key.sign(_signed_bytes(receipt))).decode()
-    public = base64.b64encode(key.public_key().public_bytes_raw()).decode()
-    return {**receipt, "signature": {"algorithm": "ed25519", "public_key": public, "value": value}}
+    signature = {
+        "algorithm": "ed25519",
+        "public_key": base64.b64encode(key.public_key().public_bytes_raw()).decode(),
+        "value": base64.b64encode(key.sign(_signed_bytes(receipt))).decode(),
+    }
+    return {**receipt, "signature": signature}
 
 
 def verify(receipt: Mapping[str, Any], secret: Secret | None = None) -> bool:
-    """Whether the receipt is as it was signed, with the secret by this installation. Raises Invalid where it is no receipt."""
+    """Return True if the receipt is unchanged since it was signed.
+
+    With `secret`, this installation must have signed it. Raises Invalid for other files.
+    """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    signature = receipt.get("signature")
-    signature = (
-        signature if isinstance(signature, dict) and signature.get("algorithm") == "ed25519" else {}
-    )
+    fields = receipt.get("signature")
+    if not isinstance(fields, dict) or fields.get("algorithm") != "ed25519":
+        fields = {}
     try:
-        public, value = (
-            base64.b64decode(str(signature.get(name)), validate=True)
-            for name in ("public_key", "value")
-        )
+        public = base64.b64decode(str(fields.get("public_key")), validate=True)
+        signature = base64.b64decode(str(fields.get("value")), validate=True)
         key = Ed25519PublicKey.from_public_bytes(public)
     except ValueError:
         raise Invalid(
             "This is no receipt of Ricordo: it has no signature. Give the file as it was written."
         ) from None
     try:
-        key.verify(value, _signed_bytes(receipt))
+        key.verify(signature, _signed_bytes(receipt))
     except InvalidSignature:
         return False
     return secret is None or public == _key(secret).public_key().public_bytes_raw()
@@ -159,8 +171,8 @@ def write(data_dir: Path, receipt: Receipt) -> None:
             orjson.dumps(receipt, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         )
         draft.chmod(0o600)
-        with draft.open("rb") as written:
-            os.fsync(written.fileno())
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
         raise Unavailable(
@@ -172,39 +184,49 @@ def find(data_dir: Path, receipt_id: str) -> Receipt | None:
     return read(path_of(data_dir, receipt_id)) if is_id(receipt_id, PREFIX) else None
 
 
-def find_by_name(data_dir: Path, name: str) -> Receipt | None:
-    """Return the newest receipt of a user with this name, as `hash_of_name` gives it, or None."""
+def find_by_name(data_dir: Path, hashed: str) -> Receipt | None:
+    """Return the newest receipt of a user whose name has this hash, or None.
+
+    `hash_of_name` makes the hash.
+    """
     try:
         paths = sorted(
             (data_dir / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True
         )
     except OSError:
         return None
-    return next(
-        (receipt for path in paths if (receipt := read(path)) and name in receipt.get("names", ())),
-        None,
-    )
+    for path in paths:
+        receipt = read(path)
+        if receipt and hashed in receipt.get("names", ()):
+            return receipt
+    return None
 
 
 def names_of_all(data_dir: Path) -> set[str]:
-    """Return the names in all receipts of a data folder, as `hash_of_name` gives them. Raises Invalid for a damaged one."""
-    found = (read(path) or {} for path in (data_dir / FOLDER).glob("*.json"))
-    return {name for receipt in found for name in receipt.get("names", ())}
+    """Return the hashes of names in all receipts of a data folder.
+
+    Raises Invalid for a damaged receipt.
+    """
+    all_receipts = (read(path) or {} for path in (data_dir / FOLDER).glob("*.json"))
+    return {hashed for receipt in all_receipts for hashed in receipt.get("names", ())}
 
 
 def read(path: Path) -> Receipt | None:
-    """Return the receipt in a file, or None where there is no such file. Raises Invalid where it is no JSON object."""
+    """Return the receipt in a file, None without a file.
+
+    Raises Invalid if it is not a JSON object.
+    """
     try:
-        found = orjson.loads(path.read_bytes())
+        receipt = orjson.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
+        receipt = None
+    if not isinstance(receipt, dict):
         raise Invalid(
             f"{path} is no receipt of Ricordo: it cannot be read. Give the file as it was written."
         )
-    return found
+    return receipt
 
 
 def path_of(data_dir: Path, receipt_id: str) -> Path:
@@ -218,5 +240,5 @@ def _key(secret: Secret) -> "Ed25519PrivateKey":
 
 
 def _signed_bytes(receipt: Mapping[str, Any]) -> bytes:
-    signed = {name: value for name, value in receipt.items() if name != "signature"}
+    signed = {name: field for name, field in receipt.items() if name != "signature"}
     return orjson.dumps(signed, option=orjson.OPT_SORT_KEYS)

@@ -1,4 +1,4 @@
-"""Forgetting a user: hidden from everyone at once, erased by a job behind that, and a signed receipt once nothing is left."""
+"""Forget a user: hide them at once, erase them in a job, sign a receipt."""
 
 import asyncio
 import logging
@@ -27,67 +27,71 @@ from ricordo.storage.schema.core_tables import users as users_table
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, chains, proposals
 
 log = logging.getLogger(__name__)
-# Of very many conversations the job hides the rest: it finds them again.
+# Of very many conversations the job hides the rest, since it searches for them again.
 _HIDDEN_AT_ONCE = 250
 NAMELESS = (
-    "The user's name was not known any more when the erasure was resumed: messages in others' conversations that carry it, and not "
-    "the user's id, may remain."
+    "The user's name was not known any more when the erasure was resumed: messages in others' "
+    "conversations that carry it, and not the user's id, may remain."
 )
 
 
 async def forget(
     runtime: Runtime, scope: Scope, name: str, *, with_agents: bool = False
 ) -> Receipt:
-    """Forget the user (`with_agents` theirs too); returns state or receipt, also when asked again. Raises NotFound, Conflict."""
+    """Forget the user, and their own agents if `with_agents`.
+
+    Returns the state or the receipt, also if asked again. Raises NotFound, Conflict.
+    """
     user = await runtime.store.read(lambda tx: users.find(tx, scope, name))
     if user is None:
         return await _asked_before(runtime, scope, name)
     if user.id == LOCAL_USER:
         raise Conflict(
-            "This is the user who runs the server, and nobody can act in their place. Delete their agents, or stop the server and "
-            "remove its data folder."
+            "This is the user who runs the server, and nobody can act in their place. Delete their "
+            "agents, or stop the server and remove its data folder."
         )
-    own = await runtime.store.read(lambda tx: tx.all(queries.conversations_of(user.id)))
-    about = {user.id, *(row.id for row in own)}
-    # Turns end by themselves where that is possible, and are saved with their end: then nothing of theirs comes later.
+    rows = await runtime.store.read(lambda tx: tx.all(queries.conversations_of(user.id)))
+    about = {user.id, *(row.id for row in rows)}
+    # Turns of this process are cancelled and saved first, so that they write nothing later.
     await _cancel(runtime, await runtime.store.read(lambda tx: _running(tx, about)))
     erasure = await asyncio.to_thread(begin, runtime, scope, user, name)
 
     def hide(tx: Transaction) -> tuple[Job, list[Run]]:
         hidden = erasure.model_copy(deep=True)
         users.lock(tx, user.id)
-        # Whoever is called by this user's name from here on is another.
+        # A user of this name from now on is another one.
         hidden.asked_at = to_datetime(tx.clock.now()).isoformat()
         for agent_id in agent_access.agents_of(tx, user.id):
-            # An agent that was kept to this user alone is nobody's then, and not everybody's.
+            # An agent limited to this user becomes nobody's, and not everybody's.
             agent_access.attach_user(tx, agent_id, LOCAL_USER)
         if with_agents:
             hide_agents(tx, scope, hidden)
-        late = _running(tx, {*about, *hidden.own_agents})
-        for run in late:
+        late_runs = _running(tx, {*about, *hidden.own_agents})
+        for run in late_runs:
             close_run(tx, run, "cancelled")
         deletion.prepare(tx)
-        is_there = (users_table.c.id == user.id) & (
+        is_user = (users_table.c.id == user.id) & (
             users_table.c.organization_id == scope.organization_id
         )
+        statement = update(users_table).where(is_user)
         if not tx.run(
-            update(users_table)
-            .where(is_there)
-            .values(organization_id=DELETED, identifier=None, name="", look=None, former=[])
+            statement.values(
+                organization_id=DELETED, identifier=None, name="", look=None, former=[]
+            )
         ):
             raise NotFound("This user was forgotten a moment ago.")
         hide_memory(tx, hidden)
         hide_conversations(tx, hidden, sorted(about)[:_HIDDEN_AT_ONCE])
-        return queries.add_job(tx, scope.organization_id, hidden), late
+        return queries.add_job(tx, scope.organization_id, hidden), late_runs
 
-    job, late = await runtime.store.write(hide)
-    await _cancel(runtime, late)
+    job, late_runs = await runtime.store.write(hide)
+    await _cancel(runtime, late_runs)
     log.info("a user is being forgotten", extra={"receipt": erasure.id, "job": job.id})
     return _state(erasure)
 
 
 async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Receipt:
-    """Return the receipt, or how far its erasure is. Raises NotFound."""
+    """Return the receipt, or the state of its erasure. Raises NotFound."""
     receipt = await asyncio.to_thread(receipts.find, runtime.settings.data_dir, receipt_id)
     receipt = receipt or await _known(runtime, lambda erasure: erasure.id == receipt_id)
     if receipt is None or receipt["organization_id"] != scope.organization_id:
@@ -96,13 +100,17 @@ async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Recei
 
 
 async def forgotten_names(runtime: Runtime) -> Callable[[str, str], bool]:
-    """Return what tells of an organization and a name whether a user with that name was forgotten, as far as this server knows."""
+    """Return a test for the names of forgotten users.
+
+    It takes an organization and a name, and knows the erasures of this server and its data folder.
+    """
     data_dir = runtime.settings.data_dir
-    secret, known = Secret(data_dir), await runtime.store.read(queries.known)
-    found = {name for _, erasure in known for name in erasure.names}
-    found |= await asyncio.to_thread(receipts.names_of_all, data_dir)
+    secret = Secret(data_dir)
+    erasures = await runtime.store.read(queries.known)
+    hashes = {hashed for _, erasure in erasures for hashed in erasure.names}
+    hashes |= await asyncio.to_thread(receipts.names_of_all, data_dir)
     return lambda organization_id, name: (
-        bool(found) and receipts.hash_of_name(secret, organization_id, name) in found
+        bool(hashes) and receipts.hash_of_name(secret, organization_id, name) in hashes
     )
 
 
@@ -118,17 +126,18 @@ async def _asked_before(runtime: Runtime, scope: Scope, name: str) -> Receipt:
     return receipt
 
 
-async def _known(runtime: Runtime, which: Callable[[Erasure], bool]) -> Receipt | None:
-    """The state or the receipt of the newest such erasure that the queue knows; the file may be on another server."""
+async def _known(runtime: Runtime, matches: Callable[[Erasure], bool]) -> Receipt | None:
+    """Return the state or receipt of the newest matching erasure in the queue.
+
+    The receipt's file may be on another server.
+    """
     for job, erasure in await runtime.store.read(queries.known):
-        if which(erasure):
-            is_done = job.status == "done"
-            secret = Secret(runtime.settings.data_dir)
-            return (
-                await asyncio.to_thread(receipts.receipt_of, secret, erasure)
-                if is_done
-                else _state(erasure)
-            )
+        if not matches(erasure):
+            continue
+        if job.status != "done":
+            return _state(erasure)
+        secret = Secret(runtime.settings.data_dir)
+        return await asyncio.to_thread(receipts.receipt_of, secret, erasure)
     return None
 
 
@@ -143,7 +152,7 @@ def _state(erasure: Erasure) -> Receipt:
 
 
 def begin(runtime: Runtime, scope: Scope, user: User, name: str) -> Erasure:
-    """Return a new erasure of the user, who is asked for by this name."""
+    """Return a new erasure of the user, under the name in the request."""
     secret = Secret(runtime.settings.data_dir)
     names = {name, user.id, *([user.identifier] if user.identifier else [])}
     erasure = Erasure(
@@ -154,7 +163,9 @@ def begin(runtime: Runtime, scope: Scope, user: User, name: str) -> Erasure:
         former=list(user.former),
         organization_id=scope.organization_id,
         subject=receipts.subject_of(user.id),
-        names=sorted(receipts.hash_of_name(secret, scope.organization_id, one) for one in names),
+        names=sorted(
+            receipts.hash_of_name(secret, scope.organization_id, name_) for name_ in names
+        ),
         asked_at=to_datetime(runtime.store.clock.now()).isoformat(),
         asked_by="" if scope.user_id == user.id else scope.user_id,
         database="postgresql" if runtime.settings.postgres_url else "sqlite",
@@ -180,33 +191,40 @@ async def _cancel(runtime: Runtime, running: list[Run]) -> None:
 
 
 def hide_memory(tx: Transaction, erasure: Erasure) -> None:
-    """Take the user's memory from every agent and out of every list, under an owner that nobody asks for."""
-    is_users, hidden = chains.c.owner_kind == "user", f"{erasure.user_id}#deleted"
+    """Take the user's memory from every agent and list.
+
+    It moves to an owner id that no request names.
+    """
+    is_users = chains.c.owner_kind == "user"
+    hidden = f"{erasure.user_id}#deleted"
     is_visible = is_users & (chains.c.owner_id == erasure.user_id)
     tx.run(update(chains).where(is_visible).values(owner_id=hidden, organization_id=DELETED))
     _hide_chains(tx, erasure, is_users & (chains.c.owner_id == hidden))
 
 
 def hide_conversations(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> None:
-    """Hide these conversations, and let those that are nobody's be the user's; agents' default ones stay."""
-    these = is_in(conversations.c.id, items)
+    """Hide these conversations; agents' default ones stay.
+
+    Conversations without a user become the user's, so that the job finds them.
+    """
+    is_item = is_in(conversations.c.id, items)
     tx.run(
         update(conversations)
-        .where(these, conversations.c.user_id.is_(None))
+        .where(is_item, conversations.c.user_id.is_(None))
         .values(user_id=erasure.user_id)
     )
     is_visible = conversations.c.is_default.is_(False) & conversations.c.deleted_at.is_(None)
-    tx.run(update(conversations).where(these, is_visible).values(deleted_at=tx.clock.now()))
+    tx.run(update(conversations).where(is_item, is_visible).values(deleted_at=tx.clock.now()))
 
 
 def hide_agents(tx: Transaction, scope: Scope, erasure: Erasure) -> None:
-    """Hide the agents that are the user's alone, with the archives and the memory that no other agent has."""
-    talked = select(conversations.c.agent_id).where(conversations.c.user_id == erasure.user_id)
-    is_known = (agents.c.created_by == erasure.user_id) | agents.c.id.in_(talked)
-    found = select(agents.c.id, agents.c.created_by).where(
+    """Hide the user's own agents, with archives and memory that no other agent has."""
+    partners = select(conversations.c.agent_id).where(conversations.c.user_id == erasure.user_id)
+    is_known = (agents.c.created_by == erasure.user_id) | agents.c.id.in_(partners)
+    known_agents = select(agents.c.id, agents.c.created_by).where(
         agents.c.organization_id == scope.organization_id, is_known
     )
-    for row in tx.all(found.order_by(agents.c.id)):
+    for row in tx.all(known_agents.order_by(agents.c.id)):
         if reason := _why_kept(tx, row.id, row.created_by, erasure.user_id):
             erasure.kept_agents[row.id] = reason
         else:
@@ -217,69 +235,63 @@ def hide_agents(tx: Transaction, scope: Scope, erasure: Erasure) -> None:
     )
     deletion.hide(tx, "archive", erasure.own_archives)
     own_blocks = _attached_to_these_alone(tx, agents_blocks.c.block_id, erasure.own_agents)
-    is_loose = (chains.c.owner_kind == "block") & chains.c.id.in_(
-        select(blocks.c.chain_id).where(is_in(blocks.c.id, own_blocks))
-    )
-    _hide_chains(
-        tx,
-        erasure,
-        is_loose
-        | ((chains.c.owner_kind == "agent") & is_in(chains.c.owner_id, erasure.own_agents)),
-    )
+    own_chains = select(blocks.c.chain_id).where(is_in(blocks.c.id, own_blocks))
+    is_shared_block = (chains.c.owner_kind == "block") & chains.c.id.in_(own_chains)
+    is_agents = (chains.c.owner_kind == "agent") & is_in(chains.c.owner_id, erasure.own_agents)
+    _hide_chains(tx, erasure, is_shared_block | is_agents)
 
 
-def _why_kept(tx: Transaction, agent_id: str, made_by: str | None, user_id: str) -> str | None:
-    """Why an agent is not the user's alone; None where it is."""
-    if made_by not in (user_id, LOCAL_USER, None):
+def _why_kept(tx: Transaction, agent_id: str, created_by: str | None, user_id: str) -> str | None:
+    """Return the reason why an agent is not the user's alone, or None."""
+    if created_by not in (user_id, LOCAL_USER, None):
         return "another user created it"
-    # A conversation that is about nobody is the user's in an agent that they made themselves.
-    about = {user_id, None} if made_by == user_id else {user_id}
-    talks = (conversations.c.agent_id == agent_id) & conversations.c.deleted_at.is_(None)
-    if (
-        not {row.user_id for row in tx.all(select(conversations.c.user_id).where(talks).distinct())}
-        <= about
-    ):
+    # In an agent that the user created, conversations without a user are theirs.
+    own_ids = {user_id, None} if created_by == user_id else {user_id}
+    is_open = (conversations.c.agent_id == agent_id) & conversations.c.deleted_at.is_(None)
+    rows = tx.all(select(conversations.c.user_id).where(is_open).distinct())
+    if not {row.user_id for row in rows} <= own_ids:
         return "others talk with it"
-    own = select(blocks.c.id).join(chains, chains.c.id == blocks.c.chain_id)
-    own = own.where(chains.c.owner_kind == "agent", chains.c.owner_id == agent_id)
+    own_blocks = select(blocks.c.id).join(chains, chains.c.id == blocks.c.chain_id)
+    own_blocks = own_blocks.where(chains.c.owner_kind == "agent", chains.c.owner_id == agent_id)
     shared = select(agents_blocks.c.seq).where(
-        agents_blocks.c.agent_id != agent_id, agents_blocks.c.block_id.in_(own)
+        agents_blocks.c.agent_id != agent_id, agents_blocks.c.block_id.in_(own_blocks)
     )
     return "another agent has a block of its own" if tx.first(shared) else None
 
 
 def _attached_to_these_alone(tx: Transaction, column: Any, agent_ids: list[str]) -> list[str]:
     is_theirs = is_in(column.table.c.agent_id, agent_ids)
-    found = (
-        select(column).where(is_theirs, column.not_in(select(column).where(~is_theirs))).distinct()
-    )
-    return [row[0] for row in tx.all(found.order_by(column))]
+    of_others = select(column).where(~is_theirs)
+    statement = select(column).where(is_theirs, column.not_in(of_others)).distinct()
+    return [row[0] for row in tx.all(statement.order_by(column))]
 
 
-def _hide_chains(tx: Transaction, erasure: Erasure, which: ColumnElement[bool]) -> None:
-    for row in tx.all(select(chains.c.id, chains.c.head, chains.c.versions).where(which)):
+def _hide_chains(tx: Transaction, erasure: Erasure, condition: ColumnElement[bool]) -> None:
+    for row in tx.all(select(chains.c.id, chains.c.head, chains.c.versions).where(condition)):
         erasure.chains[row.id] = {
             "head": row.head.hex() if row.head else None,
             "versions": row.versions,
         }
         for table in (blocks, proposals):
             tx.run(update(table).where(table.c.chain_id == row.id).values(organization_id=DELETED))
-        own = select(blocks.c.id).where(blocks.c.chain_id == row.id)
-        tx.run(delete(agents_blocks).where(agents_blocks.c.block_id.in_(own)))
+        own_blocks = select(blocks.c.id).where(blocks.c.chain_id == row.id)
+        tx.run(delete(agents_blocks).where(agents_blocks.c.block_id.in_(own_blocks)))
 
 
 def said_as(erasure: Erasure) -> ColumnElement[bool]:
-    """Messages that name their sender by identifier, or by a name no other user has, since before the erasure began."""
-    column, names = (
-        messages.c,
-        sorted({erasure.user_id, erasure.identifier, erasure.name, *erasure.former} - {""}),
-    )
+    """Return the condition of messages that name the user as their sender.
+
+    They were sent before the erasure began, and name the user's identifier, or a name that no other
+    user has.
+    """
+    column = messages.c
+    names = sorted({erasure.user_id, erasure.identifier, erasure.name, *erasure.former} - {""})
     has_name = (users_table.c.name == column.name) | (users_table.c.identifier == column.name)
     is_anothers = exists().where(
         (users_table.c.organization_id == erasure.organization_id) & has_name
     )
     senders = [name for name in (erasure.identifier, *erasure.former) if name]
-    # A former name may be another user's by now, who sent what came since.
+    # A former name may be another user's by now, and later messages that user's.
     has_sender = exists().where(
         users_table.c.organization_id == erasure.organization_id,
         users_table.c.identifier == column.sender_id,
@@ -291,11 +303,14 @@ def said_as(erasure: Erasure) -> ColumnElement[bool]:
 
 
 def named_like(erasure: Erasure) -> Select[Any]:
-    """Messages whose sender or name is the user's in other capitals, or also another user's: nobody knows whose they are."""
+    """Select messages whose sender is ambiguous.
+
+    The name matches only by case, or matches two users.
+    """
     names = sorted(
         {name.lower() for name in (erasure.identifier, erasure.name, *erasure.former)} - {""}
     )
-    # Where there is a sender, it alone says who it was.
+    # The sender id, if there is one, decides; else the name.
     is_like = func.lower(func.coalesce(messages.c.sender_id, messages.c.name)).in_(names)
     return select(messages.c.seq).where(_from_people(erasure) & is_like)
 

@@ -1,4 +1,7 @@
-"""Files: folders of texts that people upload, parsed, cut into chunks and searched; agents that have them attached open them."""
+"""Folders of uploaded files, which are parsed, cut into chunks and searched.
+
+Agents that have a folder attached open its files in their prompts.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FilesPlugin:
-    """Adds folders to the API, reads what is uploaded, and shows agents the files that they open."""
+    """Adds folders to the API, ingests uploads, and shows agents their open files."""
 
     requires = ("sandbox", "web")
 
@@ -47,15 +50,18 @@ class FilesPlugin:
         from ricordo.features.files.tools import grep_files, open_files, semantic_search_files
         from ricordo.tools.toolbox import ServerTool
 
-        found: Any = {"brings_untrusted": True, "runs_in_parallel": True, "is_read_only": True}
+        flags: Any = {"brings_untrusted": True, "runs_in_parallel": True, "is_read_only": True}
         return [
             ServerTool(open_files, "letta_files_core"),
-            ServerTool(grep_files, "letta_files_core", **found),
-            ServerTool(semantic_search_files, "letta_files_core", **found),
+            ServerTool(grep_files, "letta_files_core", **flags),
+            ServerTool(semantic_search_files, "letta_files_core", **flags),
         ]
 
     def complete_agent(self, tx: "Transaction", state: "AgentState") -> "AgentState":
-        """The files that the turn sees; for an agent without folders without a statement."""
+        """Add the files that the turn sees.
+
+        An agent without folders costs no statement.
+        """
         if not state.agent.settings.get("has_folders"):
             return state
         from ricordo.features.files.windows import with_directories
@@ -65,7 +71,7 @@ class FilesPlugin:
     def complete_agents(
         self, tx: "Transaction", states: "Sequence[AgentState]"
     ) -> "Sequence[AgentState]":
-        """The same for many agents."""
+        """Add the files that each agent's turn sees, for many agents at once."""
         if not any(state.agent.settings.get("has_folders") for state in states):
             return states
         from ricordo.features.files.windows import with_all_directories

@@ -1,4 +1,6 @@
-"""The folders of an agent, and the files that it has open, over HTTP. The older name of a folder is source."""
+"""The folders of an agent, and the files that it has open, over HTTP. The older name of a folder is
+source.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -65,7 +67,8 @@ def list_files(
     ] = None,
     cursor: Annotated[str | None, Query(description="The older name of `after`.")] = None,
 ) -> Json:
-    """The files of the agent's folders that can be read, the last looked at first; which are open, and what of them is seen.
+    """The files of the agent's folders that can be read, the last looked at first; which are open,
+    and what of them is seen.
 
     In turns with nobody or, for a user's key, with this user.
     """
@@ -100,7 +103,9 @@ def close_all(tx: Transaction, context: RequestContext, agent_id: str) -> list[s
 @_files.patch("/{file_id}/open", response_model=list[str])
 @_WRITES
 def open_file(tx: Transaction, context: RequestContext, agent_id: str, file_id: str) -> list[str]:
-    """Open a file of the agent's folders; the answer has the names of those that were closed for it."""
+    """Open a file of the agent's folders; the answer has the names of those that were closed for
+    it.
+    """
     view = _view(tx, context, agent_id)
     _, closed = windows.open_windows(tx, view, [(_file(tx, context, view, file_id), None, None)])
     return [view.path_of(file) for file in closed]

@@ -1,7 +1,9 @@
-"""The encoding of a text without a mark that is no UTF-8: the library names those it may be, and the least odd reading is taken.
+"""Guess the encoding of a text that has no mark and is not UTF-8.
 
-Short texts fit many encodings. So of each reading is counted what people hardly write: signs inside words, capitals behind small
-letters, half-width katakana, rare ideographs. The file says which encoding was taken, and whether others fit nearly as well.
+`charset_normalizer` names the possible encodings, and the least odd reading is chosen. Short texts
+fit many encodings, so each reading is scored by things that people hardly write: signs inside
+words, capitals behind small letters, half-width katakana, rare ideographs. The file's type names
+the chosen encoding, and a note says if others fit nearly as well.
 """
 
 import re
@@ -10,14 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-# In the order in which they are taken where nothing else decides.
+# In the order of preference for readings with the same score.
 _CANDIDATES = (
     *("cp1252", "gb18030", "cp932", "big5", "cp949", "euc_jp", "cp1251", "koi8_r", "koi8_u"),
     *("iso8859_2", "cp1250", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp874"),
 )
 _LOOKED_AT = 16 * 1024  # bytes
 _NEAR = 0.05
-# Bytes of the ideographs and syllables that people use: the first plane of each national standard.
+# Lead bytes of the common ideographs and syllables: the first plane of each national standard.
 _COMMON = {
     "gb18030": ("gb2312", 0xB0, 0xD7),
     "big5": ("big5", 0xA4, 0xC6),
@@ -25,7 +27,7 @@ _COMMON = {
     "euc_jp": ("euc_jp", 0xB0, 0xCF),
     "cp949": ("cp949", 0xB0, 0xC8),
 }
-# The letters that are most of a text in the languages of an encoding.
+# The most frequent letters in the languages of an encoding.
 _CYRILLIC = "оеаинтсрвлкОЕАИНТСРВЛК"
 _FREQUENT = {
     "gb18030": "的一是在不了有和人这中大为上个国我以要他时来用们生到作地于出就分对成会可主年动同工也能下过子说名学王李张",
@@ -50,76 +52,93 @@ _INSIDE = re.compile(r"(?<=[^\W\d_])[^\w\s'’.\-/&@+:,;()\"](?=[^\W\d_])")
 
 @dataclass(frozen=True, slots=True)
 class GuessedEncoding:
-    """The encoding that a text is read with, by its name in Python; unsure where another fits nearly as well."""
+    """The encoding to read a text with, by its name in Python.
+
+    `is_unsure` is set if another encoding fits nearly as well.
+    """
 
     name: str
     is_unsure: bool = False
 
 
-def wide_encoding(data: bytes) -> str | None:
-    """Return UTF-16 or UTF-32 without a mark, known by where its zeros are; also of texts in other scripts, by their spaces."""
-    some = data[:8192]
-    if len(some) < 4 or len(data) % 2:
+def wide_encoding(content: bytes) -> str | None:
+    """Recognize UTF-16 or UTF-32 without a mark by the places of its zeros.
+
+    Texts in other scripts than Latin are recognized by their spaces.
+    """
+    sample = content[:8192]
+    if len(sample) < 4 or len(content) % 2:
         return None
-    if len(data) % 4 == 0:
-        for name, places in (("utf-32-le", (2, 3)), ("utf-32-be", (0, 1))):
-            if all(not any(some[place::4]) for place in places) and any(some):
+    if len(content) % 4 == 0:
+        for name, offsets in (("utf-32-le", (2, 3)), ("utf-32-be", (0, 1))):
+            if all(not any(sample[offset::4]) for offset in offsets) and any(sample):
                 return name
-    even, odd = some[0::2].count(0), some[1::2].count(0)
-    half = len(some) // 2
+    even = sample[0::2].count(0)
+    odd = sample[1::2].count(0)
+    half = len(sample) // 2
     for name, zeros, others in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
         # Line ends, digits and spaces have a zero in every script; other texts have hardly any.
-        if zeros > others and zeros * 50 >= half and others * 100 <= half and _decodes(data, name):
+        if (
+            zeros > others
+            and zeros * 50 >= half
+            and others * 100 <= half
+            and _decodes(content, name)
+        ):
             return name
     return None
 
 
-def _decodes(data: bytes, name: str) -> bool:
+def _decodes(content: bytes, name: str) -> bool:
     try:
-        text = data.decode(name)
+        text = content.decode(name)
     except UnicodeDecodeError:
         return False
-    odd = sum(
+    odd_count = sum(
         unicodedata.category(sign) in ("Cn", "Co", "Cc") and sign not in "\r\n\t"
         for sign in text[:4096]
     )
-    return odd * 50 <= len(text[:4096])
+    return odd_count * 50 <= len(text[:4096])
 
 
-def guess(data: bytes) -> GuessedEncoding:
-    """Return how this text is read best; Windows-1252 where nothing fits."""
-    some = data[:_LOOKED_AT]
-    if len(some) < len(data):
-        some = some[: some.rfind(b"\n") + 1] or some
+def guess(content: bytes) -> GuessedEncoding:
+    """Return the most plausible encoding of this text, or Windows-1252 if none fits."""
+    sample = content[:_LOOKED_AT]
+    if len(sample) < len(content):
+        sample = sample[: sample.rfind(b"\n") + 1] or sample
     readings = sorted(
-        (oddity, _CANDIDATES.index(name), name, text) for oddity, name, text in _readings(some)
+        (oddity, _CANDIDATES.index(name), name, text) for oddity, name, text in _readings(sample)
     )
     if not readings:
         return GuessedEncoding("cp1252", is_unsure=True)
     oddity, _, name, text = readings[0]
-    others = [each for each, _, _, other in readings[1:] if other != text]
+    others = [score for score, _, _, other in readings[1:] if other != text]
     return GuessedEncoding(name, is_unsure=bool(others) and others[0] - oddity < _NEAR)
 
 
-def _readings(data: bytes) -> Iterator[tuple[float, str, str]]:
-    from charset_normalizer import from_bytes  # 20 ms, which a server's start does not wait for
+def _readings(content: bytes) -> Iterator[tuple[float, str, str]]:
+    from charset_normalizer import from_bytes  # 20 ms, kept out of a server's start
 
     likely = {
         match.encoding: match.coherence
-        for match in from_bytes(data, cp_isolation=list(_CANDIDATES))
+        for match in from_bytes(content, cp_isolation=list(_CANDIDATES))
     }
     for name in _CANDIDATES:
         try:
-            text = data.decode(name)
+            text = content.decode(name)
         except UnicodeDecodeError:
             continue
-        # The library knows the letters of many languages; where it knows this one, that counts for the reading.
-        known = likely.get(name)
-        yield _oddity(text, name) + (0.1 if known is None else -min(known, 0.5) / 10), name, text
+        # The library knows the letters of many languages. A language that it recognizes counts for
+        # the reading.
+        coherence = likely.get(name)
+        adjustment = 0.1 if coherence is None else -min(coherence, 0.5) / 10
+        yield _oddity(text, name) + adjustment, name, text
 
 
 def _oddity(text: str, name: str) -> float:
-    """Return how much of the text people hardly write, as a share of its letters that are not ASCII."""
+    """Score the oddities of a text, per letter that is not ASCII.
+
+    An oddity is something that people hardly write.
+    """
     foreign = [sign for sign in text if ord(sign) > 127]
     if not foreign:
         return 0.0
@@ -131,13 +150,14 @@ def _oddity(text: str, name: str) -> float:
     for word in _WORD.findall(text):
         if word.isascii():
             continue
-        odd += sum(one.islower() and other.isupper() for one, other in pairwise(word))
+        odd += sum(first.islower() and second.isupper() for first, second in pairwise(word))
         odd += len({_script(sign) for sign in word}) - 1
     return odd / len(foreign)
 
 
 def _weight(sign: str, name: str) -> float:
-    number, category = ord(sign), unicodedata.category(sign)
+    number = ord(sign)
+    category = unicodedata.category(sign)
     if category in ("Cc", "Co", "Cn", "Cs"):
         return 3.0
     if (

@@ -1,4 +1,7 @@
-"""Reading uploaded files, as jobs: the text is stored, then its chunks, in portions that no kill doubles. And deleting them."""
+"""Background jobs that ingest uploaded files, and that purge deleted ones.
+
+Ingestion stores the text, then its chunks in portions; a killed job repeats no portion.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +21,8 @@ from ricordo.search.index import insert_passages
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction
 
-INGEST, PURGE = "files.ingest", "files.purge"
+INGEST = "files.ingest"
+PURGE = "files.purge"
 _PORTION = 200  # chunks of one transaction
 _PURGED = 100
 
@@ -40,22 +44,27 @@ def delete_file(tx: Transaction, file: File) -> None:
 
 
 async def ingest(runtime: Runtime, job: Job, report: Report) -> None:
-    """Bring the file to `completed`, or to `error` with the reason; from where a killed job left it."""
-    store, file_id = runtime.store, job.payload["file_id"]
+    """Bring the file to `completed`, or to `error` with the reason.
+
+    A job that was killed continues with the next portion.
+    """
+    store = runtime.store
+    file_id = job.payload["file_id"]
     file = await store.read(lambda tx: queries.find_file(tx, file_id))
     if file is None or file.status in ("completed", "error"):
         return
     if file.status == "embedding":
         text = await store.read(lambda tx: queries.text_of(tx, file_id))
     else:
-        data = await store.read(lambda tx: queries.read_upload(tx, file_id))
+        content = await store.read(lambda tx: queries.read_upload(tx, file_id))
         try:
-            content = await text_of(runtime.settings, file.name, data)
+            file_text = await text_of(runtime.settings, file.name, content)
         except (Invalid, Unavailable) as error:
             failed = replace(file, status="error", error_message=str(error))
             await store.write(lambda tx: _set(tx, failed))
             return
-        text, (type, note) = content.text, content.notes_for(file.type)
+        text = file_text.text
+        type, note = file_text.notes_for(file.type)
         file = replace(file, type=type, error_message=note)
         file = replace(
             file, lines=text.count("\n") + bool(text and text[-1] != "\n"), characters=len(text)
@@ -66,15 +75,17 @@ async def ingest(runtime: Runtime, job: Job, report: Report) -> None:
         pieces = await offload(lambda: queries.pieces_of_text(file_id, text), len(text))
     file = replace(file, status="embedding", total_chunks=len(chunks))
     while file.status != "completed":
-        some = chunks[file.chunks_done : file.chunks_done + _PORTION]
-        done = file.chunks_done + len(some)
+        portion = chunks[file.chunks_done : file.chunks_done + _PORTION]
+        chunks_done = file.chunks_done + len(portion)
         file = replace(
-            file, chunks_done=done, status="completed" if done == len(chunks) else "embedding"
+            file,
+            chunks_done=chunks_done,
+            status="completed" if chunks_done == len(chunks) else "embedding",
         )
-        if not await store.write(partial(_store, file=file, chunks=some, pieces=pieces)):
+        if not await store.write(partial(_store, file=file, chunks=portion, pieces=pieces)):
             return
         pieces = None
-        report(done, len(chunks))
+        report(chunks_done, len(chunks))
 
 
 async def purge(runtime: Runtime, job: Job, _report: Report) -> None:
@@ -94,7 +105,10 @@ HANDLERS = (JobHandler(INGEST, ingest), JobHandler(PURGE, purge))
 
 
 def chunk_id(file_id: str, number: int) -> str:
-    """Return the id of the passage that is this chunk: always the same, so that nothing is stored twice."""
+    """Return the id of the passage for this chunk.
+
+    It is always the same, so that no chunk is stored twice.
+    """
     return f"passage-{uuid5(UUID(file_id.removeprefix('file-')), str(number))}"
 
 
@@ -107,7 +121,11 @@ def _set(tx: Transaction, file: File) -> None:
 def _store(
     tx: Transaction, file: File, chunks: Sequence[Chunk], pieces: Sequence[FilePiece] | None
 ) -> bool:
-    """Store a portion of the chunks and how far the file is, with its text first of all; whether the file is still there."""
+    """Store a portion of the chunks and the file's progress.
+
+    The file's text is stored with the first portion. Returns False if the file or its folder was
+    deleted.
+    """
     if queries.lock_file(tx, file.id) is None:
         return False
     if pieces is not None:

@@ -1,6 +1,7 @@
-"""Searching the texts of files line by line, with RE2: its time grows with the text alone, yet a cunning pattern takes seconds.
+"""Line-by-line search of files with RE2.
 
-So searches wait for one another in a thread of their own, look at the clock between pieces and lines, and bound a line's length.
+RE2's time grows only with the text, yet a costly pattern can take seconds. So searches run one at a
+time in their own thread, check the clock between pieces and lines, and limit a line's length.
 """
 
 import asyncio
@@ -14,9 +15,10 @@ from typing import Any
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features.files.records import File, FilePiece
 
-PAGE, MOST_MATCHES = 20, 1000
+PAGE = 20
+MOST_MATCHES = 1000
 _SECONDS = 30.0
-_READ = 1_000_000  # characters of a line
+_SEARCHED_CHARACTERS = 1_000_000  # of each line
 _LONGEST_PATTERN = 1000
 _PATTERN_MEMORY = 8 << 20  # bytes
 _THREAD = ThreadPoolExecutor(1, "files: search")
@@ -24,7 +26,7 @@ _THREAD = ThreadPoolExecutor(1, "files: search")
 
 @dataclass(frozen=True, slots=True)
 class LineMatch:
-    """A line that matches, counted from 0, among the lines around it."""
+    """A matching line, counted from 0, with the lines around it."""
 
     file: File
     line: int
@@ -33,7 +35,10 @@ class LineMatch:
 
 @dataclass(slots=True)
 class LineSearch:
-    """One search: what it found so far. `shown` are the matches behind the first `skip`, with so many lines `around` each."""
+    """One search and its matches so far.
+
+    `matches` are those behind the first `skip`, each with `around` lines before and after it.
+    """
 
     pattern: str
     skip: int = 0
@@ -41,17 +46,15 @@ class LineSearch:
     total: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     files: dict[str, File] = field(default_factory=dict)
-    shown: list[LineMatch] = field(default_factory=list)
+    matches: list[LineMatch] = field(default_factory=list)
     _line: Any = None
     _text: Any = None
     _until: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raise Invalid for a pattern that RE2 does not read."""
-        self._line, self._text = (
-            compiled_pattern(self.pattern),
-            compiled_pattern(f"(?m){self.pattern}"),
-        )
+        """Compile the pattern. Raises Invalid if RE2 does not accept it."""
+        self._line = compiled_pattern(self.pattern)
+        self._text = compiled_pattern(f"(?m){self.pattern}")
         self._until = time.monotonic() + _SECONDS
 
     @property
@@ -59,7 +62,10 @@ class LineSearch:
         return self.total >= MOST_MATCHES
 
     async def through(self, files: Sequence[File], pieces: Sequence[FilePiece]) -> None:
-        """Search these files, whose texts are the pieces. Raises Unavailable where it takes too long."""
+        """Search these files, whose texts are the pieces.
+
+        Raises Unavailable if it takes too long.
+        """
         await asyncio.get_running_loop().run_in_executor(_THREAD, self._through, files, pieces)
 
     def _through(self, files: Sequence[File], pieces: Sequence[FilePiece]) -> None:
@@ -67,12 +73,12 @@ class LineSearch:
         for piece in pieces:
             texts[piece.file_id].append(piece.text)
         for file in files:
-            if not self.is_full and any(self._found(self._text, text) for text in texts[file.id]):
+            if not self.is_full and any(self._matches(self._text, text) for text in texts[file.id]):
                 self._search(file, "".join(texts[file.id]).removesuffix("\n").split("\n"))
 
     def _search(self, file: File, lines: Sequence[str]) -> None:
         for number, line in enumerate(lines):
-            if self._found(self._line, line[:_READ]):
+            if self._matches(self._line, line[:_SEARCHED_CHARACTERS]):
                 self.files[file.id] = file
                 self.counts[file.id] += 1
                 self.total += 1
@@ -80,22 +86,26 @@ class LineSearch:
                     near = range(
                         max(0, number - self.around), min(len(lines), number + self.around + 1)
                     )
-                    self.shown.append(
-                        LineMatch(file, number, [(each, lines[each]) for each in near])
+                    self.matches.append(
+                        LineMatch(file, number, [(index, lines[index]) for index in near])
                     )
                 if self.is_full:
                     return
 
-    def _found(self, pattern: Any, text: str) -> bool:
+    def _matches(self, pattern: Any, text: str) -> bool:
         if time.monotonic() > self._until:
             raise Unavailable(
-                f"The search took more than {_SECONDS:g} seconds. Narrow it with include, or a simpler pattern."
+                f"The search took more than {_SECONDS:g} seconds. Narrow it with include, or a "
+                "simpler pattern."
             )
         return pattern.search(text) is not None
 
 
 def compiled_pattern(pattern: str) -> Any:
-    """Return the pattern for searches without regard to capitals. Raises Invalid where RE2 does not read it, Unavailable."""
+    """Compile a pattern that ignores case.
+
+    Raises Invalid if RE2 does not accept it, Unavailable without the extra `files`.
+    """
     try:
         import re2
     except ImportError as error:
@@ -103,10 +113,13 @@ def compiled_pattern(pattern: str) -> Any:
     if not 0 < len(pattern) <= _LONGEST_PATTERN + len("(?m)"):
         raise Invalid(f"The pattern must have 1 to {_LONGEST_PATTERN} characters.")
     options = re2.Options()
-    options.case_sensitive, options.log_errors, options.max_mem = False, False, _PATTERN_MEMORY
+    options.case_sensitive = False
+    options.log_errors = False
+    options.max_mem = _PATTERN_MEMORY
     try:
         return re2.compile(pattern, options)
     except re2.error as error:
-        words = error.args[0] if error.args else error
-        why = words.decode("utf-8", "replace") if isinstance(words, bytes) else words
-        raise Invalid(f"The pattern is no regular expression that RE2 reads: {why}") from error
+        reason = error.args[0] if error.args else error
+        if isinstance(reason, bytes):
+            reason = reason.decode("utf-8", "replace")
+        raise Invalid(f"The pattern is no regular expression that RE2 reads: {reason}") from error

@@ -1,4 +1,4 @@
-"""What is sent to make and change folders, and how folders and files are answered."""
+"""Request and response models of folders and files."""
 
 from typing import Annotated, ClassVar
 
@@ -17,34 +17,34 @@ from ricordo.api.models.models import EmbeddingConfigResponse, EmbeddingFields
 from ricordo.features.files.records import FileStatus
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
-Words = Annotated[str, Field(max_length=20_000)]
+LongText = Annotated[str, Field(max_length=20_000)]
 
 
 class FolderUpdate(RequestModel):
-    """What changes of a folder. A field that is left out stays."""
+    """Changes to a folder. A field that is left out stays."""
 
     ignored: ClassVar = IN_ONE_PROJECT | {
         "embedding_config": "What is stored stays embedded by its model."
     }
 
     name: Name | None = None
-    description: Words | None = None
-    instructions: Words | None = Field(
+    description: LongText | None = None
+    instructions: LongText | None = Field(
         None, description="How the agents shall use the folder; their prompts hold it."
     )
     metadata: Json | None = None
 
 
 class FolderRequest(EmbeddingFields):
-    """A folder to make."""
+    """A folder to create."""
 
     ignored: ClassVar = IN_ONE_PROJECT | {
         "embedding_chunk_size": "Chunks end where lines and paragraphs end."
     }
 
     name: Name
-    description: Words | None = None
-    instructions: Words | None = None
+    description: LongText | None = None
+    instructions: LongText | None = None
     metadata: Json | None = None
     user: str | None = Field(
         None,
@@ -75,7 +75,10 @@ for _request in (FolderUpdate, FolderRequest):
 
 
 class FileResponse(ResponseModel):
-    """A file of a folder, and how far it is read. `content` is there where it was asked for."""
+    """A file of a folder with its progress.
+
+    `content` is set if it was asked for.
+    """
 
     id: str
     source_id: Annotated[str, From("folder_id")]
@@ -106,7 +109,7 @@ class FileSizeResponse(ResponseModel):
 
 
 class FolderSizeResponse(ResponseModel):
-    """How much one folder holds."""
+    """The size of one folder and of its files."""
 
     source_id: str
     source_name: str
@@ -116,7 +119,7 @@ class FolderSizeResponse(ResponseModel):
 
 
 class SizesResponse(ResponseModel):
-    """How much all folders hold; folder by folder where that is asked for."""
+    """The size of all folders; `sources` is filled if details were asked for."""
 
     total_sources: int
     total_files: int
@@ -125,7 +128,10 @@ class SizesResponse(ResponseModel):
 
 
 class AgentFileResponse(ResponseModel):
-    """A file that an agent has or had open. Lines count from 1; `visible_content` is what the prompt shows of it."""
+    """A file that an agent has or had open.
+
+    Lines count from 1. `visible_content` is the text that the prompt shows of an open file.
+    """
 
     id: str
     file_id: str

@@ -1,4 +1,8 @@
-"""Runs in the sandbox: reads a file from standard input, behind a line with its kind; writes its text to descriptor 3 as JSON."""
+"""Sandbox program that extracts the text of a document.
+
+It reads a line with the file's kind and then the file from standard input, and writes JSON with the
+text to descriptor 3.
+"""
 
 import io
 import json
@@ -8,30 +12,32 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-MOST_PAGES, MOST_ROWS, MOST_UNPACKED = 5_000, 200_000, 300 * 2**20
-MOST = 10_000_001  # characters: one more than are allowed
+MOST_PAGES = 5_000
+MOST_ROWS = 200_000
+MOST_UNPACKED = 300 * 2**20
+MOST = 10_000_001  # characters: one more than allowed, so that the caller notices
 
 
 class Unreadable(Exception):
-    """The file cannot be read, for this reason."""
+    """The file cannot be read; the message is the reason."""
 
 
 def joined(parts: Iterable[str]) -> str:
-    """The parts with empty lines between them, as far as they are of use."""
-    kept: list[str] = []
+    """Join the parts with empty lines between them, up to `MOST` characters."""
+    texts: list[str] = []
     size = 0
     for part in parts:
-        kept.append(part.rstrip())
+        texts.append(part.rstrip())
         size += len(part) + 2
         if size > MOST:
             break
-    return "\n\n".join(kept)[:MOST]
+    return "\n\n".join(texts)[:MOST]
 
 
-def pages_of_pdf(data: bytes) -> Iterator[str]:
+def pages_of_pdf(content: bytes) -> Iterator[str]:
     from pypdf import PdfReader
 
-    reader = PdfReader(io.BytesIO(data))
+    reader = PdfReader(io.BytesIO(content))
     if reader.is_encrypted and not reader.decrypt(""):
         raise Unreadable("It needs a password. Save it without one.")
     if len(reader.pages) > MOST_PAGES:
@@ -41,14 +47,14 @@ def pages_of_pdf(data: bytes) -> Iterator[str]:
             yield f"[page {number}]\n{text}"
 
 
-def unpacked(data: bytes) -> io.BytesIO:
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        size = sum(one.file_size for one in archive.infolist())
+def unpacked(content: bytes) -> io.BytesIO:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        size = sum(member.file_size for member in archive.infolist())
     if size > MOST_UNPACKED:
         raise Unreadable(
             f"It unpacks to {size // 2**20} MB, and {MOST_UNPACKED // 2**20} are the most."
         )
-    return io.BytesIO(data)
+    return io.BytesIO(content)
 
 
 def row_of(cells: Iterable[Any]) -> str:
@@ -57,27 +63,28 @@ def row_of(cells: Iterable[Any]) -> str:
     )
 
 
-def parts_of_docx(data: bytes) -> Iterator[str]:
+def parts_of_docx(content: bytes) -> Iterator[str]:
     import docx
     from docx.table import Table
 
-    for part in docx.Document(unpacked(data)).iter_inner_content():
+    for part in docx.Document(unpacked(content)).iter_inner_content():
         if isinstance(part, Table):
             yield "\n".join(row_of(cell.text for cell in row.cells) for row in part.rows)
         elif part.text.strip():
             style = (part.style.name if part.style else "") or ""
             level = style.removeprefix("Heading ")
-            mark = (
-                "#" * int(level) + " " if style.startswith("Heading ") and level.isdecimal() else ""
-            )
-            mark = "- " if style.startswith("List") else mark
+            mark = ""
+            if style.startswith("List"):
+                mark = "- "
+            elif style.startswith("Heading ") and level.isdecimal():
+                mark = "#" * int(level) + " "
             yield mark + part.text
 
 
-def slides_of(data: bytes) -> Iterator[str]:
+def slides_of(content: bytes) -> Iterator[str]:
     import pptx
 
-    for number, slide in enumerate(pptx.Presentation(unpacked(data)).slides, 1):
+    for number, slide in enumerate(pptx.Presentation(unpacked(content)).slides, 1):
         texts = [f"[slide {number}]"]
         for shape in slide.shapes:
             if shape.has_text_frame and shape.text_frame.text.strip():
@@ -93,10 +100,10 @@ def slides_of(data: bytes) -> Iterator[str]:
         yield "\n".join(texts)
 
 
-def sheets_of(data: bytes) -> Iterator[str]:
+def sheets_of(content: bytes) -> Iterator[str]:
     import openpyxl
 
-    book = openpyxl.load_workbook(unpacked(data), read_only=True, data_only=True)
+    book = openpyxl.load_workbook(unpacked(content), read_only=True, data_only=True)
     for sheet in book.worksheets:
         lines = [f"[sheet {sheet.title}]"]
         size = 0
@@ -105,32 +112,33 @@ def sheets_of(data: bytes) -> Iterator[str]:
             size += len(line)
             if count >= MOST_ROWS or size > MOST:
                 raise Unreadable(
-                    f"The sheet {sheet.title} has more than {MOST_ROWS} rows. Save it as several files."
+                    f"The sheet {sheet.title} has more than {MOST_ROWS} rows. Save it as several "
+                    "files."
                 )
             if line:
                 lines.append(line)
         yield "\n".join(lines)
 
 
-def text_of_html(data: bytes) -> str:
+def text_of_html(content: bytes) -> str:
     from bs4 import BeautifulSoup
     from markdownify import MarkdownConverter
 
-    soup = BeautifulSoup(data, "lxml")
-    for one in soup(["script", "style", "noscript", "template", "head"]):
-        one.decompose()
-    made = MarkdownConverter(heading_style="ATX", strip=["img"]).convert_soup(soup)
-    lines = [line.rstrip() for line in made.splitlines()]
+    soup = BeautifulSoup(content, "lxml")
+    for element in soup(["script", "style", "noscript", "template", "head"]):
+        element.decompose()
+    markdown = MarkdownConverter(heading_style="ATX", strip=["img"]).convert_soup(soup)
+    lines = [line.rstrip() for line in markdown.splitlines()]
     return "\n".join(
         line for line, before in zip(lines, ["", *lines], strict=False) if line or before
     ).strip()
 
 
-def parts_of_email(data: bytes) -> Iterator[str]:
+def parts_of_email(content: bytes) -> Iterator[str]:
     from email import message_from_bytes
     from email.policy import default
 
-    message = message_from_bytes(data, policy=default)
+    message = message_from_bytes(content, policy=default)
     names = [name for name in ("From", "To", "Cc", "Date", "Subject") if message[name]]
     yield "\n".join(f"{name}: {message[name]}" for name in names)
     body = message.get_body(("plain", "html"))
@@ -141,13 +149,13 @@ def parts_of_email(data: bytes) -> Iterator[str]:
         yield f"[attached: {attached.get_filename() or attached.get_content_type()}]"
 
 
-def text_of_rtf(data: bytes) -> str:
+def text_of_rtf(content: bytes) -> str:
     from striprtf.striprtf import rtf_to_text
 
-    if not data.lstrip().startswith(b"{\\rtf"):
+    if not content.lstrip().startswith(b"{\\rtf"):
         raise Unreadable("It does not begin as an RTF file does. Is its name right?")
     read: Callable[..., Any] = rtf_to_text
-    return str(read(data.decode("cp1252", "replace"), errors="replace"))
+    return str(read(content.decode("cp1252", "replace"), errors="replace"))
 
 
 READERS: dict[str, Callable[[bytes], Iterable[str]]] = {
@@ -155,9 +163,9 @@ READERS: dict[str, Callable[[bytes], Iterable[str]]] = {
     "docx": parts_of_docx,
     "pptx": slides_of,
     "xlsx": sheets_of,
-    "html": lambda data: [text_of_html(data)],
+    "html": lambda content: [text_of_html(content)],
     "email": parts_of_email,
-    "rtf": lambda data: [text_of_rtf(data)],
+    "rtf": lambda content: [text_of_rtf(content)],
 }
 
 
@@ -165,10 +173,10 @@ def main() -> None:
     import logging
 
     logging.disable()
-    kind, _, data = sys.stdin.buffer.read().partition(b"\n")
+    kind, _, content = sys.stdin.buffer.read().partition(b"\n")
     sys.setrecursionlimit(2_000)
     try:
-        answer = {"text": joined(READERS[kind.decode()](data))}
+        answer = {"text": joined(READERS[kind.decode()](content))}
     except Unreadable as error:
         answer = {"error": str(error)}
     except ModuleNotFoundError as error:
@@ -176,9 +184,9 @@ def main() -> None:
     except MemoryError:
         answer = {"error": "It takes too much memory."}
     except Exception as error:
-        answer = {"error": f"It is damaged, or no such file ({type(error).__name__}: {error})."}
-    with os.fdopen(3, "w", encoding="utf-8", errors="replace") as out:
-        json.dump(answer, out)
+        answer = {"error": f"It is damaged, or of another type ({type(error).__name__}: {error})."}
+    with os.fdopen(3, "w", encoding="utf-8", errors="replace") as stream:
+        json.dump(answer, stream)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Queries of folders and files: their rows and texts; then, for agents, which folders are attached and which files are open.
+"""Queries of folders, files and texts, and of the agents that use them.
 
-What is a user's is found in that user's scope, and in one without a subject, alone. Files that are being deleted are found nowhere.
+A user's rows are found only in that user's scope and in a scope without a subject. Files that are
+being deleted are never found.
 """
 
 from collections import Counter
@@ -36,10 +37,13 @@ from ricordo.storage.schema.core_tables import agents, passages
 # Characters of a piece of text; only a line that is longer is cut.
 PIECE = 128 * 1024
 
-_FOLDERS, _FILES = Repository(Folder, folders), Repository(File, files)
-_PIECES, _OPENED = Repository(FilePiece, file_pieces), Repository(AgentFile, files_agents)
-_IS_THERE = files.c.deleted_at.is_(None)
-get_folder, insert_folder = _FOLDERS.get, _FOLDERS.insert
+_FOLDERS = Repository(Folder, folders)
+_FILES = Repository(File, files)
+_PIECES = Repository(FilePiece, file_pieces)
+_OPENED = Repository(AgentFile, files_agents)
+_EXISTS = files.c.deleted_at.is_(None)
+get_folder = _FOLDERS.get
+insert_folder = _FOLDERS.insert
 update_folder = _FOLDERS.updates(
     "name", "description", "instructions", "metadata", "updated_by", "updated_at"
 )
@@ -47,7 +51,7 @@ insert_file = _FILES.insert
 update_file = _FILES.updates(
     *(name for name in _FILES.changeable() if name not in ("folder_id", "user_id"))
 )
-_FIND = _FILES.select.where(equal(files, "id"), _IS_THERE)
+_FIND = _FILES.select.where(equal(files, "id"), _EXISTS)
 _LOCK = _FIND.with_for_update()
 _HIDE = (
     update(files)
@@ -64,11 +68,11 @@ _SOME_PIECES = (
         file_pieces.c.last_line >= bindparam("start"),
     )
     .order_by(file_pieces.c.number)
-    .limit(bindparam("most"))
+    .limit(bindparam("limit"))
 )
 _BEGINNINGS = select(
     file_pieces.c.file_id,
-    func.substr(file_pieces.c.text, 1, bindparam("most", type_=Integer)).label("text"),
+    func.substr(file_pieces.c.text, 1, bindparam("limit", type_=Integer)).label("text"),
 ).where(one_of(file_pieces.c.file_id, "file_ids"), file_pieces.c.number == 0)
 _DELETE_PIECES = delete(file_pieces).where(equal(file_pieces, "file_id"))
 _UPLOAD = (
@@ -83,9 +87,9 @@ _DELETE_UPLOAD = delete(file_uploads).where(equal(file_uploads, "file_id"))
 
 
 def page_of_folders(
-    tx: Transaction, scope: Scope, wanted: Page, *, name: str | None = None
+    tx: Transaction, scope: Scope, page: Page, *, name: str | None = None
 ) -> list[Folder]:
-    return _FOLDERS.page(tx, scope, wanted, name=name)
+    return _FOLDERS.page(tx, scope, page, name=name)
 
 
 def count_folders(tx: Transaction, scope: Scope) -> int:
@@ -95,7 +99,7 @@ def count_folders(tx: Transaction, scope: Scope) -> int:
 def find_folder(
     tx: Transaction, organization_id: str, name: str, user_id: str | None
 ) -> Folder | None:
-    """Return the folder with this very name: this user's, or with None the organization's."""
+    """Return the folder with exactly this name: this user's, or with None the organization's."""
     is_owned = folders.c.user_id == user_id if user_id else folders.c.user_id.is_(None)
     statement = _FOLDERS.select.where(
         folders.c.organization_id == organization_id, folders.c.name == name, is_owned
@@ -104,7 +108,7 @@ def find_folder(
 
 
 def hide_folder(tx: Transaction, folder_id: str, organization_id: str) -> None:
-    """Move the folder to the organization that nobody belongs to, and free its name."""
+    """Move the folder to the organization of deleted things, and free its name."""
     tx.run(
         update(folders)
         .where(folders.c.id == folder_id)
@@ -114,15 +118,19 @@ def hide_folder(tx: Transaction, folder_id: str, organization_id: str) -> None:
 
 def agents_of(tx: Transaction, folder: Folder) -> list[str]:
     """Return the ids of all agents that have the folder attached."""
-    found = select(agents.c.id).join(folders_agents, folders_agents.c.agent_id == agents.c.id)
-    is_there = agents.c.organization_id == folder.organization_id
-    return [
-        row.id for row in tx.all(found.where(folders_agents.c.folder_id == folder.id, is_there))
-    ]
+    statement = (
+        select(agents.c.id)
+        .join(folders_agents, folders_agents.c.agent_id == agents.c.id)
+        .where(
+            folders_agents.c.folder_id == folder.id,
+            agents.c.organization_id == folder.organization_id,
+        )
+    )
+    return [row.id for row in tx.all(statement)]
 
 
-def page_of_agents(tx: Transaction, scope: Scope, folder_id: str, wanted: Page) -> list[str]:
-    """Return the ids of one page of the agents that have the folder attached."""
+def page_of_agents(tx: Transaction, scope: Scope, folder_id: str, page: Page) -> list[str]:
+    """Return one page of the ids of the agents that have the folder attached."""
     statement = (
         select(agents.c.id)
         .join(folders_agents, folders_agents.c.agent_id == agents.c.id)
@@ -133,14 +141,14 @@ def page_of_agents(tx: Transaction, scope: Scope, folder_id: str, wanted: Page) 
         .where(*may_use(scope))
     )
     marks = known_to(agents, scope, lambda agent: may_use(scope, agent.c.id))
-    return [row.id for row in read_page(tx, statement, agents, wanted, marks=marks)]
+    return [row.id for row in read_page(tx, statement, agents, page, marks=marks)]
 
 
 # Files
 
 
 def get_file(tx: Transaction, scope: Scope, file_id: str, folder_id: str | None = None) -> File:
-    """Return the file, of this folder where one is named. Raises NotFound."""
+    """Return the file. Raises NotFound, also if it is not in the given folder."""
     file = _FILES.get(tx, scope, file_id)
     if file.deleted_at is not None or folder_id not in (None, file.folder_id):
         raise NotFound(f"File with ID {file_id} not found")
@@ -148,12 +156,15 @@ def get_file(tx: Transaction, scope: Scope, file_id: str, folder_id: str | None 
 
 
 def find_file(tx: Transaction, file_id: str) -> File | None:
-    """Return the file, whoever's it is; None where it is deleted."""
+    """Return any user's file; None if it is deleted."""
     return _FILES.first(tx, _FIND, {"id": file_id})
 
 
 def chunks_of_hidden(tx: Transaction, file_id: str) -> int:
-    """Return how many chunks a deleted file may have; 0 where it is gone, or not deleted."""
+    """Return the number of chunks of a deleted file.
+
+    It is 0 if the file is purged or not deleted.
+    """
     hidden = select(files.c.total_chunks).where(
         files.c.id == file_id, files.c.deleted_at.is_not(None)
     )
@@ -161,12 +172,15 @@ def chunks_of_hidden(tx: Transaction, file_id: str) -> int:
 
 
 def lock_file(tx: Transaction, file_id: str) -> File | None:
-    """Lock the file until this transaction ends; None where it is deleted."""
+    """Lock the file until this transaction ends; return None if it is deleted."""
     return _FILES.first(tx, _LOCK, {"id": file_id})
 
 
 def hide_files(tx: Transaction, file_ids: Sequence[str]) -> None:
-    """Hide these files at once, free their names, and close them for every agent; their rows are purged later."""
+    """Hide these files at once, free their names, and close them for every agent.
+
+    Their rows are purged later.
+    """
     if file_ids:
         tx.run(_HIDE, {"file_ids": list(file_ids), "now": tx.clock.now()})
         tx.run(_CLOSE_FILES, {"file_ids": list(file_ids)})
@@ -174,17 +188,15 @@ def hide_files(tx: Transaction, file_ids: Sequence[str]) -> None:
 
 def ids_of_files(tx: Transaction, folder_id: str) -> list[str]:
     return [
-        row.id
-        for row in tx.all(select(files.c.id).where(files.c.folder_id == folder_id, _IS_THERE))
+        row.id for row in tx.all(select(files.c.id).where(files.c.folder_id == folder_id, _EXISTS))
     ]
 
 
 def files_by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[File]:
     """Return the files with these ids that the scope sees, in their order."""
-    found = _FILES.by_ids(tx, ids)
     return [
         file
-        for file in found
+        for file in _FILES.by_ids(tx, ids)
         if file.organization_id == scope.organization_id
         and file.deleted_at is None
         and scope.sees(file.user_id)
@@ -192,37 +204,37 @@ def files_by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[File
 
 
 def page_of_files(
-    tx: Transaction, scope: Scope, folder_ids: Sequence[str], wanted: Page
+    tx: Transaction, scope: Scope, folder_ids: Sequence[str], page: Page
 ) -> list[File]:
-    return _FILES.page(tx, scope, wanted, _IS_THERE, files.c.folder_id.in_(folder_ids))
+    return _FILES.page(tx, scope, page, _EXISTS, files.c.folder_id.in_(folder_ids))
 
 
 def readable_files(tx: Transaction, folder_ids: Sequence[str]) -> list[File]:
     """Return the files of these folders whose text can be read, by name."""
     is_read = files.c.status.in_(READABLE)
-    wanted = _FILES.select.where(files.c.folder_id.in_(folder_ids), _IS_THERE, is_read)
-    return _FILES.all(tx, wanted.order_by(files.c.name, files.c.seq))
+    statement = _FILES.select.where(files.c.folder_id.in_(folder_ids), _EXISTS, is_read)
+    return _FILES.all(tx, statement.order_by(files.c.name, files.c.seq))
 
 
 def find_by_name(tx: Transaction, folder_id: str, name: str) -> File | None:
-    statement = _FILES.select.where(equal(files, "folder_id", "name"), _IS_THERE)
+    statement = _FILES.select.where(equal(files, "folder_id", "name"), _EXISTS)
     return _FILES.first(tx, statement, {"folder_id": folder_id, "name": name})
 
 
 def names_in(tx: Transaction, folder_id: str, start: str) -> set[str]:
-    """Return the names of the folder's files that begin with this."""
+    """Return the names of the folder's files that begin with this text."""
     begins = files.c.name.startswith(start, autoescape=True)
     return {
         row.name
         for row in tx.all(
-            select(files.c.name).where(files.c.folder_id == folder_id, _IS_THERE, begins)
+            select(files.c.name).where(files.c.folder_id == folder_id, _EXISTS, begins)
         )
     }
 
 
 def count_files(tx: Transaction, folder_ids: Sequence[str]) -> dict[str, int]:
     counted = select(files.c.folder_id, func.count().label("count")).where(
-        files.c.folder_id.in_(folder_ids), _IS_THERE
+        files.c.folder_id.in_(folder_ids), _EXISTS
     )
     return {row.folder_id: row.count for row in tx.all(counted.group_by(files.c.folder_id))}
 
@@ -231,7 +243,10 @@ def count_files(tx: Transaction, folder_ids: Sequence[str]) -> dict[str, int]:
 
 
 def pieces_of_text(file_id: str, text: str) -> list[FilePiece]:
-    """Cut a text into pieces: at the end of a line, or where a line is longer than a piece, in it."""
+    """Cut a text into pieces at line ends.
+
+    Only a line longer than a piece is cut inside.
+    """
     pieces: list[FilePiece] = []
     start = line = 0
     while start < len(text):
@@ -242,7 +257,8 @@ def pieces_of_text(file_id: str, text: str) -> list[FilePiece]:
         newlines = part.count("\n")
         last = line + newlines - (1 if part.endswith("\n") else 0)
         pieces.append(FilePiece(file_id, len(pieces), line, last, part))
-        start, line = end, line + newlines
+        start = end
+        line = line + newlines
     return pieces
 
 
@@ -252,7 +268,10 @@ def insert_pieces(tx: Transaction, pieces: Iterable[FilePiece]) -> None:
 
 
 def pieces_of(tx: Transaction, file_ids: Sequence[str]) -> list[FilePiece]:
-    """Return the whole texts of these files, by file and in order. Ask for some megabytes at a time (`File.characters`)."""
+    """Return the whole texts of these files, by file and in order.
+
+    Ask for a few megabytes at a time (`File.characters`).
+    """
     return _PIECES.all(tx, _ALL_PIECES, {"file_ids": list(file_ids)})
 
 
@@ -262,43 +281,48 @@ def text_of(tx: Transaction, file_id: str) -> str:
 
 
 def read_lines(
-    tx: Transaction, file_id: str, start: int = 0, end: int | None = None, most: int = 1_000_000
+    tx: Transaction, file_id: str, start: int = 0, end: int | None = None, limit: int = 1_000_000
 ) -> tuple[str, bool]:
-    """Return the lines from `start` to before `end` (None: the last), counted from 0, and whether characters are left out.
+    """Return the lines from `start` to before `end`, and True if text is missing.
 
-    At most so many characters are returned, however long the lines are.
+    Lines count from 0; `end` None means to the last line. At most `limit` characters are returned,
+    however long the lines are.
     """
-    limit = most // PIECE + 3
-    wanted = {
+    piece_limit = limit // PIECE + 3
+    parameters = {
         "file_id": file_id,
         "start": start,
         "end": 2**62 if end is None else end,
-        "most": limit,
+        "limit": piece_limit,
     }
-    pieces = _PIECES.all(tx, _SOME_PIECES, wanted)
+    pieces = _PIECES.all(tx, _SOME_PIECES, parameters)
     if not pieces:
         return "", False
-    text, first = "".join(piece.text for piece in pieces), pieces[0].first_line
-    place = _line_start(text, start - first)
+    text = "".join(piece.text for piece in pieces)
+    first = pieces[0].first_line
+    begin = _line_start(text, start - first)
     stop = len(text) if end is None else _line_start(text, end - first)
-    is_cut = stop - place > most or (len(pieces) == limit and stop == len(text))
-    return text[place : min(stop, place + most)], is_cut
+    is_cut = stop - begin > limit or (len(pieces) == piece_limit and stop == len(text))
+    return text[begin : min(stop, begin + limit)], is_cut
 
 
-def beginnings_of(tx: Transaction, file_ids: Sequence[str], most: int) -> dict[str, str]:
-    """Return the first characters of the texts of these files, so many of each; at most those of the first piece."""
-    rows = tx.all(_BEGINNINGS, {"file_ids": list(file_ids), "most": most}) if file_ids else ()
+def beginnings_of(tx: Transaction, file_ids: Sequence[str], limit: int) -> dict[str, str]:
+    """Return the first `limit` characters of each file's text, at most its first piece."""
+    rows = tx.all(_BEGINNINGS, {"file_ids": list(file_ids), "limit": limit}) if file_ids else ()
     return {row.file_id: row.text for row in rows}
 
 
 def _line_start(text: str, lines: int) -> int:
-    """The place behind so many newlines; the end where there are fewer."""
-    place = 0
+    """Return the offset behind this many newlines.
+
+    It is the text's end if there are fewer.
+    """
+    offset = 0
     for _ in range(lines):
-        place = text.find("\n", place) + 1
-        if not place:
+        offset = text.find("\n", offset) + 1
+        if not offset:
             return len(text)
-    return place
+    return offset
 
 
 def replace_text(tx: Transaction, file_id: str, pieces: Sequence[FilePiece]) -> None:
@@ -322,12 +346,18 @@ def delete_upload(tx: Transaction, file_id: str) -> None:
 
 
 def purge_chunks(tx: Transaction, ids: Sequence[str], before: BeforePurge) -> bool:
-    """Delete a portion of these passages; whether there were some."""
+    """Delete a portion of these passages.
+
+    Returns False if none were left.
+    """
     return purge(tx, passages, "id", ids, before, Counter())
 
 
 def purge_file(tx: Transaction, file_id: str, before: BeforePurge) -> bool:
-    """Delete a portion of what refers to this file, at last the file; whether there was something."""
+    """Delete a portion of the file's dependent rows, at last the file.
+
+    Returns False at the end.
+    """
     return purge(tx, files, "id", [file_id], before, Counter())
 
 
@@ -354,12 +384,12 @@ _RANKED = (
         func.row_number().over(partition_by=_OF_ONE, order_by=_NEWEST_FIRST).label("place"),
         func.count().over(partition_by=files.c.folder_id).label("files"),
     )
-    .where(one_of(files.c.folder_id, "folder_ids"), _IS_THERE)
+    .where(one_of(files.c.folder_id, "folder_ids"), _EXISTS)
     .subquery()
 )
 _NEWEST = (
     select(*(_RANKED.c[column.name] for column in _FILES.columns), _RANKED.c.files)
-    .where(_RANKED.c.place <= bindparam("most"))
+    .where(_RANKED.c.place <= bindparam("limit"))
     .order_by(_RANKED.c.created_at.desc(), _RANKED.c.seq.desc())
 )
 _OF_AGENTS = _OPENED.select.where(one_of(files_agents.c.agent_id, "agent_ids")).order_by(
@@ -388,68 +418,69 @@ def detach_folder(tx: Transaction, agent_id: str, folder_id: str) -> None:
 
 
 def folders_by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Folder]:
-    """Return those of these folders that are there and that the scope sees."""
-    found = _FOLDERS.by_ids(tx, ids) if ids else []
-    return [
-        one
-        for one in found
-        if one.organization_id == scope.organization_id and scope.sees(one.user_id)
-    ]
+    """Return the existing folders with these ids that the scope sees."""
+    return _visible(_FOLDERS.by_ids(tx, ids) if ids else [], scope)
 
 
 def folders_of_agent(tx: Transaction, scope: Scope, agent_id: str) -> list[Folder]:
     """Return the attached folders that the scope sees, in the order of attachment."""
-    found = _FOLDERS.all(tx, _ATTACHED, {"agent_id": agent_id})
+    return _visible(_FOLDERS.all(tx, _ATTACHED, {"agent_id": agent_id}), scope)
+
+
+def _visible(rows: Iterable[Folder], scope: Scope) -> list[Folder]:
     return [
-        one
-        for one in found
-        if one.organization_id == scope.organization_id and scope.sees(one.user_id)
+        folder
+        for folder in rows
+        if folder.organization_id == scope.organization_id and scope.sees(folder.user_id)
     ]
 
 
 def folders_of_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, list[Folder]]:
-    """Return the attached folders by agent, in the order of attachment, whoever may see them."""
-    found: dict[str, list[Folder]] = {}
+    """Return all attached folders by agent, in the order of attachment, for any user."""
+    folders_by_agent: dict[str, list[Folder]] = {}
     for row in tx.all(_ATTACHED_TO_ANY, {"agent_ids": list(agent_ids)}):
-        found.setdefault(row[-1], []).append(_FOLDERS.of(row[:-1]))
-    return found
+        folders_by_agent.setdefault(row[-1], []).append(_FOLDERS.of(row[:-1]))
+    return folders_by_agent
 
 
 def newest_files(
-    tx: Transaction, folder_ids: Sequence[str], most: int
+    tx: Transaction, folder_ids: Sequence[str], limit: int
 ) -> tuple[list[File], dict[str, int]]:
-    """Return the newest files of each folder, so many of each user's, the newest first; and how many each folder has."""
-    rows = tx.all(_NEWEST, {"folder_ids": list(folder_ids), "most": most})
+    """Return the newest files, and the number of files per folder.
+
+    At most `limit` files per folder and user are returned.
+    """
+    rows = tx.all(_NEWEST, {"folder_ids": list(folder_ids), "limit": limit})
     return [_FILES.of(row[:-1]) for row in rows], {row.folder_id: row[-1] for row in rows}
 
 
 def opened_by_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, list[AgentFile]]:
-    """Return what each agent has or had open, that which was not looked at for longest first."""
-    found: dict[str, list[AgentFile]] = {}
-    for one in _OPENED.all(tx, _OF_AGENTS, {"agent_ids": list(agent_ids)}):
-        found.setdefault(one.agent_id, []).append(one)
-    return found
+    """Return the windows of each agent, least recently used first."""
+    windows_by_agent: dict[str, list[AgentFile]] = {}
+    for window in _OPENED.all(tx, _OF_AGENTS, {"agent_ids": list(agent_ids)}):
+        windows_by_agent.setdefault(window.agent_id, []).append(window)
+    return windows_by_agent
 
 
 def page_of_agents_folders(
-    tx: Transaction, scope: Scope, agent_id: str, wanted: Page
+    tx: Transaction, scope: Scope, agent_id: str, page: Page
 ) -> list[Folder]:
     attached = select(folders_agents.c.folder_id).where(folders_agents.c.agent_id == agent_id)
-    return _FOLDERS.page(tx, scope, wanted, folders.c.id.in_(attached))
+    return _FOLDERS.page(tx, scope, page, folders.c.id.in_(attached))
 
 
 def opened_by_agent(tx: Transaction, agent_id: str, user_id: str | None) -> list[AgentFile]:
-    """Return what the agent has or had open in turns with this user, that which was not looked at for longest first.
+    """Return the agent's windows for this user, least recently used first.
 
-    None: in turns with nobody. Files may be deleted meanwhile.
+    They are files that it has or had open; some may be deleted meanwhile. None means in turns
+    without a user.
     """
-    return [
-        one for one in _OPENED.all(tx, _OF_AGENT, {"agent_id": agent_id}) if one.user_id == user_id
-    ]
+    windows = _OPENED.all(tx, _OF_AGENT, {"agent_id": agent_id})
+    return [window for window in windows if window.user_id == user_id]
 
 
 def save_opened(tx: Transaction, *opened: AgentFile) -> None:
-    """Store these, each new or changed."""
-    for one in opened:
-        if not tx.run(_INSERT_OPENED, _OPENED.values(one)):
-            _update_opened(tx, one)
+    """Store these windows, each new or changed."""
+    for window in opened:
+        if not tx.run(_INSERT_OPENED, _OPENED.values(window)):
+            _update_opened(tx, window)

@@ -1,17 +1,17 @@
-"""What is stored of folders and of files, as frozen values; `queries` reads and writes them."""
+"""Stored rows of folders and files as frozen values; `queries` reads and writes them."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 FileStatus = Literal["pending", "parsing", "embedding", "completed", "error"]
 
-# Of a file whose text can be read.
+# Statuses of a file whose text can be read.
 READABLE: tuple[FileStatus, ...] = ("embedding", "completed")
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder of files. `user_id` is whose it is (None: the organization's)."""
+    """A folder of files. `user_id` is its owner (None: the organization)."""
 
     id: str
     organization_id: str
@@ -30,9 +30,11 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a folder, without its text. `name` is unique in the folder; `original_name` is what it was uploaded as.
+    """A file of a folder, without its text.
 
-    `size` is in bytes as uploaded, `lines` and `characters` are of its text. Its text can be read from the status `embedding` on.
+    `name` is unique in the folder; `original_name` is the name of the uploaded file. `size` is in
+    bytes as uploaded; `lines` and `characters` are those of its text. The text can be read from the
+    status `embedding` on.
     """
 
     id: str
@@ -57,7 +59,10 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class FilePiece:
-    """A part of a file's text: whole lines, but for a line that is longer than a piece. Lines count from 0, both ends included."""
+    """A part of a file's text: whole lines, unless one exceeds a piece.
+
+    Lines count from 0; both ends are included.
+    """
 
     file_id: str
     number: int
@@ -68,9 +73,10 @@ class FilePiece:
 
 @dataclass(frozen=True, slots=True)
 class AgentFile:
-    """A file that an agent has or had open, in turns with this user (None: with nobody).
+    """A window: a file that an agent has or had open.
 
-    It sees the lines from `start_line` to before `end_line`; None: from the first, to the last.
+    It counts in turns with this user (None: without a user). The agent sees the lines from
+    `start_line` to before `end_line`. None means from the first line, or to the last.
     """
 
     id: str

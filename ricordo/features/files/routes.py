@@ -1,4 +1,6 @@
-"""Folders and their files over HTTP. The older name of a folder is source: each route answers at both."""
+"""Folders and their files over HTTP. The older name of a folder is source: each route answers at
+both.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -58,7 +60,9 @@ def create(
 
 
 async def create_folder(context: RequestContext, body: FolderRequest) -> Json:
-    """Make a folder. A user's is that user's alone: others do not see it, and it is erased with them."""
+    """Make a folder. A user's is that user's alone: others do not see it, and it is erased with
+    them.
+    """
     embedding = await context.runtime.models.embedders.choose(body.embedding_handle)
     return folder_json(
         context,
@@ -164,7 +168,9 @@ async def upload(
         str | None, Query(description="Its name in the folder, instead of the file's own.")
     ] = None,
 ) -> Json:
-    """Put a file into the folder. It is read in the background: its `processing_status` says how far that is."""
+    """Put a file into the folder. It is read in the background: its `processing_status` says how
+    far that is.
+    """
     # One that may not write is told so before anything about the file.
     folder = await context.store.read(lambda tx: queries.get_folder(tx, context.scope, folder_id))
     service.require_may_write(context.scope, folder.user_id)
@@ -221,7 +227,9 @@ def list_files(
     paging: Paged,
     include_content: bool = False,
 ) -> list[Json]:
-    """The files of the folder; with their text where that is asked for, as far as a million characters go."""
+    """The files of the folder; with their text where that is asked for, as far as a million
+    characters go.
+    """
     queries.get_folder(tx, context.scope, folder_id)
     found = queries.page_of_files(tx, context.scope, [folder_id], paging.page(default=1000))
     left = _MOST_TEXT

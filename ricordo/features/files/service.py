@@ -1,4 +1,4 @@
-"""Folders and their files: made, changed, uploaded into, deleted; and given to agents."""
+"""Create, change and delete folders and files, and attach folders to agents."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,14 +21,17 @@ from ricordo.storage.engine.store import Transaction
 
 Duplicates = Literal["skip", "error", "suffix", "replace"]
 TOOLS = ("open_files", "grep_files", "semantic_search_files")
-MARK = "has_folders"  # in the settings of an agent that has some
+MARK = "has_folders"  # in the settings of an agent with folders
 _LONGEST_NAME = 255
 _PART = 1024 * 1024  # bytes of one row of an upload
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file as it was sent. `duplicates` says what becomes of one that has a name which the folder has already."""
+    """An uploaded file.
+
+    `duplicates` says how to treat a name that the folder has already.
+    """
 
     name: str
     data: bytes
@@ -37,19 +40,27 @@ class Upload:
 
 
 def require_may_write(scope: Scope, user_id: str | None) -> None:
-    """Raise Forbidden where the caller may not change this user's folders (None: the organization's)."""
+    """Raise Forbidden unless the caller may change this user's folders.
+
+    None means the organization's.
+    """
     scope.require_owns(user_id)
     if user_id is None and not scope.may("archives:write"):
         raise Forbidden(
-            "Your key lacks the scope archives:write, so it can make and change folders of its own alone."
+            "Your key lacks the scope archives:write, so it can make and change folders of its own "
+            "alone."
         )
 
 
 def create_folder(tx: Transaction, scope: Scope, folder: Folder) -> Folder:
-    """Store a new folder with its archive; one without an id gets one. Raises Conflict for a name that is taken."""
+    """Store a new folder with its archive.
+
+    A folder without an id gets one. Raises Conflict if its name is taken.
+    """
     require_may_write(scope, folder.user_id)
-    id, now = folder.id or new_id(FOLDER.rstrip("-")), tx.clock.now()
-    made = replace(
+    id = folder.id or new_id(FOLDER.rstrip("-"))
+    now = tx.clock.now()
+    created = replace(
         folder,
         id=id,
         archive_id=id,
@@ -58,26 +69,32 @@ def create_folder(tx: Transaction, scope: Scope, folder: Folder) -> Folder:
         created_at=now,
         updated_at=now,
     )
-    _require_free(tx, scope, made)
+    _require_free(tx, scope, created)
     archives.insert_one(
         tx,
         Archive(
-            id, made.organization_id, id, embedding=made.embedding, created_at=now, updated_at=now
+            id,
+            created.organization_id,
+            id,
+            embedding=created.embedding,
+            created_at=now,
+            updated_at=now,
         ),
     )
-    queries.insert_folder(tx, made)
-    return made
+    queries.insert_folder(tx, created)
+    return created
 
 
 def make_folder_for(tx: Transaction, scope: Scope, agent: Agent) -> None:
-    """Make an empty folder for the agent, and attach it. Raises Forbidden."""
-    name, number = f"{agent.name[:200]} External Data Source", 1
-    free = name
-    while queries.find_folder(tx, scope.organization_id, free, scope.subject):
+    """Create an empty folder for the agent and attach it. Raises Forbidden."""
+    name = f"{agent.name[:200]} External Data Source"
+    number = 1
+    free_name = name
+    while queries.find_folder(tx, scope.organization_id, free_name, scope.subject):
         number += 1
-        free = f"{name} ({number})"
+        free_name = f"{name} ({number})"
     folder = Folder(
-        "", scope.organization_id, "", free, embedding=agent.embedding, user_id=scope.subject
+        "", scope.organization_id, "", free_name, embedding=agent.embedding, user_id=scope.subject
     )
     attach_folders(tx, scope, agent.id, [create_folder(tx, scope, folder).id])
 
@@ -91,7 +108,10 @@ def update_folder(tx: Transaction, scope: Scope, folder: Folder) -> Folder:
 
 
 def delete_folder(tx: Transaction, scope: Scope, folder_id: str) -> None:
-    """Take the folder from its agents and out of every list at once; a job purges what it holds."""
+    """Detach the folder from its agents and hide it at once.
+
+    A job purges its contents.
+    """
     folder = queries.get_folder(tx, scope, folder_id)
     require_may_write(scope, folder.user_id)
     for agent_id in queries.agents_of(tx, folder):
@@ -103,7 +123,10 @@ def delete_folder(tx: Transaction, scope: Scope, folder_id: str) -> None:
 
 
 def add_file(tx: Transaction, scope: Scope, folder_id: str, upload: Upload) -> File:
-    """Store an upload, and add the job that reads it. Raises Conflict for a name that is taken, where that is asked for."""
+    """Store an upload, and add the job that ingests it.
+
+    Raises Conflict if the name is taken and `duplicates` is "error".
+    """
     folder = queries.get_folder(tx, scope, folder_id)
     require_may_write(scope, folder.user_id)
     name = name_of(upload.name)
@@ -112,7 +135,8 @@ def add_file(tx: Transaction, scope: Scope, folder_id: str, upload: Upload) -> F
             return existing
         if upload.duplicates == "error":
             raise Conflict(
-                f'The folder "{folder.name}" has a file named "{name}" already. Rename it, or replace the other.'
+                f'The folder "{folder.name}" has a file named "{name}" already. Rename it, or '
+                "replace the other."
             )
         if upload.duplicates == "replace":
             delete_file(tx, existing)
@@ -132,10 +156,9 @@ def add_file(tx: Transaction, scope: Scope, folder_id: str, upload: Upload) -> F
         updated_at=now,
     )
     queries.insert_file(tx, file)
-    data = upload.data
-    queries.insert_upload(
-        tx, file.id, [data[start : start + _PART] for start in range(0, max(len(data), 1), _PART)]
-    )
+    starts = range(0, max(len(upload.data), 1), _PART)
+    parts = [upload.data[start : start + _PART] for start in starts]
+    queries.insert_upload(tx, file.id, parts)
     add_ingestion(tx, file)
     return file
 
@@ -147,7 +170,10 @@ def remove_file(tx: Transaction, scope: Scope, folder_id: str, file_id: str) -> 
 
 
 def attach_folders(tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequence[str]) -> None:
-    """Give these folders to the agent, with the tools that read them. A caller without `agents:write` may give its own alone."""
+    """Attach these folders to the agent, with the tools that read them.
+
+    A caller without `agents:write` may attach only its own folders.
+    """
     agents.lock(tx, scope, agent_id)
     state = agents.load(tx, scope, agent_id)
     for folder_id in dict.fromkeys(folder_ids):
@@ -161,7 +187,7 @@ def attach_folders(tx: Transaction, scope: Scope, agent_id: str, folder_ids: Seq
 
 
 def set_folders(tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequence[str]) -> None:
-    """Give the agent these folders, and take the others that the caller sees."""
+    """Attach these folders to the agent, and detach the others that the caller sees."""
     agents.require(tx, scope, agent_id)
     for folder in queries.folders_of_agent(tx, scope, agent_id):
         if folder.id not in folder_ids:
@@ -170,7 +196,10 @@ def set_folders(tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequen
 
 
 def detach_folder(tx: Transaction, scope: Scope, agent_id: str, folder_id: str) -> None:
-    """Take the folder from the agent; with the last one, the tools that read files go too."""
+    """Detach the folder from the agent.
+
+    The last folder takes the tools that read files with it.
+    """
     agents.lock(tx, scope, agent_id)
     agents.require(tx, scope, agent_id)
     _require_may_attach(scope, queries.get_folder(tx, scope, folder_id))
@@ -183,7 +212,7 @@ def _detach(tx: Transaction, organization_id: str, agent_id: str, folder_id: str
     if queries.folders_of_agent(tx, everything, agent_id):
         return
     state = agents.load(tx, everything, agent_id)
-    settings = {name: value for name, value in state.agent.settings.items() if name != MARK}
+    settings = {key: setting for key, setting in state.agent.settings.items() if key != MARK}
     agents.update(tx, replace(state.agent, settings=settings))
     for tool in state.tools:
         if tool.name in TOOLS and tool.tool_type == "letta_files_core":
@@ -195,35 +224,41 @@ def _require_may_attach(scope: Scope, folder: Folder) -> None:
         folder.user_id is None or folder.user_id != scope.subject
     ):
         raise Forbidden(
-            "Your key lacks the scope agents:write, so it can give an agent folders of its own alone."
+            "Your key lacks the scope agents:write, so it can give an agent folders of its own "
+            "alone."
         )
 
 
 def name_of(name: str) -> str:
-    """Return the last part of a path, as a name that can be shown. Raises Invalid where nothing is left."""
+    """Return the last part of a path as a printable name.
+
+    Raises Invalid if nothing is left.
+    """
     last = PurePosixPath(normal_name(name).replace("\\", "/").replace("\0", "")).name
     last = "".join(sign if sign.isprintable() else "_" for sign in last).strip()
     if not last or last in (".", ".."):
         raise Invalid("The file has no name. Send one, such as notes.md.")
     if len(last) > _LONGEST_NAME:
         raise Invalid(
-            f"The name of the file has {len(last)} characters, and {_LONGEST_NAME} are the most. Shorten it."
+            f"The name of the file has {len(last)} characters, and {_LONGEST_NAME} are the most. "
+            "Shorten it."
         )
     return last
 
 
 def _free_name(tx: Transaction, folder_id: str, name: str) -> str:
     path = PurePosixPath(name)
-    taken = queries.names_in(tx, folder_id, path.stem)
-    number, free = 0, name
-    while free in taken:
+    existing_names = queries.names_in(tx, folder_id, path.stem)
+    number = 0
+    free_name = name
+    while free_name in existing_names:
         number += 1
-        free = f"{path.stem}_({number}){path.suffix}"
-    return free
+        free_name = f"{path.stem}_({number}){path.suffix}"
+    return free_name
 
 
 def _require_free(tx: Transaction, scope: Scope, folder: Folder) -> None:
-    """Raise Conflict where another folder of the same owner has this name."""
+    """Raise Conflict if another folder of the same owner has this name."""
     other = queries.find_folder(tx, scope.organization_id, folder.name, folder.user_id)
     if other is not None and other.id != folder.id:
         raise Conflict(f'A folder named "{folder.name}" already exists. Choose another name.')

@@ -1,8 +1,8 @@
-"""Tables of folders and files: their text, what is still to be parsed, and which agents have them attached or open.
+"""Tables of folders and files: texts, uploads, and attachments to agents.
 
-A folder has an archive with the folder's own id, which the archives' routes do not show: its passages are the chunks of the
-folder's files, so that they are indexed, embedded, searched, rebuilt and purged as all passages are. A folder that is one user's
-says so in each of its rows.
+A folder has an archive with the folder's own id, which the archives' routes do not show. Its
+passages are the chunks of the folder's files, so they are indexed, embedded, searched, rebuilt and
+purged as all passages are. A folder that belongs to a user names the user in each of its rows.
 """
 
 from sqlalchemy import Column, Index, LargeBinary, UniqueConstraint
@@ -61,7 +61,8 @@ files = table(
     Index("files_by_time", "folder_id", "created_at", "seq"),
     erasure="delete",
 )
-# The text of a file in pieces of whole lines, so that a window and a search through many files read large rows, and few.
+# The text of a file in pieces of whole lines: a window, and a search of many files, read few large
+# rows.
 file_pieces = table(
     "file_pieces",
     seq(),
@@ -71,7 +72,7 @@ file_pieces = table(
     UniqueConstraint("file_id", "number"),
     erasure="delete",
 )
-# The bytes of a file that is still to be parsed.
+# The bytes of a file that is not parsed yet.
 file_uploads = table(
     "file_uploads",
     seq(),
@@ -91,8 +92,9 @@ folders_agents = table(
     Index("folders_agents_by_folder", "folder_id"),
     erasure="keep",
 )
-# The files that an agent has or had open, in turns with this user or with nobody. The id is made of all three. It sees the lines
-# from `start_line` on, counted from 0; `end_line` is the one behind the last.
+# The files that an agent has or had open, in turns with one user or without a user. The id is
+# derived from all three. The agent sees the lines from `start_line` (counted from 0) to before
+# `end_line`.
 files_agents = table(
     "files_agents",
     seq(),

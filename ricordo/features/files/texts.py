@@ -1,4 +1,7 @@
-"""The text of a file: decoded here where the file is text, else parsed in the sandbox; and its chunks, which searches find."""
+"""The text of a file and its chunks, which searches find.
+
+Text files are decoded in this process; other types are parsed in the sandbox.
+"""
 
 import codecs
 import mimetypes
@@ -17,7 +20,7 @@ from ricordo.offload import offload
 from ricordo.settings import Settings
 
 MOST_CHARACTERS = 10_000_000  # of one file's text
-# Names of the files that the program parses, by what they end with.
+# The kinds of files that the sandbox program parses, by suffix.
 PARSED = {
     ".pdf": "pdf",
     ".rtf": "rtf",
@@ -40,34 +43,42 @@ _MARKS = (
     *((mark, "utf-16") for mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)),
 )
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-_LOOKED_AT = 8192  # bytes that say whether a file is text
+_SAMPLE = 8192  # bytes that decide if a file is text
 _LINE_ENDS = re.compile("\r\n?|\x0b|\x0c|\x85|\u2028|\u2029")
-# Characters of a chunk: one ends at the first empty line behind the smaller number, and nowhere behind the larger one.
-_ENOUGH, _MOST = 900, 1800
+# Characters of a chunk: it ends at the first empty line behind `_ENOUGH`, and at `_MOST` at the
+# latest.
+_ENOUGH = 900
+_MOST = 1800
 
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """The text of a file, and its encoding where that had to be guessed."""
+    """The text of a file. `encoding` is set if it had to be guessed."""
 
     text: str
     encoding: GuessedEncoding | None = None
 
     def notes_for(self, type: str | None) -> tuple[str | None, str | None]:
-        """Return the file's type with the encoding that was taken, and what to say where others fit nearly as well."""
+        """Return the file's type with the guessed encoding, and a note.
+
+        The note is None unless the guess is unsure.
+        """
         if self.encoding is None:
             return type, None
         name = self.encoding.name
         note = (
-            f"It has no mark of its encoding and was read as {name}, but others fit nearly as well. If its text looks wrong, "
-            "save it as UTF-8 and upload it again."
+            f"It has no mark of its encoding and was read as {name}, but others fit nearly as "
+            "well. If its text looks wrong, save it as UTF-8 and upload it again."
         )
         return f"{type or 'text/plain'}; charset={name}", note if self.encoding.is_unsure else None
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of a file's text that is searched: whole lines, but for very long ones. `line` is its first, counted from 0."""
+    """A searchable part of a file's text: whole lines, except for very long ones.
+
+    `line` is its first line, counted from 0.
+    """
 
     number: int
     line: int
@@ -80,33 +91,40 @@ def type_of(name: str) -> str:
     return _TYPES.get(suffix) or mimetypes.guess_type(name)[0] or "text/plain"
 
 
-def is_readable(name: str, data: bytes) -> bool:
-    """Whether a file of this name can be read: it is of a known type, or looks like text."""
-    some = data[:_LOOKED_AT]
+def is_readable(name: str, content: bytes) -> bool:
+    """Return True if a file of this name can be read.
+
+    It is of a known type, or looks like text.
+    """
+    sample = content[:_SAMPLE]
     return (
         PurePosixPath(name).suffix.lower() in PARSED
-        or _is_text(some)
-        or _known_encoding(some) is not None
+        or _is_text(sample)
+        or _known_encoding(sample) is not None
     )
 
 
-async def text_of(settings: Settings, name: str, data: bytes) -> FileText:
-    """Return the text of a file, with lines that end with line feeds. Raises Invalid or Unavailable that say why there is none."""
+async def text_of(settings: Settings, name: str, content: bytes) -> FileText:
+    """Return the text of a file, with line feeds as line ends.
+
+    Raises Invalid or Unavailable with the reason if there is no text.
+    """
     kind = PARSED.get(PurePosixPath(name).suffix.lower())
     encoding = None
     if kind:
-        text = await _parsed(settings, kind, data)
+        text = await _parsed(settings, kind, content)
     else:
-        text, encoding = await offload(lambda: _decoded(data), len(data))
+        text, encoding = await offload(lambda: _decoded(content), len(content))
     if len(text) > MOST_CHARACTERS:
         raise Invalid(
-            f"Its text has {len(text):,} characters, and {MOST_CHARACTERS:,} are the most. Upload it in parts."
+            f"Its text has {len(text):,} characters, and {MOST_CHARACTERS:,} are the most. Upload "
+            "it in parts."
         )
     return FileText(await offload(lambda: _tidy(text), len(text)), encoding)
 
 
 def chunks_of(text: str) -> Iterator[Chunk]:
-    """Cut a text into chunks, always the same ones."""
+    """Cut a text into chunks. The same text always gives the same chunks."""
     number = start = first = line = 0
     size = len(text)
     while start < size:
@@ -116,7 +134,8 @@ def chunks_of(text: str) -> Iterator[Chunk]:
             is_break = stop == end + 1 and end - start >= _ENOUGH
             if stop - start > _MOST or is_break:
                 break
-            end, line = stop, line + 1
+            end = stop
+            line = line + 1
         if end == start:  # one line is longer than a chunk
             end = start + _MOST
             if (space := text.rfind(" ", start + _ENOUGH, end) + 1) and end < size:
@@ -125,64 +144,68 @@ def chunks_of(text: str) -> Iterator[Chunk]:
         if part.strip():
             yield Chunk(number, first + len(part) - len(part.lstrip("\n")), part.strip("\n"))
             number += 1
-        line += 1 if end < size and text[end] == "\n" and not part.endswith("\n") else 0
-        end += 1 if end < size and text[end] == "\n" and not part.endswith("\n") else 0
-        start, first = end, line
+        if end < size and text[end] == "\n" and not part.endswith("\n"):
+            line += 1
+            end += 1
+        start = end
+        first = line
 
 
-def _decoded(data: bytes) -> tuple[str, GuessedEncoding | None]:
-    """Return the text, and its encoding where that had to be guessed. Raises Invalid."""
-    if known := _known_encoding(data):
-        return data.decode(known, "replace"), None
-    if not _is_text(data):
+def _decoded(content: bytes) -> tuple[str, GuessedEncoding | None]:
+    """Return the text, and its encoding if that had to be guessed. Raises Invalid."""
+    if name := _known_encoding(content):
+        return content.decode(name, "replace"), None
+    if not _is_text(content):
         raise Invalid("It is no text: it holds bytes that no text has. Is its name right?")
     try:
-        return data.decode("utf-8"), None
+        return content.decode("utf-8"), None
     except UnicodeDecodeError as error:
-        if error.end >= len(data) and error.reason == "unexpected end of data":
-            return data.decode("utf-8", "replace"), None
-    encoding = guess(data)
-    return data.decode(encoding.name, "replace"), encoding
+        if error.end >= len(content) and error.reason == "unexpected end of data":
+            return content.decode("utf-8", "replace"), None
+    guessed = guess(content)
+    return content.decode(guessed.name, "replace"), guessed
 
 
-def _known_encoding(data: bytes) -> str | None:
-    """Return the encoding that a mark says, or the places of its zeros."""
-    return next((name for mark, name in _MARKS if data.startswith(mark)), None) or wide_encoding(
-        data
+def _known_encoding(content: bytes) -> str | None:
+    """Return the encoding that a mark or the places of zeros prove."""
+    return next((name for mark, name in _MARKS if content.startswith(mark)), None) or wide_encoding(
+        content
     )
 
 
-def _is_text(data: bytes) -> bool:
-    return len(_CONTROL.findall(data[:_LOOKED_AT])) * 100 <= len(data[:_LOOKED_AT])
+def _is_text(content: bytes) -> bool:
+    return len(_CONTROL.findall(content[:_SAMPLE])) * 100 <= len(content[:_SAMPLE])
 
 
 def _tidy(text: str) -> str:
-    """Without NULs, which PostgreSQL does not store, and halves of characters; each line ends with one line feed."""
+    """Drop characters that cannot be stored, and use line feeds as line ends.
+
+    These are NULs, which PostgreSQL does not store, and lone surrogates.
+    """
     text = text.replace("\0", "").encode("utf-8", "replace").decode()
     return _LINE_ENDS.sub("\n", text)
 
 
-async def _parsed(settings: Settings, kind: str, data: bytes) -> str:
+async def _parsed(settings: Settings, kind: str, content: bytes) -> str:
     sandbox = sandbox_of(settings)
-    result = await sandbox.run_python(
-        program_beside(__file__), kind.encode() + b"\n" + data, limits=_LIMITS
+    outcome = await sandbox.run_python(
+        program_beside(__file__), kind.encode() + b"\n" + content, limits=_LIMITS
     )
     try:
-        answer = orjson.loads(result.answer)
+        answer = orjson.loads(outcome.answer)
         text, error, missing = (answer.get(name) for name in ("text", "error", "missing"))
     except (ValueError, AttributeError):
         text = error = missing = None
     if missing:
         raise Unavailable(
-            f"Files of this type need the extra `files` ({missing} is missing): install ricordo[files]."
+            f"Files of this type need the extra `files` ({missing} is missing): install "
+            "ricordo[files]."
         )
     if not isinstance(text, str):
-        why = (
-            error
-            if isinstance(error, str)
-            else result.reason or "The program that reads it failed."
-        )
-        raise Invalid(f"It cannot be read as {kind}. {why[:500]}")
+        reason = outcome.reason or "The program that reads it failed."
+        if isinstance(error, str):
+            reason = error
+        raise Invalid(f"It cannot be read as {kind}. {reason[:500]}")
     if not text.strip():
         raise Invalid(
             "It holds no text. A scanned page has none until it went through text recognition."

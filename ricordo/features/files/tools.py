@@ -1,4 +1,4 @@
-"""The tools by which agents read files: `open_files`, `grep_files` and `semantic_search_files`."""
+"""Agent tools that read files: `open_files`, `grep_files` and `semantic_search_files`."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatch
@@ -18,12 +18,16 @@ from ricordo.tools.toolbox import ToolContext
 
 _LINE = "=" * 80
 _NOTHING = "No files are currently attached to search"
-_MOST_ALL, _BATCH = 200_000_000, 8_000_000  # characters of one search, and of those read at once
-_LONGEST_LINE, _MOST_LINES, _MOST_LISTED = 500, 20, 100
+_MOST_ALL = 200_000_000  # characters of one search
+_BATCH = 8_000_000  # characters that are read at once
+_LAST_LINE = 2**53  # larger numbers are not exact in JSON
+_LONGEST_LINE = 500
+_MOST_LINES = 20
+_MOST_LISTED = 100
 
 
 class FileRequest(BaseModel):
-    """A file to open, and which of its lines."""
+    """A file to open, and the range of its lines."""
 
     file_name: str = Field(description="Its name, as your prompt shows it.")
     offset: int | None = Field(
@@ -39,7 +43,9 @@ async def open_files(
     file_requests: Annotated[list[FileRequest], Field(max_length=100)],
     close_all_others: bool = False,
 ) -> str:
-    """Open files, so that your prompt shows their lines. Where too many are open, those not looked at for longest are closed.
+    """Open files, so that your prompt shows their lines.
+
+    If too many are open, the least recently used close.
 
     Args:
         file_requests: The files to open; one that is open already moves to these lines.
@@ -49,27 +55,24 @@ async def open_files(
 
     def work(tx: Transaction) -> str:
         view = _view(tx, context)
-        found = {name: windows.find_file(tx, view, name) for name in bounds}
-        wanted = [(file, *bounds[name]) for name, file in found.items()]
-        for file, start, _ in wanted:
+        files = {name: windows.find_file(tx, view, name) for name in bounds}
+        ranges = [(file, *bounds[name]) for name, file in files.items()]
+        for file, start, _ in ranges:
             if start is not None and start >= max(file.lines, 1):
                 raise Invalid(
-                    f"{view.path_of(file)} has {file.lines} lines, so none begins at the offset {start}."
+                    f"{view.path_of(file)} has {file.lines} lines, so none begins at the offset "
+                    f"{start}."
                 )
-        before, closed = windows.open_windows(tx, view, wanted, closes_others=close_all_others)
-        told = [
-            _opened(view, file, *bounds[name], was)
-            for name, (file, was) in zip(found, before, strict=True)
+        before, closed = windows.open_windows(tx, view, ranges, closes_others=close_all_others)
+        opened = [
+            _describe_opened(view, file, bounds[name], previous)
+            for name, (file, previous) in zip(files, before, strict=True)
         ]
-        lines = (
-            [
-                f"* Opened {told[0]}"
-                if len(told) == 1
-                else f"* Opened {len(told)} files: {', '.join(told)}"
-            ]
-            if told
-            else []
-        )
+        lines = []
+        if len(opened) == 1:
+            lines.append(f"* Opened {opened[0]}")
+        elif opened:
+            lines.append(f"* Opened {len(opened)} files: {', '.join(opened)}")
         names = ", ".join(map(view.path_of, closed))
         if closed and close_all_others:
             lines.append(
@@ -77,7 +80,8 @@ async def open_files(
             )
         elif closed:
             lines.append(
-                f"Note: Closed {len(closed)} least recently used file(s) due to open file limit: {names}"
+                f"Note: Closed {len(closed)} least recently used file(s) due to open file limit: "
+                f"{names}"
             )
         return "\n".join(lines) or "No files were named, and none were open."
 
@@ -85,21 +89,30 @@ async def open_files(
 
 
 def _bounds(request: FileRequest) -> tuple[int | None, int | None]:
-    """The first line and the one behind the last. Raises Invalid."""
-    start, length = request.offset, request.length
+    """Return the first line and the line behind the last. Raises Invalid."""
+    start = request.offset
+    length = request.length
     if start is not None and start < 0:
         raise Invalid(f"offset must be 0 or more for {request.file_name}: it counts lines from 0.")
     if length is not None and length < 1:
         raise Invalid(f"length must be 1 or more for {request.file_name}.")
-    start = None if start is None else min(start, 2**53)
-    return start, None if length is None else min((start or 0) + length, 2**53)
+    if start is not None:
+        start = min(start, _LAST_LINE)
+    if length is None:
+        return start, None
+    return start, min((start or 0) + length, _LAST_LINE)
 
 
-def _opened(
-    view: View, file: File, start: int | None, end: int | None, was: AgentFile | None
+def _describe_opened(
+    view: View,
+    file: File,
+    bounds: tuple[int | None, int | None],
+    previous: AgentFile | None,
 ) -> str:
-    text = f"{view.path_of(file)} ({_range(file, start, end)})"
-    return f"{text} (previously {_range(file, was.start_line, was.end_line)})" if was else text
+    text = f"{view.path_of(file)} ({_range(file, *bounds)})"
+    if previous is None:
+        return text
+    return f"{text} (previously {_range(file, previous.start_line, previous.end_line)})"
 
 
 def _range(file: File, start: int | None, end: int | None) -> str:
@@ -114,13 +127,16 @@ async def grep_files(
     context_lines: int = 1,
     offset: int | None = None,
 ) -> str:
-    """Find lines by a regular expression in all your files, also in closed ones. Upper and lower case are the same.
+    """Find lines by a regular expression in all your files, open or closed.
+
+    Case is ignored.
 
     Args:
         pattern: The regular expression, in RE2's syntax; each line is searched by itself.
-        include: Only in files whose names match: "*.py", a part of the path, or a regular expression.
+        include: Only in files whose names match: "*.py", a part of the path, or a regular
+            expression.
         context_lines: How many lines to show before and after each match.
-        offset: How many matches to pass over, to see the next ones.
+        offset: How many matches to skip, to see the next ones.
     """
     search = LineSearch(pattern, max(offset or 0, 0), min(max(context_lines, 0), 10))
 
@@ -130,13 +146,14 @@ async def grep_files(
             file for file in queries.readable_files(tx, view.folder_ids) if file.characters
         ]
 
-    view, found = await context.store.read(find)
-    wanted = found if include is None else _included(view, found, include)
-    if not found:
+    view, files = await context.store.read(find)
+    if not files:
         return _NOTHING
-    if not wanted:
+    if include is not None:
+        files = _filter_by_name(view, files, include)
+    if not files:
         return f"No files match filter pattern '{include}'"
-    batches, too_large = _batches(wanted)
+    batches, too_large = _batches(files)
     for batch in batches:
         pieces = await context.store.read(
             partial(queries.pieces_of, file_ids=[file.id for file in batch])
@@ -144,28 +161,36 @@ async def grep_files(
         await search.through(batch, pieces)
         if search.is_full:
             break
-    if matched := {match.file.id for match in search.shown}:
+    if matched := {match.file.id for match in search.matches}:
         await context.store.write(lambda tx: windows.touch(tx, view, matched))
-    return _told(search, view, too_large)
+    return _render_matches(search, view, too_large)
 
 
 def _batches(files: Sequence[File]) -> tuple[list[list[File]], int]:
-    """The files in portions that are read at once, and how many are left out because of their size."""
+    """Group files into batches that are read at once, and count the rest.
+
+    A file is left out if the search would exceed its limit of characters with it.
+    """
     batches: list[list[File]] = [[]]
-    left = _MOST_ALL
-    taken = size = 0
+    remaining = _MOST_ALL
+    count = size = 0
     for file in files:
-        if file.characters <= left:
-            taken, left, size = taken + 1, left - file.characters, size + file.characters
+        if file.characters <= remaining:
+            count = count + 1
+            remaining = remaining - file.characters
+            size = size + file.characters
             batches[-1].append(file)
             if size >= _BATCH:
                 batches.append([])
                 size = 0
-    return [batch for batch in batches if batch], len(files) - taken
+    return [batch for batch in batches if batch], len(files) - count
 
 
-def _included(view: View, files: Sequence[File], include: str) -> list[File]:
-    """Return the files whose names match: as with wildcards or as a part of the path, else as a regular expression."""
+def _filter_by_name(view: View, files: Sequence[File], include: str) -> list[File]:
+    """Return the files whose names match.
+
+    They match a wildcard or a part of the path; else a regular expression.
+    """
     paths = [(file, view.path_of(file)) for file in files]
     has_wildcard = not {*"*?["}.isdisjoint(include)
     named = [
@@ -186,39 +211,39 @@ def _included(view: View, files: Sequence[File], include: str) -> list[File]:
     return [file for file, path in paths if pattern.search(path) or pattern.search(file.name)]
 
 
-def _told(search: LineSearch, view: View, too_large: int) -> str:
-    skipped = f"Note: Skipped {too_large} files due to size limits" if too_large else ""
+def _render_matches(search: LineSearch, view: View, too_large: int) -> str:
+    skipped = [f"Note: Skipped {too_large} files due to size limits"] if too_large else []
     if not search.total:
-        return "\n".join(
-            filter(None, (f"No matches found for pattern: '{search.pattern}'", skipped))
-        )
-    total, begin = f"{search.total}{'+' if search.is_full else ''}", search.skip
-    if not search.shown:
+        return "\n".join([f"No matches found for pattern: '{search.pattern}'", *skipped])
+    total = f"{search.total}{'+' if search.is_full else ''}"
+    begin = search.skip
+    if not search.matches:
         return f"There are {total} matches, so none stands behind the first {begin}."
-    end = begin + len(search.shown)
+    end = begin + len(search.matches)
     count = len(search.files)
     lines = [
-        f"Found {total} total matches across {count} files (showing matches {begin + 1}-{end} of {total})"
+        f"Found {total} total matches across {count} files "
+        f"(showing matches {begin + 1}-{end} of {total})"
     ]
     lines += [_LINE, "Files with matches:"]
     lines += [
         f"  - {view.path_of(file)}: {search.counts[id]} matches"
         for id, file in search.files.items()
     ][:_MOST_LISTED]
-    for match in search.shown:
+    for match in search.matches:
         lines += ["", f"=== {view.path_of(match.file)}:{match.line + 1} ==="]
         lines += [
-            f"{'>' if each == match.line else ' '} {each + 1}: {_short(text)}"
-            for each, text in match.lines
+            f"{'>' if number == match.line else ' '} {number + 1}: {_short(text)}"
+            for number, text in match.lines
         ]
     quoted = search.pattern.replace('"', '\\"')
     more = f'To see more matches, call: grep_files(pattern="{quoted}", offset={end})'
     lines += ["", more if end < search.total else "No more matches to show."]
-    return "\n".join([*lines, skipped] if skipped else lines)
+    return "\n".join([*lines, *skipped])
 
 
 async def semantic_search_files(context: ToolContext, query: str, limit: int = 5) -> str:
-    """Find passages of all your files by their meaning and their words, also in closed files.
+    """Find passages of all your files by meaning and words, also in closed files.
 
     Args:
         query: What to look for.
@@ -229,40 +254,38 @@ async def semantic_search_files(context: ToolContext, query: str, limit: int = 5
     view = await context.store.read(lambda tx: _view(tx, context))
     if not view.folders:
         return _NOTHING
-    most = min(max(limit, 1), 20)
-    wanted = PassageFilter(tuple(view.folder_ids), subject_id=view.scope.subject_id)
-    hits = await context.recall.passages(
-        query, wanted, most + 5
-    )  # some may be of a file that is being deleted
+    shown_limit = min(max(limit, 1), 20)
+    passage_filter = PassageFilter(tuple(view.folder_ids), subject_id=view.scope.subject_id)
+    # Five more, because some may be of a file that is being deleted.
+    hits = await context.recall.passages(query, passage_filter, shown_limit + 5)
     ids = [str(hit.passage.metadata.get("file_id")) for hit in hits]
-    found = {
+    files = {
         file.id: file
         for file in await context.store.read(lambda tx: queries.files_by_ids(tx, view.scope, ids))
     }
-    kept = [(found[id], hit.passage) for id, hit in zip(ids, hits, strict=True) if id in found][
-        :most
+    matches = [(files[id], hit.passage) for id, hit in zip(ids, hits, strict=True) if id in files][
+        :shown_limit
     ]
-    if not kept:
+    if not matches:
         return f"No semantic matches found for query: '{query}'"
     lines = [
-        f"Found {len(kept)} semantic matches in {len({file.id for file, _ in kept})} files for query: '{query}'",
+        f"Found {len(matches)} semantic matches in {len({file.id for file, _ in matches})} files "
+        f"for query: '{query}'",
         _LINE,
     ]
-    for file, passage in kept:
+    for file, passage in matches:
         context.quoted.add(passage.id, is_untrusted=True)
-        shown = passage.text.split("\n")
+        passage_lines = passage.text.split("\n")
         first = int(passage.metadata.get("line", 0)) + 1
+        number = passage.metadata.get("number", 0) + 1
         lines += [
             "",
-            f"=== {view.path_of(file)} (passage #{passage.metadata.get('number', 0) + 1}, from line {first}) ===",
+            f"=== {view.path_of(file)} (passage #{number}, from line {first}) ===",
         ]
-        lines += map(_short, shown[:_MOST_LINES])
-        lines += (
-            [f"  … [truncated {len(shown) - _MOST_LINES} more lines]"]
-            if len(shown) > _MOST_LINES
-            else []
-        )
-    await context.store.write(lambda tx: windows.touch(tx, view, found))
+        lines += map(_short, passage_lines[:_MOST_LINES])
+        if len(passage_lines) > _MOST_LINES:
+            lines.append(f"  … [truncated {len(passage_lines) - _MOST_LINES} more lines]")
+    await context.store.write(lambda tx: windows.touch(tx, view, files))
     return "\n".join(lines)
 
 
@@ -271,8 +294,6 @@ def _view(tx: Transaction, context: ToolContext) -> View:
 
 
 def _short(line: str) -> str:
-    return (
-        line
-        if len(line) <= _LONGEST_LINE
-        else f"{line[:_LONGEST_LINE]}… [line cut: {len(line)} characters]"
-    )
+    if len(line) <= _LONGEST_LINE:
+        return line
+    return f"{line[:_LONGEST_LINE]}… [line cut: {len(line)} characters]"

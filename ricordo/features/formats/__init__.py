@@ -1,4 +1,4 @@
-"""Formats: blocks as Markdown and TOML, their schemas, and a user's whole memory as a zip archive."""
+"""Block formats (Markdown, TOML), block schemas, and exports of a memory."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from ricordo.plugins import Commands
 
 
 class FormatsPlugin:
-    """Adds the formats of blocks, the routes of the export and of schemas, and `ricordo schema`."""
+    """Adds block formats, the routes of exports and schemas, and `ricordo schema`."""
 
     def block_formats(self) -> list[Any]:
         from ricordo.features.formats.service import FORMATS

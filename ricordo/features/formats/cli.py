@@ -1,4 +1,4 @@
-"""`ricordo schema`: the block schemas of the data folder, and whether files and users' blocks follow them.
+"""`ricordo schema`: list block schemas, and check files and users' blocks against them.
 
 The database is read as it is, also beside a running server.
 """
@@ -26,12 +26,12 @@ def list_schemas() -> None:
     from ricordo.settings import load_settings
 
     settings, _ = load_settings()
-    lines = [
-        f"{name}  {found}"
-        if isinstance(found, str)
-        else f"{name}  {found.title} ({_count(len(found.fields), 'field')})"
-        for name, found in _schemas(settings).items()
-    ]
+    lines = []
+    for name, schema in _schemas(settings).items():
+        if isinstance(schema, str):
+            lines.append(f"{name}  {schema}")
+        else:
+            lines.append(f"{name}  {schema.title} ({_count(len(schema.fields), 'field')})")
     typer.echo("\n".join(lines) or f"There are no block schemas in {settings.data_dir / FOLDER}.")
 
 
@@ -41,9 +41,11 @@ def check(
         None, help="Schema files.  [all in the data folder, and the blocks that name them]"
     ),
 ) -> None:
-    """Check schema files and the blocks that name a schema. Ends with 1 where something is wrong.
+    """Check schema files and the blocks that name a schema.
 
-    A block whose required fields are still empty is told of, and is not wrong.
+    Ends with 1 if there are problems.
+
+    A block with empty required fields is listed as incomplete, which is not a problem.
     """
     from ricordo.settings import load_settings
 
@@ -53,15 +55,16 @@ def check(
         checked = _count(len(files), "file")
     else:
         schemas = _schemas(settings)
-        problems = [found for found in schemas.values() if isinstance(found, str)]
-        usable = {name: found for name, found in schemas.items() if not isinstance(found, str)}
-        number, told = 0, list[str]()
+        problems = [schema for schema in schemas.values() if isinstance(schema, str)]
+        usable = {name: schema for name, schema in schemas.items() if not isinstance(schema, str)}
+        number = 0
+        incomplete = list[str]()
         for is_wrong, line in _of_blocks(settings, usable, set(schemas)):
             number += 1
             if line:
-                (problems if is_wrong else told).append(line)
+                (problems if is_wrong else incomplete).append(line)
         checked = f"{_count(len(schemas), 'schema')}, {_count(number, 'block')} with a schema"
-        for line in told:
+        for line in incomplete:
             typer.echo(line)
     for problem in problems:
         typer.echo(problem)
@@ -70,18 +73,21 @@ def check(
 
 
 def _schemas(settings: "Settings") -> "dict[str, BlockSchema | str]":
-    """The schemas of the data folder by name; what is wrong instead of one that cannot be read."""
+    """Return the schemas of the data folder by name.
+
+    A schema that cannot be read is replaced by a sentence about its problem.
+    """
     from ricordo.errors import Invalid
     from ricordo.memory.schemas import FOLDER, read_schema, schema_names
 
     folder = settings.data_dir / FOLDER
-    found: dict[str, BlockSchema | str] = {}
+    schemas: dict[str, BlockSchema | str] = {}
     for name in schema_names(folder):
         try:
-            found[name] = read_schema(name, folder)
+            schemas[name] = read_schema(name, folder)
         except Invalid as error:
-            found[name] = str(error)
-    return found
+            schemas[name] = str(error)
+    return schemas
 
 
 def _of_file(file: Path) -> "Iterator[str]":
@@ -101,7 +107,10 @@ def _of_file(file: Path) -> "Iterator[str]":
 def _of_blocks(
     settings: "Settings", schemas: "dict[str, BlockSchema]", names: set[str]
 ) -> "Iterator[tuple[bool, str | None]]":
-    """For each block that names a schema: whether that is wrong, and a sentence, None where it follows it."""
+    """Yield a finding for each block with a schema.
+
+    A finding is True if the block is wrong, and a sentence, or None if it follows its schema.
+    """
     from ricordo.domain.scope import Scope
     from ricordo.errors import NotFound
     from ricordo.memory.sections import read_sections
@@ -111,37 +120,36 @@ def _of_blocks(
 
     try:
         with read_beside(settings) as tx:
-            found = [block for block in blocks.with_schema(tx) if block.organization_id != DELETED]
-            organizations, chain_ids = (
-                {getattr(block, name) for block in found}
-                for name in ("organization_id", "chain_id")
-            )
-            owners = {
-                chain_id: (kind, (user and user.name) or id)
-                for organization_id in organizations
-                for chain_id, (kind, id) in blocks.owners(tx, Scope(organization_id)).items()
-                if chain_id in chain_ids
-                for user in (users.named(tx, organization_id, id) if kind == "user" else None,)
-            }
+            with_schema = [
+                block for block in blocks.with_schema(tx) if block.organization_id != DELETED
+            ]
+            chain_ids = {block.chain_id for block in with_schema}
+            owners: dict[str, str] = {}
+            for organization_id in {block.organization_id for block in with_schema}:
+                owner_by_chain = blocks.owners(tx, Scope(organization_id))
+                for chain_id in chain_ids & owner_by_chain.keys():
+                    kind, id = owner_by_chain[chain_id]
+                    user = users.named(tx, organization_id, id) if kind == "user" else None
+                    owners[chain_id] = f"{kind} {(user and user.name) or id}"
     except NotFound:
         return  # there is no database yet
-    for block in found:
-        where = f'Block "{block.label}" of {" ".join(owners[block.chain_id])}'
+    for block in with_schema:
+        subject = f'Block "{block.label}" of {owners[block.chain_id]}'
         schema = schemas.get(block.schema_ref or "")
         if schema is None:
             is_broken = block.schema_ref in names
             reason = "which cannot be used" if is_broken else "which is not in the data folder"
-            yield True, f'{where} names the schema "{block.schema_ref}", {reason}.'
+            yield True, f'{subject} names the schema "{block.schema_ref}", {reason}.'
             continue
         reading = read_sections(block.value, schema)
         if reading.problems:
             lines = "\n".join(f"  {problem}" for problem in reading.problems)
-            yield True, f'{where} does not follow the schema "{schema.name}":\n{lines}'
+            yield True, f'{subject} does not follow the schema "{schema.name}":\n{lines}'
         elif reading.missing:
-            yield False, f"{where} is incomplete: {' '.join(map(str, reading.missing))}"
+            yield False, f"{subject} is incomplete: {' '.join(map(str, reading.missing))}"
         else:
             yield False, None
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

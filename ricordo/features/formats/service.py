@@ -1,7 +1,8 @@
-"""A block as people see and edit it: Markdown and TOML, both ways without loss.
+"""A block in the forms that people edit: Markdown and TOML, without loss.
 
-The canonical text, which agents see, is the truth. Markdown is that text below a front matter. TOML shows the fields where the
-text follows the block's schema, and otherwise the text as it stands. Both say so where a text does not follow its schema.
+The canonical text, which agents see, is the truth. Markdown is that text below a front matter. TOML
+shows the fields if the text follows the block's schema, and otherwise the text as it is. Both mark
+a text that does not follow its schema.
 """
 
 import json
@@ -25,9 +26,9 @@ from ricordo.errors import Invalid
 from ricordo.memory import sections
 from ricordo.memory.schemas import Lines, read_toml
 
-# Whether a text follows its schema: wholly, but for required fields that are still empty, or not at all.
+# A text follows its schema wholly, except for required fields that are still empty, or not at all.
 Form = Literal["complete", "incomplete", "free"]
-_MARKED: tuple[Form, ...] = ("incomplete", "free")  # what `format` can say
+_MARKED: tuple[Form, ...] = ("incomplete", "free")  # values of `format`
 
 _ESCAPES = {
     '"': '\\"',
@@ -39,8 +40,8 @@ _ESCAPES = {
     "\r": "\\r",
 }
 _NEEDS_ESCAPE = re.compile(r'["\\\x00-\x1f\x7f]')
-# In a text of several lines, line breaks and tabs stand as they are. Of three quotes in a row the third is escaped, and the last
-# one of the text, as the closing quotes come behind it.
+# A text of several lines keeps its line breaks and tabs. The third of three quotes in a row is
+# escaped, and a quote at the text's end, since the closing quotes follow it.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _NEEDS_LONG_ESCAPE = re.compile(rf'\\|{_CONTROL.pattern}|(?<="")"|"\Z')
 _WIDEST = 100
@@ -54,7 +55,7 @@ _KINDS: dict[type, FieldKind] = {
 }
 _FENCE = "---"
 _PAIR = re.compile(r"([A-Za-z_]+):(.*)")
-# Labels that look like words stand without quotes; programs that read YAML take the others for something else.
+# Labels that look like words need no quotes. YAML readers would misread other labels.
 _WORDS = re.compile(
     r"(?!(?:yes|no|on|off|true|false|null|y|n)\Z)[^\W\d](?:[\w/ .-]*[\w/.-])?", re.IGNORECASE
 )
@@ -62,101 +63,132 @@ _WORDS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ParsedText(ParsedBlock):
-    """What was written, with the values of its fields. Free if it follows no schema, with fields only where TOML names them."""
+    """A parsed block with the values of its fields.
+
+    It is "free" if it follows no schema; then it has fields only if its TOML names them.
+    """
 
     fields: Mapping[str, FieldValue] = field(default_factory=dict)
     form: Form = "free"
 
 
 def to_markdown(block_label: str, text: str, schema: BlockSchema | None) -> str:
-    """The text below a front matter with the block's label and schema, and with a `format` where it does not follow the schema."""
-    label = (
-        block_label
-        if _WORDS.fullmatch(block_label)
-        else json.dumps(block_label, ensure_ascii=False)
-    )
-    form = _form(sections.read_sections(text, schema)) if schema else "complete"
-    marked = [f"format: {form}"] if form in _MARKED else []
+    """Write the text below a front matter with the block's label and schema.
+
+    The front matter has a `format` if the text does not follow the schema.
+    """
+    label = block_label
+    if not _WORDS.fullmatch(block_label):
+        label = json.dumps(block_label, ensure_ascii=False)
+    lines = [_FENCE, f"block: {label}"]
     if schema:
-        marked.insert(0, f"schema: {schema.name}")
-    return "\n".join([_FENCE, f"block: {label}", *marked, _FENCE, text]) + "\n"
+        lines.append(f"schema: {schema.name}")
+        form = _form(sections.read_sections(text, schema))
+        if form in _MARKED:
+            lines.append(f"format: {form}")
+    return "\n".join([*lines, _FENCE, text]) + "\n"
 
 
 def from_markdown(text: str, schema: BlockSchema | None) -> ParsedText:
-    """What `to_markdown` wrote and people may have edited, by the schema that it names. Raises Invalid with all lines."""
+    """Parse a text from `to_markdown` that people may have edited.
+
+    It is read by the given schema, unless it names another. Raises Invalid with a sentence for each
+    faulty line.
+    """
     text = text.removeprefix("\ufeff")
     head, below, problems = _front_matter(text)
     if problems:
         sections.refuse(problems)
     first_line = len(head) + 3 if head else 1
-    named = head.get("schema")
-    if schema is not None and named not in (None, schema.name):
+    schema_name = head.get("schema")
+    if schema is not None and schema_name not in (None, schema.name):
         schema = None
     parsed = _checked(
-        head.get("block"), below, schema, head.get("format"), lambda line: line + first_line - 1
+        head.get("block"),
+        below,
+        schema,
+        marked=head.get("format"),
+        line_of=lambda line: line + first_line - 1,
     )
-    return replace(parsed, schema_ref=named)
+    return replace(parsed, schema_ref=schema_name)
 
 
 def to_toml(label: str, text: str, schema: BlockSchema | None) -> str:
-    """The label and the fields; without a schema, and where fields could not give the same text back, the label and a `body`."""
-    shown: dict[str, FieldValue] = {"block": label}
+    """Write the label and the fields as TOML.
+
+    Without a schema, and if fields could not give the same text back, write the label and a `body`.
+    """
+    entries: dict[str, FieldValue] = {"block": label}
     if schema is None:
-        return write_toml({**shown, "body": text})
+        return write_toml({**entries, "body": text})
     reading = sections.read_sections(text, schema)
-    layout, form = sections.layout_of(text, schema, reading), _form(reading)
+    layout = sections.layout_of(text, schema, reading)
+    form = _form(reading)
     if form in _MARKED:
-        shown["format"] = form
+        entries["format"] = form
     if layout is None or not reading.fields:
-        return write_toml({**shown, "body": text})
+        return write_toml({**entries, "body": text})
     if layout != sections.LAYOUTS[0]:
-        shown["layout"] = layout
-    return write_toml({**shown, **reading.fields})
+        entries["layout"] = layout
+    return write_toml({**entries, **reading.fields})
 
 
 def from_toml(text: str, schema: BlockSchema | None) -> ParsedText:
-    """What `to_toml` wrote and people may have edited; fields without schema become sections. Raises Invalid with all lines."""
+    """Parse a text from `to_toml` that people may have edited.
+
+    Fields without a schema become sections. Raises Invalid with a sentence for each faulty line.
+    """
     text = text.removeprefix("\ufeff")
-    table, lines = read_toml(text), Lines(text)
-    fields = {key: value for key, value in table.items() if key not in RESERVED}
-    if problems := _odd_words(table, fields, lines):
+    table = read_toml(text)
+    lines = Lines(text)
+    fields = {key: entry for key, entry in table.items() if key not in RESERVED}
+    if problems := _problems_of_keys(table, fields, lines):
         sections.refuse(problems)
-    label, form = table.get("block"), table.get("format")
+    label = table.get("block")
+    form = table.get("format")
     if "body" in table:
         return _checked(
             label,
             table["body"],
             schema,
-            form,
-            lambda line: lines.line_in(table["body"], line, "body"),
+            marked=form,
+            line_of=lambda line: lines.line_in(table["body"], line, "body"),
         )
-    meant = schema or _as_written(fields, lines)
-    values, problems, missing = _values(fields, meant, lines)
-    if problems := problems + ([] if form == "incomplete" else missing):
+    used_schema = schema or _inferred_schema(fields, lines)
+    field_values, problems, missing = _read_fields(fields, used_schema, lines)
+    if form != "incomplete":
+        problems += missing
+    if problems:
         sections.refuse(problems)
-    written = sections.write_sections(
-        values, meant, cast(sections.Layout, table.get("layout", sections.LAYOUTS[0]))
-    )
-    return ParsedText(
-        label,
-        written,
-        values,
-        "free" if schema is None else "incomplete" if missing else "complete",
-    )
+    layout = cast(sections.Layout, table.get("layout", sections.LAYOUTS[0]))
+    block_text = sections.write_sections(field_values, used_schema, layout)
+    parsed_form: Form = "complete"
+    if schema is None:
+        parsed_form = "free"
+    elif missing:
+        parsed_form = "incomplete"
+    return ParsedText(label, block_text, field_values, parsed_form)
 
 
 def _form(reading: sections.ParsedSections) -> Form:
-    return "free" if reading.problems else "incomplete" if reading.missing else "complete"
+    if reading.problems:
+        return "free"
+    return "incomplete" if reading.missing else "complete"
 
 
 def _checked(
     label: str | None,
     text: str,
     schema: BlockSchema | None,
+    *,
     marked: str | None,
     line_of: Callable[[int], int],
 ) -> ParsedText:
-    """The text with its fields, unless it follows the schema less than it is marked to; `line_of` places its lines."""
+    """Return the text with its fields.
+
+    `marked` is its `format`, and `line_of` returns the file's line for a line of the text. Raises
+    Invalid if the text follows the schema less than its mark allows.
+    """
     if schema is None:
         return ParsedText(label, text)
     reading = sections.read_sections(text, schema)
@@ -164,21 +196,26 @@ def _checked(
     allowed = _MARKED[: _MARKED.index(cast(Form, marked)) + 1] if marked else ()
     if form != "complete" and form not in allowed:
         problems = reading.problems + (() if "incomplete" in allowed else reading.missing)
-        sections.refuse(sections.Problem(line_of(each.line), each.sentence) for each in problems)
+        sections.refuse(
+            sections.Problem(line_of(problem.line), problem.sentence) for problem in problems
+        )
     return ParsedText(label, text, {} if form == "free" else reading.fields, form)
 
 
 def _front_matter(text: str) -> tuple[dict[str, str], str, list[sections.Problem]]:
-    """The front matter, the text below it, and what is wrong with the former. A last line break ends the file, not the text."""
+    """Return the front matter, the text below it, and the front matter's problems.
+
+    A last line break ends the file, not the text.
+    """
     lines = text.split("\n")
-    is_there = (
+    has_front_matter = (
         len(lines) > 1 and lines[0].rstrip() == _FENCE and bool(_PAIR.fullmatch(lines[1].rstrip()))
     )
-    if lines[0].endswith("\r") and (is_there or text.count("\r\n") == text.count("\n")):
-        # We write no such line ends: the editor changed all of them.
+    if lines[0].endswith("\r") and (has_front_matter or text.count("\r\n") == text.count("\n")):
+        # We never write such line ends, so an editor changed all of them.
         text = text.replace("\r\n", "\n")
         lines = text.split("\n")
-    if not is_there:
+    if not has_front_matter:
         return {}, text.removesuffix("\n"), []
     head: dict[str, str] = {}
     problems: list[sections.Problem] = []
@@ -186,39 +223,42 @@ def _front_matter(text: str) -> tuple[dict[str, str], str, list[sections.Problem
         if line.rstrip() == _FENCE:
             return head, "\n".join(lines[number:]).removesuffix("\n"), problems
         pair = _PAIR.fullmatch(line.rstrip())
-        key, value = (pair[1], pair[2].strip()) if pair else (line.strip()[:80], "")
+        key = pair[1] if pair else line.strip()[:80]
+        entry = pair[2].strip() if pair else ""
         if key in head:
             problems.append(sections.Problem(number, f'"{key}" occurs twice. Keep one of the two.'))
         elif key == "block":
-            problems += _label_problem(value := _unquoted(value), number)
+            entry = _unquoted(entry)
+            problems += _label_problem(entry, number)
         elif key == "schema":
-            value = _unquoted(value)
+            entry = _unquoted(entry)
         elif key != "format":
             problems.append(
                 sections.Problem(
                     number,
-                    f'"{key}" is not known here. Use block, schema and format, or put it below the second ---.',
+                    f'"{key}" is not known here. Use block, schema and format, or put it below '
+                    "the second ---.",
                 )
             )
-        elif value not in _MARKED:
+        elif entry not in _MARKED:
             problems.append(
                 sections.Problem(
                     number,
                     f'"format" can be {" or ".join(_MARKED)}. Write one, or take the line out.',
                 )
             )
-        head[key] = value
+        head[key] = entry
     return head, "", [sections.Problem(1, "the front matter has no end. Put a line --- below it.")]
 
 
-def _unquoted(value: str) -> str:
-    if value.startswith('"'):
+def _unquoted(entry: str) -> str:
+    if entry.startswith('"'):
         try:
-            return str(json.loads(value))
+            return str(json.loads(entry))
         except ValueError:
-            return value
-    is_quoted = len(value) > 1 and value.startswith("'") and value.endswith("'")
-    return value[1:-1].replace("''", "'") if is_quoted else value
+            return entry
+    is_quoted = len(entry) > 1 and entry.startswith("'") and entry.endswith("'")
+    return entry[1:-1].replace("''", "'") if is_quoted else entry
 
 
 def _label_problem(label: str, line: int) -> list[sections.Problem]:
@@ -229,31 +269,34 @@ def _label_problem(label: str, line: int) -> list[sections.Problem]:
     return []
 
 
-def _odd_words(
+def _problems_of_keys(
     table: Mapping[str, Any], fields: Mapping[str, Any], lines: Lines
 ) -> list[sections.Problem]:
-    """What is wrong with the keys of a TOML that are not fields, and with what stands beside them."""
+    """Return the problems of a TOML's reserved keys.
+
+    Among them are keys that exclude each other.
+    """
     problems: list[sections.Problem] = []
     for key in ("block", "body"):
         if not isinstance(table.get(key, ""), str):
             problems.append(lines.problem(f'"{key}" must be text. Put it in quotes.', key))
         elif key == "block" and key in table:
             problems += _label_problem(table[key], lines.of(key).line)
-    for key, words in (
+    for key, allowed in (
         ("format", _MARKED if "body" in table else _MARKED[:1]),
         ("layout", sections.LAYOUTS),
     ):
-        if table.get(key, words[0]) not in words:
+        if table.get(key, allowed[0]) not in allowed:
             problems.append(
                 lines.problem(
-                    f'"{key}" must be {" or ".join(words)} here. Or take the line out.', key
+                    f'"{key}" must be {" or ".join(allowed)} here. Or take the line out.', key
                 )
             )
     if "body" in table:
-        beside = [key for key in table if key in fields or key == "layout"]
+        excluded = [key for key in table if key in fields or key == "layout"]
         problems += [
             lines.problem(f'"{key}" cannot be used with "body". Keep one of the two.', key)
-            for key in beside
+            for key in excluded
         ]
     elif not fields:
         problems.append(
@@ -264,34 +307,33 @@ def _odd_words(
     return problems
 
 
-def _values(
+def _read_fields(
     fields: Mapping[str, Any], schema: BlockSchema, lines: Lines
 ) -> tuple[dict[str, FieldValue], list[sections.Problem], list[sections.Problem]]:
-    """The values of a TOML by a schema, in their order, what is wrong with them, and what is required and missing."""
-    values: dict[str, FieldValue] = {}
+    """Return the values of a TOML's fields by a schema, problems, and missing fields."""
+    field_values: dict[str, FieldValue] = {}
     problems: list[sections.Problem] = []
-    by_name = {each.name: each for each in schema.fields}
+    by_name = {schema_field.name: schema_field for schema_field in schema.fields}
     for name, written in fields.items():
-        each = by_name.get(name)
-        if each is None:
-            known = ", ".join(one.name for one in schema.fields)
+        schema_field = by_name.get(name)
+        if schema_field is None:
             problems.append(
                 lines.problem(
-                    f'"{name}" is no field of "{schema.name}". Use one of: {known}.', name
+                    f'"{name}" is no field of "{schema.name}". Use one of: {", ".join(by_name)}.',
+                    name,
                 )
             )
             continue
-        values[name] = (
-            tuple(written)
-            if isinstance(written, list)
-            else each.empty
-            if written == ""
-            else written
-        )
-        if fault := each.fault(values[name]):
+        if isinstance(written, list):
+            field_values[name] = tuple(written)
+        else:
+            field_values[name] = schema_field.empty if written == "" else written
+        if fault := schema_field.fault(field_values[name]):
             problems.append(lines.problem(f'"{name}" {fault}', name))
     missing = []
-    for name in [each.name for each in schema.fields if each.lacks(values.get(each.name))]:
+    for name, schema_field in by_name.items():
+        if not schema_field.lacks(field_values.get(name)):
+            continue
         if name in fields:
             missing.append(lines.problem(f'"{name}" is required and empty. Fill it in.', name))
         else:
@@ -300,16 +342,17 @@ def _values(
                     f'"{name}" is required and missing. Add a line that begins with {name} ='
                 )
             )
-    return values, problems, missing
+    return field_values, problems, missing
 
 
-def _as_written(fields: Mapping[str, Any], lines: Lines) -> BlockSchema:
-    """The schema that a TOML of fields would have, so that one can be read where none is known. Raises Invalid."""
-    found: list[SchemaField] = []
+def _inferred_schema(fields: Mapping[str, Any], lines: Lines) -> BlockSchema:
+    """Infer a schema from the fields of a TOML that names none. Raises Invalid."""
+    schema_fields: list[SchemaField] = []
     problems: list[sections.Problem] = []
-    for name, value in fields.items():
-        is_list = isinstance(value, list) and all(isinstance(item, str) for item in value)
-        kind = "list" if is_list else _KINDS.get(type(value))  # a time is a date to isinstance
+    for name, written in fields.items():
+        is_list = isinstance(written, list) and all(isinstance(entry, str) for entry in written)
+        # By its type, since `isinstance` takes a time for a date.
+        kind = "list" if is_list else _KINDS.get(type(written))
         if kind is None:
             problems.append(
                 lines.problem(
@@ -317,39 +360,43 @@ def _as_written(fields: Mapping[str, Any], lines: Lines) -> BlockSchema:
                 )
             )
             continue
-        found.append(SchemaField(name, kind))
-        problems += [lines.problem(sentence, name) for _, sentence in found[-1].faults()]
-    problems += [lines.problem(sentence, each.name) for each, sentence in same_headings(found)]
+        schema_fields.append(SchemaField(name, kind))
+        problems += [lines.problem(sentence, name) for _, sentence in schema_fields[-1].faults()]
+    problems += [
+        lines.problem(sentence, schema_field.name)
+        for schema_field, sentence in same_headings(schema_fields)
+    ]
     if problems:
         sections.refuse(problems)
-    return BlockSchema("block", "Block", tuple(found))
+    return BlockSchema("block", "Block", tuple(schema_fields))
 
 
-def write_toml(values: Mapping[str, FieldValue]) -> str:
-    """A TOML text with one key a value, in their order; an empty value of any kind is written as ""."""
-    return "".join(f"{key} = {_toml_value(value)}\n" for key, value in values.items())
+def write_toml(entries: Mapping[str, FieldValue]) -> str:
+    """Write each entry as a line of TOML.
+
+    An empty entry of any kind becomes "".
+    """
+    return "".join(f"{key} = {_toml_value(entry)}\n" for key, entry in entries.items())
 
 
-def _toml_value(value: FieldValue) -> str:
-    match value:
+def _toml_value(entry: FieldValue) -> str:
+    match entry:
         case None:
             return '""'
         case bool():
-            return "true" if value else "false"
+            return "true" if entry else "false"
         case int() | float():
-            return repr(value)
+            return repr(entry)
         case date():
-            return value.isoformat()
+            return entry.isoformat()
         case str():
-            return _long(value) if "\n" in value else _short(value)
+            return _long(entry) if "\n" in entry else _short(entry)
         case tuple():
-            items = [_short(item) for item in value]
-            line = f"[{', '.join(items)}]"
-            return (
-                line
-                if len(line) <= _WIDEST
-                else "[\n" + "".join(f"    {item},\n" for item in items) + "]"
-            )
+            texts = [_short(text) for text in entry]
+            line = f"[{', '.join(texts)}]"
+            if len(line) <= _WIDEST:
+                return line
+            return "[\n" + "".join(f"    {text},\n" for text in texts) + "]"
 
 
 def _short(text: str) -> str:
@@ -357,14 +404,14 @@ def _short(text: str) -> str:
 
 
 def _long(text: str) -> str:
-    # The line break right behind the opening quotes is not part of the text.
+    # TOML drops the line break right behind the opening quotes.
     if "'''" in text or text.endswith("'") or _CONTROL.search(text):
         return f'"""\n{_NEEDS_LONG_ESCAPE.sub(_escaped, text)}"""'
     return f"'''\n{text}'''"
 
 
-def _escaped(found: re.Match[str]) -> str:
-    sign = found.group()
+def _escaped(match: re.Match[str]) -> str:
+    sign = match.group()
     return _ESCAPES.get(sign, f"\\u{ord(sign):04x}")
 
 

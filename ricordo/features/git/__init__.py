@@ -1,4 +1,7 @@
-"""Git: `git clone`, `fetch` and `push` of a user's memory, and git repositories elsewhere as its remotes."""
+"""Git access to a user's memory, and git repositories elsewhere as its remotes.
+
+Users clone, fetch and push their memory.
+"""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""Commits that an owner made with git become versions of their memory, with the ids they have.
+"""Make versions of commits that an owner made with git; they keep their ids.
 
-All of a push happens in one transaction: rows of versions, texts, blocks, the tip of the chain. The policy of every block that it
-changes is asked, as it is for any other writer.
+A push is one transaction: rows of versions, texts, blocks, the tip of the chain. The policy of each
+changed block is asked, as for any other writer.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,19 +20,26 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.quotas import require_room
 from ricordo.storage.versions import Change
 
-# Gives the metadata of a commit's versions: its author, who may be another than whoever brought it.
+# Returns the metadata of a commit's versions. Its author may not be the caller who pushed it.
 Describe = Callable[[Commit], ChangeMetadata]
 
 
 class MainCommit(NamedTuple):
-    """One commit of the main line, and what it changes against the one before it, as changes of blocks in order."""
+    """A commit of the main line, with its block changes in order.
+
+    The changes are those against the commit before it.
+    """
 
     commit: Commit
     changes: tuple[Change, ...]
 
 
 class Adoption(NamedTuple):
-    """What a push brings to a chain at `expected`: `main` commits, oldest first, and `merged` commits with trees and `texts`."""
+    """Commits to add to a chain whose head is `expected`.
+
+    `main` are the commits of the main line, oldest first; `merged` are other commits with their
+    trees, and `texts` their texts.
+    """
 
     expected: bytes | None
     main: tuple[MainCommit, ...]
@@ -46,16 +53,24 @@ def adopt(
     chain_id: str,
     adoption: Adoption,
     metadata: ChangeMetadata,
-    describe: Callable[[Transaction, Chain], Describe] | None = None,
     *,
+    describe: Callable[[Transaction, Chain], Describe] | None = None,
     is_push: bool = False,
 ) -> Chain:
-    """Make the commits versions of a user's chain; policies are asked with `metadata`, of whoever brought them.
+    """Make the commits versions of a user's chain.
 
-    A push carries whatever was committed, so it leaves read-only blocks as they are also where it is the owner's.
+    Args:
+        metadata: The caller who brought the commits; policies are asked for it.
+        describe: Returns the metadata of each commit's versions; None takes `metadata`.
+        is_push: Leave read-only blocks alone, even if the caller is the owner, because a push
+            carries
+            every commit.
 
-    Raises Stale where the tip moved meanwhile, Forbidden by the policy of a block, TooLong, Conflict for a label that an agent
-    has twice then.
+    Raises:
+        Stale: The tip moved meanwhile.
+        Forbidden: The policy of a block refuses.
+        TooLong: A text or the memory would exceed its limit.
+        Conflict: The memory was erased, or an agent would have a label twice.
     """
     chain = versions.lock(tx, chain_id)
     if chain is None:
@@ -76,31 +91,36 @@ def adopt(
         describe(tx, chain) if describe else lambda commit: replace(metadata, reason=commit.message)
     )
     grown = 0
-    for one in adoption.main:
-        chain, added = _versions(tx, chain, one, metadata_of(one.commit), rows)
+    for main_commit in adoption.main:
+        commit_metadata = metadata_of(main_commit.commit)
+        chain, added = _versions(tx, chain, main_commit, metadata=commit_metadata, rows=rows)
         grown += added
     for text in adoption.texts:
         grown += versions.put_text(tx, chain_id, text, None).added_bytes
     if grown:
-        # A push brings many texts at once, which are known to fit when they are packed.
+        # The size of many texts is known only after they are packed.
         tx.quotas.require_history(chain.history_bytes + grown)
     grown += versions.insert_rows(tx, rows)
-    commits = [GitObject("commit", one.commit.id, one.commit.body) for one in adoption.main]
+    commits = [GitObject("commit", commit.id, commit.body) for commit, _ in adoption.main]
     grown += queries.insert_pushed(tx, chain_id, [*commits, *adoption.merged])
     versions.advance(tx, chain, grown)
-    _store_blocks(tx, chain, before, after, metadata)
-    return _normalised(tx, chain, now, after)
+    _store_blocks(tx, chain, before, after=after, metadata=metadata)
+    return _normalise_texts(tx, chain, before, after=after)
 
 
-def _normalised(
-    tx: Transaction, chain: Chain, now: Mapping[str, Block], after: Mapping[str, Block]
+def _normalise_texts(
+    tx: Transaction, chain: Chain, before: Mapping[str, Block], *, after: Mapping[str, Block]
 ) -> Chain:
-    """The chain with a version for each text that came in another form than the normal one: commits keep their ids."""
-    before = {block.id: block for block in now.values()}
-    odd = [block for id, block in after.items() if block != before.get(id) and not is_normal(block)]
-    for block in blocks.ROWS.by_ids(tx, [one.id for one in odd]):
+    """Add a version for each changed block in another than the normal form.
+
+    The pushed commits keep their ids. Returns the chain with its new tip.
+    """
+    ids = [id for id, block in after.items() if block != before.get(id) and not is_normal(block)]
+    if not ids:
+        return chain
+    for block in blocks.ROWS.by_ids(tx, ids):
         blocks.normalise(tx, replace(block, label=after[block.id].label))
-    return (versions.lock(tx, chain.id) or chain) if odd else chain
+    return versions.lock(tx, chain.id) or chain
 
 
 def is_normal(block: Block) -> bool:
@@ -108,11 +128,12 @@ def is_normal(block: Block) -> bool:
 
 
 def _require_no_read_only(now: Mapping[str, Block], main: Sequence[MainCommit]) -> None:
-    for change in (change for one in main for change in one.changes):
+    for change in (change for _, changes in main for change in changes):
         block = now.get(change.old_label or change.label)
         if block and block.is_read_only:
             raise Forbidden(
-                f'{block.label}.md: block "{block.label}" is read-only. Give it another policy first, then push again.'
+                f'{block.label}.md: block "{block.label}" is read-only. Give it another policy '
+                "first, then push again."
             )
 
 
@@ -123,18 +144,21 @@ def _after(
     main: Sequence[MainCommit],
     metadata: ChangeMetadata,
 ) -> dict[str, Block]:
-    """The blocks by id as they are after the commits. Asks the policy of each that is touched, and its limit."""
+    """Return the blocks by id as they are after the commits.
+
+    The policy and the limit of each changed block are asked.
+    """
     live = dict(now)
     deleted: dict[str, Block] = {}
-    for one in main:
-        for change in one.changes:
-            block = live.pop(change.old_label or change.label, None) or deleted.pop(
-                change.label, None
-            )
+    for commit, changes in main:
+        for change in changes:
+            block = live.pop(change.old_label or change.label, None)
+            block = block or deleted.pop(change.label, None)
             if block is None and change.value is not None:
-                # Also an id that was deleted in this push may come back, under the label that it had.
-                taken = {each.id for each in (*now.values(), *live.values(), *deleted.values())}
-                block = _new(tx, chain, change.label, metadata, taken)
+                # A block that was deleted in this push may come back under its old label.
+                in_use = (*now.values(), *live.values(), *deleted.values())
+                used_ids = {other.id for other in in_use}
+                block = _new(tx, chain, change.label, metadata=metadata, used_ids=used_ids)
             if block is None:
                 continue
             metadata.require(block.label, block.rule, chain)
@@ -143,7 +167,7 @@ def _after(
                 continue
             block.require_fits(change.value)
             live[change.label] = replace(
-                block, label=change.label, value=change.value, head=one.commit.id
+                block, label=change.label, value=change.value, head=commit.id
             )
     for label in sorted(live.keys() - now.keys()):
         replace(chain, files=dict.fromkeys(live, (b"", 0))).require_told_apart(label)
@@ -151,34 +175,43 @@ def _after(
 
 
 def _new(
-    tx: Transaction, chain: Chain, label: str, metadata: ChangeMetadata, taken: Collection[str]
+    tx: Transaction,
+    chain: Chain,
+    label: str,
+    *,
+    metadata: ChangeMetadata,
+    used_ids: Collection[str],
 ) -> Block:
-    """A new block; one that was deleted comes back with the settings it had, and its id unless that is taken."""
-    given = dict[str, Any]()
+    """Return a new block, with the settings of a deleted one of this label.
+
+    Its id is the deleted one's too, unless that is in use.
+    """
+    fields = dict[str, Any]()
     if deleted := history.take_deleted(tx, chain, label):
-        given = {
-            **deleted.settings,
-            **({} if deleted.block_id in taken else {"id": deleted.block_id}),
-        }
-    return new_in(chain, label, metadata.author.id, tx.clock.now(), **given)
+        fields |= deleted.settings
+        if deleted.block_id not in used_ids:
+            fields["id"] = deleted.block_id
+    return new_in(chain, label, metadata.author.id, tx.clock.now(), **fields)
 
 
 def _versions(
     tx: Transaction,
     chain: Chain,
-    one: MainCommit,
+    main_commit: MainCommit,
+    *,
     metadata: ChangeMetadata,
     rows: list[dict[str, Any]],
 ) -> tuple[Chain, int]:
-    """Store the texts of a commit and note the rows of its versions.
+    """Store the texts of a commit, and append its versions to `rows`.
 
-    Returns the chain with the commit as its tip, and what the texts add to its history.
+    Returns the chain with the commit as its tip, and the bytes that the texts add to its history.
     """
     grown = 0
-    files, commit = dict(chain.files), one.commit
+    files = dict(chain.files)
+    commit, changes = main_commit
     other = next((parent for parent in commit.parents if parent != chain.head), None)
     now = tx.clock.now()
-    for before, change in enumerate(one.changes, chain.versions):
+    for before, change in enumerate(changes, chain.versions):
         stored = files.pop(change.old_label or change.label, None)
         blob = None
         if change.value is not None:
@@ -191,42 +224,38 @@ def _versions(
             replace(chain, versions=before), change, metadata, commit.id, blob, now
         )
         rows.append({**row, "other_parent": other})
-    count = chain.versions + len(one.changes)
+    count = chain.versions + len(changes)
     return replace(chain, head=commit.id, versions=count, files=files), grown
 
 
 def _store_blocks(
     tx: Transaction,
     chain: Chain,
-    now: Mapping[str, Block],
+    before: Mapping[str, Block],
+    *,
     after: Mapping[str, Block],
     metadata: ChangeMetadata,
 ) -> None:
-    """Bring the rows of blocks from what they are now to what they are after, both by id."""
-    for id, block in now.items():
+    """Change the rows of blocks from `before` to `after`, both by id."""
+    for id, block in before.items():
         if id not in after:
             queries.delete_block(tx, block)
-            blocks.log(
-                tx,
-                block,
-                {"deleted": {name: getattr(block, name) for name in blocks.SETTINGS}},
-                metadata,
-            )
-    queries.relabel(
-        tx,
-        [block for id, block in after.items() if id in now and block.label != now[id].label],
-        now,
-    )
+            settings = {name: getattr(block, name) for name in blocks.SETTINGS}
+            blocks.log(tx, block, {"deleted": settings}, metadata)
+    renamed = [
+        block for id, block in after.items() if id in before and block.label != before[id].label
+    ]
+    queries.relabel(tx, renamed, before)
     for id, block in after.items():
-        before = now.get(id)
-        if before is None:
+        stored = before.get(id)
+        if stored is None:
             queries.insert_block(tx, block)
-        elif block != before:
+        elif block != stored:
             changed = replace(
                 block,
-                version=before.version + 1,
+                version=stored.version + 1,
                 is_untrusted=block.is_untrusted and not metadata.is_owners_of(chain),
                 updated_by=metadata.author.id,
                 updated_at=tx.clock.now(),
             )
-            queries.write_block(tx, changed, before)
+            queries.write_block(tx, changed, stored)

@@ -1,6 +1,7 @@
-"""A chain's history as git objects, in order and in portions, with the very ids that its versions have.
+"""A chain's history as git objects, in order and in portions.
 
-Commits, trees and texts are made from the rows of versions; what was pushed and cannot be made from them is stored as it came.
+The objects have the ids of the versions. Commits, trees and texts are built from the rows of
+versions. Pushed objects that cannot be built from them are stored as they came.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -24,7 +25,11 @@ MOST_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class HistoryPortion:
-    """A part of a history: objects, the last version's `number` and `files`, and the `head` for a branch once all is there."""
+    """A part of a history: objects, and the state after its last version.
+
+    `number` and `files` are the last version's. `head` is the commit for the branch once all
+    objects are stored.
+    """
 
     objects: tuple[GitObject, ...] = ()
     number: int = 0
@@ -34,18 +39,26 @@ class HistoryPortion:
 
 
 async def portions(store: Store, chain_id: str, after: int = 0) -> AsyncGenerator[HistoryPortion]:
-    """The history of a chain behind the version with this number, in portions. Raises NotFound where it was erased."""
-    known: set[bytes] = set()
+    """Yield the history of a chain behind the version with this number.
+
+    Raises NotFound if the chain was erased.
+    """
+    known_ids: set[bytes] = set()
     portion = await store.read(lambda tx: begin(tx, chain_id, after))
     while not portion.is_last:
         before = portion
-        portion = await store.read(lambda tx: following(tx, chain_id, before, known))  # noqa: B023 - awaited here
-        known.update(made.id for made in portion.objects)
+        portion = await store.read(
+            lambda tx: following(tx, chain_id, before, known_ids)  # noqa: B023 - awaited here
+        )
+        known_ids.update(git_object.id for git_object in portion.objects)
         yield portion
 
 
 def begin(tx: Transaction, chain_id: str, after: int) -> HistoryPortion:
-    """An empty portion that ends with the version of this number. Raises NotFound."""
+    """Return an empty portion that ends with the version of this number.
+
+    Raises NotFound.
+    """
     chain = queries.chain_of(tx, chain_id)
     if after > chain.versions:
         raise NotFound(
@@ -60,20 +73,28 @@ def begin(tx: Transaction, chain_id: str, after: int) -> HistoryPortion:
 
 
 def following(
-    tx: Transaction, chain_id: str, before: HistoryPortion, known: AbstractSet[bytes] = frozenset()
+    tx: Transaction,
+    chain_id: str,
+    before: HistoryPortion,
+    known_ids: AbstractSet[bytes] = frozenset(),
 ) -> HistoryPortion:
-    """The portion after this one, without objects that are `known`. Raises NotFound where the memory was erased meanwhile."""
+    """Return the portion after this one, without objects whose ids are known.
+
+    Raises NotFound if the memory was erased meanwhile.
+    """
     chain = queries.chain_of(tx, chain_id)
     rows = queries.versions_after(tx, chain_id, before.number, MOST_ROWS)
-    maker = _ObjectMaker(tx, chain_id, before, known, rows)
-    number, head = before.number, before.head
+    maker = _ObjectMaker(tx, chain_id, before, known_ids, rows)
+    number = before.number
+    head = before.head
     # One commit may have changed many blocks, and is never divided.
     for _, group in groupby(rows, key=lambda row: row.id):
         if maker.size > MOST_BYTES:
             break
-        versions = list(group)
-        maker.add_commit(versions)
-        number, head = versions[-1].number, versions[-1].id
+        version_rows = list(group)
+        maker.add_commit(version_rows)
+        number = version_rows[-1].number
+        head = version_rows[-1].id
     is_last = number == chain.versions
     if is_last and chain.head not in (None, head):
         # A commit that changed nothing has no version of its own.
@@ -83,35 +104,50 @@ def following(
 
 
 def tip(tx: Transaction, chain_id: str) -> bytes | None:
-    """The id of the chain's last commit, None where there is none yet. Raises NotFound."""
+    """Return the id of the chain's last commit, or None without versions.
+
+    Raises NotFound.
+    """
     head: bytes | None = queries.chain_of(tx, chain_id).head
     return head
 
 
 def number_of(tx: Transaction, chain_id: str, id: bytes) -> int | None:
-    """How many versions the history has up to this commit of its main line, or the nearest before it; None where it has none."""
-    waiting, seen = [id], {id}
+    """Return the number of versions up to this commit, or None.
+
+    For a commit that is not on the main line, the nearest ancestor on it counts. None means that
+    there is no such ancestor.
+    """
+    waiting = [id]
+    visited = {id}
     while waiting:
-        one = waiting.pop(0)
-        if (number := queries.number_of(tx, chain_id, one)) is not None:
+        commit_id = waiting.pop(0)
+        if (number := queries.number_of(tx, chain_id, commit_id)) is not None:
             return number
-        found = queries.pushed(tx, chain_id, one)
-        if found is not None and found.kind == "commit":
-            parents = [parent for parent in read_commit(found.body).parents if parent not in seen]
-            seen.update(parents)
+        pushed_object = queries.pushed(tx, chain_id, commit_id)
+        if pushed_object is not None and pushed_object.kind == "commit":
+            parents = [
+                parent
+                for parent in read_commit(pushed_object.body).parents
+                if parent not in visited
+            ]
+            visited.update(parents)
             waiting += parents
     return None
 
 
 class _ObjectMaker:
-    """Makes the objects of one portion. `size` is that of their bodies together, in bytes."""
+    """Builds the objects of one portion.
+
+    `size` is the number of bytes of their bodies.
+    """
 
     def __init__(
         self,
         tx: Transaction,
         chain_id: str,
         before: HistoryPortion,
-        known: AbstractSet[bytes],
+        known_ids: AbstractSet[bytes],
         rows: Sequence[Any],
     ) -> None:
         self.objects: dict[bytes, GitObject] = {}
@@ -119,7 +155,7 @@ class _ObjectMaker:
         self.size = 0
         self._tx = tx
         self._chain_id = chain_id
-        self._known = known
+        self._known_ids = known_ids
         self._main = {before.head}
         numbers = (rows[0].number, rows[-1].number) if rows else (0, 0)
         self._stored, self._pushed_ids = queries.stored_between(tx, chain_id, *numbers)
@@ -142,18 +178,21 @@ class _ObjectMaker:
             self._add_pushed_version(first.id, tree.id)
         else:
             author = Actor(first.author_kind, first.author_id, first.author_name)
-            made = git_object("commit", _body(first, tree.id, parents, signature(author)))
-            if made.id != first.id:
-                made = git_object("commit", _body(first, tree.id, parents, plain_signature(author)))
-            if made.id != first.id:
-                raise Conflict(
-                    f"Version {first.id.hex()} is stored with other values than its id was computed from. Restore a backup."
+            commit = git_object("commit", _body(first, tree.id, parents, signature(author)))
+            if commit.id != first.id:
+                commit = git_object(
+                    "commit", _body(first, tree.id, parents, plain_signature(author))
                 )
-            self._add(made)
+            if commit.id != first.id:
+                raise Conflict(
+                    f"Version {first.id.hex()} is stored with other values than its id was "
+                    "computed from. Restore a backup."
+                )
+            self._add(commit)
         self._main.add(first.id)
 
     def add_pushed(self, id: bytes) -> None:
-        """Add a commit that was pushed and is on no main line, with all such before it."""
+        """Add a pushed commit that is on no main line, and its ancestors."""
         waiting = [id]
         while waiting:
             id = waiting.pop()
@@ -162,24 +201,24 @@ class _ObjectMaker:
                 or id in self._main
                 or queries.number_of(self._tx, self._chain_id, id) is not None
             ):
-                continue  # versions come in their own place
-            found = queries.pushed(self._tx, self._chain_id, id)
-            if found is None:
+                continue  # versions are added in their own order
+            pushed_object = queries.pushed(self._tx, self._chain_id, id)
+            if pushed_object is None:
                 continue
-            self._add(found)
-            if found.kind == "commit":
-                commit = read_commit(found.body)
+            self._add(pushed_object)
+            if pushed_object.kind == "commit":
+                commit = read_commit(pushed_object.body)
                 waiting += (commit.tree, *commit.parents)
                 continue
-            for entry in read_tree(found.body):
+            for entry in read_tree(pushed_object.body):
                 if entry.mode == FOLDER:
                     waiting.append(entry.id)
                 else:
                     self._add_text(entry.id)
 
     def _add_pushed_version(self, id: bytes, tree: bytes) -> None:
-        found = queries.pushed(self._tx, self._chain_id, id)
-        commit = read_commit(found.body) if found else None
+        pushed_object = queries.pushed(self._tx, self._chain_id, id)
+        commit = read_commit(pushed_object.body) if pushed_object else None
         if commit is None or commit.tree != tree:
             raise Conflict(
                 f"Version {id.hex()} came with another tree than its texts make. Restore a backup."
@@ -189,32 +228,31 @@ class _ObjectMaker:
             self.add_pushed(parent)
 
     def _has(self, id: bytes) -> bool:
-        return id in self.objects or id in self._known
+        return id in self.objects or id in self._known_ids
 
-    def _add(self, made: GitObject) -> None:
-        if not self._has(made.id):
-            self.objects[made.id] = made
-            self.size += len(made.body)
+    def _add(self, new_object: GitObject) -> None:
+        if not self._has(new_object.id):
+            self.objects[new_object.id] = new_object
+            self.size += len(new_object.body)
 
     def _add_text(self, blob: bytes) -> None:
-        """Add a text; most are stored as a delta of one that was added a moment ago."""
+        """Add a text. Most texts are stored as a delta of one that was just added."""
         if self._has(blob):
             return
         row = self._stored.get(blob)
         if row is None or (row.base is not None and row.base not in self.objects):
             text = versions.read_text(self._tx, self._chain_id, blob).encode()
         else:
-            text = versions.unpack(
-                row.data, self.objects[row.base].body if row.base is not None else None
-            )
-        made = git_object("blob", text)
-        if made.id != blob:
+            base = None if row.base is None else self.objects[row.base].body
+            text = versions.unpack(row.data, base)
+        text_object = git_object("blob", text)
+        if text_object.id != blob:
             raise Conflict(f"The stored text {blob.hex()} is damaged. Restore a backup.")
-        self._add(made)
+        self._add(text_object)
 
 
-def _body(row: Any, tree: bytes, parents: tuple[bytes, ...], who: str) -> bytes:
-    return commit_body(tree, parents, who, row.created_at, row.reason)
+def _body(row: Any, tree: bytes, parents: tuple[bytes, ...], signed_by: str) -> bytes:
+    return commit_body(tree, parents, signed_by, row.created_at, row.reason)
 
 
 def _apply(files: dict[str, bytes], row: Any) -> None:

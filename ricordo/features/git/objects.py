@@ -1,7 +1,7 @@
-"""Git objects that others made, alone and in the pack of a push, read as strictly as by `git fsck --strict`.
+"""Strict readers of git objects and of a push's pack, like `git fsck --strict`.
 
-A pack names the size of each object before the object, and each size is checked before anything is unpacked: whatever is sent, no
-more memory is taken than was allowed before.
+A pack names the size of each object before the object, and each size is checked before anything is
+unpacked. So no input can take more memory than was allowed.
 """
 
 import hashlib
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from dulwich.pack import UnpackedObject
 
 ID_SIZE = 20
-FILE, FOLDER = b"100644", b"40000"
+FILE = b"100644"
+FOLDER = b"40000"
 MOST_COMMIT = 65_536  # bytes of a commit, message and all
 KINDS: dict[int, Kind] = {1: "commit", 2: "tree", 3: "blob"}  # by their numbers in packs
 _IDENTITY = rb"([^<>\n\0]+) <([^<>\n\0]*)> (?:0|[1-9]\d{0,11}) [+-]\d{4}\n"
@@ -29,17 +30,22 @@ _COMMIT = re.compile(
 )
 _PARENT = re.compile(rb"parent ([0-9a-f]{40})\n")
 
-_TAG, _BY_OFFSET, _BY_ID = 4, 6, 7
+_TAG = 4
+_BY_OFFSET = 6
+_BY_ID = 7
 _HEADER = 12
-# Seven bits a byte. A longer number is no size, and would take ever longer to read.
+# A size with seven bits in each byte. Longer numbers are invalid, and would take long to read.
 _NUMBER = re.compile(rb"[\x80-\xff]{0,9}[\x00-\x7f]")
 _sha1 = partial(hashlib.sha1, usedforsecurity=False)
-_BROKEN = "The pack that was sent is damaged. Push again; if that does not help, check the repository with `git fsck`."
+_BROKEN = (
+    "The pack that was sent is damaged. Push again; if that does not help, check the repository "
+    "with `git fsck`."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class GitObject:
-    """One object of a repository: its kind, its id (20 bytes) and its body."""
+    """An object of a repository: its kind, its id (20 bytes) and its body."""
 
     kind: Kind
     id: bytes
@@ -48,7 +54,11 @@ class GitObject:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit: the ids of its tree and parents, its message and whole `body`, author (name, address), and committer's address."""
+    """A commit.
+
+    It has the ids of its tree and parents, its message and whole `body`, its author (name,
+    address), and the committer's address.
+    """
 
     id: bytes
     tree: bytes
@@ -60,7 +70,7 @@ class Commit:
 
 
 class TreeEntry(NamedTuple):
-    """One entry of a tree: a file, a folder or something else, by its mode as git writes it."""
+    """An entry of a tree, with its git mode."""
 
     mode: bytes
     name: bytes
@@ -75,58 +85,74 @@ EMPTY_TREE = git_object("tree", b"")
 
 
 def read_commit(body: bytes) -> Commit:
-    """The commit with this body. Raises Invalid, naming it, where git itself would find fault with it."""
+    """Parse the body of a commit.
+
+    Raises Invalid, with the commit's id, if git itself would reject it.
+    """
     id = object_id("commit", body)
     short = id.hex()[:10]
     if len(body) > MOST_COMMIT:
         raise Invalid(
-            f"Commit {short} has {len(body)} bytes, of which {MOST_COMMIT} are allowed. Shorten its message."
+            f"Commit {short} has {len(body)} bytes, of which {MOST_COMMIT} are allowed. Shorten "
+            "its message."
         )
-    found = _COMMIT.match(body)
-    if not found or b"\0" in body:
+    match = _COMMIT.match(body)
+    if not match or b"\0" in body:
         raise Invalid(f"Commit {short} is malformed. Make it again with git.")
     try:
-        message = body[found.end() :].decode()
+        message = body[match.end() :].decode()
     except UnicodeDecodeError:
         raise Invalid(
             f"The message of commit {short} is not UTF-8. Rewrite it with `git commit --amend`."
         ) from None
-    parents = tuple(bytes.fromhex(parent.decode()) for parent in _PARENT.findall(found[2]))
-    # Old commits may be in another encoding; a name is shown as well as it can be.
+    parents = tuple(bytes.fromhex(parent.decode()) for parent in _PARENT.findall(match[2]))
+    # Old commits may have another encoding; unreadable letters of a name are replaced.
     name, address, _, committer = (
-        part.decode(errors="replace").strip() for part in found.groups()[2:]
+        part.decode(errors="replace").strip() for part in match.groups()[2:]
     )
     return Commit(
-        id, bytes.fromhex(found[1].decode()), parents, message, body, (name, address), committer
+        id=id,
+        tree=bytes.fromhex(match[1].decode()),
+        parents=parents,
+        message=message,
+        body=body,
+        author=(name, address),
+        committer=committer,
     )
 
 
 def read_tree(body: bytes) -> Iterator[TreeEntry]:
-    """The entries of a tree in their order. Raises Invalid where it is cut off."""
-    place = 0
-    while place < len(body):
-        space = body.find(b" ", place)
+    """Yield the entries of a tree in their order.
+
+    Raises Invalid if it is cut off.
+    """
+    offset = 0
+    while offset < len(body):
+        space = body.find(b" ", offset)
         end = body.find(b"\0", space)
         if space < 0 or end < 0 or end + ID_SIZE >= len(body):
             raise Invalid("A tree of this push is malformed. Check the repository with `git fsck`.")
-        yield TreeEntry(body[place:space], body[space + 1 : end], body[end + 1 : end + 1 + ID_SIZE])
-        place = end + 1 + ID_SIZE
+        yield TreeEntry(
+            body[offset:space], body[space + 1 : end], body[end + 1 : end + 1 + ID_SIZE]
+        )
+        offset = end + 1 + ID_SIZE
 
 
 class Lacking(Invalid):
-    """A push refers to something that is not here."""
+    """A push refers to an object that is neither stored nor in its pack."""
 
 
 MOST_OBJECTS = 20_000  # in a pack
-MOST_BYTES = 64 * 1024 * 1024  # of them together, once they are unpacked
-_MOST_READ = (
-    4 * MOST_BYTES
-)  # bytes of what is here already, for objects that are sent as their differences from it
+MOST_BYTES = 64 * 1024 * 1024  # of all objects of a pack, unpacked
+_MOST_READ = 4 * MOST_BYTES  # bytes of stored objects that deltas of one pack may be based on
 Find = Callable[[bytes], GitObject | None]
 
 
 def read_pack(pack: bytes, find: Find) -> dict[bytes, GitObject]:
-    """The objects of a pack by id; `find` gives those that are here already. Raises Invalid (damaged), Lacking, TooLong."""
+    """Return the objects of a pack by id.
+
+    `find` returns objects that are stored already. Raises Invalid (damaged), Lacking, TooLong.
+    """
     if not pack:
         return {}
     trailer = len(pack) - ID_SIZE
@@ -136,8 +162,8 @@ def read_pack(pack: bytes, find: Find) -> dict[bytes, GitObject]:
         raise Invalid(_BROKEN)
     if count > MOST_OBJECTS:
         raise TooLong(
-            f"This push holds {count} objects, of which {MOST_OBJECTS} are allowed at once. Push older commits first, as in "
-            "`git push origin HEAD~100:main`."
+            f"This push holds {count} objects, of which {MOST_OBJECTS} are allowed at once. Push "
+            "older commits first, as in `git push origin HEAD~100:main`."
         )
     return _resolve(_unpack(pack, count), find)
 
@@ -146,11 +172,13 @@ def _unpack(pack: bytes, count: int) -> "list[UnpackedObject]":
     from dulwich.errors import ApplyDeltaError  # slow to import, and few servers are pushed to
     from dulwich.pack import unpack_object_at
 
-    found = []
-    place, left = _HEADER, MOST_BYTES
+    unpacked = []
+    offset = _HEADER
+    remaining = MOST_BYTES
     for _ in range(count):
-        digits, end = _number(pack, place)
-        kind, size = digits[0] >> 4 & 7, digits[0] & 15 | _value(digits[1:]) << 4
+        digits, end = _number(pack, offset)
+        kind = digits[0] >> 4 & 7
+        size = digits[0] & 15 | _value(digits[1:]) << 4
         if kind == _TAG:
             raise Invalid(
                 "This push holds a tag, which memory has no place for. Push branches only."
@@ -159,63 +187,69 @@ def _unpack(pack: bytes, count: int) -> "list[UnpackedObject]":
             raise Invalid(_BROKEN)
         if kind == _BY_OFFSET:
             _number(pack, end)
-        if size > left:
+        if size > remaining:
             raise TooLong(
                 f"This push unpacks to more than {MOST_BYTES} bytes. Push fewer commits at once."
             )
-        left -= size
+        remaining -= size
         try:
-            one, place = unpack_object_at(pack, place, _sha1)
+            unpacked_object, offset = unpack_object_at(pack, offset, _sha1)
         except (ApplyDeltaError, AssertionError, zlib.error):
             raise Invalid(_BROKEN) from None
-        found.append(one)
-    if place != len(pack) - ID_SIZE:
+        unpacked.append(unpacked_object)
+    if offset != len(pack) - ID_SIZE:
         raise Invalid(_BROKEN)
-    return found
+    return unpacked
 
 
 def _resolve(unpacked: "list[UnpackedObject]", find: Find) -> dict[bytes, GitObject]:
-    found: dict[bytes, GitObject] = {}
-    at: dict[int, GitObject] = {}
+    objects: dict[bytes, GitObject] = {}
+    objects_by_offset: dict[int, GitObject] = {}
     pending: dict[int | bytes, list[UnpackedObject]] = {}
-    left, left_to_read = MOST_BYTES, _MOST_READ
+    remaining = MOST_BYTES
+    remaining_to_read = _MOST_READ
     find = lru_cache(16)(find)
     waiting = unpacked[::-1]
     while waiting:
-        one = waiting.pop()
-        offset = one.offset or 0
-        data = b"".join(one.decomp_chunks)
-        if one.delta_base is None:
-            made = git_object(KINDS[one.pack_type_num], data)
+        unpacked_object = waiting.pop()
+        offset = unpacked_object.offset or 0
+        content = b"".join(unpacked_object.decomp_chunks)
+        if unpacked_object.delta_base is None:
+            new_object = git_object(KINDS[unpacked_object.pack_type_num], content)
         else:
-            key = one.delta_base if isinstance(one.delta_base, bytes) else offset - one.delta_base
-            base = at.get(key) if isinstance(key, int) else found.get(key)
+            key = (
+                unpacked_object.delta_base
+                if isinstance(unpacked_object.delta_base, bytes)
+                else offset - unpacked_object.delta_base
+            )
+            base = objects_by_offset.get(key) if isinstance(key, int) else objects.get(key)
             if base is None and isinstance(key, bytes) and (base := find(key)):
-                left_to_read -= len(base.body)
-                if left_to_read < 0:
+                remaining_to_read -= len(base.body)
+                if remaining_to_read < 0:
                     raise TooLong(
-                        "This push differs from more than can be read at once. Push fewer commits at once."
+                        "This push differs from more than can be read at once. Push fewer commits "
+                        "at once."
                     )
-            if base is None:  # it comes later
-                pending.setdefault(key, []).append(one)
+            if base is None:  # its base comes later in the pack
+                pending.setdefault(key, []).append(unpacked_object)
                 continue
-            made = git_object(base.kind, _applied(base.body, data, left))
-            left -= len(made.body)
-        at[offset] = found[made.id] = made
-        waiting += pending.pop(offset, []) + pending.pop(made.id, [])
+            new_object = git_object(base.kind, _apply(base.body, content, remaining))
+            remaining -= len(new_object.body)
+        objects_by_offset[offset] = objects[new_object.id] = new_object
+        waiting += pending.pop(offset, []) + pending.pop(new_object.id, [])
     if pending:
         raise Lacking(
             "This push counts on objects that are not here. Fetch first, then push again."
         )
-    return found
+    return objects
 
 
-def _applied(base: bytes, delta: bytes, left: int) -> bytes:
+def _apply(base: bytes, delta: bytes, limit: int) -> bytes:
     from dulwich.errors import ApplyDeltaError
     from dulwich.pack import apply_delta
 
-    _, place = _number(delta, 0)  # the size of the base, then that of the result
-    if _value(_number(delta, place)[0]) > left:
+    _, offset = _number(delta, 0)  # the size of the base, then that of the new object
+    if _value(_number(delta, offset)[0]) > limit:
         raise TooLong(
             "This push unpacks to more than is allowed at once. Push fewer commits at once."
         )
@@ -225,12 +259,12 @@ def _applied(base: bytes, delta: bytes, left: int) -> bytes:
         raise Invalid(_BROKEN) from None
 
 
-def _number(data: bytes, place: int) -> tuple[bytes, int]:
-    found = _NUMBER.match(data, place)
-    if found is None:
+def _number(content: bytes, offset: int) -> tuple[bytes, int]:
+    match = _NUMBER.match(content, offset)
+    if match is None:
         raise Invalid(_BROKEN)
-    return found[0], found.end()
+    return match[0], match.end()
 
 
 def _value(digits: bytes) -> int:
-    return sum((digit & 127) << 7 * place for place, digit in enumerate(digits))
+    return sum((digit & 127) << 7 * index for index, digit in enumerate(digits))

@@ -1,6 +1,7 @@
-"""What a push means: which commits of it become versions, which blocks they change, and everything that is wrong with it.
+"""Parses a push: new commits, the blocks they change, and faults.
 
-Pure but for `find`, which gives the objects that are here already. All faults are told at once, each with its file.
+The code is pure except for `find`, which returns stored objects. All faults are reported at once,
+each with its file.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,17 +22,23 @@ MOST_COMMITS = 500
 MOST_CHANGES = 2_000
 _MOST_FAULTS = 20
 MOST_FILES = 10_000  # files and folders of a commit; a small push can name one folder many times
-_MOST_ENTRIES = 500_000  # entries of all its trees that are looked at
+_MOST_ENTRIES = 500_000  # entries that are read of all trees of a push
 _DEEPEST = 255  # characters of a path, as of a label
 MERGE_MESSAGE = "Merge what was committed elsewhere"
-_TOO_MANY = f"This push holds more than {MOST_COMMITS} commits. Push older ones first: git push origin <commit>:main"
+_TOO_MANY = (
+    f"This push holds more than {MOST_COMMITS} commits. Push older ones first: "
+    "git push origin <commit>:main"
+)
 _TOO_WIDE = (
     f"A commit of this push holds more than {MOST_FILES} files and folders. Push fewer files."
 )
 _TOO_LARGE = (
     "The trees of this push hold too many files. Push fewer commits, or fewer files, at once."
 )
-_NOT_FORWARD = "The memory has commits that yours do not come after. Fetch and merge first; a forced push is refused."
+_NOT_FORWARD = (
+    "The memory has commits that yours do not come after. Fetch and merge first; a forced push is "
+    "refused."
+)
 _ODD_FILES = {
     b"100755": "an executable file. Take that from it with `git update-index --chmod=-x`",
     b"120000": "a link. Commit the text itself",
@@ -43,27 +50,31 @@ class Refused(Invalid):
     """A push that is refused, with a sentence for each fault."""
 
     def __init__(self, faults: Sequence[str]) -> None:
-        left_out = len(faults) - _MOST_FAULTS
-        self.faults = (*faults[:_MOST_FAULTS], *([f"{left_out} more."] if left_out > 0 else []))
+        self.faults = tuple(faults[:_MOST_FAULTS])
+        if len(faults) > _MOST_FAULTS:
+            self.faults += (f"{len(faults) - _MOST_FAULTS} more.",)
         super().__init__(" ".join(self.faults))
 
 
 @dataclass(slots=True)
 class EntryBudget:
-    """How many entries of trees all branches of one push may have looked at."""
+    """The number of tree entries that one push may have read."""
 
-    left: int = _MOST_ENTRIES
+    remaining: int = _MOST_ENTRIES
 
     def take(self) -> None:
-        """Count one; raises Refused where there is none left."""
-        self.left -= 1
-        if self.left < 0:
+        """Count one entry. Raises Refused if none remains."""
+        self.remaining -= 1
+        if self.remaining < 0:
             raise Refused([_TOO_LARGE])
 
 
 @dataclass(slots=True)
 class Push:
-    """The objects of a push, and those that are here already; `limits` are those of blocks by label, in characters."""
+    """The objects of a push and the stored ones.
+
+    `limits` are those of blocks by label, in characters.
+    """
 
     new: Mapping[bytes, objects.GitObject]
     find: objects.Find
@@ -78,7 +89,10 @@ class Push:
     _labels: dict[str, str | None] = field(default_factory=dict)
 
     def adoption(self, tip: bytes | None, new_tip: bytes) -> Adoption:
-        """What follows where `new_tip` takes the place of `tip`. Raises Stale where it does not come after it, Refused."""
+        """Return the changes that move a chain from `tip` to `new_tip`.
+
+        Raises Stale if `new_tip` does not come after `tip`, Refused for faults.
+        """
         order = self.new_commits(new_tip)
         main = _main_line(order, tip, new_tip)
         before = self.files_of(tip) if tip else {}
@@ -90,7 +104,7 @@ class Push:
         merged = [commit for commit in order if commit not in main]
         merged_files = [file for commit in merged for file in self.files_of(commit.id).items()]
         texts = {blob: self.text_of(blob, label) for label, blob in merged_files}
-        if sum(len(one.changes) for one in commits) > MOST_CHANGES:
+        if sum(len(changes) for _, changes in commits) > MOST_CHANGES:
             self._fault(
                 f"This push changes more than {MOST_CHANGES} texts. Push older commits first."
             )
@@ -103,21 +117,28 @@ class Push:
         return list(self._changes(self.files_of(before), self.files_of(after)))
 
     def files_of(self, commit: bytes) -> dict[str, bytes]:
-        """The ids of a commit's texts by the labels of their blocks; what cannot be a block is a fault."""
+        """Return the ids of a commit's texts by block label.
+
+        A file that cannot be a block is noted as a fault.
+        """
         tree = self._commit(commit).tree
         if tree not in self._files:
             self._size(tree)
             faults_before = len(self._faults)
-            found = dict(self._walk(tree, ""))
-            if len(self._faults) == faults_before and tree_of(found).id != tree:
+            files = dict(self._walk(tree, ""))
+            if len(self._faults) == faults_before and tree_of(files).id != tree:
                 self._fault(
-                    "A tree of this push is malformed. Check the repository with `git fsck --strict`."
+                    "A tree of this push is malformed. Check the repository with "
+                    "`git fsck --strict`."
                 )
-            self._files[tree] = found
+            self._files[tree] = files
         return self._files[tree]
 
     def text_of(self, blob: bytes, label: str) -> str:
-        """A text of the block with this label; what a block cannot hold is a fault, with its line."""
+        """Return a text of the block with this label.
+
+        Content that a block cannot hold is noted as a fault, with its line.
+        """
         if blob not in self._texts:
             body = self._object(blob, "blob").body
             try:
@@ -135,17 +156,20 @@ class Push:
         return text
 
     def new_commits(self, tip: bytes) -> list[objects.Commit]:
-        """The commits that the push brings below this one, parents first, with it as the last; none where it is here already."""
+        """Return the new commits up to this one, parents first.
+
+        The list is empty if the commit is stored already.
+        """
         order: list[objects.Commit] = []
-        seen: set[bytes] = set()
+        visited: set[bytes] = set()
         new = 0
         waiting = [(tip, False)]
         while waiting:
             id, is_done = waiting.pop()
             if is_done:
                 order.append(self._commit(id))
-            elif id not in seen:
-                seen.add(id)
+            elif id not in visited:
+                visited.add(id)
                 if self.find(id) is not None:
                     continue
                 new += 1
@@ -153,7 +177,7 @@ class Push:
                     raise Refused([_TOO_MANY])
                 waiting.append((id, True))
                 waiting += [
-                    (parent, False) for parent in self._commit(id).parents if parent not in seen
+                    (parent, False) for parent in self._commit(id).parents if parent not in visited
                 ]
         return order
 
@@ -163,25 +187,30 @@ class Push:
         return self._commits[id]
 
     def _object(self, id: bytes, kind: str) -> objects.GitObject:
-        found = (
-            self.new.get(id)
-            or self.find(id)
-            or (objects.EMPTY_TREE if id == objects.EMPTY_TREE.id else None)
-        )
-        if found is None or found.kind != kind:
+        git_object = self.new.get(id) or self.find(id)
+        if git_object is None and id == objects.EMPTY_TREE.id:
+            git_object = objects.EMPTY_TREE
+        if git_object is None or git_object.kind != kind:
             raise objects.Lacking(
-                f"The push lacks the {kind} {id.hex()[:10]}. Fetch first; a shallow clone may need --unshallow."
+                f"The push lacks the {kind} {id.hex()[:10]}. Fetch first; a shallow clone may need "
+                "--unshallow."
             )
-        return found
+        return git_object
 
     def _size(self, tree: bytes, depth: int = 0) -> int:
-        """How many files and folders a tree holds; each tree is read once, however often it is named. Raises Refused."""
+        """Return the number of files and folders in a tree.
+
+        Raises Refused.
+
+        Each tree is read once, however often it is named.
+        """
         if tree not in self._sizes:
             size = 0
             for entry in objects.read_tree(self._object(tree, "tree").body):
-                # A deeper one has a path that is too long.
-                is_open = entry.mode == objects.FOLDER and depth < _DEEPEST
-                size += 1 + (self._size(entry.id, depth + 1) if is_open else 0)
+                size += 1
+                # The path of a deeper folder is too long.
+                if entry.mode == objects.FOLDER and depth < _DEEPEST:
+                    size += self._size(entry.id, depth + 1)
                 if size > MOST_FILES:
                     raise Refused([_TOO_WIDE])
             self._sizes[tree] = size
@@ -201,22 +230,28 @@ class Push:
             names.add(entry.name)
 
     def _fault_of_entry(self, entry: objects.TreeEntry, path: str, names: set[bytes]) -> str | None:
-        """Why an entry of a tree cannot be a block or a folder of blocks; `names` are those before it."""
+        """Return the reason if an entry cannot be a block or folder.
+
+        `names` are the names of the tree's entries before it.
+        """
         try:
             entry.name.decode()
         except UnicodeDecodeError:
             return f"{path}: a file's name must be UTF-8."
         if entry.name in names or b"/" in entry.name:
-            return f"{path}: a tree holds this name twice, or with a slash in it. Check with `git fsck --strict`."
+            return (
+                f"{path}: a tree holds this name twice, or with a slash in it. Check with "
+                "`git fsck --strict`."
+            )
         if len(path) > _DEEPEST + len(SUFFIX):
             return f"{path[:80]}…: a label has {_DEEPEST} characters at most."
         if entry.mode == objects.FOLDER:
             return None
         if entry.mode != objects.FILE:
-            what = _ODD_FILES.get(
+            kind = _ODD_FILES.get(
                 entry.mode, f"something of the mode {entry.mode.decode(errors='replace')}"
             )
-            return f"{path}: only plain files can be memory (mode 100644); this is {what}."
+            return f"{path}: only plain files can be memory (mode 100644); this is {kind}."
         if not path.endswith(SUFFIX):
             return (
                 f"{path}: each file is a memory block, called <label>{SUFFIX}. Remove or rename it."
@@ -228,9 +263,12 @@ class Push:
 
     def _fault_of_label(self, label: str, path: str) -> str | None:
         if label in self.limits:
-            return None  # what is there already was a label when it was made
+            return None  # a label of an existing block stays allowed if the rules change
         if not fits_git(label):
-            return f'{path}: "{label}" means something of its own to git, or ends a folder in {SUFFIX}. Choose other words.'
+            return (
+                f'{path}: "{label}" means something of its own to git, or ends a folder in '
+                f"{SUFFIX}. Choose other words."
+            )
         try:
             require_label(label)
         except Invalid as error:
@@ -252,61 +290,63 @@ class Push:
             yield Change(label, self.text_of(new[label], label), before=None)
         for label in sorted(before.keys() & after.keys()):
             if before[label] != after[label]:
-                was = self.text_of(before[label], label)
-                yield Change(label, self.text_of(after[label], label), before=was)
+                old_text = self.text_of(before[label], label)
+                yield Change(label, self.text_of(after[label], label), before=old_text)
 
     def _check_text(self, text: str, label: str) -> None:
         path = path_of(label)
         if (nul := text.find("\0")) >= 0:
             self._fault(
-                f"{path}, line {_line(text, nul)}: memory cannot hold NUL characters. Leave them out."
+                f"{path}, line {_line(text, nul)}: memory cannot hold NUL characters. Leave them "
+                "out."
             )
         limit = self.limits.get(label, DEFAULT_LIMIT)
         if len(text) > limit:
             self._fault(
-                f"{path}: {len(text)} characters, but the block's limit is {limit}. Shorten the text or raise the limit."
+                f"{path}: {len(text)} characters, but the block's limit is {limit}. Shorten the "
+                "text or raise the limit."
             )
             return
         if (clean := redact(text, is_strict=True).text) != text:
-            place = next(
-                (place for place, (a, b) in enumerate(zip(text, clean, strict=False)) if a != b), 0
-            )
+            pairs = enumerate(zip(text, clean, strict=False))
+            offset = next((index for index, (old, new) in pairs if old != new), 0)
             self._fault(
-                f"{path}, line {_line(text, place)}: this looks like a password or key, which memory does not keep. Take it out "
-                "of the commit."
+                f"{path}, line {_line(text, offset)}: this looks like a password or key, which "
+                "memory does not keep. Take it out of the commit."
             )
 
     def _commits_with_trees(
         self, commits: Iterable[objects.Commit]
     ) -> tuple[objects.GitObject, ...]:
-        found: dict[bytes, objects.GitObject] = {}
+        objects_by_id: dict[bytes, objects.GitObject] = {}
         for commit in commits:
-            found[commit.id] = objects.GitObject("commit", commit.id, commit.body)
+            objects_by_id[commit.id] = objects.GitObject("commit", commit.id, commit.body)
             waiting = [commit.tree]
             while waiting:
                 tree = self._object(waiting.pop(), "tree")
-                found[tree.id] = tree
+                objects_by_id[tree.id] = tree
                 folders = (
                     entry.id
                     for entry in objects.read_tree(tree.body)
                     if entry.mode == objects.FOLDER
                 )
-                waiting += [id for id in folders if id not in found]
-        return tuple(found.values())
+                waiting += [id for id in folders if id not in objects_by_id]
+        return tuple(objects_by_id.values())
 
     def _fault(self, sentence: str) -> None:
         self._faults[sentence] = None
 
     def require_faultless(self, commits: Iterable[objects.Commit]) -> None:
-        """Raise Refused if anything was found to be wrong, also with the messages of these commits."""
+        """Raise Refused if faults were noted, or if these commits hold secrets."""
         for commit in commits:
             headers = commit.body.partition(b"\n\n")[0].decode(errors="replace").split("\n")
             people = (line for line in headers if line.startswith(("author ", "committer ")))
-            for what, text in (("message", commit.message), ("author", "\n".join(people))):
+            for part, text in (("message", commit.message), ("author", "\n".join(people))):
                 if redact(text, is_strict=True).kinds:
                     short = commit.id.hex()[:10]
                     self._fault(
-                        f"The {what} of commit {short} holds what looks like a password or key. Amend it."
+                        f"The {part} of commit {short} holds what looks like a password or key. "
+                        "Amend it."
                     )
         if self._faults:
             raise Refused(list(self._faults))
@@ -315,7 +355,11 @@ class Push:
 def _main_line(
     order: Sequence[objects.Commit], tip: bytes | None, new_tip: bytes
 ) -> list[objects.Commit]:
-    """The way from the tip to the new one, by first parents as far as they lead there. Raises Stale where there is none."""
+    """Return the commits from the old tip to the new one.
+
+    They follow first parents if possible. Raises Stale if the new tip does not come after the old
+    one.
+    """
     commits = {commit.id: commit for commit in order}
     reaching = {tip} if tip is not None else {None, *commits}
     for commit in order:  # parents come first
@@ -324,20 +368,25 @@ def _main_line(
     if new_tip not in commits or new_tip not in reaching:
         raise Stale(_NOT_FORWARD)
     line: list[objects.Commit] = []
-    at: bytes | None = new_tip
-    while at in commits:
-        line.append(commits[at])
-        at = next((parent for parent in commits[at].parents if parent in reaching), None)
+    commit_id: bytes | None = new_tip
+    while commit_id in commits:
+        line.append(commits[commit_id])
+        commit_id = next(
+            (parent for parent in commits[commit_id].parents if parent in reaching), None
+        )
     return line[::-1]
 
 
-def _line(text: str, place: int) -> int:
-    return text.count("\n", 0, place) + 1
+def _line(text: str, offset: int) -> int:
+    return text.count("\n", 0, offset) + 1
 
 
-def known_parents(push: Push, theirs: bytes) -> list[bytes]:
-    """The parents of the new commits that the memory has: where they go on from it."""
-    order = push.new_commits(theirs)
+def known_parents(push: Push, remote_tip: bytes) -> list[bytes]:
+    """Return the stored parents of the new commits.
+
+    There the new commits branch off from the memory.
+    """
+    order = push.new_commits(remote_tip)
     new = {commit.id for commit in order}
     return list(
         dict.fromkeys(parent for commit in order for parent in commit.parents if parent not in new)
@@ -345,12 +394,15 @@ def known_parents(push: Push, theirs: bytes) -> list[bytes]:
 
 
 def merged(
-    push: Push, base: bytes | None, tip: bytes, theirs: bytes, by: Actor, now: int
+    push: Push, base: bytes | None, tip: bytes, remote_tip: bytes, author: Actor, now: int
 ) -> Adoption:
-    """The adoption that merges `theirs` into `tip`; `base` is the newest commit of both. Raises Conflict with blocks, Refused."""
-    sides = [push.files_of(commit) if commit else {} for commit in (base, tip, theirs)]
+    """Return the adoption that merges `remote_tip` into `tip`.
+
+    `base` is the newest commit that both have. Raises Conflict with the blocks, Refused.
+    """
+    sides = [push.files_of(commit) if commit else {} for commit in (base, tip, remote_tip)]
     files: dict[str, bytes] = {}
-    made: list[objects.GitObject] = []
+    new_objects: list[objects.GitObject] = []
     conflicts: list[str] = []
     for label in sorted(set().union(*sides)):
         common, ours, others = (side.get(label) for side in sides)
@@ -364,22 +416,22 @@ def merged(
             if text is None:
                 conflicts.append(path_of(label))
                 continue
-            made.append(objects.git_object("blob", text.encode()))
-            blob = made[-1].id
+            new_objects.append(objects.git_object("blob", text.encode()))
+            blob = new_objects[-1].id
         if blob is not None:
             files[label] = blob
-    push.require_faultless(push.new_commits(theirs))
+    push.require_faultless(push.new_commits(remote_tip))
     if conflicts:
         raise Conflict(
-            f"The memory and its remote both changed the same lines of {', '.join(conflicts)}. Merge the branch from-ricordo "
-            "into main there."
+            f"The memory and its remote both changed the same lines of {', '.join(conflicts)}. "
+            "Merge the branch from-ricordo into main there."
         )
     tree = tree_of(files)
-    made += [objects.GitObject("tree", id, body) for id, body in tree.bodies.items()]
-    made.append(
+    new_objects += [objects.GitObject("tree", id, body) for id, body in tree.bodies.items()]
+    new_objects.append(
         objects.git_object(
-            "commit", commit_body(tree.id, (tip, theirs), signature(by), now, MERGE_MESSAGE)
+            "commit", commit_body(tree.id, (tip, remote_tip), signature(author), now, MERGE_MESSAGE)
         )
     )
-    new = {**push.new, **{one.id: one for one in made}}
-    return Push(new, push.find, push.limits).adoption(tip, made[-1].id)
+    new = {**push.new, **{git_object.id: git_object for git_object in new_objects}}
+    return Push(new, push.find, push.limits).adoption(tip, new_objects[-1].id)

@@ -1,4 +1,4 @@
-"""SQL of git: versions in the order of a history, what was pushed and is stored as it came, and the rows that a push changes."""
+"""SQL of git: versions, pushed objects, and the blocks that a push changes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ _VERSIONS = (
     .where(_IN_CHAIN, commits.c.number > bindparam("after"))
     .order_by(commits.c.number)
 )
-_NEXT = _VERSIONS.limit(bindparam("most"))
+_NEXT = _VERSIONS.limit(bindparam("limit"))
 _REST = _VERSIONS.where(commits.c.id == _ID)
 CHANGES = (
     select(commits.c.id, commits.c.label, commits.c.old_label, commits.c.blob)
@@ -50,19 +50,19 @@ _HEAD_AT = (
 _PUSHED = select(git_objects.c.kind, git_objects.c.data).where(
     is_in_chain(git_objects), git_objects.c.id == _ID
 )
-_BETWEEN = (
+_IN_RANGE = (
     _IN_CHAIN,
     commits.c.number >= bindparam("first"),
     commits.c.number <= bindparam("last"),
 )
 _PUSHED_IDS = select(git_objects.c.id).where(
-    is_in_chain(git_objects), git_objects.c.id.in_(select(commits.c.id).where(*_BETWEEN))
+    is_in_chain(git_objects), git_objects.c.id.in_(select(commits.c.id).where(*_IN_RANGE))
 )
 _TEXTS = select(blobs.c.id, blobs.c.base, blobs.c.data).where(
-    is_in_chain(blobs), blobs.c.id.in_(select(commits.c.blob).where(*_BETWEEN))
+    is_in_chain(blobs), blobs.c.id.in_(select(commits.c.blob).where(*_IN_RANGE))
 )
 _AT_ONCE = 500
-_KNOWN = select(git_objects.c.id).where(is_in_chain(git_objects))
+_STORED_IDS = select(git_objects.c.id).where(is_in_chain(git_objects))
 _INSERT_PUSHED = Missing(git_objects).values(chain=number_of_chain())
 _BLOCKS = Repository(Block, blocks)
 _WRITTEN = ("label", "value", "version", "head", "is_untrusted", "updated_by", "updated_at")
@@ -76,29 +76,32 @@ _RELABEL_ATTACHED = setter(
 
 
 def chain_of(tx: Transaction, chain_id: str) -> Any:
-    """The chain's head and number of versions. Raises NotFound."""
+    """Return the chain's head and number of versions. Raises NotFound."""
     row = tx.first(_CHAIN, {"chain_id": chain_id})
     if row is None:
         raise NotFound("This memory was erased.")
     return row
 
 
-def versions_after(tx: Transaction, chain_id: str, number: int, most: int) -> list[Any]:
-    """The rows of so many versions behind this number, and the rest of those that the last commit made."""
-    rows = list(tx.all(_NEXT, {"chain_id": chain_id, "after": number, "most": most}))
-    if len(rows) == most:
+def versions_after(tx: Transaction, chain_id: str, number: int, limit: int) -> list[Any]:
+    """Return the rows of `limit` versions behind this number.
+
+    The rows of the last commit are always complete, so there may be more.
+    """
+    rows = list(tx.all(_NEXT, {"chain_id": chain_id, "after": number, "limit": limit}))
+    if len(rows) == limit:
         rows += tx.all(_REST, {"chain_id": chain_id, "id": rows[-1].id, "after": rows[-1].number})
     return rows
 
 
 def number_of(tx: Transaction, chain_id: str, id: bytes) -> int | None:
-    """The number of the last version that this commit made, None where it made none."""
+    """Return the number of the commit's last version, or None if it has none."""
     number: int | None = tx.first(_NUMBER, {"chain_id": chain_id, "id": id}).number
     return number
 
 
 def head_at(tx: Transaction, chain_id: str, at: int) -> bytes | None:
-    """The id of the last version that was made up to a time (microseconds), None where there was none."""
+    """Return the id of the last version made until a time (microseconds), or None."""
     row = tx.first(_HEAD_AT, {"chain_id": chain_id, "until": at})
     return row.id if row else None
 
@@ -118,21 +121,26 @@ def stored_between(
 
 
 def insert_pushed(tx: Transaction, chain_id: str, objects: Sequence[GitObject]) -> int:
-    """Store the objects that the chain lacks; return what they add to its history."""
-    ids = list(dict.fromkeys(one.id for one in objects))
-    known = set[bytes]()
+    """Store the objects that the chain lacks.
+
+    Returns the bytes that they add to its history.
+    """
+    ids = list(dict.fromkeys(pushed_object.id for pushed_object in objects))
+    stored_ids = set[bytes]()
     for first in range(0, len(ids), _AT_ONCE):
-        is_one = git_objects.c.id.in_(ids[first : first + _AT_ONCE])
-        known |= {row.id for row in tx.all(_KNOWN.where(is_one), {"chain_id": chain_id})}
-    new = {one.id: one for one in objects if one.id not in known}
-    tx.run(
-        _INSERT_PUSHED,
-        [
-            {"chain_id": chain_id, "id": one.id, "kind": one.kind, "data": one.body}
-            for one in new.values()
-        ],
-    )
-    return sum(ROW_BYTES + len(one.body) for one in new.values())
+        statement = _STORED_IDS.where(git_objects.c.id.in_(ids[first : first + _AT_ONCE]))
+        stored_ids |= {row.id for row in tx.all(statement, {"chain_id": chain_id})}
+    new_objects = {
+        pushed_object.id: pushed_object
+        for pushed_object in objects
+        if pushed_object.id not in stored_ids
+    }
+    rows = [
+        {"chain_id": chain_id, "id": id, "kind": new_object.kind, "data": new_object.body}
+        for id, new_object in new_objects.items()
+    ]
+    tx.run(_INSERT_PUSHED, rows)
+    return sum(ROW_BYTES + len(new_object.body) for new_object in new_objects.values())
 
 
 def insert_block(tx: Transaction, block: Block) -> None:
@@ -150,9 +158,12 @@ def delete_block(tx: Transaction, block: Block) -> None:
 
 
 def relabel(tx: Transaction, renamed: Sequence[Block], now: Mapping[str, Block]) -> None:
-    """Give blocks their new labels, also where they are attached, and in proposals; `now` holds them by id with the old ones."""
+    """Give blocks their new labels, also where they are attached and in proposals.
+
+    `now` holds the blocks by id, with their old labels.
+    """
     for statement in (_RELABEL, _RELABEL_ATTACHED):
-        # By way of labels that no block has: two blocks may have exchanged theirs.
+        # First to labels that no block has, since two blocks may have exchanged theirs.
         tx.run(statement, [{"new_label": block.id, "relabelled": block.id} for block in renamed])
     tx.run(
         _RELABEL_ATTACHED, [{"new_label": block.label, "relabelled": block.id} for block in renamed]

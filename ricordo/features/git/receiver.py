@@ -1,6 +1,8 @@
-"""A push, from its bytes to versions or proposals: each branch is taken whole or refused with sentences for whoever pushed.
+"""A push, from its bytes to versions or proposals.
 
-`main` is the memory itself; `propose/<any name>` makes a proposal of each block that the commit changes. There is no other branch.
+Each branch is taken whole, or refused with messages for the pusher. `main` is the memory itself;
+`propose/<any name>` makes a proposal of each block that the commit changes. There are no other
+branches.
 """
 
 from collections.abc import Sequence
@@ -60,7 +62,10 @@ _STALE = "The memory changed since you fetched it. Fetch and merge first, then p
 
 
 class PushCommand(NamedTuple):
-    """What a push asks for one branch: from the commit that its sender believes it to be at, to another; None: no such branch."""
+    """A push's request for one branch: move it from one commit to another.
+
+    None means that the branch does not exist before or after.
+    """
 
     old: bytes | None
     new: bytes | None
@@ -68,7 +73,7 @@ class PushCommand(NamedTuple):
 
 
 class PushRequest(NamedTuple):
-    """A push as it was sent: its commands, what the client understands, and its pack."""
+    """A push as it was sent: commands, the client's capabilities, and the pack."""
 
     commands: tuple[PushCommand, ...]
     capabilities: frozenset[bytes]
@@ -76,15 +81,18 @@ class PushRequest(NamedTuple):
 
 
 class PushOutcome(NamedTuple):
-    """What became of a command: why it was refused, or None; `told` are sentences for whoever pushed."""
+    """The outcome of a command: the reason of a refusal, or None.
+
+    `messages` are sentences for the pusher.
+    """
 
     branch: bytes
     refusal: str | None = None
-    told: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
 
 
 def push_advertisement(tip: bytes | None) -> bytes:
-    """What a client reads before it pushes: the branch with its commit, and what the server understands."""
+    """Return the answer before a push: the branch with its commit, and capabilities."""
     ref = tip.hex().encode() + b" " + BRANCH if tip else ZERO_SHA + b" capabilities^{}"
     return pkt_seq(b"# service=git-receive-pack\n") + pkt_seq(ref + b"\0" + _CAPABILITIES + b"\n")
 
@@ -100,7 +108,7 @@ def read_push(body: bytes) -> PushRequest:
             if nul:
                 capabilities = frozenset(rest.split())
             if text.startswith(b"shallow "):
-                continue  # what a shallow clone lacks is here
+                continue  # the server has all commits that a shallow clone lacks
             old, new, branch = [*text.rstrip(b"\n").split(b" ", 2), b"", b""][:3]
             if not branch.startswith(b"refs/") or b" " in branch:
                 raise Invalid(_UNREADABLE)
@@ -117,18 +125,22 @@ def read_push(body: bytes) -> PushRequest:
 def push_report(
     outcomes: Sequence[PushOutcome], capabilities: frozenset[bytes], fault: str | None = None
 ) -> bytes:
-    """What the client reads after a push; `fault` is why its pack could not be read."""
+    """Return the answer to a push.
+
+    `fault` is the reason if its pack could not be read.
+    """
     lines = [b"unpack " + (b"ok" if fault is None else _one_line(fault))]
     for branch, refusal, _ in outcomes:
-        lines.append(
-            b"ok " + branch if refusal is None else b"ng %s %s" % (branch, _one_line(refusal))
-        )
-    report = pkt_seq(*(each + b"\n" for each in lines))
+        if refusal is None:
+            lines.append(b"ok " + branch)
+        else:
+            lines.append(b"ng %s %s" % (branch, _one_line(refusal)))
+    report = pkt_seq(*(line + b"\n" for line in lines))
     if b"side-band-64k" not in capabilities:
         return report
     answer = BytesIO()
     bands = Protocol(answer.read, answer.write)
-    for sentence in (sentence for outcome in outcomes for sentence in outcome.told):
+    for sentence in (sentence for outcome in outcomes for sentence in outcome.messages):
         bands.write_sideband(SIDE_BAND_CHANNEL_PROGRESS, _one_line(sentence) + b"\n")
     bands.write_sideband(SIDE_BAND_CHANNEL_DATA, report)
     return answer.getvalue() + FLUSH
@@ -146,7 +158,7 @@ def _one_line(sentence: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class PushReceiver:
-    """Takes what a credential pushes to a user's chain."""
+    """Applies the pushes of a credential to a user's chain."""
 
     store: Store
     settings: Settings
@@ -154,11 +166,15 @@ class PushReceiver:
     chain: Chain
 
     async def receive(self, commands: Sequence[PushCommand], pack: bytes) -> list[PushOutcome]:
-        """Carry out a push. Raises Invalid where the pack cannot be read; then nothing is done."""
+        """Apply a push.
+
+        Raises Invalid if the pack cannot be read; then nothing is done.
+        """
         try:
             return await self._receive(commands, pack)
         except Lacking:
-            # Also where the repository lost what the push rightly refers to; nothing was done yet.
+            # The repository may have lost objects that the push rightly refers to. Nothing was
+            # done yet, so the push can be repeated.
             if not await rebuilt_if_damaged(self.store, self.settings.data_dir, self.chain.id):
                 raise
         return await self._receive(commands, pack)
@@ -170,7 +186,8 @@ class PushReceiver:
         limits = {label: block.limit for label, block in now.items()}
         outcomes: list[PushOutcome] = []
         with closing(open_repository(path)) as repository:
-            find, budget = partial(find_object, repository), EntryBudget()
+            find = partial(find_object, repository)
+            budget = EntryBudget()
             # A small pack can unpack to much.
             new = await offload(partial(read_pack, pack, find), MOST_BYTES)
             for command in commands:
@@ -178,20 +195,20 @@ class PushReceiver:
                     outcomes.append(PushOutcome(command.branch, refusal))
                     continue
                 try:
-                    told = await self._carry_out(command, Push(new, find, limits, budget))
+                    messages = await self._apply(command, Push(new, find, limits, budget))
                 except RicordoError as error:
                     if isinstance(error, Lacking) and not outcomes:
                         raise
                     outcomes.append(_refused(command, error))
                 else:
-                    outcomes.append(PushOutcome(command.branch, told=tuple(told)))
+                    outcomes.append(PushOutcome(command.branch, messages=tuple(messages)))
         return outcomes
 
     def _blocks(self, tx: Transaction) -> dict[str, Block]:
         return {block.label: block for block in blocks.of_user(tx, self.scope, self.chain.owner_id)}
 
-    async def _carry_out(self, command: PushCommand, push: Push) -> list[str]:
-        """Do what a command asks; returns sentences for whoever pushed."""
+    async def _apply(self, command: PushCommand, push: Push) -> list[str]:
+        """Apply a command, and return messages for the pusher."""
         new = command.new or b""
         if command.branch != BRANCH:
             commit, changes = await offload(partial(_proposed, push, new), MOST_BYTES)
@@ -203,24 +220,26 @@ class PushReceiver:
         )
         await self.store.write(
             lambda tx: adopt(
-                tx, self.scope, self.chain.id, adoption, metadata, describe, is_push=True
+                tx, self.scope, self.chain.id, adoption, metadata, describe=describe, is_push=True
             )
         )
         texts = {
-            change.label: change.value or "" for one in adoption.main for change in one.changes
+            change.label: change.value or "" for _, changes in adoption.main for change in changes
         }
-        told = [f"{path_of(label)} is a new version now." for label in sorted(texts)]
+        messages = [f"{path_of(label)} is a new version now." for label in sorted(texts)]
         for label in sorted(texts):
             if not (is_normal_name(label) and is_normal_text(texts[label])):
-                told.append(
-                    f"{path_of(label)} was brought into the normal form of text by one more version. {_FETCH}"
+                messages.append(
+                    f"{path_of(label)} was brought into the normal form of text by one more "
+                    f"version. {_FETCH}"
                 )
-        return told
+        return messages
 
     def _propose(self, tx: Transaction, commit: Commit, changes: Sequence[Change]) -> list[str]:
         metadata = ChangeMetadata(self.scope.actor, commit.message.strip())
-        chain, now = self.chain, self._blocks(tx)
-        told = []
+        chain = self.chain
+        now = self._blocks(tx)
+        messages = []
         for change in changes:
             label = change.old_label or change.label
             block = now.get(label)
@@ -234,23 +253,26 @@ class PushReceiver:
             new_label = change.label if change.old_label else None
             draft = ProposalDraft(chain.id, label, value, block, new_label)
             try:
-                made = propose(tx, draft, metadata, expiry_of(self.settings))
+                proposal = propose(tx, draft, metadata, expiry_of(self.settings))
             except Unchanged as answer:
-                told.append(f"{path_of(label)}: {answer}")
+                messages.append(f"{path_of(label)}: {answer}")
                 continue
-            is_what = f"waits for the owner already, as {made.id}" if made.is_repeated else None
-            told.append(
-                f"{path_of(label)} {is_what or f'is proposed as {made.id} and waits for the owner'}."
-            )
-        return told
+            if proposal.is_repeated:
+                outcome = f"waits for the owner already, as {proposal.id}"
+            else:
+                outcome = f"is proposed as {proposal.id} and waits for the owner"
+            messages.append(f"{path_of(label)} {outcome}.")
+        return messages
 
 
 def _described(
     pusher: ChangeMetadata, newest: Commit | None, tx: Transaction, chain: Chain
 ) -> Describe:
-    """The metadata of pushed commits: the pusher's, and of others' commits those of somebody at a remote.
+    """Return the metadata of pushed commits.
 
-    Of a user without an e-mail address the address by which the newest commit was made is theirs, unless it is another user's.
+    A pusher's commits have the pusher's metadata; others' are those of somebody at a remote. If the
+    pusher's user has no e-mail address, the committer's address of the newest commit counts as
+    theirs, unless it is another user's.
     """
     scope = Scope(chain.organization_id)
     authors = CommitAuthors(tx, scope, pusher.author, is_pushed=True)
@@ -258,15 +280,18 @@ def _described(
     if newest and not (user and user.email) and authors.user("", newest.committer) is None:
         is_unknown = author_of("", newest.committer) is None
         authors.own_addresses = (newest.committer.lower(),) if is_unknown else ()
-    if not pusher.is_owners_of(chain):  # nobody can vouch for others' authorship here
+    if not pusher.is_owners_of(chain):  # the pusher may not name other authors
         return lambda commit: authors.metadata(pusher.author, commit.message)
     return lambda commit: authors.metadata(authors.of(*commit.author), commit.message)
 
 
 def _refusal(command: PushCommand, tip: bytes | None) -> str | None:
     if command.branch != BRANCH and not command.branch.startswith(PROPOSE):
-        what = "branches" if command.branch.startswith(b"refs/heads/") else "tags"
-        return f"Memory keeps no other {what}. Push to main, or to propose/<any name> for the owner to decide."
+        kind = "branches" if command.branch.startswith(b"refs/heads/") else "tags"
+        return (
+            f"Memory keeps no other {kind}. Push to main, or to propose/<any name> for the owner "
+            "to decide."
+        )
     if command.new is None:
         return (
             "A branch of memory cannot be deleted. Delete files and push that, or erase the user."
@@ -275,15 +300,19 @@ def _refusal(command: PushCommand, tip: bytes | None) -> str | None:
 
 
 def _proposed(push: Push, new: bytes) -> tuple[Commit, list[Change]]:
-    """The last commit of a branch of proposals, and what it changes against the commit of the memory that it came from."""
+    """Return the last commit of a branch of proposals, and its changes.
+
+    The changes are those against the commit of the memory that the branch began at.
+    """
     order = push.new_commits(new)
     if not order:
         raise Refused(
             [
-                "This branch holds no commit that the memory does not have. Commit your proposal first."
+                "This branch holds no commit that the memory does not have. Commit your proposal "
+                "first."
             ]
         )
-    # From the newest commit back by first parents to the first that is here.
+    # Go back by first parents from the newest commit to the first that is stored.
     by_id = {commit.id: commit for commit in order}
     base: bytes | None = order[-1].id
     while base in by_id:
@@ -300,7 +329,7 @@ def _proposed(push: Push, new: bytes) -> tuple[Commit, list[Change]]:
 
 
 def _value(change: Change, block: Block | None) -> str | None:
-    """The text that is proposed, on top of what the block holds now."""
+    """Return the proposed text, merged into the block's present text."""
     path = path_of(change.label)
     is_new = change.before is None and change.value is not None and change.old_label is None
     if is_new:
@@ -320,7 +349,7 @@ def _value(change: Change, block: Block | None) -> str | None:
 
 
 def _refused(command: PushCommand, error: RicordoError) -> PushOutcome:
-    told = error.faults if isinstance(error, Refused) else (str(error),)
+    messages = error.faults if isinstance(error, Refused) else (str(error),)
     if isinstance(error, Forbidden) and command.branch == BRANCH:
-        told = (*told, "Push to propose/<any name> for the owner to decide.")
-    return PushOutcome(command.branch, told[0], told)
+        messages = (*messages, "Push to propose/<any name> for the owner to decide.")
+    return PushOutcome(command.branch, messages[0], messages)

@@ -1,8 +1,9 @@
-"""A bare git repository of each chain, with the very ids of its versions: what is cloned and fetched from.
+"""A bare git repository of each chain, which clones and fetches read.
 
-It is a cache in `<data>/repositories/<chain id>.git`: brought up to date before it is read, deleted at any time without loss, and
-rebuilt where it is missing, damaged or in too many pieces. A branch moves only after all it needs is there, so a kill at any
-point leaves a repository that is merely behind.
+It has the ids of the chain's versions. It is a cache in `<data>/repositories/<chain id>.git`:
+updated before it is read, deleted at any time without loss, and rebuilt if it is missing, damaged
+or in too many pieces. A branch moves only after all objects that it needs are stored, so a kill at
+any point leaves a repository that is merely out of date.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ BRANCH = b"refs/heads/main"
 _MOST_PACKS = 40
 _NUMBERS = {kind: number for number, kind in KINDS.items()}
 _TRAILER = 20
-_PIECE = 65_515  # bytes that are copied at once, as many as a line of git's protocol holds
+_PIECE = 65_515  # bytes copied at once: the limit of a line in git's protocol
 
 
 def repository_path(data_dir: Path, chain_id: str) -> Path:
@@ -44,26 +45,30 @@ def repository_path(data_dir: Path, chain_id: str) -> Path:
 async def read_repository(
     store: Store, data_dir: Path, chain_id: str, work: Callable[[Path], T]
 ) -> T:
-    """What `work` reads in a thread from a chain's current repository, rebuilt once if damaged. Raises NotFound, Unavailable."""
+    """Run `work` on a chain's updated repository, in a thread.
+
+    A damaged repository is rebuilt, and `work` runs once more. Raises NotFound, Unavailable.
+    """
     path = await refreshed(store, data_dir, chain_id)
     try:
         return await asyncio.to_thread(work, path)
     except Exception as error:
-        # A client's own fault is no reason to read every object, or to try again.
+        # A client's mistake is no reason to read every object, or to try again.
         is_ours = isinstance(error, RicordoError)
-        if (
-            not await rebuilt_if_damaged(store, data_dir, chain_id, is_thorough=not is_ours)
-            and is_ours
-        ):
+        was_damaged = await rebuilt_if_damaged(store, data_dir, chain_id, is_thorough=not is_ours)
+        if is_ours and not was_damaged:
             raise
-    # Also where it was rebuilt by another request meanwhile.
+    # Another request may have rebuilt it meanwhile, so it is tried again in any case.
     return await asyncio.to_thread(work, await refreshed(store, data_dir, chain_id))
 
 
 async def rebuilt_if_damaged(
     store: Store, data_dir: Path, chain_id: str, *, is_thorough: bool = True
 ) -> bool:
-    """Rebuild the repository if it is damaged; tells whether it was. Call it after an error that damage would explain."""
+    """Rebuild the repository if it is damaged, and return True if it was.
+
+    Call it after an error that damage would explain.
+    """
     path = repository_path(data_dir, chain_id)
     if not await asyncio.to_thread(is_damaged, path, is_thorough=is_thorough):
         return False
@@ -74,7 +79,10 @@ async def rebuilt_if_damaged(
 
 
 def is_damaged(path: Path, *, is_thorough: bool = True) -> bool:
-    """Whether the files of a repository are not what was written; thoroughly: or something of its history is missing."""
+    """Return True if the files of a repository are damaged.
+
+    `is_thorough` also looks for missing objects of its history.
+    """
     try:
         with closing(open_repository(path)) as repository:
             for pack in repository.object_store.packs:
@@ -86,21 +94,27 @@ def is_damaged(path: Path, *, is_thorough: bool = True) -> bool:
 
 
 async def refreshed(store: Store, data_dir: Path, chain_id: str) -> Path:
-    """The path of the chain's repository, brought up to its last version. Raises NotFound, Unavailable."""
+    """Update the chain's repository to its last version, and return its path.
+
+    Raises NotFound, Unavailable.
+    """
     path = repository_path(data_dir, chain_id)
     tip = await store.read(lambda tx: history.tip(tx, chain_id))
     if tip is not None and tip == await asyncio.to_thread(_tip, path):
         return path
     async with _locked(data_dir, chain_id):
         tip = await store.read(lambda tx: history.tip(tx, chain_id))
-        known = await asyncio.to_thread(_tip, path)
-        if known is None or known != tip:
-            await _catch_up(store, path, chain_id, known)
+        stored_tip = await asyncio.to_thread(_tip, path)
+        if stored_tip is None or stored_tip != tip:
+            await _catch_up(store, path, chain_id, stored_tip)
     return path
 
 
 def open_repository(path: Path) -> "Repo":
-    """The repository there. Raises OSError or ValueError where there is none."""
+    """Open the repository there.
+
+    Raises OSError or ValueError if there is none.
+    """
     from dulwich.errors import NotGitRepository
     from dulwich.repo import Repo  # slow to import, and few servers are cloned from
 
@@ -118,7 +132,7 @@ def make_repository(path: Path) -> None:
 
 
 def add_portion(path: Path, portion: HistoryPortion) -> None:
-    """Store a portion in a repository as one pack, and then let the branch name its last commit."""
+    """Store a portion as one pack, then move the branch to its head."""
     with closing(open_repository(path)) as repository:
         repository.object_store.add_pack_data(len(portion.objects), iter(packed(portion.objects)))
         if portion.head is not None:
@@ -130,9 +144,12 @@ def packed(objects: Collection[GitObject]) -> "list[UnpackedObject]":
 
     return [
         UnpackedObject(
-            _NUMBERS[made.kind], sha=made.id, decomp_chunks=[made.body], decomp_len=len(made.body)
+            _NUMBERS[git_object.kind],
+            sha=git_object.id,
+            decomp_chunks=[git_object.body],
+            decomp_len=len(git_object.body),
         )
-        for made in objects
+        for git_object in objects
     ]
 
 
@@ -147,8 +164,11 @@ def find_object(repository: "Repo", id: bytes) -> GitObject | None:
 
 
 def copy_whole(path: Path, write: Callable[[bytes], object]) -> None:
-    """Write all objects of a repository as one pack, copied as they lie. Raises OSError (rebuilt meanwhile), ChecksumMismatch."""
-    seen: set[bytes] = set()
+    """Write all objects of a repository as one pack, without unpacking them.
+
+    Raises OSError (rebuilt meanwhile), ChecksumMismatch.
+    """
+    copied_ids: set[bytes] = set()
     ranges: list[tuple[Path, int, int]] = []
     with closing(open_repository(path)) as repository:
         for pack in repository.object_store.packs:
@@ -157,30 +177,30 @@ def copy_whole(path: Path, write: Callable[[bytes], object]) -> None:
             offsets = sorted((offset, bytes(id)) for id, offset, _ in pack.index.iterentries())
             ends = [offset for offset, _ in offsets[1:]] + [source.stat().st_size - _TRAILER]
             for (start, id), end in zip(offsets, ends, strict=True):
-                if id in seen:
+                if id in copied_ids:
                     continue  # an earlier pack has it
-                seen.add(id)
+                copied_ids.add(id)
                 if ranges and ranges[-1][0] == source and ranges[-1][2] == start:
                     ranges[-1] = (source, ranges[-1][1], end)
                 else:
                     ranges.append((source, start, end))
-    head = b"PACK\0\0\0\2" + len(seen).to_bytes(4, "big")
+    head = b"PACK\0\0\0\2" + len(copied_ids).to_bytes(4, "big")
     write(head)
     checksum = hashlib.sha1(head, usedforsecurity=False)
     for source, start, end in ranges:
         with source.open("rb") as file:
             file.seek(start)
-            for place in range(start, end, _PIECE):
-                piece = file.read(min(_PIECE, end - place))
+            for position in range(start, end, _PIECE):
+                piece = file.read(min(_PIECE, end - position))
                 checksum.update(piece)
                 write(piece)
     write(checksum.digest())
 
 
-async def _catch_up(store: Store, path: Path, chain_id: str, known: bytes | None) -> None:
+async def _catch_up(store: Store, path: Path, chain_id: str, stored_tip: bytes | None) -> None:
     number = None
-    if known is not None and await asyncio.to_thread(_packs, path) < _MOST_PACKS:
-        number = await store.read(lambda tx: history.number_of(tx, chain_id, known))
+    if stored_tip is not None and await asyncio.to_thread(_packs, path) < _MOST_PACKS:
+        number = await store.read(lambda tx: history.number_of(tx, chain_id, stored_tip))
     if number is not None:
         async for portion in history.portions(store, chain_id, number):
             await asyncio.to_thread(add_portion, path, portion)
@@ -194,7 +214,7 @@ async def _catch_up(store: Store, path: Path, chain_id: str, known: bytes | None
 
 def _tip(path: Path) -> bytes | None:
     with suppress(OSError, ValueError, KeyError):
-        (path / "HEAD").stat()  # the library needs less of a repository than git does
+        (path / "HEAD").stat()  # git needs this file, though the library does not
         with closing(open_repository(path)) as repository:
             id = repository.refs[BRANCH]  # type: ignore[index]
             if id in repository.object_store:
@@ -209,7 +229,7 @@ def _packs(path: Path) -> int:
 def _begin(draft: Path) -> None:
     shutil.rmtree(draft, ignore_errors=True)
     make_repository(draft)
-    # A memory whose blocks are all deleted names the empty tree, and so may the first commit of a push.
+    # The empty tree is the tree of a memory without blocks, and of some first commits of a push.
     add_portion(draft, HistoryPortion((EMPTY_TREE,)))
 
 
@@ -224,7 +244,10 @@ def _put_in_place(draft: Path, path: Path) -> None:
 
 @asynccontextmanager
 async def _locked(data_dir: Path, chain_id: str) -> AsyncIterator[None]:
-    """Let no other request, of this server or of one that shares the folder, change the repository."""
+    """Lock the repository against all other requests.
+
+    They may be of this server, or of one that shares the folder.
+    """
     lock = chain_files.lock_path(data_dir, chain_id)
     lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -238,20 +261,20 @@ async def _locked(data_dir: Path, chain_id: str) -> AsyncIterator[None]:
 
 def _is_whole(repository: "Repo") -> bool:
     if BRANCH not in repository.refs:  # type: ignore[operator]
-        return True  # of a memory without versions; any other is rebuilt before it is read
-    seen: set[bytes] = set()
+        return True  # a memory without versions; any other is rebuilt before it is read
+    visited: set[bytes] = set()
     waiting = [bytes.fromhex(repository.refs[BRANCH].decode())]  # type: ignore[index]
     while waiting:
         id = waiting.pop()
-        if id in seen:
+        if id in visited:
             continue
-        seen.add(id)
-        found = find_object(repository, id)
-        if found is None or object_id(found.kind, found.body) != id:
+        visited.add(id)
+        stored_object = find_object(repository, id)
+        if stored_object is None or object_id(stored_object.kind, stored_object.body) != id:
             return False
-        if found.kind == "commit":
-            commit = read_commit(found.body)
+        if stored_object.kind == "commit":
+            commit = read_commit(stored_object.body)
             waiting += [commit.tree, *commit.parents]
-        elif found.kind == "tree":
-            waiting += [entry.id for entry in read_tree(found.body)]
+        elif stored_object.kind == "tree":
+            waiting += [entry.id for entry in read_tree(stored_object.body)]
     return True

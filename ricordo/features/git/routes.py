@@ -127,7 +127,7 @@ async def write(context: RequestContext, user_id: str) -> Response:
     except RicordoError as error:
         fault = str(error)
         outcomes = [PushOutcome(command.branch, fault) for command in request.commands]
-        outcomes[0] = outcomes[0]._replace(told=(fault,))
+        outcomes[0] = outcomes[0]._replace(messages=(fault,))
     return _answer(_WRITE, "result", push_report(outcomes, request.capabilities, fault))
 
 

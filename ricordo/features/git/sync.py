@@ -1,11 +1,14 @@
-"""Git repositories as remotes of a user's memory: the same commits on `main`, and a branch for each proposal that waits.
+"""Git repositories as remotes of a user's memory.
 
-What the owner commits there becomes versions, as if it had been pushed. Each step can be repeated, and the remote's branches
-move only after all that they need is there: after a kill at any point the next run brings memory and remote together.
+The remote has the same commits on `main`, and a branch for each waiting proposal. The owner's
+commits there become versions, as if they had been pushed. Each step can be repeated, and the
+remote's branches move only after all objects that they need are stored: after a kill at any point
+the next run brings memory and remote together.
 
-The branch of a proposal is `agent/{label}/{id}`, one commit on top of the version that it was made from. `toml`, on request, is
-one commit without parents that shows the memory as it is, in the layout of YouLab's first storage: `blocks/<label>.toml` and
-`pending_diffs/<id>.json`. Each commit depends on what is stored alone, so that every server makes the same.
+The branch of a proposal is `agent/{label}/{id}`, one commit on top of the version that it was made
+from. `toml`, on request, is one commit without parents that shows the memory as it is, in the
+layout of YouLab's first storage: `blocks/<label>.toml` and `pending_diffs/<id>.json`. Each commit
+depends only on stored rows, so that every server makes the same.
 """
 
 import asyncio
@@ -55,70 +58,80 @@ PREFIX = b"refs/heads/agent/"
 TOML_BRANCH = b"refs/heads/toml"
 _NOT_IN_REFS = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{")
 _RICORDO = Actor("system", "ricordo", "Ricordo")
-# Where an owner finds the memory's side of a conflict, to merge it there.
+# The branch with the memory's side of a conflict, for the owner to merge.
 CONFLICT_BRANCH = b"refs/heads/from-ricordo"
-# The option that asks for a branch which shows the memory as TOML.
+# The option for a branch that shows the memory as TOML.
 SHOWS_TOML = "shows_toml"
 Refs = Mapping[bytes, bytes]
 
 
 class GitRemotes:
-    """Remotes of the kind `git`: a bare repository in a folder of this machine, or at an http address."""
+    """Remotes of the kind `git`, in a local folder or at an http address."""
 
     kind = "git"
 
-    def read(self, asked: Access, settings: Settings) -> Access:
-        """Check the address and the options."""
-        if asked.options.keys() - {SHOWS_TOML}:
+    def read(self, access: Access, settings: Settings) -> Access:
+        """Check the address and the options, and return their normal form."""
+        if access.options.keys() - {SHOWS_TOML}:
             raise Invalid(f"A git remote takes no option but {SHOWS_TOML}. Leave the others out.")
-        address = _address(asked, settings)
-        place = address.require_usable()
+        address = _address(access, settings)
+        usable_address = address.require_usable()
         if address.is_folder:
-            if within := next(
-                (one for one in Path(place).parents if (one / "HEAD").is_file()), None
-            ):
-                raise Invalid(
-                    f"{within} is a git repository, and no folder for others. Choose a folder beside it."
-                )
-            return Access(place, options=asked.options)
-        username = None if asked.password is None else address.username
-        return Access(address.address, username, asked.password, asked.options)
+            for parent in Path(usable_address).parents:
+                if (parent / "HEAD").is_file():
+                    raise Invalid(
+                        f"{parent} is a git repository, and no folder for others. Choose a folder "
+                        "beside it."
+                    )
+            return Access(usable_address, options=access.options)
+        username = None if access.password is None else address.username
+        return Access(address.address, username, access.password, access.options)
 
     def marker(self, address: str) -> FolderMarker | None:
-        """The file that says whose memory a repository in a folder of this machine is."""
+        """Return the file that names the owner of a repository in a local folder."""
         folder = Path(address)
-        is_folder = GitAddress(address).is_folder
-        return FolderMarker(folder.resolve() / OWNER_FILE, folder / "HEAD") if is_folder else None
+        if not GitAddress(address).is_folder:
+            return None
+        return FolderMarker(folder.resolve() / OWNER_FILE, folder / "HEAD")
 
     async def sync(
         self, store: Store, remote: Remote, access: Access, settings: Settings
     ) -> Remote:
-        """Bring repository and memory together; a failure loses nothing. Raises Unavailable, Conflict, Invalid."""
+        """Pull from the repository, then push; a failure loses nothing.
+
+        Raises Unavailable, Conflict, Invalid.
+        """
         user = await store.read(lambda tx: owner_of(tx, remote))
         sync = _GitSync(
             store,
             settings.data_dir,
             remote,
-            user,
-            _address(access, settings),
-            self.marker(access.address),
+            user=user,
+            address=_address(access, settings),
+            marker=self.marker(access.address),
         )
         return await until_settled(sync.attempt)
 
 
 def _address(access: Access, settings: Settings) -> GitAddress:
-    allowed = settings.allow_private_remotes, settings.folders_of_remotes
-    return GitAddress(access.address, access.username or "git", access.password, *allowed)
+    return GitAddress(
+        access.address,
+        access.username or "git",
+        access.password,
+        allow_private=settings.allow_private_remotes,
+        folders=settings.folders_of_remotes,
+    )
 
 
 class _GitSync:
-    """One sync of a memory with its remote at an address."""
+    """One sync of a memory with its remote."""
 
     def __init__(
         self,
         store: Store,
         data_dir: Path,
         remote: Remote,
+        *,
         user: User,
         address: GitAddress,
         marker: FolderMarker | None = None,
@@ -133,21 +146,25 @@ class _GitSync:
         self._owner = Actor("user", user.id, user.name)
 
     async def attempt(self) -> Remote:
-        """Pull, then push. Raises RemoteMoved, Stale where somebody else wrote meanwhile."""
+        """Pull, then push. Raises RemoteMoved or Stale if somebody else wrote meanwhile."""
         path = await refreshed(self._store, self._data_dir, self._chain_id)
         tip = await self._store.read(lambda tx: history.tip(tx, self._chain_id))
-        seen = await asyncio.to_thread(transport.branches, self._address)
+        remote_branches = await asyncio.to_thread(transport.branches, self._address)
         if self._marker:
             await asyncio.to_thread(self._marker.claim, self._chain_id)
-        theirs = seen.get(BRANCH)
+        remote_tip = remote_branches.get(BRANCH)
         try:
-            if theirs and theirs != tip and not await asyncio.to_thread(_has, path, theirs):
-                await self._pull(path, theirs, tip)
-                raise RemoteMoved  # what was pulled is to be pushed
-            await self._push(path, seen, tip)
+            if (
+                remote_tip
+                and remote_tip != tip
+                and not await asyncio.to_thread(_has, path, remote_tip)
+            ):
+                await self._pull(path, remote_tip, tip)
+                raise RemoteMoved  # the next attempt pushes the merge
+            await self._push(path, remote_branches, tip)
         except Conflict:
             if tip is not None:
-                await self._move(path, seen, {CONFLICT_BRANCH: tip})
+                await self._move(path, remote_branches, {CONFLICT_BRANCH: tip})
             raise
         number = await self._store.read(
             lambda tx: history.number_of(tx, self._chain_id, tip) if tip else 0
@@ -156,18 +173,21 @@ class _GitSync:
             self._remote, followed=number or 0, seen=tip.hex() if tip else None, last_error=None
         )
 
-    async def _pull(self, path: Path, theirs: bytes, tip: bytes | None) -> None:
-        """Make versions of what is committed at the remote, by a merge where the memory went on too."""
-        pack = await asyncio.to_thread(transport.fetch, self._address, theirs, path)
+    async def _pull(self, path: Path, remote_tip: bytes, tip: bytes | None) -> None:
+        """Make versions of the remote's commits.
+
+        They are merged if the memory has new versions too.
+        """
+        pack = await asyncio.to_thread(transport.fetch, self._address, remote_tip, path)
         now = await self._store.read(lambda tx: blocks.of_user(tx, self._scope, self._owner.id))
         with closing(open_repository(path)) as repository:
             find = partial(find_object, repository)
             push = Push(
                 await offload(partial(read_pack, pack, find), MOST_BYTES),
                 find,
-                {one.label: one.limit for one in now},
+                {block.label: block.limit for block in now},
             )
-            parents = await asyncio.to_thread(known_parents, push, theirs)
+            parents = await asyncio.to_thread(known_parents, push, remote_tip)
             base = await self._store.read(
                 lambda tx: max(
                     parents,
@@ -176,26 +196,31 @@ class _GitSync:
                 )
             )
 
-            new = await asyncio.to_thread(push.new_commits, theirs)
-            by = await self._store.read(
+            new = await asyncio.to_thread(push.new_commits, remote_tip)
+            author = await self._store.read(
                 lambda tx: CommitAuthors(tx, self._scope, self._owner).only(
-                    one.author for one in new
+                    commit.author for commit in new
                 )
             )
 
             def plan() -> Adoption:
                 if tip is None or tip in parents:
-                    return push.adoption(tip, theirs)
-                return merged(push, base, tip, theirs, by, self._store.clock.now())
+                    return push.adoption(tip, remote_tip)
+                return merged(push, base, tip, remote_tip, author, self._store.clock.now())
 
             adoption = await offload(plan, MOST_BYTES)
         metadata = ChangeMetadata(self._owner)
         await self._store.write(
-            lambda tx: adopt(tx, self._scope, self._chain_id, adoption, metadata, self._described)
+            lambda tx: adopt(
+                tx, self._scope, self._chain_id, adoption, metadata, describe=self._described
+            )
         )
 
     def _described(self, tx: Transaction, chain: Chain) -> Describe:
-        """The metadata of pulled commits: their authors as they say, or of a merged proposal what is known of that."""
+        """Return the metadata of pulled commits.
+
+        It is the commit's own author and message, or that of a proposal that was merged there.
+        """
         authors = CommitAuthors(tx, self._scope, self._owner)
         merged = {branch.commit: branch.proposal for branch in open_branches(tx, chain.id)}
 
@@ -207,42 +232,52 @@ class _GitSync:
 
         return metadata
 
-    async def _push(self, path: Path, seen: Refs, tip: bytes | None) -> None:
+    async def _push(self, path: Path, remote_branches: Refs, tip: bytes | None) -> None:
         waiting = await self._store.read(lambda tx: open_branches(tx, self._chain_id))
         if await self._store.read(
-            lambda tx: any(queries.pushed(tx, self._chain_id, each.commit) for each in waiting)
+            lambda tx: any(queries.pushed(tx, self._chain_id, branch.commit) for branch in waiting)
         ):
             await self._store.write(lambda tx: approve_merged(tx, self._chain_id, self._owner))
             waiting = await self._store.read(lambda tx: open_branches(tx, self._chain_id))
-        made = {branch.name: branch.objects for branch in waiting}
+        objects_by_branch = {branch.name: branch.objects for branch in waiting}
         if self._remote.options.get(SHOWS_TOML):
             folder = self._data_dir / schemas.FOLDER
-            made[TOML_BRANCH] = await self._store.read(
+            objects_by_branch[TOML_BRANCH] = await self._store.read(
                 lambda tx: toml_commit(tx, self._scope, self._chain_id, self._owner, folder)
             )
-        wanted: dict[bytes, bytes | None] = {
-            name: None for name in seen if name.startswith(PREFIX) or name == CONFLICT_BRANCH
+        targets: dict[bytes, bytes | None] = {
+            name: None
+            for name in remote_branches
+            if name.startswith(PREFIX) or name == CONFLICT_BRANCH
         }
-        wanted |= {name: objects[-1].id for name, objects in made.items()}
+        targets |= {name: objects[-1].id for name, objects in objects_by_branch.items()}
         if tip is not None:
-            wanted[BRANCH] = tip
-        await self._move(path, seen, wanted, made)
+            targets[BRANCH] = tip
+        await self._move(path, remote_branches, targets, objects_by_branch)
 
     async def _move(
         self,
         path: Path,
-        seen: Refs,
-        wanted: Mapping[bytes, bytes | None],
-        made: Mapping[bytes, Collection[GitObject]] | None = None,
+        remote_branches: Refs,
+        targets: Mapping[bytes, bytes | None],
+        objects_by_branch: Mapping[bytes, Collection[GitObject]] | None = None,
     ) -> None:
-        """Have the remote's branches name these commits; `made` are the objects of those that are in no repository here."""
-        changed = {name: id for name, id in wanted.items() if seen.get(name) != id}
-        if changed:
-            extra = {one.id: one for name in changed for one in (made or {}).get(name, ())}
-            await require_lease(self._store)
-            await asyncio.to_thread(
-                transport.push, self._address, path, seen, changed, list(extra.values())
-            )
+        """Move the remote's branches to these commits.
+
+        `objects_by_branch` are the objects of commits that are not in the local repository.
+        """
+        changed = {name: id for name, id in targets.items() if remote_branches.get(name) != id}
+        if not changed:
+            return
+        extra = {
+            git_object.id: git_object
+            for name in changed
+            for git_object in (objects_by_branch or {}).get(name, ())
+        }
+        await require_lease(self._store)
+        await asyncio.to_thread(
+            transport.push, self._address, path, remote_branches, changed, list(extra.values())
+        )
 
 
 def _has(path: Path, commit: bytes) -> bool:
@@ -251,7 +286,10 @@ def _has(path: Path, commit: bytes) -> bool:
 
 
 class ProposalBranch(NamedTuple):
-    """A proposal as a branch: its name, and the objects of its commit, which is the last of them."""
+    """A proposal as a branch.
+
+    The last of its objects is the commit.
+    """
 
     proposal: Proposal
     name: bytes
@@ -263,16 +301,17 @@ class ProposalBranch(NamedTuple):
 
 
 def open_branches(tx: Transaction, chain_id: str) -> list[ProposalBranch]:
-    return [_branch(tx, one) for one in proposals.waiting(tx, chain_id)]
+    return [_branch(tx, proposal) for proposal in proposals.waiting(tx, chain_id)]
 
 
 def approve_merged(tx: Transaction, chain_id: str, by: Actor) -> None:
-    """Mark the proposals as approved whose commits the owner merged elsewhere."""
+    """Approve the proposals whose commits the owner merged at the remote."""
     chain = versions.lock(tx, chain_id)
     for branch in open_branches(tx, chain_id) if chain else ():
         if not queries.pushed(tx, chain_id, branch.commit):
             continue
-        now, note = tx.clock.now(), "Merged at a remote"
+        now = tx.clock.now()
+        note = "Merged at a remote"
         approved = replace(
             branch.proposal, status="approved", resolved_at=now, resolved_by=by.id, note=note
         )
@@ -284,24 +323,24 @@ def _branch(tx: Transaction, proposal: Proposal) -> ProposalBranch:
     number = (history.number_of(tx, proposal.chain_id, base) or 0) if base else 0
     files = dict(history.begin(tx, proposal.chain_id, number).files)
     files.pop(proposal.label, None)
-    made: list[GitObject] = []
+    objects: list[GitObject] = []
     if proposal.value is not None:
-        made.append(git_object("blob", proposal.value.encode()))
+        objects.append(git_object("blob", proposal.value.encode()))
         files[proposal.new_label or proposal.label] = blob_id(proposal.value)
     tree = tree_of(files)
-    made += [GitObject("tree", id, body) for id, body in tree.bodies.items()]
+    objects += [GitObject("tree", id, body) for id, body in tree.bodies.items()]
     parents = (base,) if base else ()
     body = commit_body(
         tree.id, parents, signature(proposal.author), proposal.created_at, _message(proposal)
     )
-    made.append(git_object("commit", body))
-    # A branch's name may not hold all that a label may.
+    objects.append(git_object("commit", body))
+    # Some characters of a label are not allowed in a branch's name.
     parts = [
         _NOT_IN_REFS.sub("-", part).strip(".").removesuffix(".lock") or "-"
         for part in proposal.label.split("/")
     ]
     name = PREFIX + "/".join([*parts, proposal.id]).encode()
-    return ProposalBranch(proposal, name, tuple(made))
+    return ProposalBranch(proposal, name, tuple(objects))
 
 
 def _message(proposal: Proposal) -> str:
@@ -316,7 +355,10 @@ def _message(proposal: Proposal) -> str:
 def toml_commit(
     tx: Transaction, scope: Scope, chain_id: str, owner: Actor, schema_folder: Path
 ) -> tuple[GitObject, ...]:
-    """The objects of the branch's commit, which is the last of them; the same memory gives the same commit."""
+    """Return the objects of the branch's commit, with the commit as the last.
+
+    The same memory always gives the same commit.
+    """
     files = {
         f"blocks/{block.label}.toml": to_toml(
             block.label, block.value, _schema_of(block, schema_folder)
@@ -325,12 +367,15 @@ def toml_commit(
     }
     waiting = proposals.waiting(tx, chain_id)
     files |= {
-        f"pending_diffs/{one.id}.json": orjson.dumps(_diff(one, owner), option=orjson.OPT_INDENT_2)
-        for one in waiting
+        f"pending_diffs/{proposal.id}.json": orjson.dumps(
+            _diff(proposal, owner), option=orjson.OPT_INDENT_2
+        )
+        for proposal in waiting
     }
     newest = stored_history.page(tx, chain_id, limit=1)
     changed_at = max(
-        [one.created_at for one in newest] + [one.created_at for one in waiting], default=0
+        [version.created_at for version in newest] + [proposal.created_at for proposal in waiting],
+        default=0,
     )
     texts = {path: git_object("blob", content) for path, content in files.items()}
     tree = tree_of({path: text.id for path, text in texts.items()}, suffix="")

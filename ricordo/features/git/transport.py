@@ -1,7 +1,7 @@
-"""Git repositories elsewhere: a bare one in a folder of this machine, or one at an http address.
+"""Access to git repositories elsewhere, in a local folder or at an http address.
 
-A server is connected to only where all machines behind its name are public (unless the operator allows others), at the very IP
-address that was checked, and redirects are not followed.
+A server is connected to only if all addresses of its name are public (unless the operator allows
+private ones), at the very IP address that was checked. Redirects are not followed.
 """
 
 import ssl
@@ -29,19 +29,20 @@ if TYPE_CHECKING:
     from dulwich.client import GitClient
 
 T = TypeVar("T")
-_CONNECT = 10.0  # seconds to wait for a machine
-_TIMEOUT = 60.0  # and then for the next sign of life
-_LONGEST = 600.0  # and for all of an exchange: a thread waits for it, and so does the server's end
-_MOST_TOLD = (
-    16 * 1024 * 1024
-)  # bytes of a remote's answers beside a pack: the names of its branches above all
+_CONNECT = 10.0  # seconds to wait for a connection
+_TIMEOUT = 60.0  # seconds to wait for the next bytes
+_LONGEST = 600.0  # seconds of a whole exchange: a thread waits for it, and so does a server's stop
+_MOST_ANSWERED = 16 * 1024 * 1024  # bytes of a remote's answers without packs, mostly branch names
 _ZERO = b"0" * 40
 Refs = Mapping[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class GitAddress:
-    """A folder or an http address with its credentials, and what the operator allows: private addresses, and these folders."""
+    """A folder or an http address, with credentials and the operator's permissions.
+
+    `allow_private` allows private IP addresses; `folders` are the folders that remotes may be in.
+    """
 
     address: str
     username: str = "git"
@@ -54,7 +55,10 @@ class GitAddress:
         return not self.address.startswith(("http://", "https://"))
 
     def require_usable(self) -> str:
-        """Return the address, a folder's with every link resolved. Raises Invalid where it can be no remote."""
+        """Return the address; a folder's has every link resolved.
+
+        Raises Invalid or Forbidden if it cannot be a remote.
+        """
         if not self.is_folder:
             require_callable(self.address, allow_private=self.allow_private, setting=PRIVATE)
             return self.address
@@ -66,7 +70,10 @@ class GitAddress:
 
 
 def branches(address: GitAddress) -> dict[bytes, bytes]:
-    """The branches of the remote and the commits they name (20 bytes); a folder that is not there is made. Raises Unavailable."""
+    """Return the branches of the remote with the ids of their commits (20 bytes).
+
+    A folder that does not exist is created. Raises Unavailable.
+    """
     if address.is_folder and not Path(address.address).exists():
         make_repository(Path(address.address))
 
@@ -83,24 +90,28 @@ def branches(address: GitAddress) -> dict[bytes, bytes]:
     return _ask(address, ask)
 
 
-def fetch(address: GitAddress, wanted: bytes, repository: Path) -> bytes:
-    """A pack with the commit and all that the repository here lacks of it. Raises Unavailable, TooLong."""
+def fetch(address: GitAddress, commit_id: bytes, repository: Path) -> bytes:
+    """Fetch a pack with the commit and all objects that the repository lacks.
+
+    Raises Unavailable, TooLong.
+    """
     pack = bytearray()
 
-    def take(data: bytes) -> int:
-        pack.extend(data)
+    def take(chunk: bytes) -> int:
+        pack.extend(chunk)
         if len(pack) > MOST_BYTES:
             raise TooLong(
-                f"The remote sent more than {MOST_BYTES} bytes. Push what is there to the memory in portions."
+                f"The remote sent more than {MOST_BYTES} bytes. Push what is there to the memory "
+                "in portions."
             )
-        return len(data)
+        return len(chunk)
 
     def want(refs: Any, depth: int | None = None) -> Any:
-        return [wanted.hex().encode()] if refs and depth is None else []
+        return [commit_id.hex().encode()] if refs and depth is None else []
 
     def ask(client: "GitClient", path: str) -> bytes:
-        with closing(open_repository(repository)) as here:
-            client.fetch_pack(path.encode(), want, here.get_graph_walker(), take)
+        with closing(open_repository(repository)) as local:
+            client.fetch_pack(path.encode(), want, local.get_graph_walker(), take)
         return bytes(pack)
 
     return _ask(address, ask, MOST_BYTES)
@@ -109,56 +120,70 @@ def fetch(address: GitAddress, wanted: bytes, repository: Path) -> bytes:
 def push(
     address: GitAddress,
     repository: Path,
-    seen: Refs,
-    wanted: Mapping[bytes, bytes | None],
+    expected: Refs,
+    targets: Mapping[bytes, bytes | None],
     extra: Collection[GitObject] = (),
 ) -> None:
-    """Move the remote's branches to commits of the repository or `extra` (None: delete). Raises RemoteMoved, Unavailable."""
+    """Move the remote's branches to commits of the repository or of `extra`.
+
+    Args:
+        expected: The remote's branches as they were read.
+        targets: The new commit of each branch; None deletes the branch.
+        extra: Objects to send that are not in the repository.
+
+    Raises:
+        RemoteMoved: A branch is not as expected.
+        Unavailable: The remote cannot be reached or refuses.
+    """
 
     def ask(client: "GitClient", path: str) -> None:
-        with closing(open_repository(repository)) as here:
+        with closing(open_repository(repository)) as local:
 
             def update(refs: Any) -> Any:
-                for name in wanted:
+                for name in targets:
                     now = refs.get(name)
-                    if (bytes.fromhex(now.decode()) if now else None) != seen.get(name):
+                    if (bytes.fromhex(now.decode()) if now else None) != expected.get(name):
                         raise RemoteMoved
-                return {name: id.hex().encode() if id else _ZERO for name, id in wanted.items()}
+                return {name: id.hex().encode() if id else _ZERO for name, id in targets.items()}
 
             def pack(have: Collection[Any], want: Collection[Any], **options: Any) -> Any:
-                # What others have there, and we do not, says nothing of what they lack.
-                store: Any = here.object_store
-                known, lacking = ({id for id in ids if id in store} for ids in (have, want))
-                count, records = here.generate_pack_data(known, lacking, **options)
+                # Only ids that are stored here tell which objects the remote lacks.
+                store: Any = local.object_store
+                known_ids, missing_ids = ({id for id in ids if id in store} for ids in (have, want))
+                count, records = local.generate_pack_data(known_ids, missing_ids, **options)
                 # Strict servers refuse a pack that holds an object twice.
-                more = packed([one for one in extra if one.id.hex().encode() not in store])
-                return count + len(more), chain(records, more)
+                new = [
+                    git_object for git_object in extra if git_object.id.hex().encode() not in store
+                ]
+                extra_records = packed(new)
+                return count + len(extra_records), chain(records, extra_records)
 
-            result = client.send_pack(path.encode(), update, pack)
-        if refused := {
-            name: message for name, message in (result.ref_status or {}).items() if message
-        }:
-            name, message = next(iter(refused.items()))
-            raise Unavailable(
-                f"The remote refused the branch {name.decode(errors='replace')}: {message}"
-            )
+            answer = client.send_pack(path.encode(), update, pack)
+        for name, message in (answer.ref_status or {}).items():
+            if message:
+                raise Unavailable(
+                    f"The remote refused the branch {name.decode(errors='replace')}: {message}"
+                )
 
     _ask(address, ask)
 
 
-def _ask(address: GitAddress, ask: Callable[["GitClient", str], T], most: int = 0) -> T:
-    """What a client of the repository answers, its errors in our words; `most` are the bytes of a pack that it may send."""
+def _ask(address: GitAddress, ask: Callable[["GitClient", str], T], pack_bytes: int = 0) -> T:
+    """Call `ask` with a client of the repository and its path, and translate errors.
+
+    The remote may answer with packs of `pack_bytes`.
+    """
     from dulwich.client import HTTPUnauthorized, LocalGitClient
     from dulwich.errors import GitProtocolError, HangupException, NotGitRepository
 
-    place = address.require_usable()
+    usable_address = address.require_usable()
     try:
         if address.is_folder:
-            return ask(LocalGitClient(), place)
+            return ask(LocalGitClient(), usable_address)
         with _GitConnections(address) as connections:
             try:
                 return ask(
-                    _http_client(address, connections, most + _MOST_TOLD),
+                    _http_client(address, connections, pack_bytes + _MOST_ANSWERED),
                     urlsplit(address.address).path,
                 )
             except Exception as error:
@@ -187,7 +212,10 @@ def _ask(address: GitAddress, ask: Callable[["GitClient", str], T], most: int = 
 
 
 class _GitConnections(ExitStack):
-    """The connections of one exchange, each to an IP address that was checked; they are shut down where it takes too long."""
+    """The connections of one exchange, each to an IP address that was checked.
+
+    They are shut down if the exchange takes too long.
+    """
 
     def __init__(self, address: GitAddress) -> None:
         super().__init__()
@@ -199,9 +227,10 @@ class _GitConnections(ExitStack):
         timer.start()
         self.callback(timer.cancel)
 
-    def ask(self, url: str, headers: Mapping[str, str], data: Any) -> HTTPResponse:
+    def ask(self, url: str, headers: Mapping[str, str], body: Any) -> HTTPResponse:
         parts = urlsplit(url)
-        is_tls, host = parts.scheme == "https", parts.hostname or ""
+        is_tls = parts.scheme == "https"
+        host = parts.hostname or ""
         connection = (
             HTTPSConnection(host, parts.port) if is_tls else HTTPConnection(host, parts.port)
         )
@@ -215,7 +244,7 @@ class _GitConnections(ExitStack):
             self._sockets.append(self.enter_context(opened))
         connection.sock = opened
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        connection.request("GET" if data is None else "POST", path, data, dict(headers))
+        connection.request("GET" if body is None else "POST", path, body, dict(headers))
         return self.enter_context(connection.getresponse())
 
     def _break_off(self) -> None:
@@ -225,8 +254,8 @@ class _GitConnections(ExitStack):
                 opened.shutdown(SHUT_RDWR)
 
 
-def _http_client(address: GitAddress, connections: _GitConnections, most: int) -> "GitClient":
-    """A client that reads so many bytes of all answers together."""
+def _http_client(address: GitAddress, connections: _GitConnections, limit: int) -> "GitClient":
+    """Return a client that reads at most `limit` bytes of all answers together."""
     from dulwich.client import AbstractHttpGitClient, HTTPUnauthorized
     from dulwich.errors import GitProtocolError, NotGitRepository
 
@@ -236,7 +265,7 @@ def _http_client(address: GitAddress, connections: _GitConnections, most: int) -
         usual["Authorization"] = f"Basic {token}"
 
     class CheckedClient(AbstractHttpGitClient):
-        """Follows no redirect, which would lead to an address that was not checked, and uses no proxy."""
+        """Follows no redirect, which could lead to an unchecked address, and uses no proxy."""
 
         def _http_request(
             self, url: str, headers: Any = None, data: Any = None, raise_for_status: bool = True
@@ -248,18 +277,19 @@ def _http_client(address: GitAddress, connections: _GitConnections, most: int) -
                 if answer.status == HTTPStatus.NOT_FOUND:
                     raise NotGitRepository
                 raise GitProtocolError(f"unexpected status {answer.status}")
-            answer.content_type, answer.redirect_location = answer.headers.get("Content-Type"), ""
+            answer.content_type = answer.headers.get("Content-Type")
+            answer.redirect_location = ""
             return answer, partial(read, answer)
 
-    left = most
+    remaining = limit
 
     def read(answer: Any, size: int) -> bytes:
-        nonlocal left
-        data: bytes = answer.read(min(size, left + 1))
-        left -= len(data)
-        if left < 0:
-            raise TooLong(f"The remote answered with more than {most} bytes. Check the address.")
-        return data
+        nonlocal remaining
+        chunk: bytes = answer.read(min(size, remaining + 1))
+        remaining -= len(chunk)
+        if remaining < 0:
+            raise TooLong(f"The remote answered with more than {limit} bytes. Check the address.")
+        return chunk
 
     url = urlsplit(address.address)
     return CheckedClient(f"{url.scheme}://{url.netloc}", quiet=True)

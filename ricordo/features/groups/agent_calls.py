@@ -41,7 +41,8 @@ async def new_request(context: ToolContext, agent_id: str, text: str, how: str) 
         raise Invalid(
             "There is nothing in this message. Write what the other agent shall know or do."
         )
-    scope, sender = caller_of(context), context.state.agent
+    scope = caller_of(context)
+    sender = context.state.agent
     conversation_id = await conversation_with(context.runtime, scope, agent_id)
     message = NewMessage(
         "system",
@@ -172,7 +173,8 @@ def _waiting(context: ToolContext) -> Iterator[Callable[[str | None], None]]:
 
 def answer_texts(answer: Answer) -> list[str]:
     """Return what the agent said, and last why there is no more of it; never nothing."""
-    texts, run = texts_of(answer.messages), answer.run
+    texts = texts_of(answer.messages)
+    run = answer.run
     if answer.failure:
         return [*texts, f"<error: {answer.failure.message}>"]
     if run.stop_reason == "cancelled":

@@ -35,7 +35,8 @@ _SCOPE = ("user_id", "subject_id", "user_name", "role", "caller", "key_id", "ide
 
 def delivery_of(request: TurnRequest) -> Job:
     """Return the job that begins the turn; its id follows from the message's otid."""
-    scope, (message,) = request.scope, request.messages
+    scope = request.scope
+    (message,) = request.messages
     (part,) = message.parts
     assert isinstance(part, TextPart)  # noqa: S101 - tells the type checker what a message between agents is
     payload = {
@@ -58,7 +59,8 @@ def delivery_of(request: TurnRequest) -> Job:
 
 async def deliver(runtime: Runtime, job: Job, _report: Report) -> None:
     """Begin the turn, or look what became of it. Raises Busy while the conversation is busy: the job soon comes again."""
-    store, run_id = runtime.store, job.payload.get("run_id")
+    store = runtime.store
+    run_id = job.payload.get("run_id")
     if run_id is None:
         run = await _begun(runtime, job)
     else:
@@ -137,7 +139,8 @@ def _request_of(tx: Transaction, job: Job) -> TurnRequest:
 
 def _scope_of(tx: Transaction, job: Job) -> Scope:
     """Return the sender's scope. Raises Invalid where its key was revoked or its user disabled since."""
-    given, everything = job.payload["scope"], Scope(job.organization_id)
+    given = job.payload["scope"]
+    everything = Scope(job.organization_id)
     scope = Scope(job.organization_id, **given | {"scopes": frozenset(given["scopes"])})
     if scope.subject:
         user = users.find(tx, everything, scope.subject)

@@ -55,7 +55,8 @@ async def send_message_to_agents_matching_tags(
         match_some: Tags of which an agent must have one. An empty list asks for none.
     """
     require_may_ask(context)
-    scope, own_id = caller_of(context), context.state.agent.id
+    scope = caller_of(context)
+    own_id = context.state.agent.id
     others = await context.store.read(
         lambda tx: _matching(tx, scope, own_id, match_all, match_some)
     )

@@ -72,7 +72,8 @@ class DocumentBlock:
 
 
 _READINGS = Repository(Reading, readings)
-_ADD, _ADD_BLOCK = Missing(readings), insert(document_blocks)
+_ADD = Missing(readings)
+_ADD_BLOCK = insert(document_blocks)
 _LOCK = _READINGS.select.where(equal(readings, "id")).with_for_update()
 _IS_ATTACHED = and_(
     folders_agents.c.agent_id == readings.c.agent_id,

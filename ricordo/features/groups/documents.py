@@ -35,7 +35,8 @@ from ricordo.storage import agents, blocks, jobs, versions
 from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
-LOOK, READ = "documents.look", "documents.read"
+LOOK = "documents.look"
+READ = "documents.read"
 PURPOSE = "sleeptime"
 _SECONDS = 30.0
 _MOST_STEPS = 10
@@ -176,7 +177,8 @@ async def _read_all(runtime: Runtime, begun: Reading, report: Report) -> Reading
 def portions_of(content: str, window: int) -> list[str]:
     """Return the text in portions of whole lines, each small enough for the window; a longer line is cut."""
     most = max(min(_CHARACTERS, window * 3 // 4), 500)
-    portions, held = [], ""
+    portions = []
+    held = ""
     for line in content.splitlines(keepends=True):
         if held and len(held) + len(line) > most:
             portions.append(held)
@@ -242,7 +244,8 @@ def label_of(folder: Folder) -> str:
 
 async def _make_reader(runtime: Runtime, reading: Reading, source: Source) -> None:
     """Make the one-off agent, where it is not there yet."""
-    scope, agent = Scope(reading.organization_id), source.agent
+    scope = Scope(reading.organization_id)
+    agent = source.agent
     if await runtime.store.read(lambda tx: agents.find(tx, scope, reading.reader_id)):
         return
     own = [BlockSpec("persona", value=text("sleep_persona"), read_only=True)]

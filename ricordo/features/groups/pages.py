@@ -12,8 +12,11 @@ from ricordo.features.web.inside import Api, RefusedByApi
 from ricordo.features.web.shell import Pages, address_of, done, fields_of, form_of, render
 
 router = Pages("/ui/groups", scope="agents")
-_LIST, _ONE = "groups/list.html", "groups/one.html"
-_EACH, _MOST_AGENTS, _MESSAGES = 50, 200, 50
+_LIST = "groups/list.html"
+_ONE = "groups/one.html"
+_EACH = 50
+_MOST_AGENTS = 200
+_MESSAGES = 50
 # Which settings the form of each kind has.
 _SETTINGS: dict[str, tuple[str, ...]] = {
     "round_robin": ("max_turns",),
@@ -72,7 +75,8 @@ async def show_group(request: Request, group_id: str) -> Response:
 @router.post("/{group_id}")
 async def change_group(request: Request, group_id: str) -> Response:
     """Change the description and the settings of the group's kind."""
-    api, form = Api(request), await form_of(request)
+    api = Api(request)
+    form = await form_of(request)
     group = await api.get(f"/v1/groups/{group_id}")
     config: dict[str, Any] = {
         "manager_type": group["manager_type"],
@@ -126,7 +130,8 @@ def _setting(name: str, text: str) -> int | str | None:
 async def _list(
     request: Request, form: dict[str, str] | None = None, problem: str = "", status: int = 200
 ) -> Response:
-    api, after = Api(request), request.query_params.get("after")
+    api = Api(request)
+    after = request.query_params.get("after")
     groups: list[Any] = await api.get("/v1/groups/", limit=_EACH + 1, after=after)
     older = address_of("/ui/groups", after=groups[_EACH - 1]["id"]) if len(groups) > _EACH else ""
     may = request.scope[REQUEST_SCOPE].may("agents:write")
@@ -146,7 +151,8 @@ async def _list(
 async def _show(
     request: Request, group_id: str, problem: str = "", status: int = 200, *, draft: str = ""
 ) -> Response:
-    api, asked = Api(request), request.query_params
+    api = Api(request)
+    asked = request.query_params
     group: Any = await api.get(f"/v1/groups/{group_id}")
     names = await names_in(request, [group])
     before = asked.get("before")
@@ -190,5 +196,6 @@ async def _show(
 async def names_in(request: Request, groups: list[Any]) -> dict[str, str]:
     """Return the names of all agents of these groups, by their ids."""
     ids = {id for group in groups for id in (*group["agent_ids"], group["manager_agent_id"]) if id}
-    scope, store = request.scope[REQUEST_SCOPE], request.app.state.runtime.store
+    scope = request.scope[REQUEST_SCOPE]
+    store = request.app.state.runtime.store
     return dict(await store.read(lambda tx: queries.names_of_agents(tx, scope, ids)))

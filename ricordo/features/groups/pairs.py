@@ -139,7 +139,8 @@ def spec_beside(
 
 def _make(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState) -> Group:
     """Make the sleeping agent of this one, and the group of both."""
-    agent, now = state.agent, tx.clock.now()
+    agent = state.agent
+    now = tx.clock.now()
     info = runtime.organization_providers.known(agent.organization_id).get(agent.model).info
     pair = _VOICE if agent.agent_type == "voice_convo_agent" else _USUAL
     persona = BlockSpec(

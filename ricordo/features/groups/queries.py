@@ -185,7 +185,8 @@ _AT_TURN_END = (
     .order_by(groups.c.seq, groups_agents.c.place)
 )
 _LOCK = select(groups.c.id).where(equal(groups, "id")).with_for_update()
-_ADD_BLOCK, _ADD_MEMBER = Missing(groups_blocks), insert(groups_agents)
+_ADD_BLOCK = Missing(groups_blocks)
+_ADD_MEMBER = insert(groups_agents)
 _CHANGING = (
     *(
         "description",
@@ -340,10 +341,8 @@ def _is_usable(scope: Scope) -> list[ColumnElement[bool]]:
     """Return the conditions that the caller may use every agent of a group."""
     if scope.uses_every_agent:
         return []
-    (member,), (manager,) = (
-        may_use(scope, groups_agents.c.agent_id),
-        may_use(scope, groups.c.manager_agent_id),
-    )
+    (member,) = may_use(scope, groups_agents.c.agent_id)
+    (manager,) = may_use(scope, groups.c.manager_agent_id)
     kept = (
         select(groups_agents.c.seq)
         .where(groups_agents.c.group_id == groups.c.id, ~member)

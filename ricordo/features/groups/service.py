@@ -48,7 +48,8 @@ def create(
 
     With `rests` a pair is made that is switched off, as one that is imported may be.
     """
-    config, now = asked.manager_config, tx.clock.now()
+    config = asked.manager_config
+    now = tx.clock.now()
     kind = config.manager_type
     if kind == "swarm":
         raise Invalid(
@@ -186,7 +187,8 @@ def _configured(group: Group, config: ManagerConfigRequest) -> Group:
 
 def _require_buffer(group: Group) -> None:
     """Raise Invalid for lengths of a buffer that are not both above 4, the greatest above the least, or both null."""
-    most, least = group.max_message_buffer_length, group.min_message_buffer_length
+    most = group.max_message_buffer_length
+    least = group.min_message_buffer_length
     if most is None and least is None:
         return
     if most is None or least is None:

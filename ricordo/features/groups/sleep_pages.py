@@ -10,7 +10,8 @@ from ricordo.features.web.inside import Api
 from ricordo.features.web.shell import Pages, address_of, done, form_of, render
 
 router = Pages("/ui/sleeptime", scope="memory")
-_PAIRS, _EACH = 20, 30
+_PAIRS = 20
+_EACH = 30
 _KINDS = ("sleeptime", "voice_sleeptime")
 _reads = needs("agents:read", "memory:read")
 
@@ -19,8 +20,10 @@ _reads = needs("agents:read", "memory:read")
 @_reads
 async def list_pairs(request: Request) -> Response:
     """The agents on whose memory others work while they rest, and whether the reader said "not now"."""
-    api, asked = Api(request), request.query_params
-    user, after = asked.get("user") or None, asked.get("after")
+    api = Api(request)
+    asked = request.query_params
+    user = asked.get("user") or None
+    after = asked.get("after")
     kind = asked.get("kind") if asked.get("kind") in _KINDS else _KINDS[0]
     groups, next_page = await _page_of_groups(api, str(kind), after)
     older = address_of("/ui/sleeptime", user=user, **next_page) if next_page else ""
@@ -68,8 +71,10 @@ async def _page_of_groups(
 @_reads
 async def show_pair(request: Request, agent_id: str) -> Response:
     """One pair: how often it works, and what was done, the newest first."""
-    api, asked = Api(request), request.query_params
-    user, home = asked.get("user") or None, f"/v1/agents/{agent_id}/sleeptime"
+    api = Api(request)
+    asked = request.query_params
+    user = asked.get("user") or None
+    home = f"/v1/agents/{agent_id}/sleeptime"
     pair = await api.get(home, user_id=user)
     group = await api.get(f"/v1/groups/{pair['group_id']}")
     work: list[Any] = await api.get(
@@ -95,7 +100,8 @@ async def show_pair(request: Request, agent_id: str) -> Response:
 async def pause(request: Request, agent_id: str) -> Response:
     """Say "not now", or take it back."""
     form = await form_of(request)
-    user, is_paused = form.get("user") or None, form.get("do") == "pause"
+    user = form.get("user") or None
+    is_paused = form.get("do") == "pause"
     await Api(request).ask(
         "PATCH",
         f"/v1/agents/{agent_id}/sleeptime",
@@ -118,9 +124,11 @@ async def pause(request: Request, agent_id: str) -> Response:
 @needs("agents:write")
 async def change_frequency(request: Request, agent_id: str) -> Response:
     """Change after how many turns the sleeping agents work; empty: after each."""
-    api, form = Api(request), await form_of(request)
+    api = Api(request)
+    form = await form_of(request)
     agent = await api.get(f"/v1/agents/{agent_id}")
-    group, text = agent["multi_agent_group"] or {}, form.get("frequency", "").strip()
+    group = agent["multi_agent_group"] or {}
+    text = form.get("frequency", "").strip()
     config = {
         "manager_type": group.get("manager_type", "sleeptime"),
         "manager_agent_id": agent_id,

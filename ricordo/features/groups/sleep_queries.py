@@ -62,8 +62,10 @@ class Transcript:
     ended_at: int | None = None
 
 
-_MARKS, _TRANSCRIPTS = Repository(Mark, sleep_marks), Repository(Transcript, transcripts)
-_NEW_COUNTER, _SAY = Missing(sleep_counters), Replacing(sleep_marks, "said_to")
+_MARKS = Repository(Mark, sleep_marks)
+_TRANSCRIPTS = Repository(Transcript, transcripts)
+_NEW_COUNTER = Missing(sleep_counters)
+_SAY = Replacing(sleep_marks, "said_to")
 _BEGIN = Missing(sleep_marks)
 _THIS_COUNTER = equal(sleep_counters, "group_id", "user_id")
 _COUNTER = select(sleep_counters.c.turns, sleep_counters.c.is_paused).where(_THIS_COUNTER)

@@ -37,7 +37,8 @@ from ricordo.storage import agents, conversations, jobs, messages, runs, users
 from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
-KIND, SWEEP = "sleeptime", "sleeptime.sweep"
+KIND = "sleeptime"
+SWEEP = "sleeptime.sweep"
 PURPOSE = "sleeptime"
 MOST_MESSAGES = 50  # of one transcript, as of the retired Letta V1 server
 _LEAST_TOKENS = 500
@@ -145,7 +146,8 @@ def _plan(
 
 def add_job(tx: Transaction, organization_id: str, member_id: str) -> None:
     """Add the job that carries out what is planned for a sleeping agent, unless one waits already."""
-    key, payload = f"{KIND}:{member_id}", {"agent_id": member_id}
+    key = f"{KIND}:{member_id}"
+    payload = {"agent_id": member_id}
     jobs.add(
         tx,
         Job(KIND, organization_id, payload, key=key, is_single=True, most_attempts=_JOB_ATTEMPTS),
@@ -157,7 +159,8 @@ async def carry_out(runtime: Runtime, job: Job, report: Report) -> None:
 
     A failure of one user's run holds up no other user's; the job is then tried again later.
     """
-    agent_id, done = job.payload["agent_id"], 0
+    agent_id = job.payload["agent_id"]
+    done = 0
     if (
         await runtime.store.read(lambda tx: agents.find(tx, Scope(job.organization_id), agent_id))
         is None
@@ -299,7 +302,8 @@ def _next_batch(tx: Transaction, run: Run) -> Batch | None:
 def _fill(tx: Transaction, state: AgentState, batch: Batch) -> None:
     """Fill the batch with messages, as many as a transcript holds and the agent's window has room for."""
     room = _room(state)
-    left, number = room, 0
+    left = room
+    number = 0
     for mark in batch.marks:
         for message in messages.between(
             tx, mark.conversation_id, mark.read_to, mark.said_to, MOST_MESSAGES + 1
@@ -309,7 +313,8 @@ def _fill(tx: Transaction, state: AgentState, batch: Batch) -> None:
             if number == MOST_MESSAGES or (tokens > left and batch.lines):
                 batch.is_last = False
                 return
-            left, number = left - tokens, number + 1
+            left = left - tokens
+            number = number + 1
             batch.lines += lines
             batch.count += bool(lines)
             batch.first_seq = batch.first_seq or message.seq
@@ -356,9 +361,11 @@ async def _finish(runtime: Runtime, transcript: Transcript) -> None:
         await runtime.store.write(lambda tx: _close(tx, transcript, "done"))
     elif (is_open := run.ended_at is None or was_cut_off(run)) or not _is_hopeless(run, transcript):
         # What was cut off is sent again as it was; what failed is in the agent's view, and only has to be finished.
-        parts, otid = said.parts, said.otid
+        parts = said.parts
+        otid = said.otid
         if transcript.attempts or not is_open:
-            parts, otid = (go_on_event(),), f"{transcript.id}:{transcript.attempts}"
+            parts = (go_on_event(),)
+            otid = f"{transcript.id}:{transcript.attempts}"
         message = NewMessage(
             "user", parts, otid, group_id=transcript.group_id, is_untrusted=said.is_untrusted
         )

@@ -125,7 +125,8 @@ class Talk(LiveRun):
 
     def __init__(self, runtime: Runtime, started: StartedTalk) -> None:
         super().__init__(runtime, started.run, self._talk)
-        self._request, self._leftover = started.request, started.leftover
+        self._request = started.request
+        self._leftover = started.leftover
         self._record: TalkRecord = started.record
         self._plan = started.record.plan
         self._told = Told()
@@ -141,7 +142,8 @@ class Talk(LiveRun):
     async def _talk(self) -> AsyncIterator[Event]:
         if self._leftover:
             await deliver(self._runtime, self._request.scope, self._leftover)
-        record, run_id = self._record, self._run.id
+        record = self._record
+        run_id = self._run.id
         self._told = await self._runtime.store.read(
             lambda tx: told_in(tx, record, run_id, has_turns=False)
         )
@@ -262,7 +264,8 @@ class Talk(LiveRun):
         self, speaker: Speaker, kind: EntryKind, said: Sequence[NewMessage], **options: Any
     ) -> AsyncIterator[Event]:
         """Take one turn and yield its events as the talk's. Raises PartFailed, _Paused and _OutOfTurns."""
-        number, entry = self._number, Entry(speaker.id, kind)
+        number = self._number
+        entry = Entry(speaker.id, kind)
         if number >= self._most:
             raise _OutOfTurns
         self._number += 1
@@ -422,10 +425,8 @@ class Talk(LiveRun):
 
     def _is_over(self) -> bool:
         """Return whether the last speaker said the token that ends the talk."""
-        token, manager_id = (
-            self._plan.termination_token,
-            self._plan.manager and self._plan.manager.id,
-        )
+        token = self._plan.termination_token
+        manager_id = self._plan.manager and self._plan.manager.id
         is_speaker = self._last is not None and self._last.agent_id != manager_id
         return bool(token) and is_speaker and str(token) in self._last_text()
 

@@ -249,7 +249,8 @@ class Told:
 
 def told_in(tx: Transaction, record: TalkRecord, run_id: str, *, has_turns: bool) -> Told:
     """Return what was said before this run and in its request, and with `has_turns` in its turns too."""
-    told, plan = Told(), record.plan
+    told = Told()
+    plan = record.plan
     starts = [*record.talks, (run_id, len(record.before))]
     entries = record.entries if has_turns else record.before
     for number in range(len(entries) + 1):

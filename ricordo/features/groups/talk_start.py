@@ -138,7 +138,8 @@ def _open(
         leftover = None if leftover and leftover.id == cut_off.id else leftover
         request = _as_stored(request, stored)
     elif answered_run:
-        record, leftover = _after_answer(tx, answered_run, previous), None
+        record = _after_answer(tx, answered_run, previous)
+        leftover = None
     elif request.approval:
         record, request = _after_approval(tx, request, run, previous)
         leftover = None
@@ -153,7 +154,8 @@ def _open(
 
 def _conversation(tx: Transaction, scope: Scope, group: Group) -> Conversation:
     """Return the conversation of the user's talks, made where it is missing. Raises Collision where somebody was faster."""
-    id, leader_id = talk_conversation(scope, group), require_leader(group)
+    id = talk_conversation(scope, group)
+    leader_id = require_leader(group)
     conversation = conversations.get(tx, id)
     if conversation is None:
         now = tx.clock.now()
@@ -235,7 +237,8 @@ def _after_approval(
         raise Collision("This answer was accepted before.")
     parts = answered([waiting], approval).parts
     record = TalkRecord.from_json(paused.metadata)
-    now, group_id = tx.clock.now(), record.plan.group_id
+    now = tx.clock.now()
+    group_id = record.plan.group_id
     decision = NewMessage("approval", parts, approval.otid).signed(
         run.new_message("approval", parts, now)
     )

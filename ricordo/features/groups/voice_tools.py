@@ -21,7 +21,8 @@ from ricordo.tools.toolbox import ServerTool, ToolContext
 
 _PASSAGES, _MESSAGES_EACH = 5, 3  # results, as of the retired Letta V1 server
 _MOST_KEYWORDS = 10
-_HUMAN, _ABOUT_HUMAN = "human", "What is known about the user."
+_HUMAN = "human"
+_ABOUT_HUMAN = "What is known about the user."
 _MINUTE = 60 * SECOND
 
 

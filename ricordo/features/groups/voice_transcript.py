@@ -12,7 +12,8 @@ from ricordo.prompt.texts import text
 from ricordo.tools.builtin.recall import SENT
 
 # Wire facts.
-_OLDER, _NEWER = "(Older) Evicted Messages:", "(Newer) In-Context Messages:"
+_OLDER = "(Older) Evicted Messages:"
+_NEWER = "(Newer) In-Context Messages:"
 _INDENT = "    "
 _LINE = re.compile(r"^ {4}\d+\. ")
 

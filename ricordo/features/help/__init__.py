@@ -1,4 +1,4 @@
-"""The pages of the documentation at `/help`, as the checkout or the wheel has them."""
+"""The pages of the documentation at `/help`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The pages of the documentation, rendered from their Markdown with links that lead to `/help`."""
+"""The pages of the documentation, rendered from Markdown for `/help`."""
 
 import posixpath
 import re
@@ -58,7 +58,10 @@ def image_path(name: str) -> Path:
 
 @cache
 def page_names() -> tuple[str, ...]:
-    """List the names of all pages, in alphabetical order; they do not change while a server runs."""
+    """List the names of all pages, in alphabetical order.
+
+    They do not change while a server runs.
+    """
     folder = _folder()
     paths = (path.relative_to(folder).with_suffix("") for path in folder.rglob("*.md"))
     return tuple(sorted(path.as_posix() for path in paths))
@@ -75,7 +78,7 @@ def _full_name(name: str) -> str:
     names = page_names()
     if name in names:
         return name
-    ends = [each for each in names if each.rpartition("/")[2] == name]
+    ends = [page_name for page_name in names if page_name.rpartition("/")[2] == name]
     if len(ends) == 1:
         return ends[0]
     raise NotFound(f'The documentation has no page "{name[:80]}". All pages are at /help.')
@@ -97,8 +100,8 @@ def _rendered(name: str, base: str) -> Page:
 
 def anchor(heading: str) -> str:
     """Return the anchor of a heading, as GitHub makes it from the heading's text."""
-    words = re.sub(r"[^\w\- ]", "", heading.lower())
-    return words.replace(" ", "-")
+    text = re.sub(r"[^\w\- ]", "", heading.lower())
+    return text.replace(" ", "-")
 
 
 def _lead_to_help(tokens: Iterable[Token], page: str, base: str) -> None:

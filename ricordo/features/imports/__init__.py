@@ -1,4 +1,8 @@
-"""Moving in: agents of the retired Letta V1 server's database, chats of ChatGPT, Claude and Open WebUI, and memories of mem0."""
+"""Imports: agents of a Letta database, exported chats, and memories of mem0.
+
+The database is that of the retired Letta V1 server 0.16.8. Chats come from ChatGPT, Claude and Open
+WebUI.
+"""
 
 from typing import Any
 
@@ -6,7 +10,10 @@ from ricordo.plugins import Commands, PluginPage
 
 
 class ImportsPlugin:
-    """Adds `ricordo import`, uploads to the API, and a page. Messages of other servers are read by `agent_files`."""
+    """Adds `ricordo import`, uploads to the API, and a page.
+
+    `agent_files` reads the messages of other servers.
+    """
 
     requires = ("accounts", "agent_files", "custom_tools", "files", "groups", "web")
 

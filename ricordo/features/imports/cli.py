@@ -1,6 +1,7 @@
-"""`ricordo import`: what people have elsewhere, into the database of this installation.
+"""`ricordo import`: bring agents, chats and memories into this installation's database.
 
-It works on the database itself, with the code of the server. Killed anywhere, it goes on when it is run again.
+The command works on the database itself, with the code of the server. A killed command continues
+when it is run again.
 """
 
 from pathlib import Path
@@ -59,9 +60,9 @@ def import_letta(
         tables.close()
 
 
-def _add_command(kind: str, title: str, what: str) -> None:
+def _add_command(kind: str, title: str, noun: str) -> None:
     @app.command(
-        kind, help=f"Bring {what} that {title} exported, for one user and one agent. Repeatable."
+        kind, help=f"Bring {noun} that {title} exported, for one user and one agent. Repeatable."
     )
     def _import_file(
         file: Path = typer.Argument(help="The file as it was exported: JSON, or a zip file."),
@@ -93,9 +94,9 @@ _add_command("mem0", "mem0", "memories")
 def _run(
     name: str,
     work: "Callable[[Runtime, Report], Coroutine[Any, Any, dict[str, Any]]]",
-    report: Path | None,
+    report_path: Path | None,
 ) -> None:
-    """Do the work on this installation's database, and show what was taken."""
+    """Do the work on this installation's database, and print the report."""
     import json
 
     from ricordo.app import open_in_thread
@@ -107,9 +108,10 @@ def _run(
     progress = ProgressLine()
     with open_in_thread(settings, providers) as (runtime, wait):
         try:
-            made = wait(work(runtime, lambda done, total: progress.show(name, done, total)))
+            outcome = wait(work(runtime, lambda count, total: progress.show(name, count, total)))
         finally:
             progress.end()
-    typer.echo(report_text(made))
-    if report:
-        report.write_text(json.dumps(made, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    typer.echo(report_text(outcome))
+    if report_path:
+        text = json.dumps(outcome, indent=2, ensure_ascii=False)
+        report_path.write_text(text + "\n", encoding="utf-8")

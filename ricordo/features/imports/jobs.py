@@ -1,4 +1,7 @@
-"""The job that takes in an upload. It may be killed anywhere and run again; the upload is deleted when it ends."""
+"""The job that imports an upload.
+
+It may be killed at any time and run again. The upload is deleted when the job ends.
+"""
 
 from dataclasses import replace
 from io import BytesIO
@@ -18,28 +21,37 @@ UPLOAD = "imports.upload"
 
 
 def add_upload(tx: Transaction, target: Target, data: bytes) -> Job:
-    """Store an upload, and add the job that takes it in; two of one source never overlap."""
+    """Store an upload, and add the job that imports it.
+
+    Two jobs of one source never overlap.
+    """
     scope = target.scope
     payload: Json = {
         "kind": target.kind,
         "agent_id": target.agent_id,
         "source": target.source,
         "author": scope.user_id,
+        "takes_memories": target.takes_memories,
     }
-    payload["takes_memories"] = target.takes_memories
     job = Job(UPLOAD, scope.organization_id, payload, key=target.source, user_id=scope.subject)
     queries.insert_parts(tx, job, data)
     return jobs.add(tx, job) or job
 
 
-async def take_upload(runtime: Runtime, job: Job, report: Report) -> None:
-    store, given = FencedStore(runtime.store, job), job.payload
-    scope = Scope(job.organization_id, given["author"], job.user_id)
-    data = await store.read(lambda tx: queries.read_upload(tx, job.id))
-    takes_memories = given.get("takes_memories", True)
-    target = Target(scope, given["kind"], given["agent_id"], given["source"], takes_memories)
+async def import_upload(runtime: Runtime, job: Job, report: Report) -> None:
+    """Import the upload of the job. Raises Invalid, NotFound."""
+    store = FencedStore(runtime.store, job)
+    payload = job.payload
+    upload = await store.read(lambda tx: queries.read_upload(tx, job.id))
+    target = Target(
+        scope=Scope(job.organization_id, payload["author"], job.user_id),
+        kind=payload["kind"],
+        agent_id=payload["agent_id"],
+        source=payload["source"],
+        takes_memories=payload.get("takes_memories", True),
+    )
     try:
-        await import_chats(replace(runtime, store=store), target, BytesIO(data), report)
+        await import_chats(replace(runtime, store=store), target, BytesIO(upload), report)
     except Exception as error:
         if isinstance(error, Invalid | NotFound) or job.attempts >= job.most_attempts:
             await store.write(lambda tx: queries.delete_upload(tx, job.id))
@@ -47,4 +59,4 @@ async def take_upload(runtime: Runtime, job: Job, report: Report) -> None:
     await store.write(lambda tx: queries.delete_upload(tx, job.id))
 
 
-HANDLERS = (JobHandler(UPLOAD, take_upload),)
+HANDLERS = (JobHandler(UPLOAD, import_upload),)

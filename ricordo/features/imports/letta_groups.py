@@ -1,4 +1,7 @@
-"""Groups of the retired Letta V1 server, pairs with a sleeping agent among them; after their agents and blocks."""
+"""Import groups of a Letta database, also pairs with a sleeptime agent.
+
+Their agents and blocks are imported first.
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -17,9 +20,9 @@ _SETTINGS = (
 )
 
 
-async def take_groups(run: LettaRun) -> None:
-    """Take the groups whose agents were taken; one without the others is left out."""
-    sleepless = {
+async def import_groups(run: LettaRun) -> None:
+    """Import the groups whose agents were all imported; the others are left out."""
+    without_sleeptime = {
         row["id"]
         for row in await run.rows("agents", "id enable_sleeptime")
         if not row["enable_sleeptime"]
@@ -27,40 +30,42 @@ async def take_groups(run: LettaRun) -> None:
     columns = f"id description manager_agent_id agent_ids hidden {_SETTINGS}"
     for row in await run.rows("groups", columns, order="created_at id"):
         members = row["agent_ids"] or [
-            one["agent_id"]
-            for one in await run.rows(
+            link["agent_id"]
+            for link in await run.rows(
                 "groups_agents", "agent_id", order="agent_id", group_id=row["id"]
             )
         ]
-        shared = [
-            one["block_id"]
-            for one in await run.rows("groups_blocks", "block_id", group_id=row["id"])
+        block_ids = [
+            link["block_id"]
+            for link in await run.rows("groups_blocks", "block_id", group_id=row["id"])
         ]
-        take = partial(
-            _take,
+        import_group = partial(
+            _import_group,
             run=run,
             row=row,
             members=[str(id) for id in members],
-            shared=[run.id("block", id) for id in shared if id in run.done],
-            is_off=row["manager_agent_id"] in sleepless,
+            shared_block_ids=[run.id("block", id) for id in block_ids if id in run.done],
+            is_without_sleeptime=row["manager_agent_id"] in without_sleeptime,
         )
-        await run.once(row["id"], "groups", str(row["description"] or row["manager_type"]), take)
+        await run.import_once(
+            row["id"], "groups", str(row["description"] or row["manager_type"]), import_group
+        )
 
 
-def _take(
+def _import_group(
     tx: Transaction,
-    out: Outcome,
+    outcome: Outcome,
+    *,
     run: LettaRun,
     row: Row,
     members: Sequence[str],
-    shared: Sequence[str],
-    is_off: bool,
+    shared_block_ids: Sequence[str],
+    is_without_sleeptime: bool,
 ) -> None:
     manager = row["manager_agent_id"]
-    if missing := next(
-        (id for id in (*members, *([manager] if manager else [])) if id not in run.done), None
-    ):
-        raise NotFound(f"its agent {missing} was not taken")
+    everyone = [*members, manager] if manager else members
+    if missing := [id for id in everyone if id not in run.done]:
+        raise NotFound(f"its agent {missing[0]} was not taken")
     config = {name: row[name] for name in _SETTINGS.split() if row[name] is not None}
     if manager:
         config["manager_agent_id"] = run.id("agent", manager)
@@ -69,9 +74,11 @@ def _take(
             "agent_ids": [run.id("agent", id) for id in members],
             "description": row["description"] or "",
             "manager_config": config,
-            "shared_block_ids": list(shared),
+            "shared_block_ids": list(shared_block_ids),
             "hidden": row["hidden"],
         }
     )
-    service.create(tx, run.scope, request, id=run.id("group", row["id"]), rests=is_off)
-    out.take("groups")
+    service.create(
+        tx, run.scope, request, id=run.id("group", row["id"]), rests=is_without_sleeptime
+    )
+    outcome.take("groups")

@@ -1,6 +1,7 @@
-"""Messages of the retired Letta V1 server, in their order, with their times, thoughts, calls and results; at last the windows.
+"""Import messages of a Letta database, in their order, and fill the context windows.
 
-They are stored in batches. What of a batch is there already is left alone, so that a killed import goes on with the next.
+They keep their times, reasoning, tool calls and results. They are stored in batches, and stored
+messages of a batch are skipped, so that a killed import continues with the next.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,14 +20,18 @@ from ricordo.storage import agents, conversations, messages
 from ricordo.storage.engine.store import Transaction
 
 _MESSAGE = (
-    "id role text content model name tool_calls tool_call_id otid tool_returns group_id sender_id conversation_id"
-    " approval_request_id approve denial_reason approvals created_at"
+    "id role text content model name tool_calls tool_call_id otid tool_returns group_id sender_id"
+    " conversation_id approval_request_id approve denial_reason approvals created_at"
 )
 
 
 @dataclass
 class _Thread:
-    """A conversation while its messages are read. `prompt` is the one it had there, in place of which it has one of ours."""
+    """A conversation while its messages are read.
+
+    `prompt` is the id of its system message there, which one of this server replaces. Times are in
+    microseconds.
+    """
 
     home: formats.Home
     count: int = 0
@@ -36,118 +41,141 @@ class _Thread:
     otids: set[str] = field(default_factory=set)
 
 
-async def take_messages(run: LettaRun, agent: Row, threads: Sequence[Row]) -> None:
-    """Take the messages of an agent that was taken, and put its windows together."""
-    id, out = run.id("agent", agent["id"]), Outcome()
-    is_there = await run.store.read(lambda tx: agents.find(tx, run.scope, id) is not None)
-    if (item := f"{agent['id']}/messages") in run.done or not is_there:  # it was deleted here since
+async def import_messages(run: LettaRun, agent: Row, threads: Sequence[Row]) -> None:
+    """Import the messages of an imported agent, and fill its context windows."""
+    id = run.id("agent", agent["id"])
+    item = f"{agent['id']}/messages"
+    if item in run.done:
         return
-    own = formats.Home(id, conversations.default_id(id), run.organization, None)
-    homes: dict[str | None, _Thread] = {None: _Thread(own)}
-    for one in threads:
-        homes[one["id"]] = _Thread(replace(own, conversation_id=run.id("conv", one["id"])))
-    names: dict[str, str] = {}
-    asked: dict[str, list[str]] = {}
+    if await run.store.read(lambda tx: agents.find(tx, run.scope, id)) is None:
+        return  # the agent was deleted here meanwhile
+    outcome = Outcome()
+    default_home = formats.Home(id, conversations.default_id(id), run.organization, None)
+    by_id: dict[str | None, _Thread] = {None: _Thread(default_home)}
+    for row in threads:
+        home = replace(default_home, conversation_id=run.id("conv", row["id"]))
+        by_id[row["id"]] = _Thread(home)
+    calls = _Calls()
     async for batch in run.batches(
         "messages", _MESSAGE, order="sequence_id created_at id", agent_id=agent["id"]
     ):
         new = []
         for row in batch:
-            thread = homes.get(row["conversation_id"])
-            try:
-                made = thread and _read(run, row, thread, names, asked)
-            except REFUSALS as error:
-                out.leave("messages", row["id"], reason_of(error))
+            thread = by_id.get(row["conversation_id"])
+            if thread is None:
+                outcome.leave("messages", "", "their conversation was deleted there")
                 continue
-            if made is None and thread is None:
-                out.leave("messages", "", "their conversation was deleted there")
-            elif made:
-                new.append(made)
-        out.take("messages", len(new))
-        await run.store.write(partial(_insert_missing, some=new))
+            try:
+                message = _read(run, row, thread, calls)
+            except REFUSALS as error:
+                outcome.leave("messages", row["id"], reason_of(error))
+                continue
+            if message:
+                new.append(message)
+        outcome.take("messages", len(new))
+        await run.store.write(partial(_insert_missing, batch=new))
         run.step(len(batch))
-    windows: dict[str | None, list[str]] = {None: [str(one) for one in agent["message_ids"] or ()]}
-    for one in threads:
-        held = await run.rows(
+    windows: dict[str | None, list[str]] = {None: [str(id) for id in agent["message_ids"] or ()]}
+    for row in threads:
+        links = await run.rows(
             "conversation_messages",
             "message_id in_context",
             order="position",
-            conversation_id=one["id"],
+            conversation_id=row["id"],
         )
-        windows[one["id"]] = [str(row["message_id"]) for row in held if row["in_context"]]
-    finish = partial(_finish, run=run, homes=homes, windows=windows, told=out)
-    await run.once(item, "messages", str(agent["name"]), finish)
+        windows[row["id"]] = [str(link["message_id"]) for link in links if link["in_context"]]
+    finish = partial(_finish, run=run, threads=by_id, windows=windows, imported=outcome)
+    await run.import_once(item, "messages", str(agent["name"]), finish)
 
 
-def _read(
-    run: LettaRun, row: Row, thread: _Thread, names: dict[str, str], asked: dict[str, list[str]]
-) -> Message | None:
-    """Return the message as stored here, None for the prompt. `names` are tools by call, `asked` calls by approval request."""
+@dataclass
+class _Calls:
+    """Tool calls that later messages refer to.
+
+    `names` are the tools' names by call id, `of_approvals` call ids by the approval request's id.
+    """
+
+    names: dict[str, str] = field(default_factory=dict)
+    of_approvals: dict[str, list[str]] = field(default_factory=dict)
+
+
+def _read(run: LettaRun, row: Row, thread: _Thread, calls: _Calls) -> Message | None:
+    """Return the message as stored here, None for the system message."""
     content = row["content"] if row["content"] is not None else row["text"]
-    sent: dict[str, Any] = {**row, "content": content, "created_at": row["created_at"].isoformat()}
-    sent["sender_id"] = run.users.get(row["sender_id"], row["sender_id"])
+    raw: dict[str, Any] = {**row, "content": content, "created_at": row["created_at"].isoformat()}
+    raw["sender_id"] = run.users.get(row["sender_id"], row["sender_id"])
     if row["approve"] is not None and not row["approvals"]:
-        decided = {"type": "approval", "approve": row["approve"], "reason": row["denial_reason"]}
-        calls = asked.get(row["approval_request_id"], [])
-        sent["approvals"] = [{**decided, "tool_call_id": id} for id in calls]
-    sent["tool_returns"] = [
-        {**one, "name": names.get(str(one.get("tool_call_id"))), **_output(one)}
-        for one in row["tool_returns"] or ()
-        if isinstance(one, dict)
+        decision = {"type": "approval", "approve": row["approve"], "reason": row["denial_reason"]}
+        call_ids = calls.of_approvals.get(row["approval_request_id"], [])
+        raw["approvals"] = [{**decision, "tool_call_id": id} for id in call_ids]
+    raw["tool_returns"] = [
+        {
+            **tool_return,
+            "name": calls.names.get(str(tool_return.get("tool_call_id"))),
+            **_output(tool_return),
+        }
+        for tool_return in row["tool_returns"] or ()
+        if isinstance(tool_return, dict)
     ]
     if row["role"] == "system" and thread.prompt is None:
         thread.prompt = row["id"]
         return None
-    made = formats.from_af(
-        sent, run.id("message", row["id"]), thread.home, to_micros(row["created_at"])
+    message = formats.from_af(
+        raw, run.id("message", row["id"]), thread.home, to_micros(row["created_at"])
     )
-    names.update((call.call_id, call.name) for call in made.tool_calls)
-    if made.role == "approval" and made.tool_calls:
-        asked[row["id"]] = [call.call_id for call in made.tool_calls]
-    # Order is by time here, and there by number: a time that goes back is raised to the one before.
-    thread.newest = max(thread.newest, made.created_at)
+    calls.names.update((call.call_id, call.name) for call in message.tool_calls)
+    if message.role == "approval" and message.tool_calls:
+        calls.of_approvals[row["id"]] = [call.call_id for call in message.tool_calls]
+    # Letta orders messages by number, this server by time. So a message that is earlier than the
+    # one before gets the time of that one.
+    thread.newest = max(thread.newest, message.created_at)
     thread.oldest = thread.oldest or thread.newest
     thread.count += 1
-    is_twin = made.otid in thread.otids
-    thread.otids.add(made.otid or "")
-    return replace(made, created_at=thread.newest, otid=None if is_twin else made.otid)
+    is_twin = message.otid in thread.otids
+    thread.otids.add(message.otid or "")
+    return replace(message, created_at=thread.newest, otid=None if is_twin else message.otid)
 
 
-def _output(one: Mapping[str, Any]) -> dict[str, list[str]]:
-    """What a tool printed, as lists also where it was one text."""
-    given = {name: one.get(name) for name in ("stdout", "stderr")}
+def _output(tool_return: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the tool's output as lists of lines, also if it was one text."""
+    streams = {name: tool_return.get(name) for name in ("stdout", "stderr")}
     return {
-        name: [value] if isinstance(value, str) else value or [] for name, value in given.items()
+        name: [value] if isinstance(value, str) else value or [] for name, value in streams.items()
     }
 
 
-def _insert_missing(tx: Transaction, some: Sequence[Message]) -> None:
-    there = {one.id for one in messages.by_ids(tx, [one.id for one in some])}
-    insert_messages(tx, [one for one in some if one.id not in there])
+def _insert_missing(tx: Transaction, batch: Sequence[Message]) -> None:
+    stored_ids = {message.id for message in messages.by_ids(tx, [row.id for row in batch])}
+    insert_messages(tx, [message for message in batch if message.id not in stored_ids])
 
 
 def _finish(
     tx: Transaction,
-    out: Outcome,
+    outcome: Outcome,
     *,
     run: LettaRun,
-    homes: Mapping[str | None, _Thread],
+    threads: Mapping[str | None, _Thread],
     windows: Mapping[str | None, Sequence[str]],
-    told: Outcome,
+    imported: Outcome,
 ) -> None:
-    """Put what was in context into the windows, behind their prompts, and count what was taken."""
-    out.taken, out.left_out = told.taken, told.left_out
-    for theirs, thread in homes.items():
+    """Fill the context windows behind their system messages, and count the messages."""
+    outcome.counts = imported.counts
+    outcome.left_out = imported.left_out
+    for letta_id, thread in threads.items():
         conversation = conversations.get(tx, thread.home.conversation_id)
         if conversation is None or not thread.count:
             continue
-        wanted = [run.id("message", id) for id in windows.get(theirs, ()) if id != thread.prompt]
-        there = {
-            one.id for one in messages.by_ids(tx, wanted) if one.conversation_id == conversation.id
+        window_ids = [
+            run.id("message", id) for id in windows.get(letta_id, ()) if id != thread.prompt
+        ]
+        stored_ids = {
+            message.id
+            for message in messages.by_ids(tx, window_ids)
+            if message.conversation_id == conversation.id
         }
         window = [
             *conversation.window[:1],
-            *(id for id in wanted if id in there),
+            *(id for id in window_ids if id in stored_ids),
             *conversation.window[1:],
         ]
         prompt = messages.by_ids(tx, conversation.window[:1])[0]

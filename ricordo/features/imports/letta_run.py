@@ -1,4 +1,4 @@
-"""One run of an import from the retired Letta V1 server: what was taken already, and how each further thing is."""
+"""One run of an import from a Letta database: its records, progress and refusals."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ from ricordo.storage.engine.store import Transaction
 
 SOURCE = "letta"
 Work = Callable[[Transaction, Outcome], None]
-# They say that one thing cannot be taken. With any other error the run ends, and the next goes on.
+# Errors after which only one item is left out. Any other error ends the run; the next continues.
 REFUSALS = (
     Invalid,
     Conflict,
@@ -34,27 +34,30 @@ REFUSALS = (
 
 
 class LettaRun:
-    """Where things come from and where they go. `refused` is what cannot be taken now, which the next run tries again."""
+    """One run of an import: its source, its target and its progress.
+
+    `refused` notes the items that cannot be imported now; the next run tries them again.
+    """
 
     def __init__(self, runtime: Runtime, scope: Scope, letta: LettaTables, report: Report) -> None:
-        self.runtime, self.scope, self.store, self.organization = (
-            runtime,
-            scope,
-            runtime.store,
-            scope.organization_id,
-        )
+        self.runtime = runtime
+        self.scope = scope
+        self.store = runtime.store
+        self.organization = scope.organization_id
         self.context = CallContext(Request({"type": "http"}), runtime, scope)
         self.refused = Outcome()
         self.done: set[str] = set()
-        self.users: dict[str, str] = {}  # ids of users by those of identities
-        self._letta, self._report, self._progress, self._total = letta, report, 0, 0
+        self.users: dict[str, str] = {}  # user ids by identity ids
+        self._letta = letta
+        self._report = report
+        self._progress = 0
+        self._total = 0
 
-    async def begin(self, counted: Iterable[str]) -> None:
-        """Read what was taken before; the rows of the counted tables are the progress."""
-        self.done = {
-            *await self.store.read(lambda tx: queries.done_items(tx, self.organization, SOURCE))
-        }
-        self._total = sum([await self.count(name) for name in counted])
+    async def begin(self, tables: Iterable[str]) -> None:
+        """Read the records of earlier runs, and count these tables for the progress."""
+        items = await self.store.read(lambda tx: queries.done_items(tx, self.organization, SOURCE))
+        self.done = set(items)
+        self._total = sum([await self.count(name) for name in tables])
 
     async def count(self, table: str) -> int:
         return await asyncio.to_thread(self._letta.count, table)
@@ -62,36 +65,40 @@ class LettaRun:
     async def batches(
         self, table: str, columns: str, *, order: str = "", size: int = BATCH, **equal: str
     ) -> AsyncIterator[list[Row]]:
-        """Yield rows as `LettaTables.rows` does, so many at a time."""
+        """Yield rows as `LettaTables.rows` does, in lists of at most `size`."""
         rows = self._letta.rows(table, columns, order=order, **equal)
-        while batch := await asyncio.to_thread(_some, rows, size):
+        while batch := await asyncio.to_thread(_next_batch, rows, size):
             yield batch
 
     async def rows(self, table: str, columns: str, *, order: str = "", **equal: str) -> list[Row]:
-        """Return all rows: of a table that is never long, or has few with these values."""
+        """Return all rows of a query that yields few rows."""
         return await asyncio.to_thread(
             lambda: [*self._letta.rows(table, columns, order=order, **equal)]
         )
 
-    def id(self, kind: str, theirs: str) -> str:
-        return queries.kept_id(self.organization, kind, theirs)
+    def id(self, kind: str, letta_id: str) -> str:
+        """Return the id of a Letta item on this server."""
+        return queries.kept_id(self.organization, kind, letta_id)
 
     def step(self, count: int = 1) -> None:
         self._progress += count
         self._report(min(self._progress, self._total), max(self._total, 1))
 
-    async def once(self, item: str, kind: str, name: str, work: Work) -> bool:
-        """Take something in one transaction, unless it was taken; False where it cannot be, which is noted with the reason."""
+    async def import_once(self, item: str, kind: str, name: str, work: Work) -> bool:
+        """Import an item in one transaction, unless it was imported before.
+
+        Returns False if it cannot be imported; the reason is noted.
+        """
         if item in self.done:
             return True
 
-        def take(tx: Transaction) -> None:
+        def import_item(tx: Transaction) -> None:
             outcome = Outcome()
             work(tx, outcome)
-            queries.insert_item(tx, self.scope, SOURCE, item, outcome)
+            queries.insert_item(tx, self.scope, SOURCE, item=item, outcome=outcome)
 
         try:
-            await self.store.write(take)
+            await self.store.write(import_item)
         except REFUSALS as error:
             self.refused.leave(kind, str(name), reason_of(error))
             return False
@@ -103,11 +110,10 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    is_ours = isinstance(error, Invalid | Conflict | NotFound | Forbidden)
-    return (
-        str(error) if is_ours else f"it cannot be read ({type(error).__name__}: {str(error)[:100]})"
-    )
+    if isinstance(error, Invalid | Conflict | NotFound | Forbidden):
+        return str(error)
+    return f"it cannot be read ({type(error).__name__}: {str(error)[:100]})"
 
 
-def _some(rows: Iterator[Row], size: int) -> list[Row]:
+def _next_batch(rows: Iterator[Row], size: int) -> list[Row]:
     return [*islice(rows, size)]

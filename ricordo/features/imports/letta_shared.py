@@ -1,4 +1,7 @@
-"""What agents of the retired Letta V1 server share: users, tools, folders, files, archives with passages, blocks with versions."""
+"""Import the items of a Letta database that agents share.
+
+These are users, tools, folders with files, archives with passages, and blocks with versions.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -28,69 +31,84 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.users import UserDraft
 
 _REASON = "Imported from Letta"
-_PASSAGES = 20  # of one transaction: each is indexed by itself
+_BATCH = 20  # passages of one transaction; each is indexed by itself
 _BLOCK = "id label value limit description metadata_ read_only hidden"
 _TOOL = (
-    "id name tool_type description source_type source_code json_schema args_json_schema tags return_char_limit"
-    " default_requires_approval enable_parallel_execution pip_requirements npm_requirements"
+    "id name tool_type description source_type source_code json_schema args_json_schema tags"
+    " return_char_limit default_requires_approval enable_parallel_execution pip_requirements"
+    " npm_requirements"
 )
-# A block, and the texts that it had, the oldest first.
+# A block, and its earlier texts, the oldest first.
 BlockTexts = tuple[Row, list[Row]]
 
 
-async def take_users(run: LettaRun) -> None:
-    """Take identities as users; one with the key of a user who is here is this user."""
+async def import_users(run: LettaRun) -> None:
+    """Import identities as users.
 
-    def take(tx: Transaction, out: Outcome, row: Row) -> None:
+    An identity with the key of a user here becomes this user.
+    """
+
+    def import_row(tx: Transaction, outcome: Outcome, row: Row) -> None:
         key = str(row["identifier_key"])
         if users.named(tx, run.organization, key) is None:
-            properties = tuple(one for one in row["properties"] or () if isinstance(one, dict))
-            draft = UserDraft(str(row["name"] or key), key, None, row["identity_type"], properties)
-            users.create(
-                tx, run.scope, replace(draft, id=run.id("user", users.user_id_of(row["id"])))
+            properties = tuple(
+                entry for entry in row["properties"] or () if isinstance(entry, dict)
             )
-        out.take("users")
+            draft = UserDraft(
+                str(row["name"] or key),
+                key,
+                None,
+                row["identity_type"],
+                properties,
+                id=run.id("user", users.user_id_of(row["id"])),
+            )
+            users.create(tx, run.scope, draft)
+        outcome.take("users")
 
     rows = await run.rows(
         "identities", "id identifier_key name identity_type properties", order="created_at id"
     )
     for row in rows:
-        await run.once(row["id"], "users", row["name"], partial(take, row=row))
+        await run.import_once(row["id"], "users", row["name"], partial(import_row, row=row))
         run.step()
-    found = await run.store.read(
+    stored_users = await run.store.read(
         lambda tx: [users.named(tx, run.organization, str(row["identifier_key"])) for row in rows]
     )
-    run.users = {row["id"]: user.id for row, user in zip(rows, found, strict=True) if user}
+    run.users = {row["id"]: user.id for row, user in zip(rows, stored_users, strict=True) if user}
 
 
-async def take_tools(run: LettaRun) -> None:
-    """Take custom tools; of others, agents get those that are here under the same name."""
+async def import_tools(run: LettaRun) -> None:
+    """Import custom tools.
 
-    def take(tx: Transaction, out: Outcome, row: Row) -> None:
+    Instead of other tools, agents get the tools here with the same names.
+    """
+
+    def import_row(tx: Transaction, outcome: Outcome, row: Row) -> None:
         notes = ImportNotes()
         request, schema = custom_tool(row, str(row["name"]), notes)
-        found = tools.by_names(tx, run.scope, [schema.name]).get(schema.name)
-        if found is None:
+        stored_tool = tools.by_names(tx, run.scope, [schema.name]).get(schema.name)
+        if stored_tool is None:
             custom_tools.create(tx, run.scope, request, schema)
-        elif found.source_code != request.source_code:
-            out.leave(
+        elif stored_tool.source_code != request.source_code:
+            outcome.leave(
                 "tools",
                 schema.name,
                 "another tool of this name was here already, and agents use that",
             )
             return
         if row["npm_requirements"]:
-            out.leave(
+            outcome.leave(
                 "requirements of tools", schema.name, "packages of npm are not installed here"
             )
-        for told in notes.lines():
-            out.leave("settings of tools", schema.name, told)
-        out.take("tools")
+        for sentence in notes.lines():
+            outcome.leave("settings of tools", schema.name, sentence)
+        outcome.take("tools")
 
     for row in await run.rows("tools", _TOOL, order="created_at id"):
-        kind, name = str(row["tool_type"]), str(row["name"])
+        kind = str(row["tool_type"])
+        name = str(row["name"])
         if kind == "custom":
-            await run.once(row["id"], "tools", name, partial(take, row=row))
+            await run.import_once(row["id"], "tools", name, partial(import_row, row=row))
         elif not kind.startswith("letta_"):
             run.refused.leave(
                 "tools",
@@ -100,32 +118,47 @@ async def take_tools(run: LettaRun) -> None:
         run.step()
 
 
-async def take_folders(run: LettaRun) -> None:
-    """Take folders, and of their files the texts. What was uploaded is not kept there."""
+async def import_folders(run: LettaRun) -> None:
+    """Import folders, with the texts of their files.
+
+    The Letta server does not keep the uploaded files themselves.
+    """
     embedding = await run.runtime.models.embedders.choose(None)
 
-    def take_folder(tx: Transaction, out: Outcome, row: Row) -> None:
-        name, id = free_folder_name(tx, run.context, str(row["name"])), run.id("source", row["id"])
-        more = (row["description"], row["instructions"], embedding, row["metadata_"] or {})
-        folders.create_folder(tx, run.scope, Folder(id, run.organization, "", name, *more))
-        out.take("folders")
+    def take_folder(tx: Transaction, outcome: Outcome, row: Row) -> None:
+        folder = Folder(
+            id=run.id("source", row["id"]),
+            organization_id=run.organization,
+            archive_id="",
+            name=free_folder_name(tx, run.context, str(row["name"])),
+            description=row["description"],
+            instructions=row["instructions"],
+            embedding=embedding,
+            metadata=row["metadata_"] or {},
+        )
+        folders.create_folder(tx, run.scope, folder)
+        outcome.take("folders")
 
-    def take_file(tx: Transaction, out: Outcome, row: Row, name: str, texts: Sequence[Row]) -> None:
-        text = "".join(one["text"] or "" for one in texts)
+    def take_file(
+        tx: Transaction, outcome: Outcome, row: Row, name: str, texts: Sequence[Row]
+    ) -> None:
+        text = "".join(part["text"] or "" for part in texts)
         if not text:
-            out.leave("files", name, "its text was not kept there")
+            outcome.leave("files", name, "its text was not kept there")
             return
-        kept = (
-            f"{name}.txt" if PurePosixPath(name).suffix.lower() in PARSED else name
-        )  # it is a text now
-        upload = folders.Upload(kept, text.encode(errors="replace"), id=run.id("file", row["id"]))
+        # Of a parsed format, only the text is left.
+        is_parsed = PurePosixPath(name).suffix.lower() in PARSED
+        file_name = f"{name}.txt" if is_parsed else name
+        upload = folders.Upload(
+            file_name, text.encode(errors="replace"), id=run.id("file", row["id"])
+        )
         folders.add_file(tx, run.scope, run.id("source", row["source_id"]), upload)
-        out.take("files")
+        outcome.take("files")
 
     for row in await run.rows(
         "sources", "id name description instructions metadata_", order="created_at id"
     ):
-        await run.once(row["id"], "folders", row["name"], partial(take_folder, row=row))
+        await run.import_once(row["id"], "folders", row["name"], partial(take_folder, row=row))
         run.step()
     for row in await run.rows(
         "files", "id source_id file_name original_file_name", order="created_at id"
@@ -133,163 +166,185 @@ async def take_folders(run: LettaRun) -> None:
         if row["id"] not in run.done:
             name = str(row["original_file_name"] or row["file_name"] or "file")
             texts = await run.rows("file_contents", "text", file_id=row["id"])
-            await run.once(
+            await run.import_once(
                 row["id"], "files", name, partial(take_file, row=row, name=name, texts=texts)
             )
         run.step()
 
 
-async def take_archives(run: LettaRun) -> None:
-    """Take archives with their passages. Vectors are made here."""
+async def import_archives(run: LettaRun) -> None:
+    """Import archives with their passages; vectors are computed here."""
     embedding = await run.runtime.models.embedders.choose(None)
 
-    def take(tx: Transaction, out: Outcome, archive: Archive) -> None:
+    def import_archive(tx: Transaction, outcome: Outcome, archive: Archive) -> None:
         insert_archive(tx, archive)
-        out.take("archives")
+        outcome.take("archives")
 
     for row in await run.rows(
         "archives", "id name description metadata_ created_at", order="created_at id"
     ):
-        id, at = run.id("archive", row["id"]), to_micros(row["created_at"])
-        archive = Archive(id, run.organization, str(row["name"]), row["description"], embedding)
-        archive = replace(archive, metadata=row["metadata_"] or {}, created_at=at, updated_at=at)
-        if await run.once(row["id"], "archives", archive.name, partial(take, archive=archive)):
-            await _take_passages(run, row["id"], archive)
+        created_at = to_micros(row["created_at"])
+        archive = Archive(
+            run.id("archive", row["id"]),
+            run.organization,
+            str(row["name"]),
+            row["description"],
+            embedding,
+            metadata=row["metadata_"] or {},
+            created_at=created_at,
+            updated_at=created_at,
+        )
+        if await run.import_once(
+            row["id"], "archives", archive.name, partial(import_archive, archive=archive)
+        ):
+            await _import_passages(run, row["id"], archive)
         run.step()
 
 
-async def _take_passages(run: LettaRun, theirs: str, archive: Archive) -> None:
-    if (item := f"{theirs}/passages") in run.done:
+async def _import_passages(run: LettaRun, letta_id: str, archive: Archive) -> None:
+    if (item := f"{letta_id}/passages") in run.done:
         return
 
-    def insert(tx: Transaction, some: Sequence[Passage]) -> None:
-        there = {one.id for one in archives.passages_by_ids(tx, [one.id for one in some])}
-        for one in some:
-            if one.id not in there:
-                # One by one: those that are stored together are searched as parts of one text.
-                insert_passages(tx, archive, [one])
+    def insert(tx: Transaction, passages: Sequence[Passage]) -> None:
+        stored = archives.passages_by_ids(tx, [passage.id for passage in passages])
+        stored_ids = {passage.id for passage in stored}
+        for passage in passages:
+            if passage.id not in stored_ids:
+                # One by one: passages that are stored together are searched as parts of one text.
+                insert_passages(tx, archive, [passage])
 
-    total, wanted = 0, "id text tags metadata_ created_at"
+    total = 0
+    columns = "id text tags metadata_ created_at"
     async for batch in run.batches(
-        "archival_passages", wanted, order="created_at id", size=_PASSAGES, archive_id=theirs
+        "archival_passages", columns, order="created_at id", size=_BATCH, archive_id=letta_id
     ):
-        made = [_passage(run, row, archive) for row in batch]
+        passages = [_passage(run, row, archive) for row in batch]
         try:
-            await run.store.write(partial(insert, some=made))
+            await run.store.write(partial(insert, passages=passages))
         except REFUSALS as error:
             run.refused.leave("passages", archive.name, reason_of(error))
             return
-        total += len(made)
-        run.step(len(made))
-    await run.once(item, "passages", archive.name, lambda _tx, out: out.take("passages", total))
-
-
-def _passage(run: LettaRun, row: Row, archive: Archive) -> Passage:
-    id, at = run.id("passage", row["id"]), to_micros(row["created_at"])
-    tags, metadata = row["tags"], row["metadata_"]
-    return Passage(
-        id,
-        run.organization,
-        archive.id,
-        str(row["text"]),
-        tuple(map(str, tags)) if isinstance(tags, list) else (),
-        metadata if isinstance(metadata, dict) else {},
-        created_by=run.scope.user_id,
-        created_at=at,
-        updated_at=at,
+        total += len(passages)
+        run.step(len(passages))
+    await run.import_once(
+        item, "passages", archive.name, lambda _tx, outcome: outcome.take("passages", total)
     )
 
 
-async def take_blocks(run: LettaRun) -> dict[str, list[str]]:
-    """Take blocks that several agents have, or none; returns the ids of the blocks there by those of agents there."""
-    there, holders = {row["id"] for row in await run.rows("agents", "id")}, Counter[str]()
+def _passage(run: LettaRun, row: Row, archive: Archive) -> Passage:
+    created_at = to_micros(row["created_at"])
+    tags = row["tags"]
+    metadata = row["metadata_"]
+    return Passage(
+        id=run.id("passage", row["id"]),
+        organization_id=run.organization,
+        archive_id=archive.id,
+        text=str(row["text"]),
+        tags=tuple(map(str, tags)) if isinstance(tags, list) else (),
+        metadata=metadata if isinstance(metadata, dict) else {},
+        created_by=run.scope.user_id,
+        created_at=created_at,
+        updated_at=created_at,
+    )
+
+
+async def import_blocks(run: LettaRun) -> dict[str, list[str]]:
+    """Import the blocks that several agents have, or none.
+
+    Returns the Letta ids of all blocks by those of their agents.
+    """
+    agent_ids = {row["id"] for row in await run.rows("agents", "id")}
+    agent_counts = Counter[str]()
     blocks_of: dict[str, list[str]] = defaultdict(list)
     for row in await run.rows("blocks_agents", "agent_id block_id", order="agent_id block_label"):
-        if row["agent_id"] in there:
+        if row["agent_id"] in agent_ids:
             blocks_of[row["agent_id"]].append(row["block_id"])
-            holders[row["block_id"]] += 1
+            agent_counts[row["block_id"]] += 1
 
-    def take(tx: Transaction, out: Outcome, found: list[BlockTexts]) -> None:
-        chain = Chain(
-            new_id("chain"), run.organization, "block", run.id("block", found[0][0]["id"])
-        )
-        insert_blocks(tx, run, chain, found, out)
+    def import_block(tx: Transaction, outcome: Outcome, texts: list[BlockTexts]) -> None:
+        block_id = run.id("block", texts[0][0]["id"])
+        chain = Chain(new_id("chain"), run.organization, "block", block_id)
+        insert_blocks(tx, run, chain, texts, outcome)
 
     for row in await run.rows("block", "id label is_template", order="created_at id"):
         if row["is_template"]:
             run.refused.leave(
                 "templates of blocks", str(row["label"]), "there are no templates here"
             )
-        elif holders[row["id"]] != 1 and row["id"] not in run.done:
-            await run.once(
-                row["id"],
-                "blocks",
-                row["label"],
-                partial(take, found=await texts_of(run, [row["id"]])),
+        elif agent_counts[row["id"]] != 1 and row["id"] not in run.done:
+            texts = await texts_of(run, [row["id"]])
+            await run.import_once(
+                row["id"], "blocks", row["label"], partial(import_block, texts=texts)
             )
     return blocks_of
 
 
 async def texts_of(run: LettaRun, ids: Sequence[str]) -> list[BlockTexts]:
-    """Return these blocks with the texts that they had."""
-    found: list[BlockTexts] = []
+    """Return these blocks with their earlier texts."""
+    texts: list[BlockTexts] = []
     for id in ids:
         for row in await run.rows("block", _BLOCK, id=id):
             tags = await run.rows("blocks_tags", "tag", block_id=id)
-            row["tags"] = sorted(str(one["tag"]) for one in tags)
-            found.append(
-                (
-                    row,
-                    await run.rows(
-                        "block_history", "value created_at", order="sequence_number", block_id=id
-                    ),
-                )
+            row["tags"] = sorted(str(link["tag"]) for link in tags)
+            history = await run.rows(
+                "block_history", "value created_at", order="sequence_number", block_id=id
             )
-    return found
+            texts.append((row, history))
+    return texts
 
 
 def insert_blocks(
-    tx: Transaction, run: LettaRun, chain: Chain, found: Sequence[BlockTexts], out: Outcome
+    tx: Transaction, run: LettaRun, chain: Chain, texts: Sequence[BlockTexts], outcome: Outcome
 ) -> list[Block]:
-    """Store blocks of a new chain, with a version for each text that they had."""
-    last = [_block(tx, run, chain, row, history, out) for row, history in found]
-    begun = [
-        replace(one, value=str(history[0]["value"] or "")) if history else one
-        for one, (_, history) in zip(last, found, strict=True)
-    ]
-    made = (
-        blocks.insert_all(tx, begun, [chain], ChangeMetadata(run.scope.actor, _REASON))
-        if begun
-        else []
-    )
-    for place, (_, history) in enumerate(found):
-        texts = [(str(one["value"] or ""), to_micros(one["created_at"])) for one in history[1:]]
-        for text, made_at in (*texts, (last[place].value, None)):
-            if text != made[place].value:
+    """Store the blocks on a new chain, with a version for each text."""
+    if not texts:
+        return []
+    newest = []
+    oldest = []
+    for row, history in texts:
+        block = _block(tx, run, chain, row=row, history=history, outcome=outcome)
+        newest.append(block)
+        oldest.append(replace(block, value=_value(history[0])) if history else block)
+    stored = blocks.insert_all(tx, oldest, [chain], ChangeMetadata(run.scope.actor, _REASON))
+    for index, (_, history) in enumerate(texts):
+        later: list[tuple[str, int | None]] = [
+            (_value(row), to_micros(row["created_at"])) for row in history[1:]
+        ]
+        for value, made_at in (*later, (newest[index].value, None)):
+            if value != stored[index].value:
                 change = ChangeMetadata(run.scope.actor, _REASON, made_at=made_at)
-                made[place] = blocks.write(tx, made[place], text, change) or made[place]
+                stored[index] = blocks.write(tx, stored[index], value, change) or stored[index]
         if history:
-            out.take("earlier versions of blocks", len(history))
-    out.take("blocks", len(made))
-    return made
+            outcome.take("earlier versions of blocks", len(history))
+    outcome.take("blocks", len(stored))
+    return stored
+
+
+def _value(row: Row) -> str:
+    return str(row["value"] or "")
 
 
 def _block(
-    tx: Transaction, run: LettaRun, chain: Chain, row: Row, history: Sequence[Row], out: Outcome
+    tx: Transaction,
+    run: LettaRun,
+    chain: Chain,
+    *,
+    row: Row,
+    history: Sequence[Row],
+    outcome: Outcome,
 ) -> Block:
-    label, value = str(row["label"]), str(row["value"] or "")
+    label = str(row["label"])
+    value = _value(row)
     try:
         require_label(label)
     except Invalid as error:
         label = f"block {row['id'][-8:]}"
-        out.leave(
+        outcome.leave(
             "labels of blocks",
             str(row["label"]),
             f"the block is taken under another label. {error}",
         )
-    longest = max(
-        len(value), *(len(one["value"] or "") for one in history), int(row["limit"] or 0), 1
-    )
+    lengths = [len(value), *(len(_value(earlier)) for earlier in history)]
     return new_in(
         chain,
         label,
@@ -297,7 +352,7 @@ def _block(
         tx.clock.now(),
         id=run.id("block", row["id"]),
         value=value,
-        limit=longest,
+        limit=max(*lengths, int(row["limit"] or 0), 1),
         description=row["description"],
         metadata=row["metadata_"] or {},
         read_only=bool(row["read_only"]),

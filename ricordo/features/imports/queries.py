@@ -1,4 +1,4 @@
-"""What was taken already, in a table of its own, reports on it, and uploads that wait."""
+"""Records of imported items, reports on them, and uploads that wait."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,8 +22,8 @@ from ricordo.storage.schema.columns import (
 )
 from ricordo.storage.schema.core_tables import jobs
 
-# What was taken of one thing elsewhere, written in the transaction that took it. Its id is made of the organization, the source
-# and the name it has there. Reports are sums of these rows.
+# One row for each imported item, written in the transaction that imports it. Its id is computed
+# from the organization, the source and the item's name there. Reports are sums of these rows.
 imported_items = table(
     "imported_items",
     *root(),
@@ -35,7 +35,7 @@ imported_items = table(
     UniqueConstraint("organization_id", "source", "item"),
     erasure="delete",
 )
-# The bytes of an upload, by the id of the job that takes it in.
+# The bytes of an upload, by the id of the job that imports it.
 import_parts = table(
     "import_parts",
     seq(),
@@ -48,27 +48,30 @@ import_parts = table(
 )
 TABLES = (imported_items, import_parts)
 _PART = 1024 * 1024  # bytes of one row of an upload
-_SHOWN = 5  # names of each reason in a report
+_MOST_NAMES = 5  # of each reason in a report
 _REFUSED = "refused"
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What was taken, in numbers by kind, and what was not: its kind, its name and the reason."""
+    """Counts of imported items by kind, and the items that were left out.
 
-    taken: dict[str, int] = field(default_factory=dict)
+    Of an item that is left out, it holds the kind, the name and the reason.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
     left_out: list[tuple[str, str, str]] = field(default_factory=list)
 
     def take(self, kind: str, count: int = 1) -> None:
-        self.taken[kind] = self.taken.get(kind, 0) + count
+        self.counts[kind] = self.counts.get(kind, 0) + count
 
     def leave(self, kind: str, name: str, reason: str) -> None:
-        self.left_out.append((kind, _shown(name)[:200], _shown(reason)[:500]))
+        self.left_out.append((kind, _printable(name)[:200], _printable(reason)[:500]))
 
 
-def _shown(text: str) -> str:
-    """What comes from elsewhere, without what a terminal would obey."""
-    return "".join(sign if sign.isprintable() else " " for sign in text)
+def _printable(text: str) -> str:
+    """Return a foreign text without control characters that a terminal obeys."""
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 _ITEMS = select(imported_items.c.item, imported_items.c.outcome).where(
@@ -84,18 +87,22 @@ _DELETE_PARTS = delete(import_parts).where(import_parts.c.job_id == bindparam("o
 
 
 def made_id(organization_id: str, kind: str, *names: str) -> str:
-    """Return the id here of something that has this name elsewhere: always the same."""
-    return f"{kind}-{UUID(bytes=uuid5(NAMESPACE_URL, '/'.join((organization_id, kind, *names))).bytes, version=4)}"
+    """Return the id of an item from its foreign name; it is always the same."""
+    hashed = uuid5(NAMESPACE_URL, "/".join((organization_id, kind, *names)))
+    return f"{kind}-{UUID(bytes=hashed.bytes, version=4)}"
 
 
 def kept_id(organization_id: str, kind: str, id: str) -> str:
-    """Return the same id where it can be one here, else one that is made of it. Ids are unique among all organizations."""
+    """Return the foreign id if it can be used here, else a computed one.
+
+    Ids are unique among all organizations.
+    """
     is_kept = organization_id == LOCAL_ORGANIZATION and is_id(id, kind)
     return id if is_kept else made_id(organization_id, kind, id)
 
 
 def done_items(tx: Transaction, organization_id: str, source: str) -> dict[str, str]:
-    """Return what was taken from a source, each with the state in which it was."""
+    """Return the items imported from a source, each with its state at that time."""
     rows = tx.all(_ITEMS, {"organization_id": organization_id, "source": source})
     return {row.item: row.outcome["state"] for row in rows}
 
@@ -104,19 +111,22 @@ def insert_item(
     tx: Transaction,
     scope: Scope,
     source: str,
+    *,
     item: str,
     outcome: Outcome,
-    *,
     state: str = "",
     user_id: str | None = None,
 ) -> None:
-    """Note that this was taken, in this state. Raises Collision where it was already, so that the transaction is undone."""
+    """Record that the item is imported, in this state.
+
+    Raises Collision if it was recorded before, which undoes the transaction.
+    """
     row = {
         "id": made_id(scope.organization_id, "import", source, item),
         "organization_id": scope.organization_id,
         "source": source,
         "item": item,
-        "outcome": {"taken": outcome.taken, "left_out": outcome.left_out, "state": state},
+        "outcome": {"taken": outcome.counts, "left_out": outcome.left_out, "state": state},
         "user_id": user_id,
         "created_at": tx.clock.now(),
     }
@@ -126,38 +136,43 @@ def insert_item(
 def forget_items(
     tx: Transaction, organization_id: str, source: str, item: str | None = None
 ) -> None:
-    """Forget that this was taken, or all of the source."""
-    them = delete(imported_items).where(imported_items.c.organization_id == organization_id)
-    them = them.where(imported_items.c.source == source)
-    tx.run(them if item is None else them.where(imported_items.c.item == item))
+    """Delete the record of this item, or of all items of the source."""
+    statement = delete(imported_items).where(imported_items.c.organization_id == organization_id)
+    statement = statement.where(imported_items.c.source == source)
+    if item is not None:
+        statement = statement.where(imported_items.c.item == item)
+    tx.run(statement)
 
 
 def note_refused(tx: Transaction, scope: Scope, source: str, refused: Outcome) -> None:
-    """Keep what could not be taken in the last run, which the next tries again."""
+    """Record the items that the last run could not import.
+
+    The next run tries them again.
+    """
     forget_items(tx, scope.organization_id, source, _REFUSED)
-    insert_item(tx, scope, source, _REFUSED, refused, user_id=scope.subject)
+    insert_item(tx, scope, source, item=_REFUSED, outcome=refused, user_id=scope.subject)
 
 
 def report_of(tx: Transaction, organization_id: str, source: str) -> dict[str, Any]:
-    """Return the report on all that was ever taken from a source, and what was left out."""
-    taken: dict[str, int] = {}
-    left: dict[tuple[str, str], list[str]] = {}
+    """Return the report on all imports from a source."""
+    counts: dict[str, int] = {}
+    names_by_reason: dict[tuple[str, str], list[str]] = {}
     for row in tx.all(_ORDERED, {"organization_id": organization_id, "source": source}):
         for kind, count in row.outcome["taken"].items():
-            taken[kind] = taken.get(kind, 0) + count
+            counts[kind] = counts.get(kind, 0) + count
         for kind, name, reason in row.outcome["left_out"]:
-            left.setdefault((kind, reason), []).append(name)
+            names_by_reason.setdefault((kind, reason), []).append(name)
     return {
         "source": source,
-        "taken": dict(sorted(taken.items())),
+        "taken": dict(sorted(counts.items())),
         "left_out": [
             {
                 "what": kind,
                 "reason": reason,
                 "count": len(names),
-                "names": sorted(filter(None, names))[:_SHOWN],
+                "names": sorted(filter(None, names))[:_MOST_NAMES],
             }
-            for (kind, reason), names in sorted(left.items())
+            for (kind, reason), names in sorted(names_by_reason.items())
         ],
     }
 
@@ -167,22 +182,26 @@ def report_text(report: dict[str, Any]) -> str:
     lines += [f"  {count:,} {kind}" for kind, count in report["taken"].items()] or ["  nothing"]
     if report["left_out"]:
         lines.append("Left out:")
-    for one in report["left_out"]:
-        names = ", ".join(one["names"]) + (" …" if one["count"] > len(one["names"]) > 0 else "")
-        lines.append(
-            f"  {one['count']:,} {one['what']}{f' ({names})' if names else ''}: {one['reason']}"
+    for entry in report["left_out"]:
+        names = ", ".join(entry["names"]) + (
+            " …" if entry["count"] > len(entry["names"]) > 0 else ""
         )
+        in_brackets = f" ({names})" if names else ""
+        lines.append(f"  {entry['count']:,} {entry['what']}{in_brackets}: {entry['reason']}")
     return "\n".join(lines)
 
 
-def insert_parts(tx: Transaction, job: Job, data: bytes) -> None:
-    """Store the upload of a job, and delete those whose jobs were cancelled."""
+def insert_parts(tx: Transaction, job: Job, upload: bytes) -> None:
+    """Store the upload of a job; delete uploads of jobs that have ended."""
     tx.run(_DELETE_LEFT)
-    starts = range(0, max(len(data), 1), _PART)
-    owned = {"job_id": job.id, "user_id": job.user_id}
+    starts = range(0, max(len(upload), 1), _PART)
+    owner_fields = {"job_id": job.id, "user_id": job.user_id}
     tx.run(
         insert(import_parts),
-        [owned | {"number": at // _PART, "data": data[at : at + _PART]} for at in starts],
+        [
+            owner_fields | {"number": start // _PART, "data": upload[start : start + _PART]}
+            for start in starts
+        ],
     )
 
 

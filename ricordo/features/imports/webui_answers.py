@@ -1,4 +1,7 @@
-"""Answers of Open WebUI: what is said, and beside it the thoughts, which stand in its text as HTML, or in a list of outputs."""
+"""Answers of Open WebUI, split into text and thoughts.
+
+Thoughts stand in the text as HTML, or in a list of outputs.
+"""
 
 import html
 import re
@@ -6,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Each ends before the next one begins: else text with many that never end would take time as the square of its length.
+# Each match ends before the next begins. Else a text with many blocks that never end would take
+# time quadratic in its length.
 _DETAILS = re.compile(
     r"<details\b([^<>]*)>((?:(?!<details\b).)*?)</details>\n?", re.DOTALL | re.IGNORECASE
 )
@@ -20,7 +24,7 @@ _QUOTED = re.compile(r"^> ?", re.MULTILINE)
 
 @dataclass(slots=True)
 class WebuiAnswer:
-    """An answer in parts; `tools` counts uses of tools."""
+    """An answer in parts; `tools` counts tool calls."""
 
     text: str = ""
     thoughts: list[str] = field(default_factory=list)
@@ -28,40 +32,44 @@ class WebuiAnswer:
 
 
 def split_answer(text: str) -> WebuiAnswer:
-    """Return what is said of a text, and what stands in blocks of HTML in it; blocks of other types stay."""
+    """Split a text into its visible part and its blocks of HTML.
+
+    Blocks of unknown types stay in the text.
+    """
     answer = WebuiAnswer()
 
-    def take(found: re.Match[str]) -> str:
-        kind = _TYPE.search(found[1])
+    def extract(block: re.Match[str]) -> str:
+        kind = _TYPE.search(block[1])
         match kind[1].lower() if kind else None:
             case "reasoning":
-                inner = html.unescape(_SUMMARY.sub("", found[2], count=1))
+                inner = html.unescape(_SUMMARY.sub("", block[2], count=1))
                 answer.thoughts.append(_QUOTED.sub("", inner.strip()))
             case "tool_calls" | "code_interpreter":
                 answer.tools += 1
             case _:
-                return found[0]
+                return block[0]
         return ""
 
-    said = _DETAILS.sub(take, text)
-    while found := _TAGS.match(said):
-        answer.thoughts.append(found[2].strip())
-        said = said[found.end() :]
-    answer.text = said.strip() if said != text else text
+    visible = _DETAILS.sub(extract, text)
+    while tag := _TAGS.match(visible):
+        answer.thoughts.append(tag[2].strip())
+        visible = visible[tag.end() :]
+    answer.text = visible.strip() if visible != text else text
     return answer
 
 
 def read_outputs(outputs: Any) -> WebuiAnswer:
-    """Return an answer that is a list of outputs, as OpenAI's responses have them."""
-    answer, texts = WebuiAnswer(), []
-    for one in outputs if isinstance(outputs, list) else ():
-        if not isinstance(one, Mapping):
+    """Return an answer from a list of outputs, as in OpenAI's Responses API."""
+    answer = WebuiAnswer()
+    texts: list[str] = []
+    for output in outputs if isinstance(outputs, list) else ():
+        if not isinstance(output, Mapping):
             continue
-        match one.get("type"):
+        match output.get("type"):
             case "message":
-                texts += _texts(one.get("content"))
+                texts += _texts(output.get("content"))
             case "reasoning":
-                answer.thoughts += _texts(one.get("content")) or _texts(one.get("summary"))
+                answer.thoughts += _texts(output.get("content")) or _texts(output.get("summary"))
             case str(kind) if kind.endswith(("_call", "_call_output")):
                 answer.tools += kind.endswith("_call")
     whole = split_answer("\n".join(texts))
@@ -72,4 +80,6 @@ def _texts(content: Any) -> list[str]:
     if isinstance(content, str):
         return [content] if content else []
     pieces = content if isinstance(content, list) else []
-    return [str(one["text"]) for one in pieces if isinstance(one, Mapping) and one.get("text")]
+    return [
+        str(piece["text"]) for piece in pieces if isinstance(piece, Mapping) and piece.get("text")
+    ]

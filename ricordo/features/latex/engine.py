@@ -11,7 +11,8 @@ from ricordo.features.sandbox.service import Sandbox, SandboxCall, SandboxLimits
 from ricordo.features.workspaces.service import LARGEST
 
 MISSING = "no LaTeX: notes need pdflatex (Debian's texlive-latex-base and texlive-latex-recommended) or tectonic"
-_MOST_ERRORS, _MOST_WARNINGS = 8, 5
+_MOST_ERRORS = 8
+_MOST_WARNINGS = 5
 _LIMITS = SandboxLimits(
     seconds=60, cpu_seconds=20, processes=16, file_mb=20, output_kb=LARGEST // 1000 + 300
 )

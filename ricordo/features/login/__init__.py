@@ -1,4 +1,7 @@
-"""Login of people with an OpenID Connect provider: a browser gets a session of twelve hours in a cookie, with the role user."""
+"""Login with an OpenID Connect provider.
+
+A browser gets a session of twelve hours in a cookie, with the role user.
+"""
 
 from typing import Any
 

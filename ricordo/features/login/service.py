@@ -1,4 +1,4 @@
-"""A login with an OpenID Connect provider: what it is asked, what it answers, and whose session that makes."""
+"""A login with an OpenID Connect provider, and the session that it opens."""
 
 import asyncio
 import hmac
@@ -23,15 +23,21 @@ from ricordo.storage import keys, users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import KeyDraft
 
-SESSION_SECONDS, ATTEMPT_SECONDS = 12 * 3600, 600
-_TIMEOUT, _FRESH = 10.0, 600.0
+SESSION_SECONDS = 12 * 3600
+ATTEMPT_SECONDS = 600
+_TIMEOUT = 10.0  # seconds
+_FRESH = 600.0  # seconds for which the provider's document is cached
 _MOST_BYTES = 1_000_000
-_OK, _BAD_REQUEST = 200, 400
+_OK = 200
+_BAD_REQUEST = 400
 
 
 @dataclass(frozen=True, slots=True)
 class LoginAttempt:
-    """A login that has begun, as the browser keeps it in a signed cookie. `until` is in seconds."""
+    """A login in progress, which the browser keeps in a signed cookie.
+
+    `until` is in seconds.
+    """
 
     state: str
     nonce: str
@@ -50,7 +56,10 @@ def begin(next: str) -> LoginAttempt:
 
 
 def read_attempt(secret: bytes, cookie: str, state: str) -> LoginAttempt:
-    """Return the login that this browser began. Raises Invalid where it began none with this state, or too long ago."""
+    """Return the login that this browser began.
+
+    Raises Invalid if it began none with this state, or too long ago.
+    """
     text, _, signature = cookie.encode().rpartition(b".")
     is_ours = hmac.compare_digest(hmac.digest(secret, text, "sha256").hex().encode(), signature)
     attempt = LoginAttempt(**orjson.loads(urlsafe_b64decode(text))) if is_ours else None
@@ -60,26 +69,31 @@ def read_attempt(secret: bytes, cookie: str, state: str) -> LoginAttempt:
         or attempt.until < time.time()
     ):
         raise Invalid(
-            "This login was not begun in this browser, is over, or took too long. Begin again at /login."
+            "This login was not begun in this browser, is over, or took too long. Begin again at "
+            "/login."
         )
     return attempt
 
 
 class LoginProvider:
-    """The provider of the settings. Each question to it has a limit of time and of size; a wrong answer raises Unavailable."""
+    """The provider of the settings.
+
+    Each request to it has limits of time and size; a wrong answer raises Unavailable.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        """Raise Invalid where the settings name no provider."""
+        """Raise Invalid if the settings name no provider."""
         if not (settings.oidc_issuer and settings.oidc_client_id and settings.oidc_client_secret):
             raise Invalid("Login is not set up.")
-        self.issuer, self._client_id = settings.oidc_issuer, settings.oidc_client_id
+        self.issuer = settings.oidc_issuer
+        self._client_id = settings.oidc_client_id
         self._secret = settings.oidc_client_secret.get_secret_value()
         self._claim = settings.oidc_claim
         self._document: dict[str, Any] = {}
         self._fresh_until = 0.0
 
     async def address(self, attempt: LoginAttempt, redirect_uri: str) -> str:
-        """Return where the browser logs in."""
+        """Return the address where the browser logs in."""
         document = await self._discover()
         challenge = (
             urlsafe_b64encode(sha256(attempt.verifier.encode()).digest()).rstrip(b"=").decode()
@@ -95,10 +109,14 @@ class LoginProvider:
             "code_challenge_method": "S256",
         }
         endpoint = document["authorization_endpoint"]
-        return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(query)}"
+        separator = "&" if urlsplit(endpoint).query else "?"
+        return f"{endpoint}{separator}{urlencode(query)}"
 
     async def claims(self, attempt: LoginAttempt, code: str, redirect_uri: str) -> Json:
-        """Return what the provider says of the person who logged in with this code. Raises Forbidden, Unavailable."""
+        """Return the provider's claims about the person with this code.
+
+        Raises Forbidden, Unavailable.
+        """
         document = await self._discover()
         form = {
             "grant_type": "authorization_code",
@@ -116,41 +134,40 @@ class LoginProvider:
         token = answer.get("id_token")
         if not isinstance(token, str):
             raise Unavailable(
-                "The login provider answered without an id_token. Ask the administrator to check it."
+                "The login provider answered without an id_token. Ask the administrator to check "
+                "it."
             )
         jwks = (await self._ask("GET", document["jwks_uri"])).get("keys")
         expected = Expected(self.issuer, self._client_id, attempt.nonce, time.time())
-        return await asyncio.to_thread(
-            verify_token, token, jwks if isinstance(jwks, list) else [], expected
-        )
+        if not isinstance(jwks, list):
+            jwks = []
+        return await asyncio.to_thread(verify_token, token, jwks, expected)
 
     def identifier(self, claims: Json) -> str:
-        """Return the identifier of this person: the claim that is set, or else `sub` with the issuer in front.
+        """Return the person's identifier: the configured claim, or `sub` after the issuer.
 
-        Raises Forbidden where the provider does not vouch for it.
+        Raises Forbidden if the provider does not vouch for it.
         """
         name = self._claim or "sub"
-        found = claims.get(name)
+        claim = claims.get(name)
         if (
-            not isinstance(found, str)
-            or not found
+            not isinstance(claim, str)
+            or not claim
             or (name == "email" and claims.get("email_verified") is not True)
         ):
             raise Forbidden(
                 f"The provider gives no {name} that could name you. Ask the administrator."
             )
-        issuer = urlsplit(self.issuer)
-        chosen = (
-            found
-            if self._claim
-            else f"{issuer.netloc}{issuer.path.rstrip('/').replace('/', ':')}|{found}"
-        )
-        if is_id(chosen, "user"):  # else somebody could name another user by their id
+        identifier = claim
+        if not self._claim:
+            issuer = urlsplit(self.issuer)
+            identifier = f"{issuer.netloc}{issuer.path.rstrip('/').replace('/', ':')}|{claim}"
+        if is_id(identifier, "user"):  # it could be another user's id
             raise Forbidden(
                 f"The provider's {name} looks like an id of a user here. Ask the administrator."
             )
-        users.require_fit_name(chosen)
-        return chosen
+        users.require_fit_name(identifier)
+        return identifier
 
     async def _discover(self) -> dict[str, Any]:
         if self._fresh_until < time.monotonic():
@@ -159,7 +176,8 @@ class LoginProvider:
             )
             if document.get("issuer") != self.issuer:
                 raise Unavailable(
-                    "The login provider calls itself by another issuer than RICORDO_OIDC_ISSUER. Set that one."
+                    "The login provider calls itself by another issuer than RICORDO_OIDC_ISSUER. "
+                    "Set that one."
                 )
             for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
                 address = document.get(name)
@@ -167,13 +185,18 @@ class LoginProvider:
                     f"{urlsplit(self.issuer).scheme}://"
                 ):
                     raise Unavailable(
-                        f"The login provider's {name} is missing or no safe address. Ask the administrator."
+                        f"The login provider's {name} is missing or no safe address. Ask the "
+                        "administrator."
                     )
-            self._document, self._fresh_until = document, time.monotonic() + _FRESH
+            self._document = document
+            self._fresh_until = time.monotonic() + _FRESH
         return self._document
 
-    async def _ask(self, method: str, address: str, **given: Any) -> dict[str, Any]:
-        """Return the provider's answer, which is an object; nothing of it is repeated in an error."""
+    async def _ask(self, method: str, address: str, **request_options: Any) -> dict[str, Any]:
+        """Return the provider's answer, a JSON object.
+
+        No error repeats any part of it.
+        """
         body = bytearray()
         try:
             mounts = {f"all://{f'[{host}]' if ':' in host else host}": None for host in LOOPBACK}
@@ -183,14 +206,15 @@ class LoginProvider:
                     timeout=_TIMEOUT, mounts=mounts, follow_redirects=False
                 ) as client,
                 client.stream(
-                    method, address, headers={"accept": "application/json"}, **given
+                    method, address, headers={"accept": "application/json"}, **request_options
                 ) as response,
             ):
                 async for piece in response.aiter_bytes():
                     body += piece
                     if len(body) > _MOST_BYTES:
                         raise Unavailable(
-                            "The login provider's answer is too long. Ask the administrator to check it."
+                            "The login provider's answer is too long. Ask the administrator to "
+                            "check it."
                         )
             answer = orjson.loads(body)
         except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, ValueError):
@@ -203,11 +227,13 @@ class LoginProvider:
             and answer.get("error") == "invalid_grant"
         ):
             raise Forbidden(
-                "The login provider does not know this code, or it was used already. Begin again at /login."
+                "The login provider does not know this code, or it was used already. Begin again "
+                "at /login."
             )
         if response.status_code != _OK or not isinstance(answer, dict):
             raise Unavailable(
-                f"The login provider answered with status {response.status_code}. Ask the administrator."
+                f"The login provider answered with status {response.status_code}. Ask the "
+                "administrator."
             )
         return answer
 
@@ -215,9 +241,9 @@ class LoginProvider:
 def open_session(
     tx: Transaction, secret: bytes, identifier: str, claims: Json
 ) -> tuple[str, Scope]:
-    """Return the key of a new session of this person, with its scope; they are made where they are new.
+    """Return the key of a new session of this person, with its scope.
 
-    Raises Forbidden, Invalid.
+    A new person becomes a user. Raises Forbidden, Invalid.
     """
     everybody = Scope()
     user = users.named(tx, everybody.organization_id, identifier)
@@ -231,7 +257,9 @@ def open_session(
     if described != user:
         users.change(tx, everybody, described)
     expires_at = tx.clock.now() + SESSION_SECONDS * SECOND
-    draft = KeyDraft("login", "user", user.id, (), expires_at, "session")
+    draft = KeyDraft(
+        "login", role="user", user=user.id, scopes=(), expires_at=expires_at, kind="session"
+    )
     stored, key = keys.create(tx, replace(everybody, user_id=user.id), secret, draft)
     return key, keys.scope_of(stored, described)
 
@@ -239,13 +267,15 @@ def open_session(
 def _name(claims: Json, user: User) -> str:
     for name in ("name", "preferred_username"):
         try:
-            users.require_fit_name(given := str(claims.get(name) or ""))
+            claim = str(claims.get(name) or "")
+            users.require_fit_name(claim)
         except Invalid:
             continue
-        return given
+        return claim
     return user.name
 
 
 def _email(claims: Json) -> str | None:
     email = claims.get("email")
-    return email if isinstance(email, str) and claims.get("email_verified") is True else None
+    is_verified = claims.get("email_verified") is True
+    return email if isinstance(email, str) and is_verified else None

@@ -1,4 +1,7 @@
-"""ID tokens of OpenID Connect: whether a provider signed one, with a public key, for this server and this very login."""
+"""ID tokens of OpenID Connect.
+
+A token must be signed by the provider with a public key, for this server and this login.
+"""
 
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +12,7 @@ import orjson
 
 from ricordo.errors import Forbidden
 
-# Seconds by which the provider's clock and ours may differ.
+# Seconds by which the clocks of the provider and this server may differ.
 _LEEWAY = 60
 _LEAST_RSA_BITS = 2048
 _LONGEST = 50_000
@@ -19,7 +22,10 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a token has to say: who made it, for whom, for which login. `now` is in seconds."""
+    """The required claims of a token: issuer, client and login.
+
+    `now` is in seconds.
+    """
 
     issuer: str
     client_id: str
@@ -28,16 +34,22 @@ class Expected:
 
 
 def verify_token(token: str, jwks: Sequence[Any], expected: Expected) -> Json:
-    """Return the claims of the token. Raises Forbidden where it is not signed by one of the keys, or not for this login."""
+    """Return the claims of the token.
+
+    Raises Forbidden if none of the keys signed it, or if it is for another login.
+    """
     pieces = token.split(".") if len(token) <= _LONGEST else []
     if len(pieces) != 3:
         raise _refused("it is no signed token")
-    header, claims = _object(pieces[0]), _object(pieces[1])
-    # By this list alone: "none" is no signature, and with HS256 the public key would be a password.
+    header = _object(pieces[0])
+    claims = _object(pieces[1])
+    # Only these algorithms: "none" is no signature, and with HS256 the public key would be a
+    # password.
     verify = _ALGORITHMS.get(str(header.get("alg")))
     if verify is None or "crit" in header:
         raise _refused(f"its signature is none of {', '.join(_ALGORITHMS)}")
-    signed, signature = f"{pieces[0]}.{pieces[1]}".encode("utf-8", "replace"), _bytes(pieces[2])
+    signed = f"{pieces[0]}.{pieces[1]}".encode("utf-8", "replace")
+    signature = _bytes(pieces[2])
     candidates = [jwk for jwk in jwks if isinstance(jwk, dict) and jwk.get("use", "sig") == "sig"]
     if "kid" in header:
         candidates = [jwk for jwk in candidates if jwk.get("kid") == header["kid"]]
@@ -54,8 +66,9 @@ def _require(claims: Json, expected: Expected) -> None:
         raise _refused("another issuer made it")
     if expected.client_id not in audiences:
         raise _refused("it was made for another client")
-    # One for several clients has to say who asked for it.
-    if claims.get("azp", audiences[0] if len(audiences) == 1 else None) != expected.client_id:
+    # A token for several clients must name the authorized one.
+    only_audience = audiences[0] if len(audiences) == 1 else None
+    if claims.get("azp", only_audience) != expected.client_id:
         raise _refused("another client asked for it")
     if not _is_number(claims.get("exp")) or claims["exp"] + _LEEWAY <= expected.now:
         raise _refused("it expired")
@@ -76,7 +89,8 @@ def _rs256(jwk: Json, signature: bytes, signed: bytes) -> bool:
 
     if jwk.get("kty") != "RSA":
         return False
-    modulus, exponent = _number(jwk.get("n")), _number(jwk.get("e"))
+    modulus = _number(jwk.get("n"))
+    exponent = _number(jwk.get("e"))
     try:
         if modulus.bit_length() < _LEAST_RSA_BITS:
             return False
@@ -100,12 +114,13 @@ def _es256(jwk: Json, signature: bytes, signed: bytes) -> bool:
 
     if (jwk.get("kty"), jwk.get("crv"), len(signature)) != ("EC", "P-256", 2 * _P256_BYTES):
         return False
-    r, s = int.from_bytes(signature[:_P256_BYTES]), int.from_bytes(signature[_P256_BYTES:])
+    first_half = int.from_bytes(signature[:_P256_BYTES])
+    second_half = int.from_bytes(signature[_P256_BYTES:])
     try:
         key = EllipticCurvePublicNumbers(
             _number(jwk.get("x")), _number(jwk.get("y")), SECP256R1()
         ).public_key()
-        key.verify(encode_dss_signature(r, s), signed, ECDSA(SHA256()))
+        key.verify(encode_dss_signature(first_half, second_half), signed, ECDSA(SHA256()))
     except (InvalidSignature, ValueError):
         return False
     return True
@@ -114,14 +129,14 @@ def _es256(jwk: Json, signature: bytes, signed: bytes) -> bool:
 _ALGORITHMS: Mapping[str, Callable[[Json, bytes, bytes], bool]] = {"RS256": _rs256, "ES256": _es256}
 
 
-def _refused(why: str) -> Forbidden:
+def _refused(reason: str) -> Forbidden:
     return Forbidden(
-        f"The provider's token is refused: {why}. Log in again, or tell the administrator."
+        f"The provider's token is refused: {reason}. Log in again, or tell the administrator."
     )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_number(claim: Any) -> bool:
+    return isinstance(claim, int | float) and not isinstance(claim, bool)
 
 
 def _number(text: Any) -> int:
@@ -137,9 +152,9 @@ def _bytes(text: str) -> bytes:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        found = orjson.loads(_bytes(text))
+        decoded = orjson.loads(_bytes(text))
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        decoded = None
+    if not isinstance(decoded, dict):
         raise _refused("it is malformed")
-    return found
+    return decoded

@@ -1,4 +1,4 @@
-"""MCP: servers whose tools agents can call, over standard input and output, SSE or streamable HTTP."""
+"""MCP: servers whose tools agents call over stdio, SSE or streamable HTTP."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from ricordo.plugins import PluginPage
 
 
 class McpPlugin:
-    """Adds MCP servers to the API, and their tools to agents."""
+    """MCP servers in the API, and their tools for agents."""
 
     requires = ("sandbox", "web")
 

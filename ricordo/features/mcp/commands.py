@@ -1,4 +1,4 @@
-"""MCP servers that are programs of this machine: they run in the sandbox, and speak over standard input and output."""
+"""MCP servers that run as programs in the sandbox, over standard input and output."""
 
 import os
 import shutil
@@ -23,44 +23,53 @@ _LIMITS = SandboxLimits(
 _PIECE = 65_536  # bytes
 
 
-def program_of(options: McpSettings, command: str | None) -> str:
-    """Return the path of the program. Raises Forbidden where the operator does not allow it, Invalid where it is not there."""
-    folders = options.folders
+def program_of(mcp_settings: McpSettings, command: str | None) -> str:
+    """Return the path of the program.
+
+    Raises Forbidden if the operator does not allow it, Invalid if it does not exist.
+    """
+    folders = mcp_settings.folders
     if not folders:
         raise Forbidden(
-            "This server starts no programs as MCP servers. The operator can allow it with RICORDO_MCP_COMMANDS, which names the "
-            "folders of the programs: /usr for those of the system. Or give the server_url of a server that runs already."
+            "This server starts no programs as MCP servers. The operator can allow it with "
+            "RICORDO_MCP_COMMANDS, which names the folders of the programs: /usr for those of the "
+            "system. Or give the server_url of a server that runs already."
         )
-    places = os.pathsep.join(str(folder / inner) for folder in folders for inner in ("bin", ""))
-    found = (
-        os.path.normpath(command)
-        if command and Path(command).is_absolute()
-        else shutil.which(command or "", path=places)
+    search_path = os.pathsep.join(
+        str(folder / inner) for folder in folders for inner in ("bin", "")
     )
-    if not found or not os.access(found, os.X_OK):
+    program: str | None
+    if command and Path(command).is_absolute():
+        program = os.path.normpath(command)
+    else:
+        program = shutil.which(command or "", path=search_path)
+    if not program or not os.access(program, os.X_OK):
         raise Invalid(
             f"There is no program {str(command)[:200]} in the folders of RICORDO_MCP_COMMANDS."
         )
-    if not any(Path(found).is_relative_to(folder) for folder in folders):
+    if not any(Path(program).is_relative_to(folder) for folder in folders):
         raise Forbidden(
-            f"{found[:200]} lies in none of the folders of RICORDO_MCP_COMMANDS, so it is not started."
+            f"{program[:200]} lies in none of the folders of RICORDO_MCP_COMMANDS, so it is not "
+            "started."
         )
-    return found
+    return program
 
 
 def over_stdio(
     sandbox: Sandbox,
-    options: McpSettings,
+    mcp_settings: McpSettings,
     config: Mapping[str, Any],
     environment: Mapping[str, str],
 ) -> Open:
-    """Return what starts the program and opens its streams; it ends with them."""
+    """Return a function that starts the program and opens its streams.
+
+    The program ends with the streams.
+    """
     call = SandboxCall(
-        argv=(program_of(options, config.get("command")), *config.get("args", ())),
+        argv=(program_of(mcp_settings, config.get("command")), *config.get("args", ())),
         environment=dict(environment),
-        readable=tuple(
-            folder for folder in options.folders if folder.is_dir()
-        ),  # one may have vanished since
+        # A folder may have been removed since the start of this server.
+        readable=tuple(folder for folder in mcp_settings.folders if folder.is_dir()),
         has_network=SandboxSettings().sandbox_network,
         limits=_LIMITS,
     )
@@ -71,31 +80,32 @@ def over_stdio(
         from mcp.shared.message import SessionMessage
         from mcp.types import jsonrpc_message_adapter
 
-        to_us, read = anyio.create_memory_object_stream[Any](0)
-        write, from_us = anyio.create_memory_object_stream[Any](0)
+        incoming, read = anyio.create_memory_object_stream[Any](0)
+        write, outgoing = anyio.create_memory_object_stream[Any](0)
 
         async def receive(stdout: Any) -> None:
             rest = b""
-            async with to_us:
-                async for data in traffic.count(_pieces(stdout)):
-                    *lines, rest = (rest + data).split(b"\n")
+            async with incoming:
+                async for piece in traffic.count(_pieces(stdout)):
+                    *lines, rest = (rest + piece).split(b"\n")
                     for line in filter(None, map(bytes.strip, lines)):
                         try:
                             message = jsonrpc_message_adapter.validate_json(line, by_name=False)
                         except ValueError:
-                            continue  # programs that write their log to standard output are many
-                        await to_us.send(SessionMessage(message))
+                            continue  # many programs write their log to standard output
+                        await incoming.send(SessionMessage(message))
 
         async def send(stdin: Any) -> None:
-            # One that has ended takes nothing; that it has, the reader finds out.
-            async with from_us:
+            # A program that has ended takes no input; the reader of its output reports the end.
+            async with outgoing:
                 with suppress(ConnectionError, RuntimeError):
                     await pass_on(stdin)
 
         async def pass_on(stdin: Any) -> None:
-            async for sent in from_us:
+            async for envelope in outgoing:
                 stdin.write(
-                    sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+                    envelope.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+                    + b"\n"
                 )
                 await stdin.drain()
 
@@ -112,11 +122,11 @@ def over_stdio(
 
 
 async def _pieces(stream: Any) -> AsyncIterator[bytes]:
-    while data := await stream.read(_PIECE):
-        yield data
+    while piece := await stream.read(_PIECE):
+        yield piece
 
 
 async def _drain(stream: Any) -> None:
-    """Read what a program says about itself, which would wait for a reader for ever."""
+    """Read and drop a program's log; otherwise a full pipe would block it."""
     async for _ in _pieces(stream):
         pass

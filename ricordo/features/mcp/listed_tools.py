@@ -1,4 +1,4 @@
-"""The tools that an MCP server lists: checked, bounded, and cleaned of what people cannot see."""
+"""The tools that an MCP server lists: checked, bounded, and without invisible text."""
 
 import hashlib
 import re
@@ -18,8 +18,9 @@ _LONGEST_NAME = 128  # characters
 _LONGEST_DESCRIPTION = 8_000  # characters
 _LARGEST_SCHEMA = 32_000  # bytes as JSON
 _DEEPEST_SCHEMA = 24
-_MOST_REASONS, _LONGEST_REASON = 10, 200
-# What providers of models take as the name of an argument; one that is refused would end every turn of its agent.
+_MOST_REASONS = 10
+_LONGEST_REASON = 200
+# Argument names that model providers accept. A refused name would end every turn of the agent.
 _ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NOT_AT_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "if", "$ref")
 _UNKNOWN_TO_STRICT = frozenset(
@@ -29,7 +30,10 @@ _UNKNOWN_TO_STRICT = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ListedTool:
-    """A tool as its server describes it now. `warnings` say what keeps a provider from enforcing its schema strictly."""
+    """A tool as its server describes it now.
+
+    `warnings` are the reasons that keep a provider from enforcing its schema strictly.
+    """
 
     name: str
     description: str
@@ -42,7 +46,7 @@ class ListedTool:
 
     @property
     def fingerprint(self) -> str:
-        """The same for as long as the words and the schema that a model sees are the same."""
+        """Return a hash of the text and schema that a model sees."""
         return fingerprint_of(self.description, self.parameters)
 
 
@@ -52,13 +56,16 @@ def fingerprint_of(description: str, parameters: Mapping[str, Any]) -> str:
 
 
 class ToolList:
-    """Cuts lists of tools to names, descriptions and schemas, and notes why others are left out, where the library refuses all."""
+    """Reduces lists of tools to names, descriptions and schemas.
+
+    It records each tool that is left out; the library would refuse the whole list.
+    """
 
     def __init__(self) -> None:
         self.refused: dict[str, str] = {}
 
     def filtered(self, tools: Sequence[Any]) -> list[dict[str, Any]]:
-        kept = []
+        usable = []
         for tool in tools[: MOST_TOOLS + 1]:
             name = tool.get("name") if isinstance(tool, dict) else None
             if not isinstance(name, str):
@@ -68,15 +75,15 @@ class ToolList:
             elif schema.get("type", "object") != "object":
                 self.refuse(name, "The schema of its arguments is no object's.")
             else:
-                words = tool.get("description")
-                kept.append(
+                description = tool.get("description")
+                usable.append(
                     {
                         "name": name,
-                        "description": words if isinstance(words, str) else "",
+                        "description": description if isinstance(description, str) else "",
                         "inputSchema": {**schema, "type": "object"},
                     }
                 )
-        return kept
+        return usable
 
     def refuse(self, name: str, reason: str) -> None:
         if len(self.refused) <= MOST_TOOLS:
@@ -84,7 +91,10 @@ class ToolList:
 
 
 async def read_tools(client: "Client", refused: ToolList) -> list[ListedTool]:
-    """Return the tools that the server lists and that can be used; the others are `refused`, each with the reason."""
+    """Return the usable tools that the server lists.
+
+    `refused` receives the others, each with its reason.
+    """
     from mcp.types import PaginatedRequestParams
 
     refused.refused.clear()
@@ -118,22 +128,22 @@ async def read_tools(client: "Client", refused: ToolList) -> list[ListedTool]:
 
 
 def plain(text: str) -> str:
-    """Return the text without characters that nobody sees and models read: controls, tags, marks of direction."""
-    return "".join(sign for sign in text if sign.isprintable() or sign in "\n\t")
+    """Remove invisible characters that models read: controls, tags, directions."""
+    return "".join(
+        character for character in text if character.isprintable() or character in "\n\t"
+    )
 
 
 def _listed(name: str, description: str, schema: Mapping[str, Any]) -> ListedTool:
-    parameters = _cleaned(
-        {key: value for key, value in schema.items() if key not in ("$schema", "$id", "title")}
-    )
+    ignored = ("$schema", "$id", "title")
+    parameters = _cleaned({key: part for key, part in schema.items() if key not in ignored})
     parameters.setdefault("properties", {})
-    return ListedTool(
-        name, plain(description).strip(), parameters, tuple(_looseness(parameters))[:_MOST_REASONS]
-    )
+    warnings = tuple(_looseness(parameters))[:_MOST_REASONS]
+    return ListedTool(name, plain(description).strip(), parameters, warnings)
 
 
 def _fault(name: str, description: str, schema: Mapping[str, Any]) -> str:
-    """Say why the tool cannot be used; empty where it can."""
+    """Return the reason why the tool cannot be used; empty if it can."""
     if not name or len(name) > _LONGEST_NAME or plain(name) != name or "\n" in name:
         return f"Its name is empty, longer than {_LONGEST_NAME} characters, or cannot be shown."
     if len(description) > _LONGEST_DESCRIPTION:
@@ -143,23 +153,28 @@ def _fault(name: str, description: str, schema: Mapping[str, Any]) -> str:
     try:
         size = len(orjson.dumps(schema))
     except TypeError:
-        return "Its schema holds what cannot be stored: integers of more than 64 bits, or halves of characters."
+        return (
+            "Its schema holds what cannot be stored: integers of more than 64 bits, or halves of "
+            "characters."
+        )
     if size > _LARGEST_SCHEMA:
         return f"Its schema has {size:,} bytes; {_LARGEST_SCHEMA:,} are the most."
     return _invalidity(schema)
 
 
 def _invalidity(schema: Mapping[str, Any]) -> str:
-    """Say why this is no schema that providers of models take; empty where it is one."""
+    """Return the reason why model providers refuse this schema; empty if they accept it."""
     from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped]
 
-    if found := [key for key in _NOT_AT_TOP if key in schema]:
-        return f"Its schema has {found[0]} at the top, which providers of models refuse."
+    if keywords := [key for key in _NOT_AT_TOP if key in schema]:
+        return f"Its schema has {keywords[0]} at the top, which providers of models refuse."
     properties = schema.get("properties", {})
     names = properties if isinstance(properties, dict) else ()
-    if wrong := next((name for name in names if not _ARGUMENT.fullmatch(name)), None):
-        return f"Its argument {plain(wrong)[:60]!r} has a name that providers of models refuse."
-    if any(not str(item["$ref"]).startswith("#") for item in _objects(schema) if "$ref" in item):
+    if invalid_name := next((name for name in names if not _ARGUMENT.fullmatch(name)), None):
+        return (
+            f"Its argument {plain(invalid_name)[:60]!r} has a name that providers of models refuse."
+        )
+    if any(not str(part["$ref"]).startswith("#") for part in _objects(schema) if "$ref" in part):
         return "Its schema refers to another document."
     try:
         Draft202012Validator.check_schema(schema)
@@ -169,27 +184,25 @@ def _invalidity(schema: Mapping[str, Any]) -> str:
 
 
 def _looseness(schema: Mapping[str, Any]) -> Iterator[str]:
-    """What keeps the schema from being enforced strictly, as OpenAI does it."""
-    for item in _objects(schema):
-        properties = item.get("properties")
-        if isinstance(properties, dict) and item.get("type") == "object":
-            if item.get("additionalProperties") is not False:
+    """Yield the reasons why the schema cannot be enforced strictly, as OpenAI does."""
+    for part in _objects(schema):
+        properties = part.get("properties")
+        if isinstance(properties, dict) and part.get("type") == "object":
+            if part.get("additionalProperties") is not False:
                 yield "An object allows further properties."
-            required = item.get("required")
-            if missing := [
-                name
-                for name in properties
-                if name not in (required if isinstance(required, list) else ())
-            ]:
+            required = part.get("required")
+            if not isinstance(required, list):
+                required = []
+            if missing := [name for name in properties if name not in required]:
                 yield f"Not required: {', '.join(missing)[:100]}."
-        if found := _UNKNOWN_TO_STRICT & item.keys():
-            yield f"It uses {', '.join(sorted(found))}."
+        if keywords := _UNKNOWN_TO_STRICT & part.keys():
+            yield f"It uses {', '.join(sorted(keywords))}."
 
 
 def _depth_is_over(schema: Any) -> bool:
     level = [schema]
     for _ in range(_DEEPEST_SCHEMA):
-        level = [each for item in level for each in _inside(item)]
+        level = [child for node in level for child in _inside(node)]
         if not level:
             return False
     return True
@@ -198,23 +211,23 @@ def _depth_is_over(schema: Any) -> bool:
 def _objects(schema: Any) -> Iterator[Mapping[str, Any]]:
     waiting = [schema]
     while waiting:
-        item = waiting.pop()
-        if isinstance(item, dict):
-            yield item
-        waiting.extend(_inside(item))
+        node = waiting.pop()
+        if isinstance(node, dict):
+            yield node
+        waiting.extend(_inside(node))
 
 
-def _inside(item: Any) -> list[Any]:
-    return list(item.values()) if isinstance(item, dict) else item if isinstance(item, list) else []
+def _inside(node: Any) -> list[Any]:
+    if isinstance(node, dict):
+        return list(node.values())
+    return node if isinstance(node, list) else []
 
 
-def _cleaned(value: Any) -> Any:
-    if isinstance(value, str):
-        return plain(value)
-    if isinstance(value, list):
-        return [_cleaned(item) for item in value]
-    return (
-        {plain(key): _cleaned(item) for key, item in value.items()}
-        if isinstance(value, dict)
-        else value
-    )
+def _cleaned(node: Any) -> Any:
+    if isinstance(node, str):
+        return plain(node)
+    if isinstance(node, list):
+        return [_cleaned(child) for child in node]
+    if isinstance(node, dict):
+        return {plain(key): _cleaned(child) for key, child in node.items()}
+    return node

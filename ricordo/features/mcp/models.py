@@ -1,4 +1,4 @@
-"""Request and response models of MCP servers, by id and by name as older clients know them."""
+"""Request and response models of MCP servers, and their older form by name."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,7 +22,7 @@ from ricordo.features.mcp.service import ServerSecrets
 from ricordo.features.mcp.tables import McpServer, ServedTool, ServerKind
 
 MASK = "********"
-"""What answers have in place of a secret; sent back, it leaves the secret as it is."""
+"""Stands for a secret in responses; sent back, it keeps the secret."""
 
 
 def _require_header(name: str) -> str:
@@ -31,11 +31,11 @@ def _require_header(name: str) -> str:
     return name
 
 
-def _require_value(value: SecretStr) -> SecretStr:
-    text = value.get_secret_value()
-    if text != text.strip(" ") or not all(" " <= sign <= "~" for sign in text):
+def _require_value(secret: SecretStr) -> SecretStr:
+    text = secret.get_secret_value()
+    if text != text.strip(" ") or not all(" " <= character <= "~" for character in text):
         raise ValueError("must be printable ASCII, without spaces at its ends")
-    return value
+    return secret
 
 
 def _require_name(name: str) -> str:
@@ -55,7 +55,7 @@ Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_requi
 
 
 class ServerConfig(RequestPart):
-    """How a server is connected to: a command with arguments and environment, or an address with a token and headers."""
+    """The connection to a server: a command with environment, or an address with headers."""
 
     mcp_server_type: ServerKind | None = None
     server_url: Line | None = None
@@ -67,61 +67,71 @@ class ServerConfig(RequestPart):
     env: Environment | None = None
 
     def applied(self, before: McpServer, secrets: ServerSecrets) -> tuple[McpServer, ServerSecrets]:
-        """Return the server and its secrets with what is given here; what is left out stays."""
-        kind = self.mcp_server_type or (
-            before.kind if before.id else "stdio" if self.command else "streamable_http"
-        )
+        """Return the server and its secrets after this change; a missing field stays."""
+        default_kind: ServerKind = "stdio" if self.command else "streamable_http"
+        if before.id:
+            default_kind = before.kind
+        kind = self.mcp_server_type or default_kind
         if before.id and (kind == "stdio") != (before.kind == "stdio"):
             raise Invalid(
-                "A server at an address and one that is started are two. Delete this one and add the other."
+                "A server at an address and one that is started are two. Delete this one and add "
+                "the other."
             )
         config = {
             **before.config,
             **given(server_url=self.server_url, auth_header=self.auth_header),
         }
         config |= given(command=self.command, args=self.args)
-        moved = any(
+        is_moved = any(
             config.get(name) != before.config.get(name) for name in ("server_url", "command")
         )
-        if moved and before.secret:
-            # Else a caller who may change the address, but does not know the token, could have it sent to theirs.
+        if is_moved and before.secret:
+            # Otherwise a caller without the token could have it sent to an address of their own.
             if not (self.auth_token or self.custom_headers or self.env):
                 raise Invalid(
-                    "Send the token and headers together with a new address: stored ones go to no other."
+                    "Send the token and headers together with a new address: stored ones go to no "
+                    "other."
                 )
             secrets = ServerSecrets()
+        token = secrets.token
+        oauth = secrets.oauth
+        if self.auth_token is not None:
+            token = self.auth_token.get_secret_value()
+            oauth = {}
         changed = ServerSecrets(
-            self.auth_token.get_secret_value() if self.auth_token is not None else secrets.token,
-            _merged(secrets.headers, self.custom_headers),
-            _merged(secrets.environment, self.env),
-            secrets.oauth if self.auth_token is None else {},
+            token=token,
+            headers=_merged(secrets.headers, self.custom_headers),
+            environment=_merged(secrets.environment, self.env),
+            oauth=oauth,
         )
         config |= {"headers": sorted(changed.headers), "env": sorted(changed.environment)}
         config["oauth"] = bool(changed.oauth)
         return replace(before, kind=kind, config=config), changed
 
 
-def _merged(before: Mapping[str, str], sent: Mapping[str, SecretStr] | None) -> dict[str, str]:
-    if sent is None:
+def _merged(before: Mapping[str, str], update: Mapping[str, SecretStr] | None) -> dict[str, str]:
+    if update is None:
         return dict(before)
-    values = {name: value.get_secret_value() for name, value in sent.items()}
-    return {
-        name: before.get(name, value) if value == MASK else value for name, value in values.items()
-    }
+    merged = {}
+    for name, field in update.items():
+        text = field.get_secret_value()
+        merged[name] = before.get(name, text) if text == MASK else text
+    return merged
 
 
 class ServerUpdate(RequestModel):
-    """A change of a server; what is left out stays."""
+    """A change of a server; a missing field stays."""
 
     server_name: Name | None = None
     config: ServerConfig = ServerConfig()
     allowed_tools: Annotated[list[Line], Field(max_length=1000)] | None = Field(
         None,
-        description="Names of the tools that may be used, as the server calls them; all where it is never given.",
+        description="Names of the tools that may be used, as the server calls them; all if it is "
+        "never sent.",
     )
 
     def applied(self, before: McpServer, secrets: ServerSecrets) -> tuple[McpServer, ServerSecrets]:
-        """Return the server and its secrets with what is given here."""
+        """Return the server and its secrets after this change."""
         server, secrets = self.config.applied(before, secrets)
         config = {**server.config, **given(allowed_tools=self.allowed_tools)}
         return replace(server, name=self.server_name or before.name, config=config), secrets
@@ -135,7 +145,7 @@ class ServerRequest(ServerUpdate):
 
 
 class StdioConfig(RequestPart):
-    """How a server is started, as older clients send it."""
+    """The start of a server as a program, in the form of older clients."""
 
     command: Line | None = None
     args: Arguments | None = None
@@ -146,7 +156,7 @@ class StdioConfig(RequestPart):
 
 
 class NamedServerRequest(RequestModel):
-    """A server as older clients send it."""
+    """A new server, in the form of older clients."""
 
     server_name: Name
     type: ServerKind
@@ -161,26 +171,25 @@ class NamedServerRequest(RequestModel):
         return ServerRequest.model_validate({"server_name": self.server_name, "config": config})
 
 
-def _config(sent: "NamedServerRequest | NamedServerUpdate") -> Json:
-    """The configuration as today's clients send it."""
-    fields = ("server_url", "auth_header", "auth_token", "custom_headers")
-    made = {name: _revealed(getattr(sent, name)) for name in fields}
-    if sent.stdio_config:
-        made |= {
-            name: _revealed(getattr(sent.stdio_config, name)) for name in ("command", "args", "env")
-        }
-    return given(**made)
+def _config(request: "NamedServerRequest | NamedServerUpdate") -> Json:
+    """Return the configuration in the form of today's clients."""
+    names = ("server_url", "auth_header", "auth_token", "custom_headers")
+    fields = {name: _revealed(getattr(request, name)) for name in names}
+    if request.stdio_config:
+        for name in ("command", "args", "env"):
+            fields[name] = _revealed(getattr(request.stdio_config, name))
+    return given(**fields)
 
 
-def _revealed(value: Any) -> Any:
-    """The value as it was sent."""
-    if isinstance(value, dict):
-        return {name: _revealed(each) for name, each in value.items()}
-    return value.get_secret_value() if isinstance(value, SecretStr) else value
+def _revealed(field: Any) -> Any:
+    """Return a field with its secrets in plain text."""
+    if isinstance(field, dict):
+        return {name: _revealed(inner) for name, inner in field.items()}
+    return field.get_secret_value() if isinstance(field, SecretStr) else field
 
 
 class NamedServerUpdate(RequestModel):
-    """A change of a server as older clients send it."""
+    """A change of a server, in the form of older clients."""
 
     server_url: Line | None = None
     auth_header: Header | None = None
@@ -199,7 +208,10 @@ class NamedServerUpdate(RequestModel):
 
 
 class ServerResponse(ResponseModel):
-    """An MCP server. Secrets are never shown. `last_error` says why it could not be reached the last time."""
+    """An MCP server without its secrets.
+
+    `last_error` is the reason of the last failed connection.
+    """
 
     id: str
     server_name: Annotated[str, From("name")]
@@ -222,10 +234,13 @@ class ServerResponse(ResponseModel):
 
     @classmethod
     def from_server(cls, server: McpServer) -> Json:
-        """Return a server without its secrets."""
+        """Return the response for a server, without its secrets."""
         config = server.config
         names = ("server_url", "auth_header", "command", "allowed_tools")
         is_started = server.kind == "stdio"
+        status = "working" if server.last_at else "new"
+        if server.last_error:
+            status = "failing"
         return cls.of(
             server,
             **{name: config.get(name) for name in names},
@@ -233,7 +248,7 @@ class ServerResponse(ResponseModel):
             custom_headers=dict.fromkeys(config.get("headers", ()), MASK) or None,
             env=dict.fromkeys(config.get("env", ()), MASK) or None,
             is_connected=bool(config.get("oauth")),
-            status="failing" if server.last_error else "working" if server.last_at else "new",
+            status=status,
         )
 
 
@@ -241,17 +256,15 @@ ServerUpdate.take_back(ServerResponse)
 
 
 class ConsentResponse(ResponseModel):
-    """Where somebody consents, in a browser, to the use of a server; within ten minutes."""
+    """The address for a person's consent in a browser; valid for ten minutes."""
 
     authorization_url: str
 
 
 def named_response(server: McpServer) -> Json:
-    """Return a server as older clients know it."""
-    config, masked = (
-        server.config,
-        {name: dict.fromkeys(server.config.get(name, ()), MASK) for name in ("headers", "env")},
-    )
+    """Return a server in the form of older clients."""
+    config = server.config
+    masked = {name: dict.fromkeys(config.get(name, ()), MASK) for name in ("headers", "env")}
     common = {"server_name": server.name, "type": server.kind}
     if server.kind == "stdio":
         command = {
@@ -269,12 +282,12 @@ def named_response(server: McpServer) -> Json:
 
 
 def tool_response(served: ServedTool, tool: Tool) -> Json:
-    """Return a tool, with why it cannot be called and what its server says now where that waits to be accepted."""
+    """Return a tool, with its fault and its server's waiting version, if any."""
     state: dict[str, Any] = given(**{"mcp:DISABLED": served.reason, "mcp:HELD": served.held})
     return ToolResponse.of(replace(tool, metadata={**tool.metadata, **state}))
 
 
 class AcceptRequest(RequestModel):
-    """Which change is accepted: the `fingerprint` of what was read."""
+    """The accepted version of a tool, named by its `fingerprint`."""
 
     fingerprint: str = Field(max_length=100)

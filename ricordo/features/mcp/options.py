@@ -10,14 +10,15 @@ class McpSettings(FeatureSettings):
     """MCP servers, whose tools agents call."""
 
     mcp_commands: str | None = about(
-        "Folders, separated by the sign of PATH, from which programs may be started as MCP servers, in the sandbox: /usr:/opt/mcp. "
-        "Nothing else of this machine is readable to them. Without it none is started."
+        "Folders, separated by the sign of PATH, from which programs may be started as MCP "
+        "servers, in the sandbox: /usr:/opt/mcp. Nothing else of this machine is readable to them. "
+        "Without it none is started."
     )
     mcp_timeout: float = about("Seconds for one call of an MCP server's tool.", 60, gt=0, le=3600)
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """The folders of programs that may be started."""
+        """Return the folders of programs that may be started."""
         return tuple(
             absolute(Path(folder))
             for folder in (self.mcp_commands or "").split(os.pathsep)

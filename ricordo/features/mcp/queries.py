@@ -1,4 +1,4 @@
-"""SQL of MCP servers and their tools."""
+"""Queries of MCP servers and their tools."""
 
 from collections.abc import Mapping, Sequence
 
@@ -48,24 +48,26 @@ note = _SERVERS.updates("refused", "last_error", "last_at")
 
 
 def insert_one(tx: Transaction, server: McpServer) -> None:
-    """Store a new server; raises Collision where the organization has one of this name."""
+    """Store a new server. Raises Collision if the organization has one of its name."""
     require_free(tx, server)
     _SERVERS.insert(tx, server)
 
 
 def require_free(tx: Transaction, server: McpServer) -> None:
-    values = {"organization_id": server.organization_id, "name": server.name}
-    if (found := _SERVERS.first(tx, _BY_NAME, values)) and found.id != server.id:
+    key = {"organization_id": server.organization_id, "name": server.name}
+    namesake = _SERVERS.first(tx, _BY_NAME, key)
+    if namesake and namesake.id != server.id:
         raise Collision(
-            f'An MCP server "{server.name}" already exists. Change that one, or choose another name.'
+            f'An MCP server "{server.name}" already exists. Change that one, or choose another '
+            "name."
         )
 
 
 def named(tx: Transaction, scope: Scope, name: str) -> McpServer:
-    found = _SERVERS.first(tx, _BY_NAME, {"organization_id": scope.organization_id, "name": name})
-    if found is None:
+    server = _SERVERS.first(tx, _BY_NAME, {"organization_id": scope.organization_id, "name": name})
+    if server is None:
         raise NotFound(f"MCP server with name {name} not found")
-    return found
+    return server
 
 
 def every(tx: Transaction, scope: Scope) -> list[McpServer]:
@@ -73,7 +75,7 @@ def every(tx: Transaction, scope: Scope) -> list[McpServer]:
 
 
 def of_tool(tx: Transaction, scope: Scope, tool_id: str) -> tuple[McpServer, ServedTool]:
-    """Return a tool's server, and what is known of the tool. Raises NotFound."""
+    """Return a tool's server and the tool's state. Raises NotFound."""
     row = tx.first(_OF_TOOL, {"tool_id": tool_id, "organization_id": scope.organization_id})
     if row is None:
         raise NotFound(
@@ -84,7 +86,7 @@ def of_tool(tx: Transaction, scope: Scope, tool_id: str) -> tuple[McpServer, Ser
 
 
 def tools_of(tx: Transaction, server_id: str) -> list[tuple[ServedTool, Tool]]:
-    """Return the stored tools of a server, in the order in which they came."""
+    """Return the stored tools of a server, in the order of their creation."""
     width = len(_SERVED.columns)
     return [
         (_SERVED.of(row[:width]), _TOOLS.of(row[width:]))
@@ -93,12 +95,12 @@ def tools_of(tx: Transaction, server_id: str) -> list[tuple[ServedTool, Tool]]:
 
 
 def servers_with_held(tx: Transaction, scope: Scope) -> list[str]:
-    """Return the id of its server for each tool with a change that waits."""
+    """Return a server id for each tool with a change that waits."""
     return [row.server_id for row in tx.all(_HELD, {"organization_id": scope.organization_id})]
 
 
-def add_served(tx: Transaction, new: Sequence[ServedTool]) -> None:
-    _SERVED.insert(tx, *new)
+def add_served(tx: Transaction, served_tools: Sequence[ServedTool]) -> None:
+    _SERVED.insert(tx, *served_tools)
 
 
 def keep(tx: Transaction, served: ServedTool) -> None:
@@ -109,11 +111,11 @@ def keep(tx: Transaction, served: ServedTool) -> None:
 
 
 def agents_with(tx: Transaction, tool_ids: Sequence[str]) -> Mapping[str, list[str]]:
-    """Return which agents have these tools: ids of agents by the id of the tool."""
-    found: dict[str, list[str]] = {}
+    """Return the ids of the agents that have these tools, by tool id."""
+    agent_ids: dict[str, list[str]] = {}
     for row in tx.all(_USED, {"ids": list(tool_ids)}):
-        found.setdefault(row.tool_id, []).append(row.agent_id)
-    return found
+        agent_ids.setdefault(row.tool_id, []).append(row.agent_id)
+    return agent_ids
 
 
 def delete_tools(tx: Transaction, tool_ids: Sequence[str]) -> None:

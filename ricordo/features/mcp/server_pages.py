@@ -1,4 +1,4 @@
-"""The pages of MCP servers: their health, their tools, and changes that wait to be accepted."""
+"""The pages of MCP servers: their health, tools, and waiting changes."""
 
 from fastapi import Request, Response
 
@@ -7,19 +7,23 @@ from ricordo.features.web.inside import Api, RefusedByApi
 from ricordo.features.web.shell import Pages, done, form_of, render
 
 router = Pages("/ui/mcp", scope="tools")
-_LIST, _SERVER = "mcp/servers.html", "mcp/server.html"
+_LIST = "mcp/servers.html"
+_SERVER = "mcp/server.html"
 _EMPTY = {"name": "", "address": "", "kind": ""}
 
 
 @router.get("")
 async def list_servers(request: Request) -> Response:
-    """The organization's MCP servers, and a form for another."""
+    """Show the organization's MCP servers, and a form to add one."""
     return await _list(request, {})
 
 
 @router.post("")
 async def add_server(request: Request) -> Response:
-    """Add a server at an address; one that cannot be reached is added too, and says why."""
+    """Add a server at an address, reachable or not.
+
+    The page of an unreachable server shows the reason.
+    """
     form = await form_of(request)
     config = {
         "mcp_server_type": form.get("kind") or "streamable_http",
@@ -29,16 +33,17 @@ async def add_server(request: Request) -> Response:
         config["auth_token"] = token
     body = {"server_name": form.get("name", "").strip(), "config": config}
     try:
-        made = await Api(request).ask("POST", "/v1/mcp-servers/", body)
+        server = await Api(request).ask("POST", "/v1/mcp-servers/", body)
     except RefusedByApi as error:
         return await _list(request, dict(form), str(error), error.status)
-    return done(request, f"/ui/mcp/{made['id']}", f"{made['server_name']} was added.")
+    return done(request, f"/ui/mcp/{server['id']}", f"{server['server_name']} was added.")
 
 
 @router.get("/{mcp_server_id}")
 async def show_server(request: Request, mcp_server_id: str) -> Response:
-    """One server with its tools."""
-    api, home = Api(request), f"/v1/mcp-servers/{mcp_server_id}"
+    """Show one server with its tools."""
+    api = Api(request)
+    home = f"/v1/mcp-servers/{mcp_server_id}"
     tools = [
         {
             **tool,
@@ -53,33 +58,33 @@ async def show_server(request: Request, mcp_server_id: str) -> Response:
 @router.post("/{mcp_server_id}/refresh")
 async def refresh(request: Request, mcp_server_id: str) -> Response:
     """Read the server's tools again."""
-    words = "The list of tools was read again."
+    notice = "The list of tools was read again."
     try:
         await Api(request).ask("PATCH", f"/v1/mcp-servers/{mcp_server_id}/refresh")
     except RefusedByApi as error:
         if error.status in (403, 404):
             raise
-        words = "The server could not be reached."
-    return done(request, f"/ui/mcp/{mcp_server_id}", words)
+        notice = "The server could not be reached."
+    return done(request, f"/ui/mcp/{mcp_server_id}", notice)
 
 
 @router.post("/{mcp_server_id}/connect")
 async def connect(request: Request, mcp_server_id: str) -> Response:
-    """Show where to consent to the use of the server."""
-    made = await Api(request).ask("POST", f"/v1/mcp-servers/{mcp_server_id}/connect")
+    """Show the address of the consent to the server's use."""
+    consent = await Api(request).ask("POST", f"/v1/mcp-servers/{mcp_server_id}/connect")
     server = await Api(request).get(f"/v1/mcp-servers/{mcp_server_id}")
     return await render(
-        request, "mcp/consent.html", server=server, address=made["authorization_url"]
+        request, "mcp/consent.html", server=server, address=consent["authorization_url"]
     )
 
 
 @router.post("/{mcp_server_id}/tools/{mcp_tool_id}/accept")
 async def accept(request: Request, mcp_server_id: str, mcp_tool_id: str) -> Response:
-    """Accept what the server says about a tool now; the form names what was read."""
+    """Accept the current version of a tool; the form has its fingerprint."""
     form = await form_of(request)
-    asked = {"fingerprint": form.get("fingerprint", "")}
+    body = {"fingerprint": form.get("fingerprint", "")}
     await Api(request).ask(
-        "POST", f"/v1/mcp-servers/{mcp_server_id}/tools/{mcp_tool_id}/accept", asked
+        "POST", f"/v1/mcp-servers/{mcp_server_id}/tools/{mcp_tool_id}/accept", body
     )
     return done(request, f"/ui/mcp/{mcp_server_id}", "The change was accepted.")
 

@@ -1,7 +1,8 @@
-"""MCP servers: their secrets, how they are connected to, and how their tools become stored tools and stay what was accepted.
+"""MCP servers: secrets, connections, and the tools that were accepted.
 
-A server may change the words and the schema of a tool at any time, and what a model reads there it may follow. So what was
-accepted stays in use, and what the server says now is held until somebody accepts it.
+A server may change a tool's description and schema at any time, and a model may follow what they
+say. So the accepted version stays in use, and the server's new version is held until somebody
+accepts it.
 """
 
 import re
@@ -35,7 +36,7 @@ _NOT_ALLOWED = "It is not among the server's allowed tools."
 
 @dataclass(frozen=True, slots=True)
 class ServerSecrets:
-    """What a server is told and nobody else: a token, values of headers and of environment variables, and what OAuth gave."""
+    """Secrets of a server: a token, headers, environment variables, OAuth tokens."""
 
     token: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -43,21 +44,27 @@ class ServerSecrets:
     oauth: Mapping[str, Any] = field(default_factory=dict)
 
     def sealed(self, settings: Settings) -> str | None:
-        """Return them as they are stored; None where there are none."""
-        given = {name: value for name, value in asdict(self).items() if value}
-        return Secret(settings.data_dir).encrypt(orjson.dumps(given).decode()) if given else None
+        """Return the secrets encrypted for storage, None if there are none."""
+        secrets = {name: secret for name, secret in asdict(self).items() if secret}
+        if not secrets:
+            return None
+        return Secret(settings.data_dir).encrypt(orjson.dumps(secrets).decode())
 
 
 def secrets_of(settings: Settings, server: McpServer) -> ServerSecrets:
-    """Return a server's secrets. Raises Unavailable where they were encrypted with another key."""
+    """Return a server's secrets.
+
+    Raises Unavailable if they were encrypted with another key.
+    """
     if server.secret is None:
         return ServerSecrets()
     try:
         return ServerSecrets(**orjson.loads(Secret(settings.data_dir).decrypt(server.secret)))
     except (RicordoError, ValueError, TypeError):
-        # `from None`: the cause may hold what was decrypted.
+        # `from None`: the cause may hold decrypted text.
         raise Unavailable(
-            "Its token and headers cannot be read: they were encrypted with another secret.key. Enter them again."
+            "Its token and headers cannot be read: they were encrypted with another secret.key. "
+            "Enter them again."
         ) from None
 
 
@@ -65,22 +72,24 @@ async def keep_oauth(
     store: Store,
     settings: Settings,
     server: McpServer,
-    given: Mapping[str, Any],
+    oauth: Mapping[str, Any],
     *,
     is_new: bool = False,
 ) -> None:
-    """Store what OAuth gave for a server; sessions that are open go on, unless it `is_new`. Nothing where the server is gone."""
+    """Store a server's OAuth tokens, if the server still exists.
+
+    Open sessions go on, unless `is_new`.
+    """
 
     def save(tx: Transaction) -> None:
         scope = Scope(server.organization_id)
         with suppress(NotFound):
             stored = queries.get(tx, scope, server.id)
-            kept = replace(secrets_of(settings, stored), oauth=given).sealed(settings)
-            changed = replace(stored, secret=kept, config={**stored.config, "oauth": True})
-            queries.save(
-                tx,
-                replace(changed, last_error=None, updated_at=tx.clock.now()) if is_new else changed,
-            )
+            sealed = replace(secrets_of(settings, stored), oauth=oauth).sealed(settings)
+            changed = replace(stored, secret=sealed, config={**stored.config, "oauth": True})
+            if is_new:
+                changed = replace(changed, last_error=None, updated_at=tx.clock.now())
+            queries.save(tx, changed)
 
     await store.write(save)
 
@@ -95,7 +104,10 @@ def headers_of(server: McpServer, secrets: ServerSecrets) -> dict[str, str]:
 
 
 def require_usable(settings: Settings, server: McpServer) -> None:
-    """Raise Invalid where the server could never be connected to, Forbidden for a program that may not be started."""
+    """Raise Invalid if the server could never be connected to.
+
+    Raises Forbidden for a program that may not be started.
+    """
     if server.kind == "stdio":
         program_of(McpSettings(), server.config.get("command"))
         return
@@ -107,7 +119,11 @@ def require_usable(settings: Settings, server: McpServer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a list of tools changes: tools to add, tools whose state is another, tools that nobody has and that are gone."""
+    """The changes that a list of tools causes.
+
+    `added` are new tools, `states` tools with another state, `removed` the ids of missing tools
+    that no agent has, `refused` the reasons of tools that cannot be used.
+    """
 
     added: tuple[ListedTool, ...]
     states: tuple[ServedTool, ...]
@@ -123,8 +139,11 @@ def compare(
     *,
     adds: bool,
 ) -> Changes:
-    """Compare what the server lists with what is stored; unless it `adds`, nothing is new and nothing goes."""
-    known = {served.remote_name: served for served, _ in queries.tools_of(tx, server.id)}
+    """Compare the tools that the server lists with the stored ones.
+
+    Unless it `adds`, no tool is added or removed.
+    """
+    stored = {served.remote_name: served for served, _ in queries.tools_of(tx, server.id)}
     allowed = server.config.get("allowed_tools")
     reasons = dict(refused)
     offered = {}
@@ -133,46 +152,49 @@ def compare(
             offered[tool.name] = tool
         else:
             reasons[tool.name] = _NOT_ALLOWED
-    gone = [served.tool_id for name, served in known.items() if name not in offered]
-    used = queries.agents_with(tx, gone) if gone and adds else dict.fromkeys(gone)
+    gone = [served.tool_id for name, served in stored.items() if name not in offered]
+    used_ids = queries.agents_with(tx, gone) if gone and adds else dict.fromkeys(gone)
     states = []
-    for name, served in known.items():
+    for name, served in stored.items():
         state = replace(served, held=None, reason=None)
         if name not in offered:
             state = replace(state, reason=reasons.get(name, _REMOVED))
         elif (tool := offered[name]).fingerprint != served.fingerprint:
-            held = {
+            version = {
                 "description": tool.description,
                 "parameters": tool.parameters,
                 "fingerprint": tool.fingerprint,
             }
-            state = replace(state, held={**held, "warnings": list(tool.warnings)})
-        if state != served and (name in offered or served.tool_id in used):
+            state = replace(state, held={**version, "warnings": list(tool.warnings)})
+        if state != served and (name in offered or served.tool_id in used_ids):
             states.append(state)
-    added = tuple(tool for name, tool in offered.items() if name not in known) if adds else ()
-    removed = tuple(id for id in gone if id not in used)
+    added = tuple(tool for name, tool in offered.items() if name not in stored) if adds else ()
+    removed = tuple(id for id in gone if id not in used_ids)
     return Changes(
         added,
         tuple(states),
         removed,
-        {name: reasons[name] for name in reasons if name not in known},
+        {name: reasons[name] for name in reasons if name not in stored},
     )
 
 
 def save(
     tx: Transaction, scope: Scope, server: McpServer, changes: Changes
 ) -> Mapping[str, list[str]]:
-    """Store the changes, and that the server answered; returns the names of tools that were added, updated and deleted."""
+    """Store the changes, and record that the server answered.
+
+    Returns the names of the tools that were added, updated and deleted.
+    """
     tools.lock(tx, scope)
     now = tx.clock.now()
     named, refused = _named(tx, scope, server, changes.added)
-    made = [_made(scope, server, tool, name, now) for tool, name in named]
-    tools.insert_all(tx, made)
+    new_tools = [_new_tool(scope, server, tool, name, now) for tool, name in named]
+    tools.insert_all(tx, new_tools)
     served = [
         ServedTool(tool.id, server.id, new.name, new.fingerprint)
-        for tool, (new, _) in zip(made, named, strict=True)
+        for tool, (new, _) in zip(new_tools, named, strict=True)
     ]
-    if made:
+    if new_tools:
         queries.add_served(tx, served)
     by_id = {served.tool_id: served.remote_name for served, _ in queries.tools_of(tx, server.id)}
     for state in changes.states:
@@ -181,7 +203,7 @@ def save(
     refused = {**changes.refused, **refused}
     queries.note(tx, replace(server, refused=refused, last_error=None, last_at=now))
     return {
-        "added": [tool.name for tool in made],
+        "added": [tool.name for tool in new_tools],
         "updated": [state.remote_name for state in changes.states],
         "deleted": [by_id[id] for id in changes.removed if id in by_id],
     }
@@ -190,23 +212,28 @@ def save(
 def _named(
     tx: Transaction, scope: Scope, server: McpServer, added: Sequence[ListedTool]
 ) -> tuple[list[tuple[ListedTool, str]], dict[str, str]]:
-    """Return the new tools with names that nothing else has: the server's name goes before where one is taken."""
+    """Give each new tool a free name.
+
+    If its own name is taken, the server's name is put before it.
+    """
     names = {tool.name: (_name(tool.name), _name(f"{server.name}_{tool.name}")) for tool in added}
-    taken = (
-        set(tools.by_names(tx, scope, [name for both in names.values() for name in both]))
-        if added
-        else set()
-    )
-    named, refused = [], {}
+    used_names: set[str] = set()
+    if added:
+        used_names |= set(
+            tools.by_names(tx, scope, [name for pair in names.values() for name in pair])
+        )
+    named = []
+    refused = {}
     for tool in added:
-        free = next((name for name in names[tool.name] if name not in taken), None)
+        free = next((name for name in names[tool.name] if name not in used_names), None)
         if free is None:
             first, second = names[tool.name]
             refused[tool.name] = (
-                f"There are tools named {first} and {second} already. Rename one of them, and refresh."
+                f"There are tools named {first} and {second} already. Rename one of them, and "
+                "refresh."
             )
         else:
-            taken.add(free)
+            used_names.add(free)
             named.append((tool, free))
     return named, refused
 
@@ -215,13 +242,13 @@ def _name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:_LONGEST_TOOL_NAME]
 
 
-def _made(scope: Scope, server: McpServer, listed: ListedTool, name: str, now: int) -> Tool:
+def _new_tool(scope: Scope, server: McpServer, listed: ListedTool, name: str, now: int) -> Tool:
     tool = Tool(
         new_id("tool"),
         scope.organization_id,
         name,
-        "external_mcp",
-        {},
+        tool_type="external_mcp",
+        json_schema={},
         source_type="json",
         tags=(f"mcp:{server.name}",),
         metadata={
@@ -256,33 +283,40 @@ def tool_of(tx: Transaction, scope: Scope, server_id: str, tool_id: str) -> tupl
 
 
 def accept(tx: Transaction, scope: Scope, server_id: str, tool_id: str, fingerprint: str) -> Tool:
-    """Let models see what the server says about a tool now. Raises Stale where that is not what the caller saw."""
+    """Let models see the server's current version of a tool.
+
+    Raises Stale if the caller saw another version.
+    """
     served, tool = tool_of(tx, scope, server_id, tool_id)
-    held = served.held
-    if held is None:
+    version = served.held
+    if version is None:
         raise Conflict(
             f"No change of {tool.name} waits. Refresh the server to see what it says now."
         )
-    if held["fingerprint"] != fingerprint:
+    if version["fingerprint"] != fingerprint:
         raise Stale(
-            f"The server changed {tool.name} again since you read it. Read the change again, then accept it."
+            f"The server changed {tool.name} again since you read it. Read the change again, then "
+            "accept it."
         )
-    changed = _described(tool, held["description"], held["parameters"], held["warnings"])
+    changed = _described(tool, version["description"], version["parameters"], version["warnings"])
     changed = replace(changed, updated_by=scope.user_id, updated_at=tx.clock.now())
     tools.update(tx, changed)
-    accepted = fingerprint_of(held["description"], held["parameters"])
-    queries.keep(tx, replace(served, fingerprint=accepted, held=None))
+    new_fingerprint = fingerprint_of(version["description"], version["parameters"])
+    queries.keep(tx, replace(served, fingerprint=new_fingerprint, held=None))
     return changed
 
 
 def delete(tx: Transaction, scope: Scope, server: McpServer) -> None:
-    """Delete a server with its tools, which agents lose. Raises Collision where a rule of an agent needs one of them."""
+    """Delete a server with its tools; agents lose them.
+
+    Raises Collision if a rule of an agent needs one of them.
+    """
     tools.lock(tx, scope)
     ids = [tool.id for _, tool in queries.tools_of(tx, server.id)]
-    having = {agent for used in queries.agents_with(tx, ids).values() for agent in used}
+    agent_ids = {agent for ids_ in queries.agents_with(tx, ids).values() for agent in ids_}
     queries.delete_tools(tx, ids)
     queries.delete_one(tx, server)
-    for agent_id in sorted(having):
+    for agent_id in sorted(agent_ids):
         try:
             rulebook(agents.load(tx, Scope(scope.organization_id), agent_id))
         except Invalid as error:

@@ -1,8 +1,8 @@
-"""Sessions with MCP servers: opened when they are used, kept for a short while, and bounded in time and bytes.
+"""Sessions with MCP servers: opened on use, kept for a while, and bounded.
 
-Whoever runs a server may be careless or hostile. Each session is a task of its own, so that whatever a server does ends no more
-than the session; each question has a deadline; what a server sends is counted before it is read; and addresses are checked as
-those of organization providers are, at every request and redirect.
+A server may be careless or hostile. Each session is a task of its own, so a server's fault ends no
+more than its session. Each request has a deadline. The bytes of a server are counted before they
+are read. Addresses are checked like those of organization providers, at every request and redirect.
 """
 
 import asyncio
@@ -23,22 +23,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CONNECT_SECONDS = 15.0
-START_SECONDS = 60.0  # of a program, which may install packages first
+START_SECONDS = 60.0  # for a program, which may install packages first
 IDLE_SECONDS = 60.0
-# A session is replaced after so many seconds, so that what its server offers is looked at again.
+# Seconds before a session is replaced, so that its server's tools are read again.
 LIFE_SECONDS = 600.0
-# For so many seconds a server that could not be reached is not asked again.
+# Seconds before a server that could not be reached is asked again.
 DOWN_SECONDS = 5.0
 MOST_SESSIONS = 50
 _CLOSE_SECONDS = 2.0
-# Of one answer, or of one stream of events in all: bytes, commas (many small values cost more than a long text), and lines.
+# Limits of one answer, or of one whole stream of events. Commas count too, since many small values
+# cost more than a long text.
 ANSWER_BYTES = 4 * 1024 * 1024
 _ANSWER_COMMAS = 200_000
 STREAM_LINES = 20_000
-_LONGEST_REASON = 500  # characters of a server's own words about its failure
+_LONGEST_REASON = 500  # characters of a server's own error message
 _NEEDS_KEY = (401, 403)
-# A server that was restarted answers 404 to the id of an old session, as the protocol says (section "Session Management" of
-# https://modelcontextprotocol.io/specification/2025-06-18/basic/transports). Some answer 410, or 400 with words about the session.
+# A restarted server answers 404 to the id of an old session (section "Session Management" of
+# https://modelcontextprotocol.io/specification/2025-06-18/basic/transports). Some answer 410, or
+# 400 with a message about the session.
 _LOST_STATUSES = (404, 410)
 _LOST_IN_WORDS = 400
 
@@ -47,72 +49,75 @@ Open = Callable[["Traffic"], AbstractAsyncContextManager[Any]]
 
 
 class TimedOut(Unavailable):
-    """A server took longer than it may."""
+    """A server took too long."""
 
 
 class CallTimedOut(TimedOut):
-    """A server that could be connected to took longer for one answer than it may."""
+    """A connected server took too long for one answer."""
 
 
 class SessionLost(Unavailable):
-    """A server no longer knows the session, so it did not act on the request."""
+    """A server does not know the session any more, so it did not act on the request."""
 
 
 class TooMuch(httpx2.StreamError):
-    """A server sent more than is read of it."""
+    """A server sent more than is read."""
 
 
 class Traffic:
-    """What a server sent: how much, the status of its last refusal, and why no more of it is read.
+    """The amount that a server sent, and the reasons why it is not read.
 
-    `post_status` is that of the last message to the server alone, since the stream of its own messages may be refused at any time.
+    `status` is the status of its last refusal. `post_status` is that of the last message to the
+    server, since the stream of the server's own messages may be refused at any time. `fault` is set
+    once no more is read.
     """
 
     def __init__(self) -> None:
         self.status: int | None = None
         self.post_status: int | None = None
         self.fault = ""
-        self.asked = 0
+        self.questions = 0
         self.tools = ToolList()
 
     def too_much(self, fault: str) -> TooMuch:
-        """Return the error; the library may replace it by one of its own, so its words are kept."""
+        """Return the error, and keep its text, since the library may replace the error."""
         self.fault = fault
         return TooMuch(fault)
 
     async def count(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """Pass the pieces of one answer on; raises TooMuch at a bound."""
+        """Pass on the pieces of one answer. Raises TooMuch at a limit."""
         size = commas = lines = 0
-        asked = self.asked
-        async for data in pieces:
-            if asked != self.asked:  # a stream that lasts is counted anew with each question
-                asked, size, commas, lines = self.asked, 0, 0, 0
-            size, commas, lines = (
-                size + len(data),
-                commas + data.count(b","),
-                lines + data.count(b"\n"),
-            )
+        questions = self.questions
+        async for piece in pieces:
+            if questions != self.questions:  # a long stream is counted again for each question
+                questions = self.questions
+                size = commas = lines = 0
+            size += len(piece)
+            commas += piece.count(b",")
+            lines += piece.count(b"\n")
             if size > ANSWER_BYTES or commas > _ANSWER_COMMAS or lines > STREAM_LINES:
                 raise self.too_much(
-                    f"It sent more than {ANSWER_BYTES // 1024**2} MiB or {STREAM_LINES:,} lines at once."
+                    f"It sent more than {ANSWER_BYTES // 1024**2} MiB or {STREAM_LINES:,} lines at "
+                    "once."
                 )
-            yield data
+            yield piece
 
 
 class _CountedStream(httpx2.AsyncByteStream):
     def __init__(self, traffic: Traffic, stream: Any) -> None:
-        self._traffic, self._stream = traffic, stream
+        self._traffic = traffic
+        self._stream = stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for data in self._traffic.count(aiter(self._stream)):
-            yield data
+        async for piece in self._traffic.count(aiter(self._stream)):
+            yield piece
 
     async def aclose(self) -> None:
         await self._stream.aclose()
 
 
 class _CountedTransport(httpx2.AsyncBaseTransport):
-    """Checks each address, as `PinnedTransport` does, and counts what comes from there."""
+    """Checks each address, like `PinnedTransport`, and counts the responses."""
 
     def __init__(self, traffic: Traffic, *, allow_private: bool) -> None:
         self._traffic = traffic
@@ -136,30 +141,35 @@ class _CountedTransport(httpx2.AsyncBaseTransport):
 
 def client_to(
     traffic: Traffic,
-    sent: dict[str, str],
+    headers: dict[str, str],
     seconds: float,
     *,
     allow_private: bool,
     auth: httpx2.Auth | None = None,
 ) -> httpx2.AsyncClient:
-    """Return a client of HTTP with these headers of every request, whose answers are counted and addresses checked."""
+    """Return an HTTP client that sends these headers, counts responses and checks addresses."""
     transport = _CountedTransport(traffic, allow_private=allow_private)
     waits = httpx2.Timeout(CONNECT_SECONDS, read=seconds + CONNECT_SECONDS)
     return httpx2.AsyncClient(
-        transport=transport, headers=sent, timeout=waits, trust_env=False, auth=auth
+        transport=transport, headers=headers, timeout=waits, trust_env=False, auth=auth
     )
 
 
 def over_http(
     url: str,
-    sent: dict[str, str],
+    headers: dict[str, str],
     *,
     is_sse: bool,
     seconds: float,
     allow_private: bool,
     tokens: httpx2.Auth | None = None,
 ) -> Open:
-    """Return what opens the streams to a server at an address, with these headers of every request, and with OAuth's tokens."""
+    """Return a function that opens the streams to a server at an address.
+
+    Each request has these headers, and OAuth's `tokens` if there are any.
+    """
+
+    request_headers = headers
 
     @asynccontextmanager
     async def streams(traffic: Traffic) -> AsyncIterator[Any]:
@@ -167,11 +177,13 @@ def over_http(
         from mcp.client.streamable_http import streamable_http_client
 
         def client(
-            headers: Any = None,  # noqa: ARG001
+            headers: Any = None,  # noqa: ARG001 - the parameters that the library passes
             timeout: Any = None,  # noqa: ARG001
             auth: Any = None,  # noqa: ARG001
         ) -> httpx2.AsyncClient:
-            return client_to(traffic, sent, seconds, allow_private=allow_private, auth=tokens)
+            return client_to(
+                traffic, request_headers, seconds, allow_private=allow_private, auth=tokens
+            )
 
         if is_sse:
             async with sse_client(url, httpx_client_factory=client) as pair:
@@ -189,7 +201,10 @@ def over_http(
 
 
 class McpSession:
-    """A session with a server, which lives in a task of its own until it is idle, old, closed or broken."""
+    """A session with a server, in a task of its own.
+
+    It ends when it is idle, old, closed or broken.
+    """
 
     def __init__(self, open_streams: Open, *, probes: bool, is_program: bool = False) -> None:
         self.traffic = Traffic()
@@ -197,10 +212,12 @@ class McpSession:
         self.is_compared = False
         self.users = 0
         self.used_at = self.opened_at = time.monotonic()
-        self._open, self._mode = open_streams, "auto" if probes else "legacy"
+        self._open = open_streams
+        self._mode = "auto" if probes else "legacy"
         self._is_program = is_program
         self._client: Client | None = None
-        self._opened, self._closing = asyncio.Event(), asyncio.Event()
+        self._opened = asyncio.Event()
+        self._closing = asyncio.Event()
         self._error: BaseException | None = None
         self._task = asyncio.create_task(self._live())
 
@@ -210,7 +227,10 @@ class McpSession:
         return is_young and not self._task.done() and not self._closing.is_set()
 
     async def ask(self, work: "Callable[[Client], Awaitable[T]]", seconds: float) -> T:
-        """Return what the work gives; raises Unavailable with a reason where the server fails, which ends the session too."""
+        """Return the result of `work`.
+
+        Raises Unavailable with a reason if the server fails, which also ends the session.
+        """
         self.users += 1
         try:
             return await self._answered(work, seconds)
@@ -226,34 +246,39 @@ class McpSession:
         slow = TimedOut(f"It could not be connected to within {patience:g} seconds.")
         await self._until(asyncio.create_task(self._opened.wait()), patience, slow)
 
-        async def asked() -> T:
+        async def call() -> T:
             if self._client is None:
                 raise Unavailable("It ended the session.")
             return await work(self._client)
 
-        self.traffic.asked += 1
+        self.traffic.questions += 1
         slow = CallTimedOut(f"It did not answer within {seconds:g} seconds.")
-        return await self._until(asyncio.create_task(asked()), seconds, slow)
+        return await self._until(asyncio.create_task(call()), seconds, slow)
 
-    async def _until(self, asked: asyncio.Task[T], seconds: float, slow: TimedOut) -> T:
-        """Return the task's result; raises where the deadline or the session's end comes first."""
+    async def _until(self, task: asyncio.Task[T], seconds: float, slow: TimedOut) -> T:
+        """Return the task's result.
+
+        Raises Unavailable if the deadline or the session's end comes first.
+        """
         try:
             await asyncio.wait(
-                {asked, self._task}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+                {task, self._task}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
             )
-            if asked.done():
-                return asked.result()
-            raise Unavailable(self._why(self._error)) if self._task.done() else slow  # noqa: TRY301
+            if task.done():
+                return task.result()
+            if self._task.done():
+                raise Unavailable(self._why(self._error))  # noqa: TRY301
+            raise slow  # noqa: TRY301
         except RicordoError:
             raise
         except Exception as error:
             failure = SessionLost if self._is_lost(error) else Unavailable
             raise failure(self._why(error)) from error
         finally:
-            asked.cancel()
+            task.cancel()
 
     def _is_lost(self, error: BaseException) -> bool:
-        """Return whether the server refused a request because it does not know the session any more."""
+        """Return True if the server refused a request because it lost the session."""
         from mcp import MCPError
         from mcp.types import METHOD_NOT_FOUND
 
@@ -268,21 +293,21 @@ class McpSession:
         return is_about_session or status in _LOST_STATUSES
 
     def end(self) -> None:
-        """Let the session end; returns at once."""
+        """Let the session end, and return at once."""
         self._closing.set()
         if self._client is None:
             self._task.cancel()
 
     async def close(self) -> None:
-        """End the session; returns when it has ended, or soon after."""
+        """End the session, and wait a short time for its end."""
         self.end()
         for _ in range(2):  # a server may hang at the end of a session too
-            _, left = await asyncio.wait({self._task}, timeout=_CLOSE_SECONDS)
-            for task in left:
+            _, pending = await asyncio.wait({self._task}, timeout=_CLOSE_SECONDS)
+            for task in pending:
                 task.cancel()
 
     async def _live(self) -> None:
-        # The library logs each thing that a server does wrong; whoever runs that server could fill the log.
+        # The library logs each fault of a server, so a hostile server could fill the log.
         logging.getLogger("mcp").setLevel(logging.CRITICAL + 1)
         import anyio
         from mcp import Client
@@ -307,7 +332,10 @@ class McpSession:
             yield _FilteredStream(read, self.traffic.tools), write
 
     def _why(self, error: BaseException | None) -> str:
-        """Say what is wrong, without addresses and headers, which may hold secrets."""
+        """Return the reason of an error, without addresses and headers.
+
+        Those may hold secrets.
+        """
         from mcp import MCPError
         from mcp.client.auth import OAuthFlowError
 
@@ -320,7 +348,10 @@ class McpSession:
             hint = f" Its status was {self.traffic.status}{self._advice(self.traffic.status)}."
         match error:
             case OAuthFlowError():
-                return "The consent to its use has ended or was taken back: connect to it by OAuth again."
+                return (
+                    "The consent to its use has ended or was taken back: connect to it by OAuth "
+                    "again."
+                )
             case PrivateAddress():
                 return str(error)
             case MCPError():
@@ -341,16 +372,17 @@ class McpSession:
 
 
 def words_of(error: "MCPError", length: int) -> str:
-    """Return a server's words about its error, to follow a sentence; its code where it has none."""
-    words = plain(error.message).strip()[:length].rstrip(".")
-    return f": {words}" if words else f" without words (code {error.code})"
+    """Return a server's error message to follow a sentence, or else its code."""
+    message = plain(error.message).strip()[:length].rstrip(".")
+    return f": {message}" if message else f" without words (code {error.code})"
 
 
 class _FilteredStream:
-    """The messages of a server, with its lists of tools cut down to what the protocol knows: see `ToolList`."""
+    """A server's messages, with lists of tools reduced by `ToolList`."""
 
     def __init__(self, stream: Any, tools: ToolList) -> None:
-        self._stream, self._tools = stream, tools
+        self._stream = stream
+        self._tools = tools
 
     @property
     def last_context(self) -> Any:
@@ -372,18 +404,21 @@ class _FilteredStream:
         await self._stream.__aenter__()
         return self
 
-    async def __aexit__(self, *why: Any) -> Any:
-        return await self._stream.__aexit__(*why)
+    async def __aexit__(self, *error_details: Any) -> Any:
+        return await self._stream.__aexit__(*error_details)
 
     def _passed(self, message: Any) -> Any:
-        result = getattr(getattr(message, "message", None), "result", None)
-        if isinstance(result, dict) and isinstance(result.get("tools"), list):
-            result["tools"] = self._tools.filtered(result["tools"])
+        result_object = getattr(getattr(message, "message", None), "result", None)
+        if isinstance(result_object, dict) and isinstance(result_object.get("tools"), list):
+            result_object["tools"] = self._tools.filtered(result_object["tools"])
         return message
 
 
 class McpSessions:
-    """The sessions of this process: one for each server and user, so that nobody works in another's."""
+    """The sessions of this process, one for each server and user.
+
+    So no user works in the session of another.
+    """
 
     def __init__(self) -> None:
         self._sessions: dict[tuple[str, int, str], McpSession] = {}
@@ -392,27 +427,33 @@ class McpSessions:
     def of(
         self, server_id: str, version: int, user: str, make: Callable[[], McpSession]
     ) -> McpSession:
-        """Return the session, opened where there is none. Raises Unavailable where the server was just found to be down."""
+        """Return the session, opened if there is none.
+
+        Raises Unavailable if the server was down a moment ago.
+        """
         if (down := self._down.get(server_id)) and time.monotonic() < down[0]:
             raise down[1]
         key = (server_id, version, user)
         self._sessions = {
-            key: each for key, each in self._sessions.items() if each.is_usable or each.users
+            key: session
+            for key, session in self._sessions.items()
+            if session.is_usable or session.users
         }
-        found = self._sessions.get(key)
-        if found is None or not found.is_usable:
+        session = self._sessions.get(key)
+        if session is None or not session.is_usable:
             self._end_oldest()
-            found = self._sessions[key] = make()
-        return found
+            session = make()
+            self._sessions[key] = session
+        return session
 
     def failed(self, server_id: str, error: Unavailable) -> None:
-        """Remember that the server is down, for a few seconds."""
+        """Record for a few seconds that the server is down."""
         down = self._down.get(server_id)
         if down is None or down[1] is not error:
             self._down[server_id] = (time.monotonic() + DOWN_SECONDS, error)
 
     def retry(self, server_id: str) -> None:
-        """Ask the server again, whatever was found a moment ago."""
+        """Ask the server again at the next call, even if it was down a moment ago."""
         self._down.pop(server_id, None)
 
     async def forget(self, server_id: str) -> None:
@@ -421,13 +462,16 @@ class McpSessions:
         await asyncio.gather(*(self._sessions.pop(key).close() for key in keys))
 
     async def close(self) -> None:
-        sessions, self._sessions = list(self._sessions.values()), {}
+        sessions = list(self._sessions.values())
+        self._sessions = {}
         await asyncio.gather(*(session.close() for session in sessions))
 
     def _end_oldest(self) -> None:
         if len(self._sessions) < MOST_SESSIONS:
             return
-        idle = [(each.used_at, key) for key, each in self._sessions.items() if not each.users]
+        idle = [
+            (session.used_at, key) for key, session in self._sessions.items() if not session.users
+        ]
         if not idle:
             raise Unavailable(
                 f"{MOST_SESSIONS} calls of MCP servers run already. Try again in a moment."

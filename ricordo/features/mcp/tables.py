@@ -1,4 +1,4 @@
-"""The tables of MCP servers and of what is known about their tools, and the values of their rows."""
+"""The tables of MCP servers and their tools, and the values of their rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,9 +24,10 @@ ServerKind = Literal["stdio", "sse", "streamable_http"]
 class McpServer:
     """An MCP server of an organization.
 
-    `config` has `server_url` and `auth_header`, or `command` and `args`; and `allowed_tools`, where not all may be used. The
-    names of headers and variables are there too, their values are encrypted in `secret`. `refused` says of each of its tools
-    that is not used why, `last_error` why it could not be reached the last time.
+    `config` has `server_url` and `auth_header`, or `command` and `args`; and `allowed_tools`, if
+    not all may be used. It also has the names of headers and variables; their values are encrypted
+    in `secret`. `refused` is the reason for each of its tools that is not used, `last_error` the
+    reason of the last failed connection.
     """
 
     id: str
@@ -46,10 +47,11 @@ class McpServer:
 
 @dataclass(frozen=True, slots=True)
 class ServedTool:
-    """What is known of a stored tool of a server.
+    """The state of a stored tool of a server.
 
-    `remote_name` is its name there, `fingerprint` that of the description and schema that were accepted. `held` is what the
-    server says now, where that is something else; `reason` says why the tool cannot be called.
+    `remote_name` is its name there. `fingerprint` is that of the accepted description and schema.
+    `held` is the server's current version if it differs; `reason` is set if the tool cannot be
+    called.
     """
 
     tool_id: str

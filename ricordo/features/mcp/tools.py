@@ -1,4 +1,4 @@
-"""Running tools of MCP servers: the runner of stored tools of the type `external_mcp`."""
+"""The runner of tools of MCP servers, stored with the type `external_mcp`."""
 
 import asyncio
 import logging
@@ -37,18 +37,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 LIST_SECONDS = 20.0
-FIRST_LOOK_SECONDS = 5.0  # for so long a request that adds a server waits for its tools
-_LOST = (
-    -32000,
-    -32700,
-    -32001,
-)  # codes of the library: the connection was lost, an answer cannot be read, a time ran out
+FIRST_LOOK_SECONDS = 5.0  # wait for a server's tools in the request that adds the server
+# The library's codes for a lost connection, an unreadable answer, and a time-out.
+_LOST = (-32000, -32700, -32001)
 _MOST_BLOCKS = 500  # of one result
-_LONGEST_REFUSAL = 50_000  # characters of a server's words about a refused call
+_LONGEST_REFUSAL = 50_000  # characters of a server's error message for a refused call
 
 
 class McpRunner:
-    """Calls tools of MCP servers, and keeps the sessions with them."""
+    """Calls tools of MCP servers, and holds the sessions with them."""
 
     tool_types: Sequence[ToolType] = ("external_mcp",)
 
@@ -57,13 +54,16 @@ class McpRunner:
         self.seconds = McpSettings().mcp_timeout
         self._sessions = McpSessions()
         self.consents = Consents()
-        self._kept: dict[tuple[str, int], KeptTokens] = {}
+        self._tokens_by_server: dict[tuple[str, int], KeptTokens] = {}
         self._reading: set[asyncio.Task[Any]] = set()
 
     async def run(
         self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]
     ) -> ToolOutput:
-        """Run one call. Raises Unavailable where the server fails or has switched the tool off."""
+        """Run one call.
+
+        Raises Unavailable if the server fails or has switched the tool off.
+        """
         return await self.call(
             context.store, context.scope, tool.id, arguments, user=context.subject_id
         )
@@ -77,7 +77,7 @@ class McpRunner:
         *,
         user: str = NOBODY,
     ) -> ToolOutput:
-        """Call a tool of a server, in the session of this user."""
+        """Call a tool of a server in the session of this user."""
         server, _ = await store.read(lambda tx: queries.of_tool(tx, scope, tool_id))
 
         async def send() -> tuple[ToolOutput | None, ServedTool]:
@@ -98,7 +98,8 @@ class McpRunner:
         except Unavailable as error:
             await self._note(store, server, error)
             raise type(error)(
-                f'The MCP server "{server.name}" failed: {error} Its tools do not work until it answers again.'
+                f'The MCP server "{server.name}" failed: {error} Its tools do not work until it '
+                "answers again."
             ) from error
         raise Unavailable(
             f'The MCP server "{server.name}" has switched this tool off: {served.reason}'
@@ -107,7 +108,10 @@ class McpRunner:
     async def refresh(
         self, store: Store, scope: Scope, server: McpServer
     ) -> Mapping[str, list[str]]:
-        """Read the server's tools again: new ones are stored, changes are held, and what is gone is deleted or switched off."""
+        """Read the server's tools again.
+
+        New tools are stored, changes are held, and missing tools are deleted or switched off.
+        """
         await self.forget(server.id)
         try:
             session = self._open(store, server, scope.user_id)
@@ -118,17 +122,16 @@ class McpRunner:
         refused = dict(session.traffic.tools.refused)
 
         def work(tx: Transaction) -> Mapping[str, list[str]]:
-            now = queries.get(tx, scope, server.id)
-            return service.save(
-                tx, scope, now, service.compare(tx, now, listed, refused, adds=True)
-            )
+            stored = queries.get(tx, scope, server.id)
+            changes = service.compare(tx, stored, listed, refused, adds=True)
+            return service.save(tx, scope, stored, changes)
 
         return await store.write(work)
 
     async def read_soon(self, store: Store, scope: Scope, server: McpServer) -> None:
-        """Read the tools of a new or changed server; returns after a moment, while a slow server is read in the background.
+        """Read the tools of a new or changed server, for a moment or in the background.
 
-        A program such as `npx` may install packages first. What fails is noted with the server.
+        A program such as `npx` may install packages first. Errors are recorded with the server.
         """
         reading = asyncio.create_task(self.refresh(store, scope, server))
         self._reading.add(reading)
@@ -138,7 +141,8 @@ class McpRunner:
     def _finish_reading(self, reading: asyncio.Task[Any]) -> None:
         self._reading.discard(reading)
         error = None if reading.cancelled() else reading.exception()
-        # A server that fails has its reason noted, and one may be deleted or changed while it is read.
+        # Known errors: the reason of a failed server is recorded, and a server may be deleted or
+        # changed while it is read.
         if error is not None and not isinstance(error, RicordoError):
             log.error("the tools of an MCP server could not be read", exc_info=error)
 
@@ -156,7 +160,7 @@ class McpRunner:
         await self._sessions.forget(server_id)
 
     async def close(self) -> None:
-        """Close all sessions, and wait for no consent."""
+        """Close all sessions, and cancel waiting consents."""
         for reading in self._reading:
             reading.cancel()
         await asyncio.gather(*self._reading, return_exceptions=True)
@@ -166,7 +170,7 @@ class McpRunner:
     async def _session(
         self, store: Store, scope: Scope, server: McpServer, user: str
     ) -> McpSession:
-        """Return a session whose server's list of tools was compared with what was accepted."""
+        """Return a session whose list of tools was compared with the accepted tools."""
         session = self._open(store, server, user)
         async with session.comparing:
             if not session.is_compared:
@@ -221,19 +225,25 @@ class McpRunner:
     def _tokens(
         self, store: Store, server: McpServer, secrets: service.ServerSecrets
     ) -> SharedTokens:
-        """Return the tokens of a server that was consented to; those that are refreshed are stored."""
+        """Return the OAuth tokens of a server; refreshed tokens are stored."""
         key = (server.id, server.updated_at)
-        if key not in self._kept:
-            self._kept = {
-                known: kept for known, kept in self._kept.items() if known[0] != server.id
+        if key not in self._tokens_by_server:
+            # Another version of the server has other tokens.
+            self._tokens_by_server = {
+                server_key: tokens
+                for server_key, tokens in self._tokens_by_server.items()
+                if server_key[0] != server.id
             }
-            self._kept[key] = KeptTokens(
+            self._tokens_by_server[key] = KeptTokens(
                 secrets.oauth, partial(service.keep_oauth, store, self._settings, server)
             )
-        return SharedTokens(server.config["server_url"], self._kept[key])
+        return SharedTokens(server.config["server_url"], self._tokens_by_server[key])
 
     async def connect(self, store: Store, server: McpServer, callback: str) -> str:
-        """Return the address where somebody consents to this server's use. Raises Unavailable, Conflict."""
+        """Return the address where a person consents to this server's use.
+
+        Raises Unavailable, Conflict.
+        """
         require_extra()
         service.require_usable(self._settings, server)
         keep = partial(service.keep_oauth, store, self._settings, server, is_new=True)
@@ -248,15 +258,15 @@ class McpRunner:
         )
 
     async def _note(self, store: Store, server: McpServer, error: Unavailable) -> None:
-        """Remember that the server fails, for this process and for who looks at it."""
+        """Record that the server fails, in this process and with the server."""
         reason = str(error)
-        if not isinstance(error, CallTimedOut):  # one tool that hangs says nothing about the others
+        if not isinstance(error, CallTimedOut):  # other tools may work while one hangs
             self._sessions.failed(server.id, error)
         if server.last_error != reason:
 
             def work(tx: Transaction) -> None:
-                now = queries.get(tx, Scope(server.organization_id), server.id)
-                queries.note(tx, replace(now, last_error=reason, last_at=tx.clock.now()))
+                stored = queries.get(tx, Scope(server.organization_id), server.id)
+                queries.note(tx, replace(stored, last_error=reason, last_at=tx.clock.now()))
 
             await store.write(work)
 
@@ -265,10 +275,12 @@ class _Call:
     """One call of a tool."""
 
     def __init__(self, name: str, arguments: Mapping[str, Any], session: McpSession) -> None:
-        self._name, self._arguments, self._session = name, arguments, session
+        self._name = name
+        self._arguments = arguments
+        self._session = session
 
     async def send(self, client: "Client") -> ToolOutput:
-        """Return what the server answers; its refusal of the call is an answer too."""
+        """Return the server's answer to the call, which may be a refusal."""
         from mcp import MCPError
 
         try:
@@ -276,8 +288,8 @@ class _Call:
         except MCPError as error:
             if error.code in _LOST or self._session.traffic.status is not None:
                 raise
-            words = words_of(error, _LONGEST_REFUSAL)
-            return ToolOutput(f"The MCP server refused the call{words}", is_error=True)
+            reason = words_of(error, _LONGEST_REFUSAL)
+            return ToolOutput(f"The MCP server refused the call{reason}", is_error=True)
         is_error = bool(result.is_error)
         text = text_of(result.content, result.structured_content)
         if is_error and not text.strip():
@@ -286,7 +298,7 @@ class _Call:
 
 
 def text_of(content: Sequence[Any], structured: Any) -> str:
-    """Return a result as text; a picture, sound or file becomes a note of what it is."""
+    """Return a result as text, with a note for each picture, sound or file."""
     lines = [_text(block) for block in content[:_MOST_BLOCKS]]
     if len(content) > _MOST_BLOCKS:
         lines.append(f"[{len(content) - _MOST_BLOCKS} more parts are not shown]")
@@ -300,7 +312,8 @@ def _text(block: Any) -> str:
         case "text":
             return str(block.text)
         case "image" | "audio":
-            return f"[{block.type}: {plain(block.mime_type)[:100]}, {len(block.data) * 3 // 4:,} bytes, not shown]"
+            size = len(block.data) * 3 // 4
+            return f"[{block.type}: {plain(block.mime_type)[:100]}, {size:,} bytes, not shown]"
         case "resource_link":
             return f"[resource: {plain(block.name)[:200]}, {plain(str(block.uri))[:1000]}]"
         case "resource" if hasattr(block.resource, "text"):

@@ -1,10 +1,14 @@
-"""OAuth for the MCP server: programs that can send no key are let in by their person's consent in a browser."""
+"""OAuth for the MCP server: a person's consent in a browser admits a program.
+
+It is for programs that cannot send a key.
+"""
 
 from importlib.util import find_spec
 from typing import Any
 
-RESOURCE, METADATA = "/mcp", "/.well-known/oauth-protected-resource/mcp"
-# What programs ask before they have a token.
+RESOURCE = "/mcp"
+METADATA = "/.well-known/oauth-protected-resource/mcp"
+# Paths that programs request before they have a token.
 _OPEN = (
     METADATA,
     "/.well-known/oauth-authorization-server",
@@ -16,7 +20,10 @@ _OPEN = (
 
 
 class McpOAuthPlugin:
-    """Adds the authorization server (RFC 8414, 7591, 9728) and its page of consent. Its tokens are rows among the API keys."""
+    """The authorization server (RFC 8414, 7591, 9728) and its page of consent.
+
+    Its tokens are rows among the API keys.
+    """
 
     requires = ("mcp_server", "web")
 
@@ -25,7 +32,8 @@ class McpOAuthPlugin:
 
         if find_spec("mcp") is None:
             return []
-        paths, resources = ("/oauth", "/.well-known"), {RESOURCE: METADATA}
+        paths = ("/oauth", "/.well-known")
+        resources = {RESOURCE: METADATA}
         module = "ricordo.features.mcp_oauth.routes"
         return [LazyRouter(module, paths, open=_OPEN, resources=resources)]
 

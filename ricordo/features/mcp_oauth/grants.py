@@ -1,7 +1,8 @@
-"""What a person consented to, and the tokens that come of it: used once, rotated, and revoked together.
+"""A person's consent and its tokens: used once, rotated, and revoked together.
 
-Nothing is stored before a program brings its code: registered clients, questions for consent and codes are texts that this server
-signed, so nobody fills the database with them. A code has the id of its grant, which can be made once.
+Nothing is stored before a program brings its code. Registered clients, questions for consent and
+codes are texts with this server's signature, so nobody can fill the database with them. A code has
+the id of its grant, which can be created only once.
 """
 
 import hmac
@@ -20,7 +21,7 @@ from ricordo.storage import users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import PREFIX, ApiKey, authenticate, hash_of, scope_of
 
-# Never `memory:approve`: a program decides on nothing.
+# Never `memory:approve`: a program approves nothing.
 SCOPES = {
     "memory:read": "read your memory",
     "memory:write": "propose changes of your memory, and write where its policies let agents write",
@@ -30,13 +31,19 @@ SCOPES = {
     "archives:read": "search the archives of your agents",
     "archives:write": "keep texts in the archives of your agents",
 }
-ACCESS_SECONDS, REFRESH_SECONDS, CODE_SECONDS, QUESTION_SECONDS = 3600, 30 * 24 * 3600, 60, 600
+ACCESS_SECONDS = 3600
+REFRESH_SECONDS = 30 * 24 * 3600
+CODE_SECONDS = 60
+QUESTION_SECONDS = 600
 _REFRESH_TOKEN = f"{PREFIX}refresh_"
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramConsent:
-    """What a program asks for, and of whom; `until` is when the question, or the code, ends, in seconds."""
+    """A program's request, and the person it asks.
+
+    `until` is the end of the question, or of the code, in seconds.
+    """
 
     grant_id: str
     organization_id: str
@@ -58,13 +65,13 @@ class ProgramConsent:
 
     @classmethod
     def read(cls, secret: bytes, text: str) -> "ProgramConsent | None":
-        found = read_signed(secret, text)
-        return None if found is None else cls(**found)
+        fields = read_signed(secret, text)
+        return None if fields is None else cls(**fields)
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """New tokens, and who has them."""
+    """New tokens, and their holder."""
 
     access: str
     refresh: str
@@ -77,7 +84,7 @@ def sign(secret: bytes, content: Any) -> str:
 
 
 def read_signed(secret: bytes, text: str) -> Any:
-    """Return what was signed with this secret; None where this was not."""
+    """Return the content that was signed with this secret, None for other texts."""
     content, _, signature = text.partition(".")
     if not hmac.compare_digest(
         _signature(secret, content).encode(), signature.encode("utf-8", "surrogatepass")
@@ -92,90 +99,100 @@ def _signature(secret: bytes, text: str) -> str:
 
 
 def open_grant(tx: Transaction, secret: bytes, consent: ProgramConsent) -> Issued | Scope | None:
-    """Make the grant and its first tokens. Of a code that was used before the grant ends: then whose it was comes back."""
+    """Store the grant and its first tokens.
+
+    A code that was used before ends the grant; then the scope of its person is returned.
+    """
     user = users.named(tx, consent.organization_id, consent.user_id)
     if user is None or user.disabled_at is not None:
         return None
-    now, refresh = tx.clock.now(), _new_refresh(secret, consent.grant_id)
+    now = tx.clock.now()
+    refresh = _new_refresh(secret, consent.grant_id)
     grant = ApiKey(
-        consent.grant_id,
-        consent.organization_id,
-        "key",
-        f"{consent.client_name} (MCP)",
-        _refresh_hash(secret, consent.client_id, refresh),
-        "OAuth",
-        user.id,
-        "user",
-        user.id,
-        now,
-        now + REFRESH_SECONDS * SECOND,
-        tuple(sorted(consent.scopes)),
-        now,
+        id=consent.grant_id,
+        organization_id=consent.organization_id,
+        kind="key",
+        name=f"{consent.client_name} (MCP)",
+        hash=_refresh_hash(secret, consent.client_id, refresh),
+        hint="OAuth",
+        user_id=user.id,
+        role="user",
+        created_by=user.id,
+        created_at=now,
+        expires_at=now + REFRESH_SECONDS * SECOND,
+        scopes=tuple(sorted(consent.scopes)),
+        last_used_at=now,
         requests_per_minute=consent.requests_per_minute,
         max_body_bytes=consent.max_body_bytes,
     )
     if not queries.insert(tx, grant):
         queries.revoke(tx, grant.id)
         return scope_of(grant, user)
-    return Issued(
-        _issue(tx, secret, grant, consent.client_id, grant.scopes), refresh, scope_of(grant, user)
-    )
+    access = _issue(tx, secret, grant, client_id=consent.client_id, scopes=grant.scopes)
+    return Issued(access, refresh, scope_of(grant, user))
 
 
 def refresh_grant(
-    tx: Transaction, secret: bytes, client_id: str, token: str, scopes: list[str]
+    tx: Transaction, secret: bytes, client_id: str, *, token: str, scopes: list[str]
 ) -> Issued | Scope | None:
-    """Return new tokens for a refresh token, which ends. One that was used before ends the grant: then whose it was comes back.
+    """Return new tokens for a refresh token, which ends.
 
-    That it was given out here is known by its signature: a grant's id alone ends nothing.
+    A token that was used before ends the grant; then the scope of its person is returned. The
+    token's signature proves that this server issued it: a grant's id alone ends nothing.
     """
     grant = find_grant(tx, token)
-    found = authenticate(tx, grant.hash) if grant else None
-    if grant is None or found is None:
+    holder = authenticate(tx, grant.hash) if grant else None
+    if grant is None or holder is None:
         return None
-    refresh, now = _new_refresh(secret, grant.id), tx.clock.now()
-    expected = hmac.compare_digest(grant.hash, _refresh_hash(secret, client_id, token))
-    until = now + REFRESH_SECONDS * SECOND
-    changed = {
+    caller = holder[1]
+    refresh = _new_refresh(secret, grant.id)
+    now = tx.clock.now()
+    is_current = hmac.compare_digest(grant.hash, _refresh_hash(secret, client_id, token))
+    changes = {
         "hash": _refresh_hash(secret, client_id, refresh),
-        "expires_at": until,
+        "expires_at": now + REFRESH_SECONDS * SECOND,
         "last_used_at": now,
     }
-    if not expected and not _is_signed(secret, token):
+    if not is_current and not _is_signed(secret, token):
         return None
-    if not expected or not queries.rotate(tx, grant, changed):
+    if not is_current or not queries.rotate(tx, grant, changes):
         queries.revoke(tx, grant.id)
-        return found[1]
+        return caller
     queries.delete_access(tx, grant.id)
-    return Issued(_issue(tx, secret, grant, client_id, tuple(scopes)), refresh, found[1])
+    access = _issue(tx, secret, grant, client_id=client_id, scopes=tuple(scopes))
+    return Issued(access, refresh, caller)
 
 
 def find_grant(tx: Transaction, token: str) -> ApiKey | None:
-    """Return the grant that a refresh token names, which may be an old one."""
+    """Return the grant that a refresh token names, even an old token."""
     id = token.removeprefix(_REFRESH_TOKEN).partition(".")[0]
-    return queries.find(tx, id) if token.startswith(_REFRESH_TOKEN) and is_id(id, "key") else None
+    if not token.startswith(_REFRESH_TOKEN) or not is_id(id, "key"):
+        return None
+    return queries.find(tx, id)
 
 
 def revoke_grant(tx: Transaction, secret: bytes, client_id: str, token: str) -> Scope | None:
-    """Revoke the grant of a refresh or access token of this client; returns whose it was."""
+    """Revoke the grant of this client's refresh or access token.
+
+    Returns the scope of its person.
+    """
     access = queries.find_access(tx, hash_of(secret, token))
     grant = queries.find(tx, access.created_by or "") if access else find_grant(tx, token)
     if grant is None:
         return None
-    its = (
-        access.hint == hash_of(secret, client_id)
-        if access
-        else grant.hash == _refresh_hash(secret, client_id, token)
-    )
-    found = authenticate(tx, grant.hash) if its else None
-    if found is None:
+    if access:
+        is_own = access.hint == hash_of(secret, client_id)
+    else:
+        is_own = grant.hash == _refresh_hash(secret, client_id, token)
+    holder = authenticate(tx, grant.hash) if is_own else None
+    if holder is None:
         return None
     queries.revoke(tx, grant.id)
-    return found[1]
+    return holder[1]
 
 
 def _issue(
-    tx: Transaction, secret: bytes, grant: ApiKey, client_id: str, scopes: tuple[str, ...]
+    tx: Transaction, secret: bytes, grant: ApiKey, *, client_id: str, scopes: tuple[str, ...]
 ) -> str:
     token = f"{PREFIX}access_{secrets.token_urlsafe(32)}"
     access = replace(
@@ -201,7 +218,7 @@ def _new_refresh(secret: bytes, grant_id: str) -> str:
 
 
 def _is_signed(secret: bytes, token: str) -> bool:
-    """Return whether a refresh token is one that was given out here."""
+    """Return True if this server issued the refresh token."""
     unsigned, _, signature = token.rpartition(".")
     return hmac.compare_digest(
         _signature(secret, unsigned).encode(), signature.encode("utf-8", "surrogatepass")
@@ -209,5 +226,5 @@ def _is_signed(secret: bytes, token: str) -> bool:
 
 
 def _refresh_hash(secret: bytes, client_id: str, token: str) -> str:
-    """Return what a grant keeps of its refresh token, which is of use to its client alone."""
+    """Return the stored form of a refresh token, which only its client can use."""
     return f"{queries.REFRESH}{hash_of(secret, f'{client_id} {token}')}"

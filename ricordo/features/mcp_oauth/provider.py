@@ -1,4 +1,7 @@
-"""What the SDK's authorization server asks of this one, for one request: its clients, and the tokens of their grants."""
+"""The hooks of the SDK's authorization server, for one request.
+
+They serve its clients and the tokens of their grants.
+"""
 
 import re
 import time
@@ -27,33 +30,38 @@ from ricordo.secret import Secret
 from ricordo.settings import LOOPBACK
 
 _HOST = re.compile(r"[A-Za-z0-9.-]+(?::\d{1,5})?|\[[0-9A-Fa-f:]+\](?::\d{1,5})?")
-# Programs on people's machines that take their answers by an address of their own, and all whose schemes are domains.
+# URL schemes of programs on people's machines, and all schemes that are domains.
 _SCHEME = re.compile(r"cursor|vscode|vscode-insiders|windsurf|[a-z][a-z0-9-]*(?:\.[a-z0-9-]+)+")
-_MOST_URIS, _LONGEST_ID, _LONGEST_NAME = 5, 1500, 60
+_MOST_URIS = 5
+_LONGEST_ID = 1500  # characters
+_LONGEST_NAME = 60  # characters
 
 
 def public_address(request: Request) -> str:
-    """Return the address of this server as its caller, or the proxy that is trusted, names it."""
+    """Return this server's address as its caller, or a trusted proxy, names it."""
     return str(request.base_url).rstrip("/")
 
 
 class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, AccessToken]):
-    """Answers for one request, and notes in whose name it is recorded."""
+    """Serves one request, and sets the caller in whose name it is recorded."""
 
     def __init__(self, request: Request) -> None:
-        self._request, self._store = request, request.app.state.runtime.store
+        self._request = request
+        self._store = request.app.state.runtime.store
         self._secret = Secret(request.app.state.runtime.settings.data_dir)
         self._key_secret: bytes = request.app.state.authentication.secret
-        self._client_id = self.question = ""
+        self._client_id = ""
+        self.question = ""
 
     def derive(self, purpose: str) -> bytes:
         return self._secret.derive(f"oauth {purpose}")
 
     async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
-        found = grants.read_signed(self.derive("client"), client_id)
-        if found is None:
+        client = grants.read_signed(self.derive("client"), client_id)
+        if client is None:
             return None
-        self._client_id, (name, method, uris) = client_id, found
+        name, method, uris = client
+        self._client_id = client_id
         return OAuthClientInformationFull(
             client_id=client_id,
             client_name=name,
@@ -64,11 +72,10 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         )
 
     async def register_client(self, client_info: OAuthClientInformationFull) -> None:
-        """Give the client an id that says all there is to know of it, signed."""
+        """Set the client's id, which is its whole registration, signed."""
         uris = [str(uri) for uri in client_info.redirect_uris or []]
-        name = "".join(
-            sign for sign in client_info.client_name or "" if sign.isprintable()
-        ).strip()[:_LONGEST_NAME]
+        printable = filter(str.isprintable, client_info.client_name or "")
+        name = "".join(printable).strip()[:_LONGEST_NAME]
         if not 0 < len(uris) <= _MOST_URIS or not all(map(_is_allowed, uris)):
             raise RegistrationError(
                 "invalid_redirect_uri",
@@ -83,7 +90,8 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
             )
         if client_info.client_secret:
             client_info.client_secret = self._secret_of(client_info.client_id)
-        client_info.client_name, client_info.scope = name, " ".join(SCOPES)
+        client_info.client_name = name
+        client_info.scope = " ".join(SCOPES)
 
     def _secret_of(self, client_id: str) -> str:
         return grants.sign(self.derive("client secret"), client_id).rpartition(".")[2]
@@ -91,7 +99,7 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
     async def authorize(
         self, client: OAuthClientInformationFull, params: AuthorizationParams
     ) -> str:
-        """Return the page where the caller is asked."""
+        """Return the address of the page of consent."""
         caller: Scope = self._request.scope[REQUEST_SCOPE]
         address = public_address(self._request)
         if params.resource and params.resource.rstrip("/") not in (address, f"{address}{RESOURCE}"):
@@ -103,20 +111,20 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
             raise AuthorizeError("invalid_scope", "The person may do nothing of this.")
         limits = caller.limits or Limits("")
         consent = ProgramConsent(
-            new_id("key"),
-            caller.organization_id,
-            caller.user_id,
-            caller.key_id or "",
-            client.client_id,
-            client.client_name or "",
-            scopes,
-            params.code_challenge,
-            str(params.redirect_uri),
-            params.redirect_uri_provided_explicitly,
-            params.state,
-            time.time() + grants.QUESTION_SECONDS,
-            limits.requests_per_minute,
-            limits.max_body_bytes,
+            grant_id=new_id("key"),
+            organization_id=caller.organization_id,
+            user_id=caller.user_id,
+            asked_by=caller.key_id or "",
+            client_id=client.client_id,
+            client_name=client.client_name or "",
+            scopes=scopes,
+            challenge=params.code_challenge,
+            redirect_uri=str(params.redirect_uri),
+            is_explicit=params.redirect_uri_provided_explicitly,
+            state=params.state,
+            until=time.time() + grants.QUESTION_SECONDS,
+            requests_per_minute=limits.requests_per_minute,
+            max_body_bytes=limits.max_body_bytes,
         )
         self.question = consent.sign(self.derive("question"))
         return f"{base_of(self._request)}/oauth/consent?question={self.question}"
@@ -168,25 +176,29 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
     async def exchange_refresh_token(
         self, client: OAuthClientInformationFull, refresh_token: RefreshToken, scopes: list[str]
     ) -> OAuthToken:
-        given = (self._key_secret, client.client_id, refresh_token.token, scopes)
-        issued = await self._store.write(lambda tx: grants.refresh_grant(tx, *given))
+        issued = await self._store.write(
+            lambda tx: grants.refresh_grant(
+                tx, self._key_secret, client.client_id, token=refresh_token.token, scopes=scopes
+            )
+        )
         if not isinstance(issued, Issued):
             self._end(issued)
             raise TokenError(
                 "invalid_grant",
                 "refresh token has ended; where it was used already, so has its grant",
             )
-        self._end(None)  # of the access token of before
+        self._end(None)  # the earlier access token ended
         return self._tokens(issued, scopes)
 
     async def load_access_token(self, token: str) -> AccessToken | None:
-        return AccessToken(
-            token=token, client_id=self._client_id, scopes=[]
-        )  # `revoke_grant` looks whose it is
+        # `revoke_grant` checks the token's client.
+        return AccessToken(token=token, client_id=self._client_id, scopes=[])
 
     async def revoke_token(self, token: AccessToken | RefreshToken) -> None:
-        given = (self._key_secret, self._client_id, token.token)
-        if caller := await self._store.write(lambda tx: grants.revoke_grant(tx, *given)):
+        caller = await self._store.write(
+            lambda tx: grants.revoke_grant(tx, self._key_secret, self._client_id, token.token)
+        )
+        if caller:
             self._end(caller)
 
     def _tokens(self, issued: Issued, scopes: list[str]) -> OAuthToken:
@@ -199,7 +211,7 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         )
 
     def _end(self, caller: Scope | None) -> None:
-        """Let an end count here at once, and be recorded as this caller's."""
+        """Apply a token's end at once in this process, and record it for the caller."""
         self._request.app.state.authentication.forget()
         if caller:
             self._request.scope[RECORDED_SCOPE] = caller

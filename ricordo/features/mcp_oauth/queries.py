@@ -1,6 +1,7 @@
-"""SQL of grants. A grant is a key of its person that no caller can use: its `hash` is that of the refresh token, marked as such.
+"""Queries of grants.
 
-What a program uses are rows of the kind `access`, which end with the grant.
+A grant is a key of its person that no caller can use: its `hash` is that of the refresh token, with
+a mark. Programs use rows of the kind `access`, which end with the grant.
 """
 
 from typing import Any
@@ -12,13 +13,11 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import ApiKey
 from ricordo.storage.schema.core_tables import api_keys
 
-# No hash of a key begins so.
+# The mark; no hash of a key begins like this.
 REFRESH = "refresh "
 _ROWS = Repository(ApiKey, api_keys)
-_BY_ID, _BY_HASH = (
-    _ROWS.select.where(equal(api_keys, "id")),
-    _ROWS.select.where(equal(api_keys, "hash")),
-)
+_BY_ID = _ROWS.select.where(equal(api_keys, "id"))
+_BY_HASH = _ROWS.select.where(equal(api_keys, "hash"))
 _INSERT = Missing(api_keys)
 _IS_GRANT = (api_keys.c.id == bindparam("this")) & api_keys.c.hash.startswith(REFRESH)
 _ROTATE = setter(
@@ -34,23 +33,23 @@ insert_access = _ROWS.insert
 
 
 def find(tx: Transaction, id: str) -> ApiKey | None:
-    """Return the grant with this id, whoever's it is, also one that ended."""
-    found = _ROWS.first(tx, _BY_ID, {"id": id})
-    return found if found and found.hash.startswith(REFRESH) else None
+    """Return the grant with this id, of any person, even if it has ended."""
+    grant = _ROWS.first(tx, _BY_ID, {"id": id})
+    return grant if grant and grant.hash.startswith(REFRESH) else None
 
 
 def find_access(tx: Transaction, hash: str) -> ApiKey | None:
-    found = _ROWS.first(tx, _BY_HASH, {"hash": hash})
-    return found if found and found.kind == "access" else None
+    access = _ROWS.first(tx, _BY_HASH, {"hash": hash})
+    return access if access and access.kind == "access" else None
 
 
 def insert(tx: Transaction, grant: ApiKey) -> bool:
-    """Store a grant; returns False where there is one with its id."""
+    """Store a grant; return False if its id exists."""
     return tx.run(_INSERT, _ROWS.values(grant)) > 0
 
 
 def rotate(tx: Transaction, grant: ApiKey, changed: dict[str, Any]) -> bool:
-    """Change the grant where it is as it was read; returns whether it was."""
+    """Change the grant, and return True, if it is still as it was read."""
     return tx.run(_ROTATE, {"this": grant.id, "old": grant.hash, **new_values(changed)}) > 0
 
 

@@ -1,4 +1,7 @@
-"""An MCP server: Claude, Cursor and other programs read a person's memory, search it, add to it and propose changes."""
+"""An MCP server for a person's memory: read, search, add, propose changes.
+
+Its clients are Claude, Cursor and other programs.
+"""
 
 from importlib.util import find_spec
 from typing import Any
@@ -7,7 +10,7 @@ from ricordo.plugins import Commands
 
 
 class McpServerPlugin:
-    """Adds `/mcp` to the API, and `ricordo mcp` for programs that start a server themselves."""
+    """`/mcp` in the API, and `ricordo mcp` for programs that start a server themselves."""
 
     requires = ("web",)
 
@@ -19,11 +22,9 @@ class McpServerPlugin:
         return [LazyRouter("ricordo.features.mcp_server.routes", ("/mcp",))]
 
     def findings(self, settings: Any) -> list[str]:  # noqa: ARG002 - the hook's
-        return (
-            []
-            if find_spec("mcp")
-            else ['!no MCP server: install it with pip install "ricordo[mcp]"']
-        )
+        if find_spec("mcp"):
+            return []
+        return ['!no MCP server: install it with pip install "ricordo[mcp]"']
 
     def commands(self) -> list[Commands]:
         return [Commands("", "ricordo.features.mcp_server.cli")]

@@ -1,4 +1,7 @@
-"""`ricordo mcp`: the MCP server over standard input and output. It passes messages on to `/mcp` of a running server."""
+"""`ricordo mcp`: the MCP server over standard input and output.
+
+It passes messages on to `/mcp` of a running server.
+"""
 
 import json
 import sys
@@ -17,8 +20,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 _AT_ONCE = 32  # messages, subscriptions among them
-# By method: the parameter that names what it is about.
-_NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+# The parameter that names the object of each method.
+_NAME_PARAMETERS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 
 
 @app.command("mcp")
@@ -51,43 +54,48 @@ def _pass_on(client: "Client", line: str, user: str | None, writing: Lock) -> No
 
 
 def _headers(message: Any) -> dict[str, str]:
-    """What newer versions of the protocol want to see of a message outside its body."""
-    params = _object(message, "params")
-    version = _object(params, "_meta").get("io.modelcontextprotocol/protocolVersion")
-    named = params.get(_NAMED.get(str(message.get("method")), ""))
-    given = (
-        {"mcp-protocol-version": version, "mcp-method": message.get("method"), "mcp-name": named}
-        if version
-        else {}
-    )
-    return {name: _as_header(value) for name, value in given.items() if isinstance(value, str)}
+    """Return the headers that newer versions of the protocol require for a message."""
+    parameters = _object(message, "params")
+    version = _object(parameters, "_meta").get("io.modelcontextprotocol/protocolVersion")
+    if not version:
+        return {}
+    headers = {
+        "mcp-protocol-version": version,
+        "mcp-method": message.get("method"),
+        "mcp-name": parameters.get(_NAME_PARAMETERS.get(str(message.get("method")), "")),
+    }
+    return {name: _as_header(text) for name, text in headers.items() if isinstance(text, str)}
 
 
 def _object(message: Any, name: str) -> dict[str, Any]:
-    found = message.get(name) if isinstance(message, dict) else None
-    return found if isinstance(found, dict) else {}
+    field = message.get(name) if isinstance(message, dict) else None
+    return field if isinstance(field, dict) else {}
 
 
-def _as_header(value: str) -> str:
-    """The value, or its Base64 form for what a header cannot hold, as the protocol writes it."""
+def _as_header(text: str) -> str:
+    """Return the text, in the protocol's Base64 form if a header cannot hold it."""
     if (
-        value.isascii()
-        and value.isprintable()
-        and value == value.strip()
-        and not value.startswith("=?base64?")
+        text.isascii()
+        and text.isprintable()
+        and text == text.strip()
+        and not text.startswith("=?base64?")
     ):
-        return value
-    return f"=?base64?{b64encode(value.encode()).decode()}?="
+        return text
+    return f"=?base64?{b64encode(text.encode()).decode()}?="
 
 
 def _answers(client: "Client", line: str, user: str | None) -> Iterator[str]:
-    """What the server says to a message, a line each; a refusal as the protocol's error where the message wants an answer."""
+    """Yield the server's answers to a message, a line each.
+
+    A refusal becomes the protocol's error if the message expects an answer.
+    """
     message: Any = {}
     try:
         message = json.loads(line)
-        yield from client.events_of(
-            "/mcp", message, _headers(message) | ({"X-Ricordo-User": user} if user else {})
-        )
+        headers = _headers(message)
+        if user:
+            headers["X-Ricordo-User"] = user
+        yield from client.events_of("/mcp", message, headers)
     except (ValueError, RicordoError) as error:
         id = message.get("id") if isinstance(message, dict) else None
         if id is not None or not isinstance(message, dict) or not message:

@@ -1,4 +1,7 @@
-"""The MCP server of one request: tools, blocks as resources with news of their changes, and prompts, as the caller's key allows."""
+"""The MCP server of one request, with the rights of the caller's key.
+
+It has tools, blocks as resources with notices of their changes, and prompts.
+"""
 
 import asyncio
 import logging
@@ -28,35 +31,43 @@ from ricordo.features.mcp_server.tools import (
 )
 
 log = logging.getLogger(__name__)
-_BLOCK, _AGENTS_BLOCK = "memory://blocks/", "memory://agents/"
-_LOOKS_EVERY = 2.0  # seconds between two looks at blocks whose changes are wanted
-_MOST_BYTES = 64 * 1024  # of a message: it is read on the event loop
-_MOST_WATCHED, _MOST_LISTED, _MOST_AGENTS = 50, 500, 20
+_BLOCK = "memory://blocks/"
+_AGENTS_BLOCK = "memory://agents/"
+_LOOKS_EVERY = 2.0  # seconds between two looks at watched blocks
+_MOST_BYTES = 64 * 1024  # of a message, since it is parsed on the event loop
+_MOST_WATCHED = 50
+_MOST_LISTED = 500
+_MOST_AGENTS = 20
 _INSTRUCTIONS = (
-    "Ricordo keeps the memory of the person you talk with. Read it (read_memory) before you ask what you may already know, search "
-    "past conversations with search_memory, and propose what is worth keeping. The person decides on proposals and sees every "
-    "change."
+    "Ricordo keeps the memory of the person you talk with. Read it (read_memory) before you ask "
+    "what you may already know, search past conversations with search_memory, and propose what is "
+    "worth keeping. The person decides on proposals and sees every change."
 )
 # By name: title, description, and text.
 _PROMPTS = {
     "about_me": (
         "What do you know about me?",
         "Tell me what Ricordo remembers of me, and what of it looks outdated or contradictory.",
-        "Here is all that Ricordo remembers of me. Tell me what you know about me, in your own words, and name what looks outdated "
-        "or contradictory.\n\n{memory}",
+        "Here is all that Ricordo remembers of me. Tell me what you know about me, in your own "
+        "words, and name what looks outdated or contradictory.\n\n{memory}",
     ),
     "keep_this": (
         "What of this conversation is worth keeping?",
-        "Propose what of this conversation is worth remembering, one change at a time, each with its reason.",
-        "Look at our conversation so far. Propose with propose_memory what of it is worth remembering, one small change at a time, "
-        "each with its reason. Leave out what is there already, what will not matter next week, and secrets.\n\n"
+        "Propose what of this conversation is worth remembering, one change at a time, each with "
+        "its reason.",
+        "Look at our conversation so far. Propose with propose_memory what of it is worth "
+        "remembering, one small change at a time, each with its reason. Leave out what is there "
+        "already, what will not matter next week, and secrets.\n\n"
         "This is remembered now:\n\n{memory}",
     ),
 }
 
 
 class McpResponse(Response):
-    """Answers a request of an MCP client. No session is kept: each request says with its key who asks."""
+    """The response to a request of an MCP client.
+
+    No session is kept: each request carries its key.
+    """
 
     def __init__(self, memory: Memory) -> None:
         super().__init__()
@@ -70,25 +81,26 @@ class McpResponse(Response):
         try:
             async with manager.run():
                 await manager.handle_request(scope, receive, send)
-        except (
-            ExceptionGroup
-        ) as group:  # of the manager's tasks; a body that was too long is answered as everywhere
+        except ExceptionGroup as group:  # from the manager's tasks
+            # A refusal, such as of a too long body, is answered like in other routes.
             if (refusal := group.subgroup(HTTPException)) is None:
                 raise
             raise refusal.exceptions[0] from group
 
 
 def server_of(memory: Memory) -> "Server[Any]":
-    """Return the server that this client sees."""
+    """Return the server for this client."""
 
     async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=list(_tools(memory)))
 
     async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
-            text, is_error = await call(memory, params.name, params.arguments or {}), False
+            text = await call(memory, params.name, params.arguments or {})
+            is_error = False
         except RicordoError as error:
-            text, is_error = str(error), True
+            text = str(error)
+            is_error = True
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=text)], is_error=is_error
         )
@@ -102,15 +114,16 @@ def server_of(memory: Memory) -> "Server[Any]":
     async def read_resource(
         _context: Any, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        text, _ = await _told(_read(memory, params.uri))
+        text, _ = await _answered(_read(memory, params.uri))
         content = types.TextResourceContents(uri=params.uri, mime_type="text/markdown", text=text)
         return types.ReadResourceResult(contents=[content])
 
     async def listen(
         context: Any, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        bus, wanted = InMemorySubscriptionBus(), params.notifications.resource_subscriptions or []
-        watching = asyncio.ensure_future(_watch(memory, wanted[:_MOST_WATCHED], bus))
+        bus = InMemorySubscriptionBus()
+        uris = params.notifications.resource_subscriptions or []
+        watching = asyncio.ensure_future(_watch(memory, uris[:_MOST_WATCHED], bus))
         try:
             return await ListenHandler(bus)(context, params)
         finally:
@@ -127,10 +140,12 @@ def server_of(memory: Memory) -> "Server[Any]":
                 types.INVALID_PARAMS,
                 f'There is no prompt "{params.name[:80]}": {", ".join(_PROMPTS)}.',
             )
-        _, description, words = _PROMPTS[params.name]
-        text = words.replace("{memory}", await _told(read_memory(memory)))
-        said = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
-        return types.GetPromptResult(description=description, messages=[said])
+        _, description, template = _PROMPTS[params.name]
+        text = template.replace("{memory}", await _answered(read_memory(memory)))
+        message = types.PromptMessage(
+            role="user", content=types.TextContent(type="text", text=text)
+        )
+        return types.GetPromptResult(description=description, messages=[message])
 
     return Server(
         "ricordo",
@@ -168,27 +183,27 @@ def _tools(memory: Memory) -> Iterator[types.Tool]:
 
 
 async def _resources(memory: Memory) -> list[types.Resource]:
-    """The blocks that the client may read: the person's, and those of agents."""
+    """Return the blocks that the client may read: the person's and those of agents."""
 
-    def shown(uri: str, name: str, block: Json) -> types.Resource:
+    def resource_of(uri: str, name: str, block: Json) -> types.Resource:
         return types.Resource(
             uri=uri, name=name, description=block["description"], mime_type="text/markdown"
         )
 
-    found: list[types.Resource] = []
+    resources: list[types.Resource] = []
     if "memory:read" in memory.scopes and memory.user_id:
-        for block in await _told(memory.get(memory.block(""))):
-            found.append(shown(_BLOCK + quote(block["label"]), block["label"], block))
+        for block in await _answered(memory.get(memory.block(""))):
+            resources.append(resource_of(_BLOCK + quote(block["label"]), block["label"], block))
     if "agents:read" in memory.scopes:
-        for agent in await _told(memory.get("/v1/agents/", limit=_MOST_AGENTS)):
+        for agent in await _answered(memory.get("/v1/agents/", limit=_MOST_AGENTS)):
             for block in agent["blocks"]:
                 uri = f"{_AGENTS_BLOCK}{agent['id']}/blocks/{quote(block['label'])}"
-                found.append(shown(uri, f"{agent['name']}: {block['label']}", block))
-    return found[:_MOST_LISTED]
+                resources.append(resource_of(uri, f"{agent['name']}: {block['label']}", block))
+    return resources[:_MOST_LISTED]
 
 
 def _templates(memory: Memory) -> Iterator[types.ResourceTemplate]:
-    """The forms of addresses that the client may read."""
+    """Yield the forms of addresses that the client may read."""
     if "memory:read" in memory.scopes and memory.user_id:
         yield types.ResourceTemplate(
             uri_template=f"{_BLOCK}{{+label}}",
@@ -206,13 +221,17 @@ def _templates(memory: Memory) -> Iterator[types.ResourceTemplate]:
 
 
 async def _read(memory: Memory, uri: str) -> tuple[str, str]:
-    """The text of a resource, and what changes with it. Raises MCPError for what is no resource, RicordoError."""
+    """Return the text of a resource, and a mark that changes with it.
+
+    Raises MCPError for an unknown address, RicordoError.
+    """
     if uri.startswith(_BLOCK):
         block = await memory.get(memory.block(unquote(uri.removeprefix(_BLOCK))))
         return block["body"], f"{block['version']} {block['updated_at']}"
     agent, is_block, label = uri.removeprefix(_AGENTS_BLOCK).partition("/blocks/")
     if uri.startswith(_AGENTS_BLOCK) and is_block:
-        path = f"/v1/agents/{quote(unquote(agent), safe='')}/core-memory/blocks/{quote(unquote(label))}"
+        agent_path = f"/v1/agents/{quote(unquote(agent), safe='')}"
+        path = f"{agent_path}/core-memory/blocks/{quote(unquote(label))}"
         block = await memory.get(path)
         return block["value"], f"{block['version']} {block['value']}"
     raise MCPError(
@@ -222,22 +241,22 @@ async def _read(memory: Memory, uri: str) -> tuple[str, str]:
 
 
 async def _watch(memory: Memory, uris: list[str], bus: InMemorySubscriptionBus) -> None:
-    """Tell of each change of these resources, wherever it was made."""
-    known: dict[str, str | None] = {}
+    """Publish each change of these resources, by any writer."""
+    marks: dict[str, str | None] = {}
     while True:
         for uri in uris:
-            now: str | None = None  # gone, or not there yet
+            mark: str | None = None  # the resource does not exist
             with suppress(RicordoError, MCPError):
-                _, now = await _read(memory, uri)
-            if known.setdefault(uri, now) != now:
-                known[uri] = now
+                _, mark = await _read(memory, uri)
+            if marks.setdefault(uri, mark) != mark:
+                marks[uri] = mark
                 await bus.publish(ResourceUpdated(uri=uri))
         await asyncio.sleep(_LOOKS_EVERY)
 
 
-async def _told(asked: Awaitable[Any]) -> Any:
-    """What was asked; a refusal of the API as the protocol's error, with its sentence."""
+async def _answered(answer: Awaitable[Any]) -> Any:
+    """Await the API's answer; its refusal becomes the protocol's error."""
     try:
-        return await asked
+        return await answer
     except RicordoError as error:
         raise MCPError(types.INVALID_PARAMS, str(error)) from error

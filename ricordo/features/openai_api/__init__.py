@@ -1,10 +1,13 @@
-"""OpenAI's HTTP API: agents as models of chat completions and responses, for any OpenAI client and for Open WebUI."""
+"""OpenAI's HTTP API: agents as models of chat completions and responses.
+
+It serves any OpenAI client, and Open WebUI.
+"""
 
 from typing import Any
 
 
 class OpenAIPlugin:
-    """Adds the routes that OpenAI's clients call, and the table of their chats."""
+    """The routes for OpenAI's clients, and the table of their chats."""
 
     def tables(self) -> list[Any]:
         from ricordo.features.openai_api.queries import openai_chats

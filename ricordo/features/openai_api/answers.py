@@ -1,4 +1,7 @@
-"""A turn as one answer of OpenAI's: in pieces as it happens, or whole. Calls of the agent's own tools are not shown."""
+"""A turn as one answer in OpenAI's form, in pieces or whole.
+
+Calls of the agent's own tools are not shown.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
@@ -34,10 +37,11 @@ Noting = Callable[["AnswerReader"], Awaitable[None]]
 
 @dataclass(slots=True)
 class AnswerReader:
-    """Reads the events of a turn as deltas of one message, and keeps what it said.
+    """Reads the events of a turn as deltas, and collects its text.
 
-    `page` is where a person decides about calls of the agent's own tools that wait. An answer that `has_form`, as JSON has, is its
-    last words alone, told once they are whole: what was said before a call, or had to be said again, is none of it.
+    `page` is the address where a person decides about waiting calls of the agent's own tools. With
+    `has_form`, as of JSON, the answer is the last text only, sent once it is whole: text before a
+    call or before a correction is dropped.
     """
 
     clock: Clock
@@ -54,7 +58,7 @@ class AnswerReader:
     _is_asked: bool = False
 
     def read(self, event: Event) -> Iterator[Json]:
-        """Yield what the event adds to the message."""
+        """Yield the event's additions to the message."""
         self._encoder = self._encoder or SseEncoder(_SHOWN, self.clock, has_tokens=True)
         if isinstance(event, RunStarted | RunEnded | Failed):
             self.run = event.run
@@ -66,10 +70,10 @@ class AnswerReader:
             return
         for chunk in self._encoder.encode(event):
             yield from self._delta(orjson.loads(chunk.removeprefix(b"data: ")))
-        asked = event.messages if isinstance(event, StepSaved) else ()
+        candidates = event.messages if isinstance(event, StepSaved) else ()
         if isinstance(event, ApprovalAsked):
-            asked = (event.message,)
-        for message in asked:
+            candidates = (event.message,)
+        for message in candidates:
             if message.is_waiting and not self._is_asked:
                 yield self._ask(message)
 
@@ -84,52 +88,57 @@ class AnswerReader:
 
     def message(self) -> Json:
         """Return the whole message."""
-        made: Json = {
+        no_text = None if self.calls else ""
+        return {
             "role": "assistant",
-            "content": self.text or (None if self.calls else ""),
+            "content": self.text or no_text,
             "refusal": None,
+            "reasoning_content": self.reasoning or None,
+            "tool_calls": [_call_json(call) for call in self.calls] or None,
         }
-        calls = [_call_json(call) for call in self.calls] or None
-        return {**made, "reasoning_content": self.reasoning or None, "tool_calls": calls}
 
     def _delta(self, wire: Json) -> Iterator[Json]:
         names = _TEXTS.get(wire.get("message_type", ""))
-        if names is None or not (words := wire[names[0]]):
+        if names is None or not (text := wire[names[0]]):
             return
+        is_new_message = self._speaker != wire["id"]
         if names[1] == "content" and self.has_form:
-            self.text = words if self._speaker != wire["id"] else self.text + words
+            self.text = text if is_new_message else self.text + text
             self._speaker = wire["id"]
             return
         if names[1] == "content":
-            if self._speaker not in ("", wire["id"]) and self.text:
-                words = f"\n\n{words}"  # it spoke, called a tool, and speaks again
+            if self._speaker and is_new_message and self.text:
+                text = f"\n\n{text}"  # the agent called a tool between two texts
             self._speaker = wire["id"]
-            self.text += words
+            self.text += text
         else:
-            self.reasoning += words
-        yield {names[1]: words}
+            self.reasoning += text
+        yield {names[1]: text}
 
     def _ask(self, message: Message) -> Json:
-        """The calls that the client makes, or where a person decides about the agent's own."""
+        """Return the calls for the client, or the address of a person's decision."""
         self._is_asked = True
         waiting = [call for call in message.tool_calls if call.is_gated]
         if others := [call.name for call in waiting if call.name not in self.client_tools]:
             begin = "\n\n" if self.text else ""
-            words = f"{begin}This waits for your approval: {', '.join(others)}. Approve or reject it at {self.page}"
-            self.text += words
-            return {} if self.has_form else {"content": words}
+            notice = (
+                f"{begin}This waits for your approval: {', '.join(others)}. Approve or reject it "
+                f"at {self.page}"
+            )
+            self.text += notice
+            return {} if self.has_form else {"content": notice}
         self.calls = waiting
         if self.has_form:
             self.text = ""
         return {
             "tool_calls": [
-                {"index": place, **_call_json(call)} for place, call in enumerate(waiting)
+                {"index": index, **_call_json(call)} for index, call in enumerate(waiting)
             ]
         }
 
 
 def usage_json(usage: Usage) -> Json:
-    """Return tokens as OpenAI counts them."""
+    """Return token counts in OpenAI's form."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -150,16 +159,17 @@ def _call_json(call: ToolCallPart) -> Json:
     }
 
 
-def data(value: Json) -> bytes:
-    return b"data: " + orjson.dumps(value) + b"\n\n"
+def data(event_json: Json) -> bytes:
+    return b"data: " + orjson.dumps(event_json) + b"\n\n"
 
 
 async def deltas_of(
     turn: LiveTurn, reader: AnswerReader, noting: Noting, keepalive: float, *, stops_when_left: bool
 ) -> AsyncGenerator[Json | None]:
-    """Yield what the turn adds to the message, and None where nothing happened for a while; it is noted as it goes on.
+    """Yield the turn's additions to the message, and None after a silent while.
 
-    With `stops_when_left` the turn is cancelled when its client leaves the stream.
+    `noting` is called at the start and at the end. With `stops_when_left` the turn is cancelled
+    when its client leaves the stream.
     """
     events = turn.events()
     upcoming: asyncio.Future[Event] | None = None
@@ -167,11 +177,12 @@ async def deltas_of(
     try:
         while not has_ended:
             upcoming = upcoming or asyncio.ensure_future(anext(events))
-            done, _ = await asyncio.wait({upcoming}, timeout=keepalive)
-            if not done:
+            finished, _ = await asyncio.wait({upcoming}, timeout=keepalive)
+            if not finished:
                 yield None
                 continue
-            event, upcoming = upcoming.result(), None
+            event = upcoming.result()
+            upcoming = None
             has_ended = isinstance(event, RunEnded | Failed)
             for delta in reader.read(event):
                 yield delta
@@ -179,7 +190,8 @@ async def deltas_of(
                 await noting(reader)
     finally:
         if not has_ended and stops_when_left:
-            asyncio.ensure_future(turn.cancel())  # noqa: RUF006 - the turn itself keeps what waits for it
+            # The turn itself holds the task that waits for it.
+            asyncio.ensure_future(turn.cancel())  # noqa: RUF006
         if upcoming:
             upcoming.cancel()
             await asyncio.wait({upcoming})  # a generator that is being read cannot be closed
@@ -187,7 +199,7 @@ async def deltas_of(
 
 
 def completion_head(reader: AnswerReader, model: str) -> Json:
-    """Return what every piece of an answer begins with."""
+    """Return the common fields of all pieces of an answer."""
     run = reader.run
     id = run.id.removeprefix("run-") if run else ""
     return {

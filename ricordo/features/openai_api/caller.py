@@ -1,4 +1,7 @@
-"""Who asks through Open WebUI: its user, by the headers that it sends with a key that may act for users."""
+"""The user of Open WebUI on whose behalf a key asks.
+
+Open WebUI names the user in headers; the key must be allowed to act for users.
+"""
 
 import hmac
 from base64 import urlsafe_b64decode
@@ -17,19 +20,20 @@ from ricordo.errors import Forbidden
 from ricordo.features.openai_api.options import OpenAIApiSettings
 
 SIGNED_USER = "x-openwebui-user-jwt"
-# Its plain headers, the surest first: an address may not have been checked.
+# Its plain headers, the most reliable first: an e-mail address may not have been verified.
 PLAIN_USER = ("x-openwebui-user-id", "x-openwebui-user-email")
 _ISSUER = "open-webui"
-# So its users are named here, by its pipe (features/openwebui/pipe.py) too; none of them can be a user of another name.
+# The prefix of its users' identifiers, in its pipe (features/openwebui/pipe.py) too. So none of
+# them can be another user of this server.
 PREFIX = "open-webui:"
-_LEEWAY = 60  # seconds by which its clock and ours may differ
+_LEEWAY = 60  # seconds by which the clocks of both servers may differ
 _LONGEST = 10_000
 
 
 async def acting(context: RequestContext) -> RequestContext:
-    """Return the call as that of Open WebUI's user, where the key may act for users and one is named. Raises Forbidden.
+    """Return the call in the name of Open WebUI's user, if there is one.
 
-    From a key that may not, the headers count for nothing.
+    The headers count only with a key that may act for users. Raises Forbidden.
     """
     if not context.scope.may(IMPERSONATE) or USER_HEADER.decode() in context.request.headers:
         return context
@@ -44,7 +48,7 @@ async def acting(context: RequestContext) -> RequestContext:
 
 
 def _user_of(headers: Mapping[str, str], now: int) -> str | None:
-    """The id or address of the user that Open WebUI asks for; None where it names none."""
+    """Return the id or address of the user in the headers, or None."""
     signed = headers.get(SIGNED_USER)
     plain = next((headers[name] for name in PLAIN_USER if headers.get(name)), None)
     if signed is None and plain is None:
@@ -60,18 +64,22 @@ def _user_of(headers: Mapping[str, str], now: int) -> str | None:
 
 
 def verified_user(token: str, secret: str, now: int) -> str:
-    """Return whom a token (JWT, HS256) of Open WebUI names; `now` is in seconds. Raises Forbidden."""
+    """Return the user that a token (JWT, HS256) of Open WebUI names.
+
+    `now` is in seconds. Raises Forbidden.
+    """
     pieces = token.split(".") if len(token) <= _LONGEST else []
     if len(pieces) != 3:
         raise _refused("the token is malformed")
-    # By this algorithm alone: "none" is no signature.
+    # Only this algorithm: "none" is no signature.
     if _object(pieces[0]).get("alg") != "HS256":
         raise _refused("the token is not signed with HS256")
     expected = hmac.digest(secret.encode(), f"{pieces[0]}.{pieces[1]}".encode(), sha256)
     if not hmac.compare_digest(expected, _bytes(pieces[2])):
         raise _refused("the token was signed with another secret")
     claims = _object(pieces[1])
-    expires, user = claims.get("exp"), claims.get("sub")
+    expires = claims.get("exp")
+    user = claims.get("sub")
     if claims.get("iss") != _ISSUER or not isinstance(user, str) or not user:
         raise _refused("the token names no user of Open WebUI")
     if not isinstance(expires, int | float) or expires + _LEEWAY <= now:
@@ -79,8 +87,8 @@ def verified_user(token: str, secret: str, now: int) -> str:
     return user
 
 
-def _refused(why: str) -> Forbidden:
-    return Forbidden(f"The user that Open WebUI names is refused: {why}.")
+def _refused(reason: str) -> Forbidden:
+    return Forbidden(f"The user that Open WebUI names is refused: {reason}.")
 
 
 def _bytes(text: str) -> bytes:
@@ -92,9 +100,9 @@ def _bytes(text: str) -> bytes:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        found = orjson.loads(_bytes(text))
+        decoded = orjson.loads(_bytes(text))
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        decoded = None
+    if not isinstance(decoded, dict):
         raise _refused("the token is malformed")
-    return found
+    return decoded

@@ -1,10 +1,12 @@
-"""Chats that clients keep themselves: in which conversation a chat goes on, and which of its messages are new.
+"""Chats that clients keep themselves: find the conversation and the new messages.
 
-A client sends its whole chat each time. A run that answers it is noted by two digests of the chat until then: an exact one, of
-all that was said, and for clients that name their chats a loose one, of what the user said alone, since clients change how
-answers look. The longest beginning of the next request that is known says where to go on; where its conversation has gone on
-since, as after an edit or "regenerate", that is a fork. Both are noted in the transaction that ends the run, and the loose one of a
-chat that begins in the one that starts it: until then nothing else leads to its conversation.
+A client sends its whole chat each time. Each answering run is recorded by two digests of the chat:
+an exact one of all messages, and, for clients that name their chats, a loose one of the user's
+messages, since clients change how answers look. The longest known beginning of the next request
+names the conversation to continue. If that conversation has other messages since, as after an edit
+or "regenerate", it is forked. Both digests are stored in the transaction that ends the run. The
+loose digest of a new chat is stored in the one that starts it: until then nothing else leads to its
+conversation.
 """
 
 from collections.abc import Sequence
@@ -34,12 +36,15 @@ from ricordo.storage import conversations, messages, runs
 from ricordo.storage.engine.store import Store, Transaction
 
 _DIGEST = 20
-_LIKELY = 2  # ends of a chat that are looked for first: all but edits far back go on there
+_LIKELY = 2  # states searched first; only edits far back continue from an older one
 
 
 @dataclass(frozen=True, slots=True)
 class ClientChat:
-    """A chat as a client sends it. `name` is the client's id of it, None where it gives none; `owner` tells chats apart else."""
+    """A chat as a client sends it.
+
+    `name` is the client's id of it, if any. Without a name, `owner` tells chats apart.
+    """
 
     agent_id: str
     name: str | None
@@ -49,20 +54,20 @@ class ClientChat:
 
     @property
     def is_answer(self) -> bool:
-        """Whether it ends with results of the client's tools."""
+        """True if the chat ends with results of the client's tools."""
         return self.messages[-1].role == "tool"
 
     def new_from(self) -> int:
-        """Return where the last said messages, or results, begin."""
-        place = len(self.messages)
-        while place and self.messages[place - 1].role == self.messages[-1].role:
-            place -= 1
-        return place
+        """Return the index of the first of the last messages with the same role."""
+        index = len(self.messages)
+        while index and self.messages[index - 1].role == self.messages[-1].role:
+            index -= 1
+        return index
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The conversation in which a chat goes on, and the place from which its messages are new there."""
+    """The conversation that continues a chat, and the index of its new messages."""
 
     conversation_id: str
     new_from: int
@@ -71,7 +76,7 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """A chat after some of its messages, by its two keys."""
+    """A state of a chat after some of its messages, by its two keys."""
 
     exact: str
     loose: str
@@ -94,9 +99,9 @@ class ChatStates:
         self.all = [_State(exact.hexdigest(), loose.hexdigest())]
         for message in chat.messages:
             if message.role == "user":
-                said = _digested("user", message)
-                loose.update(said)
-                exact.update(said)
+                digest_input = _digested("user", message)
+                loose.update(digest_input)
+                exact.update(digest_input)
             elif message.role == "assistant" and (message.text.strip() or message.tool_calls):
                 exact.update(_digested("assistant", message))
             self.all.append(_State(exact.hexdigest(), loose.hexdigest()))
@@ -120,29 +125,34 @@ def _digested(role: str, message: ChatMessage) -> bytes:
 
 @dataclass(slots=True)
 class ChatNotes:
-    """Notes which run answers a chat: in the run's own transactions, and what its reader knows better once that has read it."""
+    """Records the run that answers a chat.
+
+    It writes in the run's own transactions, and again once the run's answer was read, if that
+    differs.
+    """
 
     store: Store
     states: ChatStates
     is_begun: bool
     _noted: set[str] = field(default_factory=set)
 
-    def save(self, tx: Transaction, run: Run, said: Sequence[Message]) -> None:
-        """Note the run as it starts or ends, with the agent's messages."""
-        texts = [message.text for message in said if message.role == "assistant" and message.text]
-        is_whole = bool(said) and run.stop_reason != "requires_approval"
+    def save(self, tx: Transaction, run: Run, run_messages: Sequence[Message]) -> None:
+        """Record the run at its start or end, with the agent's messages."""
+        texts = [
+            message.text for message in run_messages if message.role == "assistant" and message.text
+        ]
+        is_whole = bool(run_messages) and run.stop_reason != "requires_approval"
         self._note(tx, run, [self.states.after("\n\n".join(texts))] if is_whole else [])
 
     async def read(self, reader: AnswerReader) -> None:
-        """Note what was read of the run, where it differs from what was saved with it."""
+        """Record the answer that was read, if it differs from the saved one."""
         run = reader.run
         if run is None or (run.ended_at is None and self.is_begun):
             return
-        exact = (
-            []
-            if run.ended_at is None
-            else [self.states.after(reader.text, [call.call_id for call in reader.calls])]
-        )
+        exact = []
+        if run.ended_at is not None:
+            call_ids = [call.call_id for call in reader.calls]
+            exact.append(self.states.after(reader.text, call_ids))
         if not self._noted.issuperset([*exact, self.states.all[-1].loose]):
             await self.store.write(lambda tx: self._note(tx, run, exact))
 
@@ -157,116 +167,131 @@ class ChatNotes:
 async def continue_chat(
     context: RequestContext, chat: ClientChat, states: ChatStates, client_tools: Sequence[str]
 ) -> Continuation:
-    """Return where the chat goes on; what is unknown here begins a conversation, with what was said before to be recalled.
+    """Return the conversation that continues the chat.
 
-    Raises NotFound, and Invalid for results of calls that nobody asked for.
+    An unknown chat begins a conversation, with its earlier messages to be recalled. Raises
+    NotFound, and Invalid for results of unknown calls.
     """
-    if known := await _known(context, chat, states.all):
-        new_from, state = known
+    if answered := await _last_answered(context, chat, states.all):
+        new_from, state = answered
         tools = () if chat.is_answer else client_tools
-        if found := state.goes_on_in or await _conversation_after(context, state.run_id, tools):
-            return Continuation(found, new_from)
+        conversation_id = state.goes_on_in or await _conversation_after(
+            context, state.run_id, tools
+        )
+        if conversation_id:
+            return Continuation(conversation_id, new_from)
     if chat.is_answer:
         raise Invalid(
-            "These tool results answer no call of this chat. Send the chat with the calls as they came."
+            "These tool results answer no call of this chat. Send the chat with the calls as they "
+            "came."
         )
-    place = chat.new_from()
+    new_from = chat.new_from()
     summary = {"summary": f"chat_{chat.name}"} if chat.name else {}
-    made = await create_conversation(context.runtime, context.scope, chat.agent_id, summary)
-    earlier = [
-        one
-        for one in chat.messages[:place]
-        if one.role in ("user", "assistant") and one.text.strip()
+    conversation = await create_conversation(context.runtime, context.scope, chat.agent_id, summary)
+    past = [
+        PastMessage("user" if message.role == "user" else "assistant", (message.text,))
+        for message in chat.messages[:new_from]
+        if message.role in ("user", "assistant") and message.text.strip()
     ]
-    if earlier:
-        past = [
-            PastMessage("user" if one.role == "user" else "assistant", (one.text,))
-            for one in earlier
-        ]
-        await import_messages(context.store, context.scope, chat.agent_id, past, made.id)
-    return Continuation(made.id, place, is_begun=False)
+    if past:
+        await import_messages(context.store, context.scope, chat.agent_id, past, conversation.id)
+    return Continuation(conversation.id, new_from, is_begun=False)
 
 
 async def continue_after(
     context: RequestContext, chat: ClientChat, run_id: str, client_tools: Sequence[str]
 ) -> Continuation:
-    """Return where a chat goes on after this run, of which all is new. Raises NotFound."""
+    """Return the conversation after this run; all messages are new there.
+
+    Raises NotFound.
+    """
     run = await context.store.read(lambda tx: runs.get(tx, context.scope, run_id))
     tools = () if chat.is_answer else client_tools
-    found = (
-        await _conversation_after(context, run_id, tools) if run.agent_id == chat.agent_id else None
-    )
-    if found is None:
+    conversation_id = None
+    if run.agent_id == chat.agent_id:
+        conversation_id = await _conversation_after(context, run_id, tools)
+    if conversation_id is None:
         raise NotFound(
-            "The earlier response is not in view any more, or another agent gave it. Begin a new chat."
+            "The earlier response is not in view any more, or another agent gave it. Begin a new "
+            "chat."
         )
-    return Continuation(found, 0)
+    return Continuation(conversation_id, 0)
 
 
-async def _known(
+async def _last_answered(
     context: RequestContext, chat: ClientChat, states: Sequence[_State]
 ) -> tuple[int, AnsweredState] | None:
-    """The longest beginning of the chat that a run answered, and that run."""
+    """Return the longest beginning of the chat that a run answered, and the state.
+
+    The beginning is given as the index of the first new message.
+    """
     last = len(chat.messages)
-    places = [chat.new_from()] if chat.is_answer else _beginnings(chat)
+    indexes = [chat.new_from()] if chat.is_answer else _beginnings(chat)
     if chat.is_retry:
-        places = [last, *places]
+        indexes = [last, *indexes]
 
     def find(tx: Transaction) -> tuple[int, AnsweredState] | None:
-        for some in filter(None, (places[:_LIKELY], places[_LIKELY:])):
-            found = answered_states(tx, [key for place in some for key in keys_of(place)])
-            for place in some:
-                if state := next((found[key] for key in keys_of(place) if key in found), None):
-                    return (chat.new_from() if chat.is_retry and place == last else place), state
+        for group in filter(None, (indexes[:_LIKELY], indexes[_LIKELY:])):
+            answered = answered_states(tx, [key for index in group for key in keys_of(index)])
+            for index in group:
+                state = next((answered[key] for key in keys_of(index) if key in answered), None)
+                if state and chat.is_retry and index == last:
+                    return chat.new_from(), state
+                if state:
+                    return index, state
         return None
 
-    def keys_of(place: int) -> list[str]:
-        exact, loose = states[place].exact, states[place].loose
-        if chat.is_retry and place == last:
-            return [loose]
-        return [exact, loose] if chat.name else [exact]
+    def keys_of(index: int) -> list[str]:
+        state = states[index]
+        if chat.is_retry and index == last:
+            return [state.loose]
+        return [state.exact, state.loose] if chat.name else [state.exact]
 
-    return await context.store.read(find) if places else None
+    return await context.store.read(find) if indexes else None
 
 
 def _beginnings(chat: ClientChat) -> list[int]:
-    """The places before messages of the user with something of the user's before them, the last first."""
-    places = [place for place, message in enumerate(chat.messages) if message.role == "user"]
-    return places[:0:-1]
+    """Return the indexes of the user's messages but the first, the last one first."""
+    indexes = [index for index, message in enumerate(chat.messages) if message.role == "user"]
+    return indexes[:0:-1]
 
 
 async def _conversation_after(
     context: RequestContext, run_id: str, client_tools: Sequence[str]
 ) -> str | None:
-    """The conversation in which to go on after this run: its own, or a fork where it went on; None where that cannot be.
+    """Return the conversation to continue after this run: its own, or a fork.
 
-    Calls of these tools that wait there are denied, since the client went on without their results.
+    It is forked if it has later messages. None if it cannot be continued. Waiting calls of these
+    tools are denied, since the client continued without their results.
     """
 
     def find(tx: Transaction) -> tuple[Run, Conversation, list[str], Message | None]:
         run = runs.get(tx, context.scope, run_id)
         conversation = conversations.require(tx, context.scope, run.conversation_id)
         last = messages.by_ids(tx, conversation.window[-1:])
-        said = [one.id for one in messages.of_run(tx, run.id)]
-        return run, conversation, said, last[0] if last and last[0].is_waiting else None
+        run_message_ids = [message.id for message in messages.of_run(tx, run.id)]
+        return run, conversation, run_message_ids, last[0] if last and last[0].is_waiting else None
 
     try:
-        run, conversation, said, waiting = await context.store.read(find)
+        run, conversation, run_message_ids, waiting_message = await context.store.read(find)
     except NotFound:
         return None
-    if waiting and {call.name for call in waiting.tool_calls if call.is_gated} <= set(client_tools):
+    if waiting_message and {
+        call.name for call in waiting_message.tool_calls if call.is_gated
+    } <= set(client_tools):
         await cancel_conversation(context.runtime, context.scope, conversation.id)
         return conversation.id
     if run.ended_at is None:
         await _stop_if_left(context, run)
-    is_last = bool(conversation.window) and conversation.window[-1] in said
-    # What a person decided on the page goes on in the conversation itself.
+    is_last = bool(conversation.window) and conversation.window[-1] in run_message_ids
+    # A decision that a person made on the page continues the conversation itself.
     if is_last or run.ended_at is None or run.stop_reason == "requires_approval":
         return conversation.id
-    seen = [id for id in said if id in conversation.window]
+    visible_ids = [id for id in run_message_ids if id in conversation.window]
+    last_id = visible_ids[-1] if visible_ids else ""
     try:
         fork = await fork_conversation(
-            context.runtime, context.scope, conversation.id, message_id=seen[-1] if seen else ""
+            context.runtime, context.scope, conversation.id, message_id=last_id
         )
     except Invalid:  # a compaction took its messages out of view
         return None
@@ -274,22 +299,21 @@ async def _conversation_after(
 
 
 async def continue_call(context: RequestContext, chat: ClientChat) -> Continuation:
-    """Return where a talk with a voice agent goes on: in the caller's default conversation, with what was said last.
+    """Return the caller's default conversation, with the last messages as new.
 
-    Voice stacks shorten what was interrupted, and greet on their own: what they send as said before tells nothing. Of an answer
-    that they stopped reading nothing more is made once the next words are there.
+    Voice clients shorten interrupted answers, and greet on their own, so their earlier messages are
+    not compared. An answer that they stopped reading is stopped when the next message comes.
     """
-    scope, runtime = context.scope, context.runtime
-    default = await open_conversation(runtime, scope, DEFAULT, chat.agent_id)
+    default = await open_conversation(context.runtime, context.scope, DEFAULT, chat.agent_id)
     for run in await context.store.read(lambda tx: runs.open_runs(tx, conversation_id=default.id)):
         await _stop_if_left(context, run)
     return Continuation(default.id, chat.new_from())
 
 
 async def _stop_if_left(context: RequestContext, run: Run) -> None:
-    """Cancel the run of a chat whose client left its stream and now sends the next message.
+    """Cancel the run of a chat whose client left its stream.
 
-    OpenAI's API has no request that stops an answer: a client that wants no more of it closes the stream.
+    OpenAI's API has no request that stops an answer: a client closes the stream instead.
     """
     live = context.runtime.live.get(run.id)
     if live is not None and not live.has_readers:

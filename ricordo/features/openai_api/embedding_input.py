@@ -1,6 +1,7 @@
-"""What is to be embedded: texts, or tokens of OpenAI's vocabulary, as some clients send; and vectors of fewer dimensions.
+"""Inputs and results of embeddings: texts, OpenAI's tokens, shorter vectors.
 
-The vocabulary `cl100k_base`, which clients use for each model that they do not know, is OpenAI's own file of it (MIT licence).
+Some clients send tokens of the vocabulary `cl100k_base`, for each model that they do not know. The
+file is OpenAI's own (MIT licence).
 """
 
 import gzip
@@ -15,29 +16,36 @@ from ricordo.errors import Invalid
 from ricordo.offload import SMALL, offload
 
 _VOCABULARY = "data/cl100k_base.tiktoken.gz"
-# Marks such as the end of a text, which stand for no words.
+# Marks such as the end of a text, which have no text of their own.
 _SPECIAL = range(100_256, 100_277)
 
 
 async def texts_of(
-    sent: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
+    inputs: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
 ) -> list[str]:
-    """Return the texts that were sent, as such or as tokens. Raises Invalid for tokens that the vocabulary lacks."""
-    if isinstance(sent, str):
-        return [sent]
-    if not sent or isinstance(sent[0], str):
-        return list(cast(Sequence[str], sent))
-    lists = [sent] if isinstance(sent[0], int) else sent
+    """Return the texts of the input, decoded if they are tokens.
+
+    Raises Invalid for tokens that the vocabulary lacks.
+    """
+    if isinstance(inputs, str):
+        return [inputs]
+    if not inputs or isinstance(inputs[0], str):
+        return list(cast(Sequence[str], inputs))
+    lists = [inputs] if isinstance(inputs[0], int) else inputs
     tokens = cast(Sequence[Sequence[int]], lists)
     # Reading the vocabulary takes 60 ms, once.
-    return await offload(lambda: [_decoded(one) for one in tokens], SMALL + 1)
+    return await offload(lambda: [_decoded(text_tokens) for text_tokens in tokens], SMALL + 1)
 
 
 def shortened(vectors: Sequence[Sequence[float]], dimensions: int) -> list[list[float]]:
-    """Return the vectors with their first numbers alone, of length 1 again. Raises Invalid where they have fewer."""
+    """Cut the vectors to their first numbers, and scale them to length 1.
+
+    Raises Invalid if they have fewer.
+    """
     if vectors and len(vectors[0]) < dimensions:
         raise Invalid(
-            f"dimensions is {dimensions}, and vectors of this model have {len(vectors[0])}. Ask for fewer."
+            f"dimensions is {dimensions}, and vectors of this model have {len(vectors[0])}. Ask "
+            "for fewer."
         )
     return [_unit(vector[:dimensions]) for vector in vectors]
 
@@ -48,17 +56,17 @@ def _unit(vector: Sequence[float]) -> list[float]:
 
 
 def _decoded(tokens: Sequence[int]) -> str:
-    words = _vocabulary()
-    known = [token for token in tokens if token not in _SPECIAL]
-    if unknown := next((token for token in known if not 0 <= token < len(words)), None):
+    vocabulary = _vocabulary()
+    text_tokens = [token for token in tokens if token not in _SPECIAL]
+    if unknown := next((token for token in text_tokens if not 0 <= token < len(vocabulary)), None):
         raise Invalid(
             f"There is no token {unknown} in the vocabulary cl100k_base. Send the text itself."
         )
-    return b"".join(words[token] for token in known).decode("utf-8", "replace")
+    return b"".join(vocabulary[token] for token in text_tokens).decode("utf-8", "replace")
 
 
 @cache
 def _vocabulary() -> list[bytes]:
-    """The pieces of words, each at the place that is its token."""
+    """Return the text pieces; the index of each is its token."""
     lines = gzip.decompress(files(__package__).joinpath(_VOCABULARY).read_bytes()).splitlines()
     return [b64decode(line.partition(b" ")[0]) for line in lines]

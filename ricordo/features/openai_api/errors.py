@@ -49,13 +49,15 @@ class OpenAIRoute(LazyRoute):
 
 
 def refusal_for(error: RicordoError | RequestValidationError) -> Response:
-    """Return the answer to this error."""
+    """Return the response for this error."""
     if isinstance(error, RequestValidationError):
         fault = error.errors()[0]
-        place = ".".join(map(str, fault["loc"][1:])) or None
-        # What was sent is not repeated: it may be long, or secret.
-        words = str(fault["msg"]).removeprefix("Value error, ")[:300]
-        return _refusal(400, f"{place}: {words}" if place else words, param=place)
+        field_path = ".".join(map(str, fault["loc"][1:])) or None
+        # The sent value is not repeated: it may be long, or secret.
+        message = str(fault["msg"]).removeprefix("Value error, ")[:300]
+        if field_path:
+            message = f"{field_path}: {message}"
+        return _refusal(400, message, param=field_path)
     if isinstance(error, ModelError):
         return _refusal(_FAILURES.get(error.kind, 500), str(error), kind=error.kind)
     if isinstance(error, UnknownModel):
@@ -64,12 +66,12 @@ def refusal_for(error: RicordoError | RequestValidationError) -> Response:
 
 
 def failure(failed: Failed) -> Response:
-    """Return the answer to a turn that failed."""
+    """Return the response for a turn that failed."""
     return _refusal(_FAILURES.get(failed.kind, 500), failed.message, kind=failed.kind)
 
 
 def failure_json(failed: Failed) -> Json:
-    """Return what a stream says of a turn that failed."""
+    """Return the error object for a turn that failed."""
     return openai_error(failed.message, failed.kind)
 
 
@@ -83,10 +85,10 @@ def _refusal(
 ) -> Response:
     response = answer(openai_error(message, kind or openai_type(status), param, code), status)
     if kind or status in (409, 412):
-        # The server has tried again already, or will give the same answer: a retry of the client's would only repeat it.
+        # The server has retried already, or would answer the same again.
         response.headers["x-should-retry"] = "false"
     return response
 
 
-# The end of a stream in which the database failed.
+# The end of a stream after a failure of the database.
 CUT_OFF = (b"data: " + orjson.dumps(openai_error(DATABASE_FAILED, INTERRUPTED)) + b"\n\n", DONE)

@@ -1,4 +1,7 @@
-"""Request and response models of OpenAI's HTTP API. Fields that change nothing here are ignored, as other servers do."""
+"""Request and response models of OpenAI's HTTP API.
+
+Fields without effect here are ignored, as other servers do.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
@@ -17,9 +20,9 @@ _PASSAGES = ("<context>", "</context>")
 
 
 def _passages(text: str) -> str:
-    """The text without what Open WebUI tells models about the passages of documents that it puts before it."""
-    place = text.find(_PASSAGES[0]) if text.startswith(_INSTRUCTIONS) else 0
-    return text[max(place, 0) :]
+    """Remove Open WebUI's instructions about passages of documents before the text."""
+    start = text.find(_PASSAGES[0]) if text.startswith(_INSTRUCTIONS) else 0
+    return text[max(start, 0) :]
 
 
 Text = Annotated[str, AfterValidator(_passages)]
@@ -38,7 +41,7 @@ class LenientRequest(RequestModel):
 
 
 class ImageAddress(LenientPart):
-    """Where a picture lies: `https://…`, or `data:image/png;base64,…`."""
+    """The address of a picture: `https://…`, or `data:image/png;base64,…`."""
 
     url: str
     detail: str | None = None
@@ -53,7 +56,7 @@ class ContentPart(LenientPart):
 
 
 class CalledFunction(LenientPart):
-    """Which function was called."""
+    """The function of a call."""
 
     name: str = ""
     arguments: str = ""
@@ -82,12 +85,18 @@ class ChatMessage(LenientPart):
 
     @property
     def own_text(self) -> str:
-        """The text without passages of documents before it, which clients look up for the last message alone."""
-        return (self.text.rpartition(_PASSAGES[1])[2] if self.has_passages else self.text).strip()
+        """Return the text without passages of documents before it.
+
+        Clients look up passages only for the last message.
+        """
+        text = self.text
+        if self.has_passages:
+            text = text.rpartition(_PASSAGES[1])[2]
+        return text.strip()
 
     @property
     def has_passages(self) -> bool:
-        """Whether passages of documents, which the user need not have written, stand before the text."""
+        """True if passages of documents, which the user need not have written, come first."""
         return self.text.startswith(_PASSAGES[0])
 
 
@@ -107,13 +116,13 @@ class ToolDefinition(LenientPart):
 
 
 class StreamOptions(LenientPart):
-    """What a stream has besides."""
+    """Additional parts of a stream."""
 
     include_usage: bool = False
 
 
 class ChatRequest(LenientRequest):
-    """A chat to go on with. `model` is an agent's name or id."""
+    """A chat to continue. `model` is an agent's name or id."""
 
     model: str
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=10_000)]
@@ -127,49 +136,59 @@ class ChatRequest(LenientRequest):
     metadata: dict[str, Any] | None = None
 
     def answer_format(self) -> Json | None:
-        """Return the form of the answer; None where any text will do. Raises Invalid for one that is not known."""
+        """Return the form of the answer, None for any text.
+
+        Raises Invalid for an unknown form.
+        """
         schema = answer_schema(self.response_format)
         if schema is not None and len(orjson.dumps(schema)) > _LONGEST_SCHEMA:
             raise Invalid(
-                f"The schema of response_format has more than {_LONGEST_SCHEMA:,} bytes. Shorten it."
+                f"The schema of response_format has more than {_LONGEST_SCHEMA:,} bytes. Shorten "
+                "it."
             )
         return None if schema is None else self.response_format
 
     def wanted_tools(self) -> frozenset[str]:
-        """Return the tools one of which has to be called; none where the model may choose. Raises Invalid."""
-        choice, offered = (
-            self.tool_choice,
-            frozenset(tool.function.name for tool in self.tools or ()),
-        )
+        """Return the tools of which one must be called; none if the model may choose.
+
+        Raises Invalid.
+        """
+        choice = self.tool_choice
+        offered = frozenset(tool.function.name for tool in self.tools or ())
         if choice in (None, "auto", "none"):
             return frozenset()
+        is_required = True
         if choice in ("required", "any"):
-            names, is_wanted = offered, True
+            names = offered
         elif isinstance(choice, dict) and choice.get("type") == "allowed_tools":
             allowed = choice.get("allowed_tools", choice)
-            names, is_wanted = _names(allowed.get("tools")), allowed.get("mode") == "required"
+            names = _names(allowed.get("tools"))
+            is_required = allowed.get("mode") == "required"
         else:
-            names, is_wanted = _names([choice]), True
+            names = _names([choice])
         if not names or not names <= offered:
             raise Invalid(
-                "tool_choice names no tool of this request. Send auto, none, required, or one of the tools."
+                "tool_choice names no tool of this request. Send auto, none, required, or one of "
+                "the tools."
             )
-        return names if is_wanted else frozenset()
+        return names if is_required else frozenset()
 
     def named(self, name: str) -> str | None:
-        """Return this text of the metadata; None where there is none."""
-        value = (self.metadata or {}).get(name)
-        return value if isinstance(value, str) and value else None
+        """Return this text of the metadata, or None."""
+        text = (self.metadata or {}).get(name)
+        return text if isinstance(text, str) and text else None
 
 
 def _names(tools: Any) -> frozenset[str]:
-    """Return the functions that a choice names, as chats and as responses write them."""
-    named = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    names = [
-        (tool["function"] if isinstance(tool.get("function"), dict) else tool).get("name")
-        for tool in named
-    ]
-    return frozenset(name for name in names if isinstance(name, str))
+    """Return the functions that a choice names, in the form of chats or responses."""
+    names: set[str] = set()
+    for tool in tools if isinstance(tools, list) else []:
+        if not isinstance(tool, dict):
+            continue
+        function = tool["function"] if isinstance(tool.get("function"), dict) else tool
+        if isinstance(function.get("name"), str):
+            names.add(function["name"])
+    return frozenset(names)
 
 
 class _Function(LenientPart):
@@ -177,7 +196,7 @@ class _Function(LenientPart):
 
 
 class FunctionTool(FunctionDefinition, _Function):
-    """A function that the client runs, as responses have it."""
+    """A function that the client runs, in the form of responses."""
 
     strict: bool | None = None
 
@@ -192,7 +211,7 @@ class FunctionCallItem(LenientPart):
 
 
 class FunctionOutputItem(LenientPart):
-    """What one of the client's functions gave."""
+    """The result of one of the client's functions."""
 
     type: Literal["function_call_output"]
     call_id: str = Field(min_length=1)
@@ -200,13 +219,17 @@ class FunctionOutputItem(LenientPart):
 
 
 class ReasoningItem(LenientPart):
-    """Thoughts in an answer that is sent back. The server has them already."""
+    """Reasoning in an answer that is sent back; the server has it already."""
 
     type: Literal["reasoning"]
 
 
-def _item_kind(value: Any) -> str:
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+def _item_kind(input_item: Any) -> str:
+    kind = (
+        input_item.get("type")
+        if isinstance(input_item, dict)
+        else getattr(input_item, "type", None)
+    )
     return str(kind or "message")
 
 
@@ -226,7 +249,10 @@ class AnswerText(LenientPart):
 
 
 class ResponsesRequest(LenientRequest):
-    """What is said to an agent, alone or after an earlier response. `model` is an agent's name or id."""
+    """A message to an agent, alone or after an earlier response.
+
+    `model` is an agent's name or id.
+    """
 
     model: str
     input: Annotated[list[InputItem], Field(min_length=1, max_length=10_000)] | str
@@ -240,52 +266,52 @@ class ResponsesRequest(LenientRequest):
     metadata: dict[str, Any] | None = None
 
     def as_chat(self) -> ChatRequest:
-        """Return the same as a chat, the instructions as its first message."""
-        said = (
-            [ChatMessage(role="user", content=self.input)]
-            if isinstance(self.input, str)
-            else _chat_of(self.input)
-        )
-        first = [ChatMessage(role="system", content=self.instructions)] if self.instructions else []
-        if not (first or said):
-            raise Invalid("There is no message in the input. Send one, or what a function gave.")
+        """Return the request as a chat, with the instructions as its first message."""
+        messages = []
+        if self.instructions:
+            messages.append(ChatMessage(role="system", content=self.instructions))
+        if isinstance(self.input, str):
+            messages.append(ChatMessage(role="user", content=self.input))
+        else:
+            messages += _chat_of(self.input)
+        if not messages:
+            raise Invalid("There is no message in the input. Send one, or a function's result.")
         tools = [ToolDefinition.model_construct(function=tool) for tool in self.tools or ()]
-        chat = ChatRequest.model_construct(
-            model=self.model, messages=[*first, *said], tools=tools
-        )  # all of it was checked
+        # Without a second validation: all parts were validated.
+        chat = ChatRequest.model_construct(model=self.model, messages=messages, tools=tools)
         names = ("stream", "user", "metadata", "tool_choice")
         update = {name: getattr(self, name) for name in names}
         return chat.model_copy(update={**update, "response_format": self._response_format()})
 
     def _response_format(self) -> Json | None:
         """Return the form of the text as chats write it."""
-        sent = self.text.format if self.text else None
-        if sent is None or sent.get("type") != "json_schema":
-            return sent
-        return {
-            "type": "json_schema",
-            "json_schema": {name: each for name, each in sent.items() if name != "type"},
-        }
+        text_format = self.text.format if self.text else None
+        if text_format is None or text_format.get("type") != "json_schema":
+            return text_format
+        schema = {name: field for name, field in text_format.items() if name != "type"}
+        return {"type": "json_schema", "json_schema": schema}
 
 
-def _chat_of(items: Sequence[InputItem]) -> list[ChatMessage]:
-    """Return the messages of a chat: words and the calls behind them are one message there."""
+def _chat_of(input_items: Sequence[InputItem]) -> list[ChatMessage]:
+    """Return the messages of a chat, each text with the calls after it."""
     chat: list[ChatMessage] = []
-    for item in items:
-        if isinstance(item, FunctionCallItem):
+    for input_item in input_items:
+        if isinstance(input_item, FunctionCallItem):
             call = MadeCall(
-                id=item.call_id, function=CalledFunction(name=item.name, arguments=item.arguments)
+                id=input_item.call_id,
+                function=CalledFunction(name=input_item.name, arguments=input_item.arguments),
             )
-            begun = (
-                chat.pop()
-                if chat and chat[-1].role == "assistant"
-                else ChatMessage(role="assistant")
+            message = ChatMessage(role="assistant")
+            if chat and chat[-1].role == "assistant":
+                message = chat.pop()
+            calls = [*(message.tool_calls or ()), call]
+            chat.append(message.model_copy(update={"tool_calls": calls}))
+        elif isinstance(input_item, FunctionOutputItem):
+            chat.append(
+                ChatMessage(role="tool", content=input_item.output, tool_call_id=input_item.call_id)
             )
-            chat.append(begun.model_copy(update={"tool_calls": [*(begun.tool_calls or ()), call]}))
-        elif isinstance(item, FunctionOutputItem):
-            chat.append(ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id))
-        elif isinstance(item, ChatMessage):
-            chat.append(item)
+        elif isinstance(input_item, ChatMessage):
+            chat.append(input_item)
     return chat
 
 
@@ -303,7 +329,7 @@ class EmbeddingsRequest(LenientRequest):
 
 
 class OpenAIAnswer(ResponseModel):
-    """An answer with the fields that OpenAI's reference gives it."""
+    """An answer with the fields of OpenAI's reference."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -329,7 +355,10 @@ class OpenAIModels(ResponseModel):
 
 
 class Embeddings(ResponseModel):
-    """Vectors, in the order of their texts: numbers, or base64 of little-endian floats of 32 bits."""
+    """Vectors, in the order of their texts.
+
+    They are numbers, or base64 of little-endian floats of 32 bits.
+    """
 
     object: Literal["list"] = "list"
     model: str

@@ -1,4 +1,7 @@
-"""SQL of chats that clients keep: the run that answered each state of a chat; and agents by their names."""
+"""Queries of chats that clients keep, and of agents by name.
+
+A chat is known by the run that answered each of its states.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +21,7 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import reference, seq, strings, table, timestamps
 from ricordo.storage.schema.core_tables import agents, conversations, runs
 
-# `key` is a digest of a chat until then, from which nothing can be read.
+# `key` is a digest of a chat's state; its text cannot be recovered from it.
 openai_chats = table(
     "openai_chats",
     seq(),
@@ -63,7 +66,10 @@ _NAMED = select(agents.c.id, agents.c.name, agents.c.created_at, agents.c.agent_
 
 @dataclass(frozen=True, slots=True)
 class NamedAgent:
-    """An agent as a model; `model` is its name where no other has the same, else its id. `created_at` is in microseconds."""
+    """An agent as a model.
+
+    `model` is its name if that is unique, else its id. `created_at` is in microseconds.
+    """
 
     id: str
     model: str
@@ -81,7 +87,10 @@ class UnknownModel(NotFound):
 
 @dataclass(frozen=True, slots=True)
 class AnsweredState:
-    """The run that answered a state of a chat; `goes_on_in` is its conversation where nothing came after the run there."""
+    """The run that answered a state of a chat.
+
+    `goes_on_in` is its conversation, if nothing came after the run there.
+    """
 
     run_id: str
     goes_on_in: str | None
@@ -89,18 +98,22 @@ class AnsweredState:
 
 def answered_states(tx: Transaction, keys: Sequence[str]) -> Mapping[str, AnsweredState]:
     """Return the runs that answered these states of chats, by key."""
-    found = {}
+    states = {}
     for row in tx.all(_ANSWERED, {"keys": list(keys)}):
         is_last = row.ended_at is not None and row.ended_at == row.last_run_ended_at
         is_plain = row.last_stop_reason != "requires_approval" and len(row.window or ()) > 1
-        found[row.key] = AnsweredState(row.run_id, row.id if is_last and is_plain else None)
-    return found
+        states[row.key] = AnsweredState(row.run_id, row.id if is_last and is_plain else None)
+    return states
 
 
 def note_run(tx: Transaction, keys: Sequence[str], run: Run) -> None:
-    """Store that this run answered these states of a chat; earlier ones are forgotten."""
-    place = {"conversation_id": run.conversation_id, "user_id": run.user_id}
-    row: dict[str, Any] = {**place, "run_id": run.id, "created_at": tx.clock.now()}
+    """Store that this run answered these states of a chat, instead of earlier runs."""
+    row: dict[str, Any] = {
+        "conversation_id": run.conversation_id,
+        "user_id": run.user_id,
+        "run_id": run.id,
+        "created_at": tx.clock.now(),
+    }
     rows = [{**row, "key": key} for key in keys]
     if tx.run(_NOTE, rows) < len(rows):
         tx.run(_FORGET, {"keys": list(keys)})
@@ -108,7 +121,7 @@ def note_run(tx: Transaction, keys: Sequence[str], run: Run) -> None:
 
 
 def usable_agents(tx: Transaction, scope: Scope) -> list[NamedAgent]:
-    """Return the agents that the caller may use, the oldest first; hidden ones are left out."""
+    """Return the agents that the caller may use, the oldest first, without hidden ones."""
     rows = tx.all(_AGENTS.where(*may_use(scope)), {"organization_id": scope.organization_id})
     counts = Counter(row.name for row in rows)
     return [
@@ -120,7 +133,10 @@ def usable_agents(tx: Transaction, scope: Scope) -> list[NamedAgent]:
 
 
 def agent_of(tx: Transaction, scope: Scope, model: str) -> NamedAgent:
-    """Return the agent with this id or name. Raises UnknownModel, and Invalid where several have the name."""
+    """Return the agent with this id or name.
+
+    Raises UnknownModel, or Invalid if several agents have the name.
+    """
     rows = tx.all(
         _NAMED.where(*may_use(scope)), {"organization_id": scope.organization_id, "model": model}
     )
@@ -131,6 +147,7 @@ def agent_of(tx: Transaction, scope: Scope, model: str) -> NamedAgent:
         )
     if len(rows) > 1:
         raise Invalid(
-            f'{len(rows)} agents have the name "{model[:80]}". Name one by its id: {rows[0].id}, for example.'
+            f'{len(rows)} agents have the name "{model[:80]}". Name one by its id: {rows[0].id}, '
+            "for example."
         )
     return NamedAgent(rows[0].id, model, rows[0].created_at, rows[0].agent_type)

@@ -1,6 +1,7 @@
-"""OpenAI's responses in their common part: text and pictures in, text out, whole or streamed, one after another.
+"""OpenAI's responses in their common part: text and pictures in, text out.
 
-Functions of the caller are tools that the caller runs: a call is an item of the output, and what it gave comes in as an item.
+They come whole or streamed, one after another. Functions of the client are tools that the client
+runs: a call is an item of the output, and its result comes in as an item.
 """
 
 from collections.abc import AsyncGenerator
@@ -31,7 +32,7 @@ router.route_class = OpenAIRoute
 
 @router.post("/responses", response_model=OpenAIAnswer)
 async def create_response(context: RequestContext, body: ResponsesRequest) -> Json | Response:
-    """Let the agent answer, in a new conversation or, with `previous_response_id`, where that response was given."""
+    """Let the agent answer, in a new conversation or after an earlier response."""
     context = await acting(context)
     agent = await context.store.read(lambda tx: agent_of(tx, context.scope, body.model))
     earlier = body.previous_response_id
@@ -40,23 +41,25 @@ async def create_response(context: RequestContext, body: ResponsesRequest) -> Js
             f'There is no response "{earlier[:80]}". Send the id of one that this server gave.'
         )
     after = f"run-{earlier.removeprefix('resp_')}" if earlier else None
-    asked = await chat_turn(context, agent, body.as_chat(), after=after)
-    reader = reader_of(context, asked)
-    turn = await run_turn(context.runtime, asked.request)
+    turn_plan = await chat_turn(context, agent, body.as_chat(), after=after)
+    reader = reader_of(context, turn_plan)
+    turn = await run_turn(context.runtime, turn_plan.request)
     stops_when_left = OpenAIApiSettings.current().openai_leaving == "stop"
     keepalive = context.runtime.settings.keepalive
-    deltas = deltas_of(turn, reader, asked.note, keepalive, stops_when_left=stops_when_left)
+    deltas = deltas_of(turn, reader, turn_plan.note, keepalive, stops_when_left=stops_when_left)
     if body.stream:
         return sse_response(_events(body, deltas, reader), CUT_OFF)
     async for _ in deltas:
         pass
-    return failure(reader.failed) if reader.failed else _response(body, reader, "completed")
+    if reader.failed:
+        return failure(reader.failed)
+    return _response(body, reader, "completed")
 
 
 async def _events(
     body: ResponsesRequest, deltas: AsyncGenerator[Json | None], reader: AnswerReader
 ) -> AsyncGenerator[bytes]:
-    """The response as server-sent events, as its text comes."""
+    """Yield the response as server-sent events, while its text comes."""
     number = 0
 
     def event(kind: str, **fields: object) -> bytes:
@@ -66,16 +69,16 @@ async def _events(
             {"type": kind, "sequence_number": number - 1, **fields}
         )
 
-    has_words = False
+    has_text = False
 
-    def begin_words() -> bytes:
-        nonlocal has_words
-        has_words = True
-        begun = {**_item(reader, "in_progress"), "content": []}
-        added = event("response.output_item.added", output_index=0, item=begun)
-        return added + event("response.content_part.added", **place(), part=_text(""))
+    def begin_text() -> bytes:
+        nonlocal has_text
+        has_text = True
+        empty_item = {**_item(reader, "in_progress"), "content": []}
+        added = event("response.output_item.added", output_index=0, item=empty_item)
+        return added + event("response.content_part.added", **text_position(), part=_text(""))
 
-    def place() -> Json:
+    def text_position() -> Json:
         return {"item_id": _item(reader, "")["id"], "output_index": 0, "content_index": 0}
 
     async with aclosing(deltas):
@@ -85,39 +88,47 @@ async def _events(
             elif "role" in delta:
                 yield event("response.created", response=_response(body, reader, "in_progress"))
             elif delta.get("content"):
-                if not has_words:
-                    yield begin_words()
+                if not has_text:
+                    yield begin_text()
                 yield event(
-                    "response.output_text.delta", **place(), delta=delta["content"], logprobs=[]
+                    "response.output_text.delta",
+                    **text_position(),
+                    delta=delta["content"],
+                    logprobs=[],
                 )
     if reader.failed:
         error = failure_json(reader.failed)["error"]
-        told = {"code": "server_error", "message": error["message"]}
+        wire_error = {"code": "server_error", "message": error["message"]}
         yield event(
-            "response.failed", response={**_response(body, reader, "failed"), "error": told}
+            "response.failed", response={**_response(body, reader, "failed"), "error": wire_error}
         )
         return
-    items = _output(reader)
-    if items[0]["type"] == "message":
-        if not has_words:
-            yield begin_words()
-        yield event("response.output_text.done", **place(), text=reader.text, logprobs=[])
-        yield event("response.content_part.done", **place(), part=_text(reader.text))
-        yield event("response.output_item.done", output_index=0, item=items[0])
-    for index, item in enumerate(items):
-        if item["type"] == "function_call":
-            where = {"item_id": item["id"], "output_index": index}
-            begun = {**item, "arguments": "", "status": "in_progress"}
-            yield event("response.output_item.added", output_index=index, item=begun)
-            yield event("response.function_call_arguments.delta", **where, delta=item["arguments"])
-            done = {"name": item["name"], "arguments": item["arguments"]}
-            yield event("response.function_call_arguments.done", **where, **done)
-            yield event("response.output_item.done", output_index=index, item=item)
+    output_items = _output(reader)
+    if output_items[0]["type"] == "message":
+        if not has_text:
+            yield begin_text()
+        yield event("response.output_text.done", **text_position(), text=reader.text, logprobs=[])
+        yield event("response.content_part.done", **text_position(), part=_text(reader.text))
+        yield event("response.output_item.done", output_index=0, item=output_items[0])
+    for index, output_item in enumerate(output_items):
+        if output_item["type"] == "function_call":
+            call_position = {"item_id": output_item["id"], "output_index": index}
+            empty_call = {**output_item, "arguments": "", "status": "in_progress"}
+            yield event("response.output_item.added", output_index=index, item=empty_call)
+            yield event(
+                "response.function_call_arguments.delta",
+                **call_position,
+                delta=output_item["arguments"],
+            )
+            call_fields = {"name": output_item["name"], "arguments": output_item["arguments"]}
+            yield event("response.function_call_arguments.done", **call_position, **call_fields)
+            yield event("response.output_item.done", output_index=index, item=output_item)
     yield event("response.completed", response=_response(body, reader, "completed"))
 
 
 def _response(body: ResponsesRequest, reader: AnswerReader, status: str) -> Json:
-    run, usage = reader.run, reader.usage()
+    run = reader.run
+    usage = reader.usage()
     tokens = {
         "input_tokens": usage["prompt_tokens"],
         "input_tokens_details": usage["prompt_tokens_details"],
@@ -149,8 +160,8 @@ def _response(body: ResponsesRequest, reader: AnswerReader, status: str) -> Json
 
 
 def _output(reader: AnswerReader) -> list[Json]:
-    """What the agent said, and the calls that the caller is to make."""
-    calls = [
+    """Return the agent's text, and the calls for the client to run."""
+    call_items = [
         {
             "id": f"fc_{call.call_id}",
             "type": "function_call",
@@ -161,7 +172,9 @@ def _output(reader: AnswerReader) -> list[Json]:
         }
         for call in reader.calls
     ]
-    return [*([_item(reader, "completed")] if reader.text or not calls else []), *calls]
+    if reader.text or not call_items:
+        return [_item(reader, "completed"), *call_items]
+    return call_items
 
 
 def _item(reader: AnswerReader, status: str) -> Json:

@@ -1,4 +1,7 @@
-"""Requests of OpenAI's clients as turns; and tasks of Open WebUI, such as titles, which are no turns."""
+"""Requests of OpenAI's clients as turns, and tasks of Open WebUI.
+
+A task, such as a title for a chat, is not a turn.
+"""
 
 from base64 import b64decode
 from collections.abc import Sequence
@@ -29,20 +32,22 @@ from ricordo.llm.chat import whole_reply
 from ricordo.storage import agents, runs
 from ricordo.storage.engine.store import Transaction
 
-CHAT_HEADER, TASK_HEADER, TOOLS_HEADER = "x-openwebui-chat-id", "x-ricordo-task", "x-ricordo-tools"
+CHAT_HEADER = "x-openwebui-chat-id"
+TASK_HEADER = "x-ricordo-task"
+TOOLS_HEADER = "x-ricordo-tools"
 _TASK = "### Task:"
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 @dataclass(frozen=True, slots=True)
 class ChatTurn:
-    """A turn that answers a chat; `notes` where the client keeps the chat."""
+    """A turn that answers a chat, with `notes` if the client keeps the chat."""
 
     notes: ChatNotes | None
     request: TurnRequest
 
     async def note(self, reader: AnswerReader) -> None:
-        """Note what was read of the run, where the client keeps its chat."""
+        """Record the state of the chat that was read, if the client keeps it."""
         if self.notes:
             await self.notes.read(reader)
 
@@ -56,10 +61,21 @@ async def chat_turn(
     is_retry: bool = False,
     sent: bytes | None = None,
 ) -> ChatTurn:
-    """Return the turn that a request asks for, in the conversation of its chat, or `after` the run with this id.
+    """Return the turn for a request, in the chat's conversation or after a run.
 
-    `sent` is what tells this request from others, its body as it came if nothing is given; with `is_retry`, which OpenAI's clients
-    say in a header, an answer to an equal one is taken up again. Raises Invalid, Unsupported, NotFound.
+    Args:
+        context: The call.
+        agent: The agent that answers.
+        body: The request as a chat.
+        after: The id of the run to continue after.
+        is_retry: OpenAI's clients mark a retry in a header; then the answer to an equal request is
+            taken up again.
+        sent: The bytes that tell this request from others, by default its body.
+
+    Raises:
+        Invalid: The chat cannot be continued like this.
+        Unsupported: It has parts that are not supported.
+        NotFound: The run or agent does not exist.
     """
     digest, is_sent_again = await sent_again(context, sent)
     is_retry = is_retry or is_sent_again
@@ -68,70 +84,84 @@ async def chat_turn(
     if body.messages[-1].role not in ("user", "tool"):
         raise Invalid("The last message has to be the user's, or the result of a tool call.")
     tools = client_tools(context, body)
-    wanted = body.wanted_tools() if tools else frozenset()
-    said = [message for message in body.messages if message.role == "user"]
-    parts = {id(message): parts_of(message) for message in said}  # before anything is made
+    required_tools = body.wanted_tools() if tools else frozenset()
+    # Faults of the messages are found before anything is stored.
+    parts = {id(message): parts_of(message) for message in body.messages if message.role == "user"}
     names = [tool.name for tool in tools]
     states = ChatStates(context.scope, chat)
     is_call = agent.speaks_aloud and not (after or name)
     if is_call:
-        place = await continue_call(context, chat)
+        continuation = await continue_call(context, chat)
+    elif after:
+        continuation = await continue_after(context, chat, after, names)
     else:
-        place = await (
-            continue_after(context, chat, after, names)
-            if after
-            else continue_chat(context, chat, states, names)
-        )
-    notes = ChatNotes(context.store, states, place.is_begun)
-    new = body.messages[place.new_from :]
-    system = () if place.is_begun else _system_messages(body.messages)
+        continuation = await continue_chat(context, chat, states, names)
+    notes = ChatNotes(context.store, states, continuation.is_begun)
+    new_messages = body.messages[continuation.new_from :]
+    system = () if continuation.is_begun else _system_messages(body.messages)
     users = tuple(
-        NewMessage("user", parts[id(one)], is_untrusted=one.has_passages)
-        for one in new
-        if one.role == "user"
+        NewMessage("user", parts[id(message)], is_untrusted=message.has_passages)
+        for message in new_messages
+        if message.role == "user"
     )
-    results = tuple(_result(one) for one in new if one.role == "tool") if chat.is_answer else ()
+    tool_returns: tuple[ToolReturnPart, ...] = ()
+    if chat.is_answer:
+        tool_returns = tuple(
+            _tool_return(message) for message in new_messages if message.role == "tool"
+        )
     request = TurnRequest(
         scope=context.scope,
         agent_id=agent.id,
         messages=() if chat.is_answer else (*system, *users),
-        approval=Approval(results) if results else None,
-        conversation_id=place.conversation_id,
+        approval=Approval(tool_returns) if tool_returns else None,
+        conversation_id=continuation.conversation_id,
         streams_tokens=body.stream,
         client_tools=tools,
         body_hash=digest,
         is_retry=is_retry,
         also_save=None if is_call else notes.save,
         response_format=body.answer_format(),
-        wanted_tools=wanted,
+        wanted_tools=required_tools,
     )
     return ChatTurn(None if is_call else notes, request)
 
 
 def client_tools(context: RequestContext, body: ChatRequest) -> tuple[ToolSchema, ...]:
-    """Return the tools that the client offers to run; none where it, or its connection, says so."""
+    """Return the tools that the client offers to run.
+
+    None are returned if the request or its connection's header switches tools off.
+    """
     if body.tool_choice == "none" or context.request.headers.get(TOOLS_HEADER, "").lower() == "off":
         return ()
     return tuple(_schema(tool) for tool in body.tools or ())
 
 
 def parts_of(message: ChatMessage) -> tuple[Part, ...]:
-    """Return what a message of the user holds. Raises Unsupported for anything but text and pictures."""
+    """Return the parts of a user's message.
+
+    Raises Unsupported for parts other than text and pictures.
+    """
     if not isinstance(message.content, list):
         return (TextPart(message.content or ""),)
     return tuple(_part(part) for part in message.content)
 
 
 def is_task(context: RequestContext, body: ChatRequest) -> bool:
-    """Whether Open WebUI asks for a title or the like: by the header that its connection sends, else by the prompt."""
-    told = context.request.headers.get(TASK_HEADER)
-    if told is not None:
-        return bool(told)
+    """Return True if Open WebUI asks for a title or the like.
+
+    The header of its connection decides, else the prompt.
+    """
+    header = context.request.headers.get(TASK_HEADER)
+    if header is not None:
+        return bool(header)
     return bool(body.named("task")) or body.messages[-1].text.startswith(_TASK)
 
 
 async def task_reply(context: RequestContext, agent: NamedAgent, body: ChatRequest) -> ModelReply:
-    """Return what the agent's model says to a task, without memory and tools; nothing of it is kept but its cost."""
+    """Return the model's reply to a task, without memory and tools.
+
+    Only its cost is stored.
+    """
     runtime = context.runtime
 
     def load(tx: Transaction) -> AgentState:
@@ -141,36 +171,42 @@ async def task_reply(context: RequestContext, agent: NamedAgent, body: ChatReque
         return state
 
     state = await context.store.read(load)
-    model = (await runtime.organization_providers.of(context.scope.organization_id)).get(
-        state.agent.model
-    )
-    asked = tuple(
-        Message(new_id("message"), agent.id, "", "user", parts_of(one), context.store.clock.now())
-        for one in body.messages
-        if one.role == "user"
+    providers = await runtime.organization_providers.of(context.scope.organization_id)
+    model = providers.get(state.agent.model)
+    now = context.store.clock.now()
+    messages = tuple(
+        Message(
+            new_id("message"), agent.id, "", role="user", parts=parts_of(message), created_at=now
+        )
+        for message in body.messages
+        if message.role == "user"
     )
     settings = ModelSettings(response_format=body.answer_format())
     reply = await whole_reply(
-        model, ModelRequest(asked, settings=settings, user_id=context.scope.subject)
+        model, ModelRequest(messages, settings=settings, user_id=context.scope.subject)
     )
-    spent = Expense(
+    expense = Expense(
         context.scope.organization_id,
-        "other",
-        model.info.handle,
-        reply.usage,
-        agent.id,
-        context.scope.subject,
+        purpose="other",
+        model=model.info.handle,
+        usage=reply.usage,
+        agent_id=agent.id,
+        user_id=context.scope.subject,
     )
-    await context.store.write(lambda tx: runs.add_expense(tx, spent))
+    await context.store.write(lambda tx: runs.add_expense(tx, expense))
     return reply
 
 
-def _system_messages(sent: Sequence[ChatMessage]) -> tuple[NewMessage, ...]:
-    texts = [one.text for one in sent if one.role in ("system", "developer") and one.text.strip()]
+def _system_messages(messages: Sequence[ChatMessage]) -> tuple[NewMessage, ...]:
+    texts = [
+        message.text
+        for message in messages
+        if message.role in ("system", "developer") and message.text.strip()
+    ]
     return tuple(NewMessage("system", (TextPart(text),)) for text in texts)
 
 
-def _result(message: ChatMessage) -> ToolReturnPart:
+def _tool_return(message: ChatMessage) -> ToolReturnPart:
     if not message.tool_call_id:
         raise Invalid(
             "A message with the role tool needs the tool_call_id of the call that it answers."
@@ -179,9 +215,9 @@ def _result(message: ChatMessage) -> ToolReturnPart:
 
 
 def _schema(tool: ToolDefinition) -> ToolSchema:
-    given = tool.function
-    parameters = {"type": "object", "properties": {}, **(given.parameters or {})}
-    return ToolSchema(given.name, given.description or "", parameters)
+    function = tool.function
+    parameters = {"type": "object", "properties": {}, **(function.parameters or {})}
+    return ToolSchema(function.name, function.description or "", parameters)
 
 
 def _part(part: ContentPart) -> Part:
@@ -190,16 +226,23 @@ def _part(part: ContentPart) -> Part:
     address = part.image_url
     if part.type not in ("image_url", "input_image") or not address:
         raise Unsupported(
-            f'Parts of the type "{part.type[:40]}" are not supported. Send text, and pictures as image_url.'
+            f'Parts of the type "{part.type[:40]}" are not supported. Send text, and pictures as '
+            "image_url."
         )
-    url, detail = (address, None) if isinstance(address, str) else (address.url, address.detail)
+    if isinstance(address, str):
+        url = address
+        detail = None
+    else:
+        url = address.url
+        detail = address.detail
     if not url.startswith("data:"):
         return ImagePart("image/png", url=url, detail=detail)
     head, _, content = url.removeprefix("data:").partition(",")
     media_type = head.removesuffix(";base64")
     if media_type not in _PICTURES or media_type == head:
         raise Invalid(
-            f"A picture is sent as data:<type>;base64,<data>, of one of the types {', '.join(_PICTURES)}."
+            "A picture is sent as data:<type>;base64,<data>, of one of the types "
+            f"{', '.join(_PICTURES)}."
         )
     try:
         b64decode(content, validate=True)

@@ -1,4 +1,4 @@
-"""The route of the retired Letta V1 server by which voice stacks talk with an agent: a chat completion, always as a stream."""
+"""The retired Letta V1 server's route for voice: chat completions as a stream."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,7 @@ router = Routes(prefix="/v1/voice-beta", tags=["openai"], scope="messages")
 
 
 class VoiceRequest(LenientRequest):
-    """What a voice stack sends: of the messages only the last one is read, and of the rest nothing."""
+    """A request of a voice client; only the last message is read."""
 
     messages: Any = None
 
@@ -33,25 +33,25 @@ class VoiceRequest(LenientRequest):
 async def create_voice_completion(
     context: RequestContext, agent_id: str, body: VoiceRequest
 ) -> Response:
-    """Say something to a voice agent: the answer is streamed as it is made, in the caller's default conversation."""
+    """Stream the answer of a voice agent, in the caller's default conversation."""
     message = _last_message(body.messages)
     await context.store.read(lambda tx: agents.require(tx, context.scope, agent_id))
-    place = await continue_call(context, ClientChat(agent_id, None, "", [message]))
+    continuation = await continue_call(context, ClientChat(agent_id, None, "", [message]))
     request = TurnRequest(
         scope=context.scope,
         agent_id=agent_id,
         messages=(NewMessage("user", parts_of(message)),),
-        conversation_id=place.conversation_id,
+        conversation_id=continuation.conversation_id,
         streams_tokens=True,
     )
-    asked = ChatTurn(None, request)
-    reader = reader_of(context, asked)
+    chat_turn = ChatTurn(None, request)
+    reader = reader_of(context, chat_turn)
     turn = await run_turn(context.runtime, request)
     stops_when_left = OpenAIApiSettings.current().openai_leaving == "stop"
     deltas = deltas_of(
         turn,
         reader,
-        asked.note,
+        chat_turn.note,
         context.runtime.settings.keepalive,
         stops_when_left=stops_when_left,
     )
@@ -59,7 +59,10 @@ async def create_voice_completion(
 
 
 def _last_message(messages: Any) -> ChatMessage:
-    """Return the last message, which is the user's. Raises Invalid; the texts are wire facts."""
+    """Return the last message, which is the user's.
+
+    Raises Invalid; its texts are wire facts.
+    """
     if messages is None:
         raise Invalid("The 'messages' field is missing in the request.")
     if not isinstance(messages, list) or not messages:

@@ -1,4 +1,4 @@
-"""Remotes: git repositories, databases and other places that are kept in sync with a user's memory."""
+"""Remotes: git repositories, databases and other copies in sync with a user's memory."""
 
 from typing import Any
 
@@ -6,7 +6,10 @@ from ricordo.plugins import Commands
 
 
 class RemotesPlugin:
-    """Adds remotes to the API, the command line and the background work; their kinds come from other plugins."""
+    """Adds remotes to the API, the command line and the background work.
+
+    The kinds of remotes come from other plugins.
+    """
 
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter

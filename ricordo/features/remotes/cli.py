@@ -1,7 +1,7 @@
-"""`ricordo memory remotes …`: the remotes of a user's memory, in the words of `/users/{user}/remotes`.
+"""`ricordo memory remotes …`: manage the remotes of a user's memory.
 
-The commands ask the running server; where there is none, one is started just for the command. No password is printed, or taken
-from the command line, where others could read it.
+The commands call `/users/{user}/remotes` of the running server. Without one, a server is started
+for the command. No password is printed, or taken from the command line, where others could read it.
 """
 
 import json
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ricordo.cli.client import Client
 
 Json = dict[str, Any]
-_PAUSE = 0.1  # seconds between two looks at a remote
-_PATIENCE = 120.0  # seconds that a remote may take
+_PAUSE = 0.1  # seconds between two checks of a remote
+_PATIENCE = 120.0  # seconds that a remote may take to sync
 _EMBEDDED = re.compile(r"[^/]*://[^/]*:[^/]*@")
 _SERVER = typer.Option(
     None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
@@ -43,13 +43,13 @@ def list_remotes(
     as_json: bool = typer.Option(False, "--json", help="Everything, as JSON."),
     server: str | None = _SERVER,
 ) -> None:
-    """Show the remotes, how far each is, and what was last wrong."""
+    """Show the remotes, their last synced versions and errors."""
     with _client(server) as client:
-        found = client.ask("GET", _path(user))
+        rows = client.ask("GET", _path(user))
     if as_json:
-        typer.echo(json.dumps(found, ensure_ascii=False, indent=2))
+        typer.echo(json.dumps(rows, ensure_ascii=False, indent=2))
     else:
-        typer.echo("\n".join(map(line, found)) if found else _none(user))
+        typer.echo("\n".join(map(line, rows)) if rows else _none(user))
 
 
 @remotes.command("add")
@@ -73,12 +73,16 @@ def add_remote(
     ),
     server: str | None = _SERVER,
 ) -> None:
-    """Keep a remote in sync from now on. What is there is pulled first."""
-    given = {"kind": kind, "address": address, "username": username, "shows_toml": shows_toml}
-    body: Json = {name: value for name, value in given.items() if value not in (None, False)}
+    """Keep a remote in sync from now on.
+
+    Its content is pulled first.
+    """
+    fields = {"kind": kind, "address": address, "username": username, "shows_toml": shows_toml}
+    body: Json = {name: field for name, field in fields.items() if field not in (None, False)}
     if _EMBEDDED.match(address):
         raise Invalid(
-            "The address holds a password, which others can read here. Leave it out, and give it by --password."
+            "The address holds a password, which others can read here. Leave it out, and give it "
+            "by --password."
         )
     if option:
         body["options"] = dict(map(_option, option))
@@ -92,10 +96,10 @@ def add_remote(
 def remove_remote(
     remote: str = typer.Argument(help=_REMOTE), user: str = _USER, server: str | None = _SERVER
 ) -> None:
-    """Keep a remote in sync no more. What is there stays there."""
+    """Stop syncing a remote. Its content stays there."""
     with _client(server) as client:
-        found = _named(client.ask("GET", _path(user)), remote)
-        typer.echo(client.ask("DELETE", f"{_path(user)}/{found['id']}")["message"])
+        row = _named(client.ask("GET", _path(user)), remote)
+        typer.echo(client.ask("DELETE", f"{_path(user)}/{row['id']}")["message"])
 
 
 @remotes.command("sync")
@@ -104,35 +108,42 @@ def sync_remotes(
     user: str = _USER,
     server: str | None = _SERVER,
 ) -> None:
-    """Sync memory and remote now, and wait for it. What is committed there becomes versions."""
+    """Sync memory and remote now, and wait.
+
+    Commits at the remote become versions.
+    """
     with _client(server) as client:
         before = client.ask("GET", _path(user))
-        wanted = before if remote is None else [_named(before, remote)]
-        for one in wanted:
-            client.ask("POST", f"{_path(user)}/{one['id']}/follow")
-        done = [_synced(client, user, one) for one in wanted]
-    typer.echo("\n".join(map(line, done)) if done else _none(user))
-    raise typer.Exit(0 if all(one["last_error"] is None for one in done) else 1)
+        chosen = before if remote is None else [_named(before, remote)]
+        for row in chosen:
+            client.ask("POST", f"{_path(user)}/{row['id']}/follow")
+        synced = [_wait_for_sync(client, user, row) for row in chosen]
+    typer.echo("\n".join(map(line, synced)) if synced else _none(user))
+    has_failed = any(row["last_error"] is not None for row in synced)
+    raise typer.Exit(1 if has_failed else 0)
 
 
 def line(remote: Json) -> str:
     state = "was not synced yet" if remote["last_at"] is None else f"looked at {remote['last_at']}"
-    # A remote's own words may hold what a terminal would obey.
+    # A remote's own error text may hold control characters for the terminal.
     error = f"\n    {_plain(remote['last_error'])}" if remote["last_error"] else ""
-    return f"{remote['id']}  {remote['kind']}  {_plain(remote['address'])}\n    version {remote['followed']}, {state}{error}"
+    return (
+        f"{remote['id']}  {remote['kind']}  {_plain(remote['address'])}\n"
+        f"    version {remote['followed']}, {state}{error}"
+    )
 
 
-def _synced(client: "Client", user: str, before: Json) -> Json:
+def _wait_for_sync(client: "Client", user: str, before: Json) -> Json:
     deadline = time.monotonic() + _PATIENCE
-    while (now := _named(client.ask("GET", _path(user)), before["id"]))["last_at"] == before[
-        "last_at"
-    ]:
+    while True:
+        row = _named(client.ask("GET", _path(user)), before["id"])
+        if row["last_at"] != before["last_at"]:
+            return row
         if time.monotonic() > deadline:
             raise Unavailable(
                 f"{before['address']} takes long. It goes on; `ricordo memory remotes list` tells."
             )
         time.sleep(_PAUSE)
-    return now
 
 
 def _client(server: str | None) -> AbstractContextManager["Client"]:
@@ -150,11 +161,12 @@ def _read_password() -> str:
     return password
 
 
-def _named(found: Sequence[Json], remote: str) -> Json:
-    named = [one for one in found if remote in (one["id"], one["address"])]
+def _named(rows: Sequence[Json], remote: str) -> Json:
+    named = [row for row in rows if remote in (row["id"], row["address"])]
     if not named:
         raise NotFound(
-            f"There is no remote {remote}. `ricordo memory remotes list` shows them, with their ids."
+            f"There is no remote {remote}. `ricordo memory remotes list` shows them, with their "
+            "ids."
         )
     if len(named) > 1:
         raise Conflict(f"There are {len(named)} remotes at {remote}. Name one by its id.")
@@ -166,10 +178,10 @@ def _plain(text: str) -> str:
 
 
 def _option(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
+    name, sign, setting = text.partition("=")
     if not name or not sign:
         raise Invalid(f"--option {text} is not understood. Write it as name=value.")
-    return name, value
+    return name, setting
 
 
 def _none(user: str) -> str:

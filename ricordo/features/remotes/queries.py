@@ -1,4 +1,4 @@
-"""SQL of remotes: those of a chain or at an address, how far each is, and which have something to do."""
+"""SQL of remotes: by chain or address, their state, and the due ones."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -53,7 +53,7 @@ _WITHOUT = (
         ),
     )
     .order_by(chains.c.seq)
-    .limit(bindparam("most"))
+    .limit(bindparam("limit"))
 )
 _ORGANIZATIONS = (
     select(organizations.c.id).where(organizations.c.id != DELETED).order_by(organizations.c.id)
@@ -64,7 +64,10 @@ note = _REMOTES.updates("followed", "seen", "last_error", "last_at")
 
 
 def insert_one(tx: Transaction, remote: Remote) -> None:
-    """Store a new remote. Raises Collision where the chain has one of this kind at this address."""
+    """Store a new remote.
+
+    Raises Collision if the chain has one of this kind at this address.
+    """
     _REMOTES.insert(tx, remote)
 
 
@@ -87,20 +90,30 @@ def chains_without(
     addresses: Sequence[str],
     *,
     after: int,
-    most: int,
+    limit: int,
 ) -> Sequence[Any]:
-    """The chains of users in the organization that have no remote of the kind at these addresses: number, id, identifier."""
-    wanted = {"organization_id": organization_id, "kind": kind, "addresses": list(addresses)}
-    return tx.all(_WITHOUT, {**wanted, "after": after, "most": most})
+    """Return users' chains without a remote of the kind at these addresses.
+
+    A row has the chain's number and id, and the user's identifier. `after` is the number of the
+    last chain of the page before.
+    """
+    parameters = {
+        "organization_id": organization_id,
+        "kind": kind,
+        "addresses": list(addresses),
+        "after": after,
+        "limit": limit,
+    }
+    return tx.all(_WITHOUT, parameters)
 
 
 def organization_ids(tx: Transaction) -> list[str]:
-    """The ids of all organizations, without that of what is being deleted."""
+    """Return the ids of all organizations, except the one of deleted things."""
     return [row.id for row in tx.all(_ORGANIZATIONS)]
 
 
 def owner_of(tx: Transaction, chain_id: str) -> str:
-    """The id of the user whose chain it is. Raises NotFound."""
+    """Return the id of the chain's owner, a user. Raises NotFound."""
     row = tx.first(_OWNER, {"id": chain_id})
     if row is None:
         raise NotFound("This memory was erased.")
@@ -108,8 +121,9 @@ def owner_of(tx: Transaction, chain_id: str) -> str:
 
 
 def due(tx: Transaction, kinds: Sequence[str], before: int) -> list[Remote]:
-    """The remotes of these kinds, of all organizations, that have changes to push, or were last synced before a time
-    (microseconds).
+    """Return the remotes of these kinds that have to be synced, of all organizations.
+
+    They have changes to push, or were last synced before a time (microseconds).
     """
     return _REMOTES.all(tx, _DUE, {"kinds": list(kinds), "before": before})
 

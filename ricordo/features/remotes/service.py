@@ -1,10 +1,12 @@
-"""Remotes of users' memory: how one is added, and what every kind of remote needs.
+"""Add, sync and sweep the remotes of users' memories.
 
-The database is the truth: jobs keep a remote in sync with it, can be repeated and killed anywhere, and pull what the owner commits
-at the remote. The kinds come from plugins (`ricordo.memory.remote_kind`); git and Dolt are built in.
+The database is the truth: jobs keep a remote in sync with it, can be repeated and killed anywhere,
+and pull the owner's commits from the remote. The kinds come from plugins
+(`ricordo.memory.remote_kind`); git and Dolt are built in.
 
-The transaction that changes a memory adds the job of its remotes (`storage/versions.py`). A sweep is for what changes without that:
-what the owner commits at the remote, titles, proposals that expire, and remotes that could not be reached for long.
+The transaction that changes a memory adds the job of its remotes (`storage/versions.py`). A sweep
+finds the other changes: the owner's commits at the remote, titles, expired proposals, and remotes
+that could not be reached for long.
 """
 
 import asyncio
@@ -39,56 +41,67 @@ _SYNC_AFTER = 600 * SECOND
 _TRIES = 5
 _AT_ONCE = 100
 CLAIMED = (
-    "{} holds another user's memory, also where its remote was removed. Choose another address, or empty it first if that memory "
-    "is no longer needed."
+    "{} holds another user's memory, also where its remote was removed. Choose another address, or "
+    "empty it first if that memory is no longer needed."
 )
-# Paths in these lead to what processes have open.
+# Paths in these folders lead to the open files of processes.
 _MAGIC = ("/proc", "/dev/fd")
 
 
 class RemoteMoved(Exception):
-    """What is at the remote is not any more what was seen there a moment ago; the sync begins again."""
+    """The remote changed since it was read; the sync starts again."""
 
 
 async def add(
-    store: Store, settings: Settings, scope: Scope, user_name: str, kind: RemoteKind, asked: Access
+    store: Store,
+    settings: Settings,
+    scope: Scope,
+    user_name: str,
+    kind: RemoteKind,
+    requested: Access,
 ) -> Remote:
-    """Add a remote to a user's memory and have it synced; the user is made where they are new.
+    """Add a remote to a user's memory, and start its first sync.
 
-    Raises Invalid, and Conflict where a memory has a remote there already; then nothing is made.
+    A new user is created. Raises Invalid, and Conflict if a memory has a remote there already; then
+    nothing is created.
     """
-    # What is at an address is pulled as this user's, so two memories at one address would become one.
+    # The content of an address is pulled into this user's memory, so two memories at one address
+    # would become one.
     is_shared = getattr(kind, "is_shared", False)
-    access = await asyncio.to_thread(kind.read, asked, settings)
+    access = await asyncio.to_thread(kind.read, requested, settings)
     listed = await store.read(lambda tx: queries.of_kind(tx, kind.kind))
     claimed, aliases = await asyncio.to_thread(
-        _folder_at, kind, access, [one.address for one in listed]
+        _folder_at, kind, access, [remote.address for remote in listed]
     )
-    kept = {"username": access.username, "options": dict(access.options)}
+    stored_settings = {"username": access.username, "options": dict(access.options)}
     if access.password:
-        kept["password"] = await asyncio.to_thread(
+        stored_settings["password"] = await asyncio.to_thread(
             Secret(settings.data_dir).encrypt, access.password
         )
 
     def work(tx: Transaction) -> Remote:
         chain = open_memory(tx, scope, user_name, makes=True).chain
-        for one in (
-            found
+        for existing in (
+            existing
             for address in (access.address, *aliases)
-            for found in queries.at(tx, kind.kind, address)
+            for existing in queries.at(tx, kind.kind, address)
         ):
-            if one.chain_id == chain.id:
+            if existing.chain_id == chain.id:
                 raise Conflict(f"{access.address} is a remote of this memory already.")
-            if not is_shared or one.organization_id != chain.organization_id:
+            if not is_shared or existing.organization_id != chain.organization_id:
                 raise Conflict(
                     f"{access.address} is a remote of another memory. Choose another address."
                 )
         if claimed not in (None, chain.organization_id if is_shared else chain.id):
             raise Conflict(CLAIMED.format(access.address))
-        filled = {name: value for name, value in kept.items() if value}
-        id, now = new_id("remote"), tx.clock.now()
         remote = Remote(
-            id, chain.organization_id, chain.id, kind.kind, access.address, filled, created_at=now
+            new_id("remote"),
+            chain.organization_id,
+            chain_id=chain.id,
+            kind=kind.kind,
+            address=access.address,
+            settings={name: setting for name, setting in stored_settings.items() if setting},
+            created_at=tx.clock.now(),
         )
         queries.insert_one(tx, remote)
         jobs.add(tx, remote.job())
@@ -101,39 +114,47 @@ async def add_for_all(
     runtime: Runtime,
     kind: RemoteKind,
     organization_id: str,
-    asked: Access,
+    requested: Access,
     is_left_out: Callable[[str], bool],
 ) -> None:
-    """Add a remote at one address to each memory of the organization's users that lacks it; its password is not stored.
+    """Add a remote at one address to each memory of an organization.
 
-    Users with an identifier that `is_left_out` get none. Raises Invalid, Conflict where another organization has a remote there.
+    A memory that has it already keeps it. The password is not stored. Users whose identifier
+    `is_left_out` get none. Raises Invalid, and Conflict if another organization has a remote there.
     """
     store = runtime.store
-    access = await asyncio.to_thread(kind.read, asked, runtime.settings)
+    access = await asyncio.to_thread(kind.read, requested, runtime.settings)
     listed = await store.read(lambda tx: queries.of_kind(tx, kind.kind))
     claimed, aliases = await asyncio.to_thread(
-        _folder_at, kind, access, [one.address for one in listed]
+        _folder_at, kind, access, [remote.address for remote in listed]
     )
     addresses = (access.address, *aliases)
     is_others = any(
-        one.organization_id != organization_id for one in listed if one.address in addresses
+        remote.organization_id != organization_id
+        for remote in listed
+        if remote.address in addresses
     )
     if is_others or claimed not in (None, organization_id):
         raise Conflict(CLAIMED.format(access.address))
 
     def work(tx: Transaction, after: int) -> int | None:
-        found = queries.chains_without(
-            tx, organization_id, kind.kind, addresses, after=after, most=_AT_ONCE
+        rows = queries.chains_without(
+            tx, organization_id, kind.kind, addresses, after=after, limit=_AT_ONCE
         )
-        for row in found:
-            if not is_left_out(row.identifier or ""):
-                id, now = new_id("remote"), tx.clock.now()
-                made = Remote(
-                    id, organization_id, row.id, kind.kind, access.address, created_at=now
-                )
-                queries.insert_one(tx, made)
-                jobs.add(tx, made.job())
-        return found[-1].seq if found else None
+        for row in rows:
+            if is_left_out(row.identifier or ""):
+                continue
+            remote = Remote(
+                new_id("remote"),
+                organization_id,
+                chain_id=row.id,
+                kind=kind.kind,
+                address=access.address,
+                created_at=tx.clock.now(),
+            )
+            queries.insert_one(tx, remote)
+            jobs.add(tx, remote.job())
+        return rows[-1].seq if rows else None
 
     last: int | None = 0
     while last is not None:
@@ -142,18 +163,24 @@ async def add_for_all(
 
 @dataclass(frozen=True, slots=True)
 class FolderMarker:
-    """The file that says whose a folder of this machine is that serves as a remote, for as long as `content` is there.
+    """A file that names the owner of a local folder.
 
-    It stays where the remote is removed: what is in the folder is of that memory, and pulled into no other.
+    The folder serves as a remote. The file counts while `content` exists. It stays when the remote
+    is removed, because the folder's content is of that memory and must be pulled into no other.
     """
 
     path: Path
     content: Path
 
     def owner(self) -> str | None:
-        """Whose the folder is: the id that was noted; None where nobody's is noted, or where it was emptied."""
+        """Return the noted owner's id, or None.
+
+        It is None too if the folder was emptied.
+        """
         try:
-            return (self.path.read_text("utf-8").strip() or None) if self.content.exists() else None
+            if not self.content.exists():
+                return None
+            return self.path.read_text("utf-8").strip() or None
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:
@@ -162,9 +189,12 @@ class FolderMarker:
             ) from error
 
     def claim(self, owner: str) -> None:
-        """Note whose the folder is. Raises Conflict where it is another's already."""
-        found = self.owner()
-        if found is None:
+        """Note the owner of the folder.
+
+        Raises Conflict if it has another one already.
+        """
+        noted_owner = self.owner()
+        if noted_owner is None:
             try:
                 if not self.content.exists():
                     self.path.unlink(missing_ok=True)
@@ -173,12 +203,12 @@ class FolderMarker:
                 raise Unavailable(
                     f"{self.path} cannot be written ({error.strerror}). Check the folder."
                 ) from error
-            found = self.path.read_text("utf-8").strip() or owner
-        if found != owner:
+            noted_owner = self.path.read_text("utf-8").strip() or owner
+        if noted_owner != owner:
             raise Conflict(CLAIMED.format(self.path.parent))
 
     def _write(self, owner: str) -> None:
-        """Make the file, whole or not at all, unless it is there."""
+        """Create the file, whole or not at all, unless it exists."""
         draft = self.path.with_name(f"{self.path.name}.{secrets.token_hex(8)}")
         try:
             draft.write_text(f"{owner}\n", "utf-8")
@@ -197,7 +227,10 @@ class FolderMarker:
 def _folder_at(
     kind: RemoteKind, access: Access, addresses: Sequence[str]
 ) -> tuple[str | None, list[str]]:
-    """Whose a folder of this machine is, and those of the addresses that name the same folder in another way."""
+    """Return the owner of a local folder, and its alias addresses.
+
+    An alias names the same folder in another way, for example through a link.
+    """
     find = getattr(kind, "marker", None)
     marker: FolderMarker | None = find(access.address) if find else None
     if marker is None or not marker.content.exists():
@@ -212,32 +245,35 @@ def _folder_at(
 
 
 def access_of(remote: Remote, secret: Secret) -> Access:
-    """A remote's address with its password. Raises Unavailable where this server cannot decrypt that."""
+    """Return a remote's address with its password.
+
+    Raises Unavailable if this server cannot decrypt the password.
+    """
     sealed = remote.settings.get("password")
     password = secret.decrypt(sealed) if sealed else None
     return Access(remote.address, remote.settings.get("username"), password, remote.options)
 
 
 async def sync(store: Store, settings: Settings, kind: RemoteKind, remote: Remote) -> Remote:
-    """Bring a remote and its memory together, and store how that went; returns the remote as stored. Raises what the kind does."""
-    # What is written during the sync may be in it or not, so the remote counts as synced up to its start.
+    """Sync a remote and its memory, and store the outcome.
+
+    Returns the remote as stored. Raises the errors of the kind.
+    """
+    # Changes during the sync may not be in it, so the remote counts as synced up to its start.
     started = store.clock.now()
     try:
         access = await asyncio.to_thread(access_of, remote, Secret(settings.data_dir))
-        done = replace(await kind.sync(store, remote, access, settings), last_at=started)
+        synced = replace(await kind.sync(store, remote, access, settings), last_at=started)
     except LeaseLost:
         raise
     except Exception as error:
-        is_ours = isinstance(error, RicordoError)
-        message = (
-            str(error)
-            if is_ours
-            else f"It failed ({type(error).__name__}). The server's log says more."
-        )
+        message = f"It failed ({type(error).__name__}). The server's log says more."
+        if isinstance(error, RicordoError):
+            message = str(error)
         await store.write(lambda tx: note_error(tx, remote, message, started))
         raise
-    await store.write(lambda tx: queries.note(tx, done))
-    return done
+    await store.write(lambda tx: queries.note(tx, synced))
+    return synced
 
 
 def note_error(tx: Transaction, remote: Remote, message: str, at: int) -> None:
@@ -246,27 +282,34 @@ def note_error(tx: Transaction, remote: Remote, message: str, at: int) -> None:
 
 
 async def until_settled(attempt: Callable[[], Awaitable[Remote]]) -> Remote:
-    """What an attempt at a sync returns; it begins again where the remote or the memory moved meanwhile. Raises Unavailable."""
+    """Repeat an attempt at a sync while the remote or the memory moves meanwhile.
+
+    Raises Unavailable after several attempts.
+    """
     for _ in range(_TRIES):
         with suppress(RemoteMoved, Stale):
             return await attempt()
     raise Unavailable(
-        "The memory and its remote change faster than they can be brought together. This is tried again."
+        "The memory and its remote change faster than they can be brought together. This is tried "
+        "again."
     )
 
 
 def owner_of(tx: Transaction, remote: Remote) -> User:
-    """The user whose memory it is. Raises NotFound where that was erased."""
+    """Return the memory's user. Raises NotFound if it was erased."""
     return users.require(tx, Scope(remote.organization_id), queries.owner_of(tx, remote.chain_id))
 
 
 async def require_lease(store: Store) -> None:
-    """Raise LeaseLost where another server has taken over the job that this store belongs to, or it was cancelled."""
+    """Raise LeaseLost if the store's job was cancelled or taken over by another server."""
     await store.write(lambda _tx: None)  # the store itself checks the lease
 
 
 def require_folder(path: Path, folders: Sequence[Path]) -> Path:
-    """Return a path with every link resolved. Raises Invalid where it lies in none of the folders that may hold remotes."""
+    """Return a path with every link resolved.
+
+    Raises Invalid if it lies in none of the folders that may hold remotes.
+    """
     try:
         real = path.resolve()
         if any(Path(os.path.normpath(path)).is_relative_to(folder) for folder in _MAGIC):
@@ -282,8 +325,9 @@ def require_folder(path: Path, folders: Sequence[Path]) -> Path:
         raise Invalid(f"The path cannot be used ({error}). Choose another.") from error
     if not is_inside:
         raise Invalid(
-            f"{path} lies outside of the folders in which remotes may lie ({', '.join(map(str, folders)) or 'none'}). Choose a "
-            "path in one of them, or let the operator name others in RICORDO_REMOTE_FOLDERS."
+            f"{path} lies outside of the folders in which remotes may lie "
+            f"({', '.join(map(str, folders)) or 'none'}). Choose a path in one of them, or let the "
+            "operator name others in RICORDO_REMOTE_FOLDERS."
         )
     try:
         real.lstat()
@@ -295,7 +339,8 @@ def require_folder(path: Path, folders: Sequence[Path]) -> Path:
 
 
 async def _sync(runtime: Runtime, job: Job, _report: Report) -> None:
-    scope, remote_id = Scope(job.organization_id), job.payload["remote_id"]
+    scope = Scope(job.organization_id)
+    remote_id = job.payload["remote_id"]
     try:
         remote = await runtime.store.read(lambda tx: queries.get(tx, scope, remote_id))
     except NotFound:
@@ -303,14 +348,16 @@ async def _sync(runtime: Runtime, job: Job, _report: Report) -> None:
     kind = runtime.remotes.get(remote.kind)
     if kind is None:
         missing = Invalid(
-            f'There are no remotes of the kind "{remote.kind}" here. Install its plugin, or remove it.'
+            f'There are no remotes of the kind "{remote.kind}" here. Install its plugin, or remove '
+            "it."
         )
         await runtime.store.write(lambda tx: note_error(tx, remote, str(missing), tx.clock.now()))
         raise missing
     try:
         await sync(FencedStore(runtime.store, job), runtime.settings, kind, remote)
     except LeaseLost:
-        # A server that froze in the middle may have written something older there since: the next job syncs once more.
+        # A server that froze during a sync may have written older content to the remote since.
+        # The next job syncs once more.
         await runtime.store.write(lambda tx: jobs.add(tx, remote.job()))
         raise
 

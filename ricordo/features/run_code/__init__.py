@@ -4,7 +4,7 @@ from typing import Any
 
 
 class RunCodePlugin:
-    """Offers the two tools; an agent has them only where it was given them."""
+    """The two tools; an agent has them only if they were attached to it."""
 
     requires = ("sandbox", "custom_tools")
 
@@ -12,10 +12,10 @@ class RunCodePlugin:
         from ricordo.features.run_code.tools import run_code, run_code_with_tools
         from ricordo.tools.toolbox import ServerTool
 
-        how: Any = {"acts_outside": True, "brings_untrusted": True}
+        traits: Any = {"acts_outside": True, "brings_untrusted": True}
         return [
-            ServerTool(run_code, "letta_builtin", **how),
-            ServerTool(run_code_with_tools, "letta_builtin", **how),
+            ServerTool(run_code, "letta_builtin", **traits),
+            ServerTool(run_code_with_tools, "letta_builtin", **traits),
         ]
 
 

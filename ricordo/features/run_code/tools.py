@@ -1,4 +1,4 @@
-"""Running code for an agent, alone or with the agent's tools as functions."""
+"""Run code for an agent, alone or with the agent's tools as functions."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,9 @@ _OWN = ("run_code", "run_code_with_tools")
 async def run_code(
     context: ToolContext, code: str, language: Literal["python", "js", "ts", "shell"] = "python"
 ) -> dict[str, Any]:
-    """Run code in a sandbox without network, and return what it printed. Nothing is kept from one call to the next.
+    """Run code in a sandbox without network, and return its output.
+
+    Nothing is kept from one call to the next.
 
     Args:
         code: The code. In Python, the value of an expression at its end is printed too.
@@ -43,13 +45,14 @@ async def run_code(
             (*command, name), files={name: _bytes(code)}, readable=readable, limits=_LIMITS
         )
     result = await sandbox.run(call)
-    return _told(result.stdout, result.stderr, result.exit_code, result.reason)
+    return _report(result.stdout, result.stderr, result.exit_code, result.reason)
 
 
 async def run_code_with_tools(context: ToolContext, code: str) -> dict[str, Any]:
-    """Run Python in a sandbox. Your tools are functions there: call them by their names, with their parameters.
+    """Run Python in a sandbox, with your tools as functions.
 
-    A tool that fails raises ToolError. Tools that need approval cannot be called.
+    Call them by their names, with their parameters. A tool that fails raises ToolError. Tools that
+    need approval cannot be called.
 
     Args:
         code: The code. The value of an expression at its end is printed too.
@@ -70,7 +73,7 @@ async def _run_python(
     if not tools:
         result = await sandbox.run_python(program_beside(__file__), request, limits=_LIMITS)
         error = _error(result.answer.splitlines()[-1:] or [b""])
-        return _told(result.stdout, result.stderr, result.exit_code, result.reason, error)
+        return _report(result.stdout, result.stderr, result.exit_code, result.reason, error)
     try:
         async with (
             asyncio.timeout(_SECONDS),
@@ -86,7 +89,7 @@ async def _run_python(
 async def _served(
     context: ToolContext, process: SandboxProcess, request: bytes, tools: dict[str, list[str]]
 ) -> dict[str, Any]:
-    """Answer the code's calls of tools until it ends; what it sends may be anything."""
+    """Answer the code's calls of tools until it ends; its messages may be anything."""
     streams = [
         asyncio.create_task(_read(process, stream)) for stream in (process.stdout, process.stderr)
     ]
@@ -95,15 +98,15 @@ async def _served(
     try:
         process.stdin.write(request)
         while line := await process.answer.readline():
-            asked = _json(line)
-            if "tool" not in asked:
+            message = _json(line)
+            if "tool" not in message:
                 error = _error([line])
                 break
             calls += 1
             if calls > _MOST_CALLS:
                 error = f"The code was stopped: it called tools more than {_MOST_CALLS} times."
                 break
-            reply = orjson.dumps(await _called(context, asked, tools)) + b"\n"
+            reply = orjson.dumps(await _called(context, message, tools)) + b"\n"
             if process.stdin.is_closing():
                 error = _LEFT
                 break
@@ -118,36 +121,34 @@ async def _served(
     finally:
         process.kill()
         stdout, stderr = await asyncio.gather(*streams)
-    if (
-        max(len(stdout), len(stderr)) >= _LIMITS.output_kb * 1024
-    ):  # also where its end came before it could be stopped
+    # The code may have ended by itself before it was stopped for its output.
+    if max(len(stdout), len(stderr)) >= _LIMITS.output_kb * 1024:
         error = f"The code was stopped: it wrote more than {_LIMITS.output_kb} kB of output."
-    return _told(stdout, stderr, 0 if error is None else 1, "", error)
+    return _report(stdout, stderr, 0 if error is None else 1, "", error)
 
 
 async def _called(
-    context: ToolContext, asked: dict[str, Any], tools: dict[str, list[str]]
+    context: ToolContext, call: dict[str, Any], tools: dict[str, list[str]]
 ) -> dict[str, Any]:
-    name, arguments = asked.get("tool"), asked.get("arguments")
+    name = call.get("tool")
+    arguments = call.get("arguments")
     if name not in tools or not isinstance(arguments, dict):
         return {"status": "error", "value": "There is no such tool, or the arguments are none."}
     try:
-        result = await context.call_tool(str(name), arguments)
+        tool_return = await context.call_tool(str(name), arguments)
     except RicordoError as error:
         return {"status": "error", "value": str(error)}
-    return {"status": result.status, "value": _value(result)}
+    return {"status": tool_return.status, "value": _value(tool_return)}
 
 
-def _value(result: ToolReturnPart) -> Any:
-    return (
-        orjson.loads(result.content)
-        if result.is_json and result.status == "success"
-        else result.content
-    )
+def _value(tool_return: ToolReturnPart) -> Any:
+    if tool_return.is_json and tool_return.status == "success":
+        return orjson.loads(tool_return.content)
+    return tool_return.content
 
 
 async def _read(process: SandboxProcess, stream: asyncio.StreamReader) -> bytes:
-    """What it writes, up to the limit, at which it ends."""
+    """Return the stream's content; the process is killed at the limit."""
     written = bytearray()
     while piece := await stream.read(1 << 16):
         written += piece[: _LIMITS.output_kb * 1024 - len(written)]
@@ -164,34 +165,36 @@ def _bytes(code: str) -> bytes:
 
 def _json(line: bytes) -> dict[str, Any]:
     with contextlib.suppress(orjson.JSONDecodeError):
-        if isinstance(made := orjson.loads(line), dict):
-            return made
+        if isinstance(message := orjson.loads(line), dict):
+            return message
     return {}
 
 
 def _error(lines: list[bytes]) -> str | None:
-    """The error that the code ended with; the line says it, or is none of the program's."""
-    ended = _json(lines[0])
-    if ended.get("done") is not True:
+    """Return the error of the last line, None if the code ended well.
+
+    The line may come from the code itself, so it is checked.
+    """
+    last_message = _json(lines[0])
+    if last_message.get("done") is not True:
         return "The code ended before its end."
-    error = ended.get("error")
+    error = last_message.get("error")
     return error if error is None or isinstance(error, str) else "The code failed."
 
 
-def _told(
+def _report(
     stdout: bytes, stderr: bytes, exit_code: int, reason: str, error: str | None = None
 ) -> dict[str, Any]:
-    """What the agent reads: parts that are empty are left out."""
-    told: dict[str, Any] = {"status": "error" if error or reason or exit_code else "success"}
-    texts = {"stdout": stdout, "stderr": stderr}
-    told |= {
-        name: _shown(data.decode("utf-8", "replace"))
-        for name, data in texts.items()
-        if data.strip()
-    }
+    """Return the tool's result for the agent, without empty parts."""
+    report: dict[str, Any] = {"status": "error" if error or reason or exit_code else "success"}
+    for name, stream in (("stdout", stdout), ("stderr", stderr)):
+        if stream.strip():
+            report[name] = _shown(stream.decode("utf-8", "replace"))
     if exit_code and not reason:
-        told["exit_code"] = exit_code
-    return told | ({"error": reason or error} if reason or error else {})
+        report["exit_code"] = exit_code
+    if reason or error:
+        report["error"] = reason or error
+    return report
 
 
 def _shown(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The sandbox, in which programs of users and models run; other features run theirs by `service.sandbox_of`."""
+"""The sandbox for programs of users and models; `service.sandbox_of` gives it to other features."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ _SERVICE = f"{__name__}.service"
 
 
 class SandboxPlugin:
-    """Says in `ricordo doctor` which sandbox is in use, and ends its processes with the server."""
+    """The sandbox's line in `ricordo doctor`, and its end with the server."""
 
     def findings(self, settings: "Settings") -> list[str]:
         from ricordo.features.sandbox.service import examine

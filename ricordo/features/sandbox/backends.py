@@ -1,6 +1,7 @@
-"""How a process is confined: by bubblewrap, by Landlock and seccomp, or not at all where the operator said so.
+"""Ways to confine a process: bubblewrap, Landlock with seccomp, or none.
 
-A backend makes the command line of the first program in the sandbox, `launcher.py`, which receives later what differs by call.
+A process runs unconfined only if the operator chose that. A backend makes the command line of the
+first program in the sandbox, `launcher.py`, which later receives the details of a call.
 """
 
 import base64
@@ -23,33 +24,33 @@ from ricordo.features.sandbox.seccomp import is_known_machine, make_filter
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
-# Of the machine's settings: how libraries are found, certificates, time zones, fonts and types of files. No users, no hosts.
+# Visible settings of the machine: library paths, certificates, time zone, fonts and file types. No
+# users and no hosts.
 _SETTINGS = (
-    *(
-        "/etc/ld.so.cache",
-        "/etc/alternatives",
-        "/etc/ssl",
-        "/etc/ca-certificates",
-        "/etc/pki",
-        "/etc/localtime",
-    ),
-    *("/etc/mime.types", "/etc/fonts", "/etc/nsswitch.conf"),
+    "/etc/ld.so.cache",
+    "/etc/alternatives",
+    "/etc/ssl",
+    "/etc/ca-certificates",
+    "/etc/pki",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/fonts",
+    "/etc/nsswitch.conf",
 )
 _DEVICES = ("/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _WORKSPACE = "/sandbox"
-# Users that exist nowhere: each process of a root's server runs as another one, so that it owns nothing and its processes count.
+# Numbers of users that exist nowhere. If root runs the server, each process gets one of its own: it
+# owns nothing, and the limit on processes counts only its own.
 _USERS = range(1 << 30, 1 << 31)
-
-
 BackendName = Literal["bubblewrap", "landlock", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What a process is started with, and cannot change later.
+    """The fixed conditions of a process, set at its start.
 
-    `python` is the interpreter it starts with, `sees_packages` whether that finds the packages of its environment; `workspace_mb`
-    the size of a workspace in memory.
+    `python` is its interpreter; with `sees_packages` that finds the packages of its environment.
+    `workspace_mb` is the size of a workspace in memory.
     """
 
     python: Path
@@ -63,12 +64,18 @@ class Confinement:
         return [str(self.python), *flags, "-X", "utf8", "-c", _launcher(), json.dumps(options)]
 
     def visible(self) -> list[Path]:
-        """Everything besides the system that can be read: environments, their interpreters, and what the call names."""
+        """Return the readable folders besides the system's.
+
+        They are the call's own, and those of the interpreter and its environment.
+        """
         return [*self.readable, *places_of(self.python)]
 
 
 class Backend(Protocol):
-    """A way to confine a process. `is_shared`: it sees the machine's processes, and its workspace is a folder."""
+    """A way to confine a process.
+
+    With `is_shared` it sees the machine's processes, and its workspace is a folder.
+    """
 
     name: BackendName
     is_shared: bool
@@ -77,14 +84,17 @@ class Backend(Protocol):
     def command(
         self, confinement: Confinement, channels: dict[str, int], filter: int, workspace: Path
     ) -> list[str]:
-        """Return the command line. `channels` are open files for the launcher, and `user` among them is whom it becomes."""
+        """Return the command line.
+
+        `channels` are open files for the launcher; its `user` is the user to become.
+        """
 
     def filter_of(self, confinement: Confinement) -> bytes:
-        """Return what the command reads from its open file `filter`."""
+        """Return the content of the command's open file `filter`."""
 
 
 class Bubblewrap:
-    """Namespaces by the program bwrap: nothing of the machine is seen but what is bound, read-only."""
+    """Namespaces by the program bwrap; only bound paths are visible, read-only."""
 
     name: BackendName = "bubblewrap"
     is_shared = False
@@ -98,7 +108,7 @@ class Bubblewrap:
         self, confinement: Confinement, channels: dict[str, int], filter: int, workspace: Path
     ) -> list[str]:
         is_root = os.geteuid() == 0
-        made = [
+        arguments = [
             self._program,
             "--unshare-pid",
             "--unshare-net",
@@ -106,13 +116,13 @@ class Bubblewrap:
             "--unshare-uts",
             "--unshare-cgroup-try",
         ]
-        # A root's process changes its user inside, so that limits on processes hold and folders above an environment do not matter.
-        made += (
-            ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-            if is_root
-            else ["--unshare-user"]
-        )
-        made += [
+        # A process of root changes its user inside. So limits on processes hold, and the rights of
+        # folders above an environment do not matter.
+        if is_root:
+            arguments += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+        else:
+            arguments += ["--unshare-user"]
+        arguments += [
             "--die-with-parent",
             "--new-session",
             "--hostname",
@@ -122,37 +132,41 @@ class Bubblewrap:
         ]
         for path in _SYSTEM:
             if Path(path).is_symlink():
-                made += ["--symlink", os.readlink(path), path]
+                arguments += ["--symlink", os.readlink(path), path]
             else:
-                made += ["--ro-bind-try", path, path]
-        made += ["--perms", "0755", "--dir", "/etc"]
+                arguments += ["--ro-bind-try", path, path]
+        arguments += ["--perms", "0755", "--dir", "/etc"]
         for path in _SETTINGS:
-            made += ["--ro-bind-try", path, path]
+            arguments += ["--ro-bind-try", path, path]
         size = str(confinement.workspace_mb * 2**20)
-        made += ["--proc", "/proc", "--dev", "/dev"]
+        arguments += ["--proc", "/proc", "--dev", "/dev"]
         for path in ("/dev/shm", "/tmp", _WORKSPACE):  # noqa: S108
-            made += ["--perms", "1777", "--size", size, "--tmpfs", path]
+            arguments += ["--perms", "1777", "--size", size, "--tmpfs", path]
         visible = _outermost_first(confinement.visible())
-        kept = [
+        inside_data_dir = [
             path for path in visible if path != self._data_dir and _is_inside(path, self._data_dir)
         ]
-        made += _bound(path for path in visible if path not in kept)
+        arguments += _bound(path for path in visible if path not in inside_data_dir)
         is_hidden = any(
             _is_inside(self._data_dir, path) for path in (*map(Path, _SYSTEM), *visible)
         )
         if is_hidden:
-            made += ["--perms", "0755", "--size", "65536", "--tmpfs", str(self._data_dir)]
-        made += _bound(kept)
-        made += ["--remount-ro", str(self._data_dir)] if is_hidden else []
-        made += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", _WORKSPACE, "--"]
-        return [*made, *confinement.command(channels)]
+            arguments += ["--perms", "0755", "--size", "65536", "--tmpfs", str(self._data_dir)]
+        arguments += _bound(inside_data_dir)
+        if is_hidden:
+            arguments += ["--remount-ro", str(self._data_dir)]
+        arguments += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", _WORKSPACE, "--"]
+        return [*arguments, *confinement.command(channels)]
 
     def filter_of(self, confinement: Confinement) -> bytes:
         return make_filter(is_shared=False, has_sockets=confinement.has_sockets)
 
 
 class Landlock:
-    """Landlock for files and seccomp for system calls, which need no helper and no right; there is no network at all."""
+    """Landlock for files and seccomp for system calls, without any network.
+
+    They need no helper and no special right.
+    """
 
     name: BackendName = "landlock"
     is_shared = True
@@ -167,7 +181,8 @@ class Landlock:
         read = [*_SYSTEM, *_SETTINGS, *_DEVICES, *map(str, confinement.visible())]
         options: dict[str, Any] = {**channels, "abi": self._abi, "read": read}
         options |= {"write": [str(workspace), "/dev/null"]}
-        # Before its version 6 Landlock lets signals out; only another user's do not reach the server.
+        # Landlock confines signals from version 6 on. Before, only another user's signals cannot
+        # reach the server.
         may_signal = self._abi >= 6 or bool(options["user"])
         program = make_filter(is_shared=True, may_signal=may_signal)
         return confinement.command({**options, "filter": base64.b64encode(program).decode()})
@@ -177,7 +192,7 @@ class Landlock:
 
 
 class NoSandbox:
-    """A plain process, watched over and with limits; the operator chose it by its name."""
+    """A plain process with limits and a watcher; the operator chose it by name."""
 
     name: BackendName = "none"
     is_shared = True
@@ -192,28 +207,31 @@ class NoSandbox:
         return b""
 
 
-def candidates(wanted: str, data_dir: Path) -> list[Backend]:
-    """The backends that this setting allows and this machine seems to have, the best first."""
-    if wanted == UNSAFE:
+def candidates(setting: str, data_dir: Path) -> list[Backend]:
+    """Return the allowed backends that this machine seems to have, the best first."""
+    if setting == UNSAFE:
         return [NoSandbox()]
-    found: list[Backend] = []
+    backends: list[Backend] = []
     if sys.platform != "linux" or not is_known_machine():
-        return found
+        return backends
     program = shutil.which("bwrap")
-    if program and wanted in ("auto", "bubblewrap"):
-        found.append(Bubblewrap(program, data_dir))
-    # Before its version 3 Landlock lets files be cut to nothing.
-    if (abi := landlock_version()) >= 3 and wanted in ("auto", "landlock"):
-        found.append(Landlock(abi))
-    return found
+    if program and setting in ("auto", "bubblewrap"):
+        backends.append(Bubblewrap(program, data_dir))
+    # Landlock prevents the truncation of files from version 3 on.
+    if (abi := landlock_version()) >= 3 and setting in ("auto", "landlock"):
+        backends.append(Landlock(abi))
+    return backends
 
 
-def why_none(wanted: str, tried: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The sentence for who runs a server on which no backend works; `tried` is how those failed that seemed to be there."""
+def why_none(setting: str, tried: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the operator's error message for a machine without a working backend.
+
+    `tried` holds the failures of the backends that seemed to be there.
+    """
     if sys.platform != "linux" or not is_known_machine():
         return (
-            f"Code cannot be run here: the sandbox needs Linux on x86_64 or aarch64, and this is {sys.platform} on "
-            f"{platform.machine()}. Run the server in a container, for example."
+            "Code cannot be run here: the sandbox needs Linux on x86_64 or aarch64, and this is "
+            f"{sys.platform} on {platform.machine()}. Run the server in a container, for example."
         )
     missing = {
         "bubblewrap": "is not installed",
@@ -222,23 +240,27 @@ def why_none(wanted: str, tried: Mapping[str, str] = MappingProxyType({})) -> st
     reasons = " and ".join(
         f"{name} {tried.get(name, reason)}"
         for name, reason in missing.items()
-        if wanted in ("auto", name)
+        if setting in ("auto", name)
     )
     return (
-        f"Code cannot be run here: {reasons}. Install bubblewrap (apt-get install bubblewrap) with RICORDO_SANDBOX=auto, and allow "
-        "user namespaces (in a container, with --security-opt seccomp=unconfined). See docs/agents/sandbox.md."
+        f"Code cannot be run here: {reasons}. Install bubblewrap (apt-get install bubblewrap) with "
+        "RICORDO_SANDBOX=auto, and allow user namespaces (in a container, with --security-opt "
+        "seccomp=unconfined). See docs/agents/sandbox.md."
     )
 
 
 def exposed(confinement: Confinement, data_dir: Path) -> Path | None:
-    """The folder that can be read and holds the data folder, which Landlock cannot leave out."""
+    """Return the readable folder that holds the data folder, if there is one.
+
+    Landlock cannot exclude the data folder from it.
+    """
     visible = (*map(Path, _SYSTEM), *confinement.visible())
     return next((path for path in visible if _is_inside(data_dir, path)), None)
 
 
 @cache
 def landlock_version() -> int:
-    """The version of Landlock that the kernel offers, 0 for none."""
+    """Return the version of Landlock that the kernel offers, 0 for none."""
     try:
         return landlock_abi()
     except OSError:
@@ -246,19 +268,19 @@ def landlock_version() -> int:
 
 
 def places_of(python: Path) -> list[Path]:
-    """The folders that an interpreter needs: its environment's, and its own installation's."""
-    made = python.absolute().parent.parent
-    found = [made]
-    with_home = made / "pyvenv.cfg"
-    if with_home.is_file():
+    """Return the folders of an interpreter's environment and its installation."""
+    environment = python.absolute().parent.parent
+    folders = [environment]
+    config_file = environment / "pyvenv.cfg"
+    if config_file.is_file():
         settings = dict(
-            line.partition(" = ")[::2] for line in with_home.read_text("utf-8").splitlines()
+            line.partition(" = ")[::2] for line in config_file.read_text("utf-8").splitlines()
         )
-        found.append(Path(settings.get("home", "/usr/bin")).resolve().parent)
-    found.append(python.resolve().parent.parent)
+        folders.append(Path(settings.get("home", "/usr/bin")).resolve().parent)
+    folders.append(python.resolve().parent.parent)
     return [
         path
-        for path in dict.fromkeys(found)
+        for path in dict.fromkeys(folders)
         if not any(_is_inside(path, Path(system)) for system in _SYSTEM)
     ]
 
@@ -269,7 +291,7 @@ def _launcher() -> str:
 
 
 def some_user() -> int:
-    """A user for a process of a root's server; 0 where the server is an ordinary user's."""
+    """Return a free user number if root runs the server, else 0."""
     return secrets.choice(_USERS) if os.geteuid() == 0 else 0
 
 
@@ -278,13 +300,16 @@ def _outermost_first(paths: Iterable[Path]) -> Sequence[Path]:
 
 
 def _bound(paths: Iterable[Path]) -> list[str]:
-    """The options that show these paths read-only; the folders above them would be root's alone."""
-    made: list[str] = []
+    """Return bubblewrap's options that show these paths read-only.
+
+    Folders above them are created readable; otherwise only root could pass them.
+    """
+    arguments: list[str] = []
     for path in paths:
-        for above in reversed(path.parents[:-1]):
-            made += ["--perms", "0755", "--dir", str(above)]
-        made += ["--ro-bind", str(path), str(path)]
-    return made
+        for parent in reversed(path.parents[:-1]):
+            arguments += ["--perms", "0755", "--dir", str(parent)]
+        arguments += ["--ro-bind", str(path), str(path)]
+    return arguments
 
 
 def _is_inside(path: Path, folder: Path) -> bool:

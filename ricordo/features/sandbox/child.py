@@ -1,6 +1,7 @@
-"""A child process that is started without a copy of the server's memory.
+"""Child processes that start without a copy of the server's memory.
 
-uvloop forks the whole server for each, which takes tens of milliseconds in which the loop stands still; `subprocess` does not.
+uvloop forks the whole server for each process. That takes tens of milliseconds, in which the loop
+stands still. `subprocess` does not.
 """
 
 import asyncio
@@ -9,30 +10,31 @@ import subprocess
 from collections.abc import Sequence
 from typing import IO, Any
 
-PIPE, STDOUT = subprocess.PIPE, subprocess.STDOUT
+PIPE = subprocess.PIPE
+STDOUT = subprocess.STDOUT
 
 
 class Child:
-    """A running program, with those of its streams that are pipes, as `asyncio.subprocess.Process` has them."""
+    """A running program and its piped streams, like `asyncio.subprocess.Process`."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
         self._transports: list[asyncio.BaseTransport] = []
-        # What a stream that is only written has beside it, for as long as it is open.
-        self._nothing = asyncio.StreamReader()
-        self._ended = asyncio.create_task(self._follow())
+        # A write-only stream needs a reader for as long as it is open.
+        self._unused_reader = asyncio.StreamReader()
+        self._exit = asyncio.create_task(self._follow())
         self.stdin: asyncio.StreamWriter | None = None
         self.stdout: asyncio.StreamReader | None = None
         self.stderr: asyncio.StreamReader | None = None
 
     async def connect(self, limit: int) -> None:
-        """Open its pipes; a line of what it says may have so many bytes."""
+        """Open the pipes; `limit` is the longest output line in bytes."""
         self.stdout = await self._reader(self._process.stdout, limit)
         self.stderr = await self._reader(self._process.stderr, limit)
         if self._process.stdin:
             loop = asyncio.get_running_loop()
             transport, protocol = await loop.connect_write_pipe(
-                lambda: asyncio.StreamReaderProtocol(self._nothing), self._process.stdin
+                lambda: asyncio.StreamReaderProtocol(self._unused_reader), self._process.stdin
             )
             self._transports.append(transport)
             self.stdin = asyncio.StreamWriter(transport, protocol, None, loop)
@@ -59,11 +61,11 @@ class Child:
         self._process.kill()
 
     async def wait(self) -> int:
-        """Return its exit code, less than zero for the number of the signal that ended it."""
-        return await asyncio.shield(self._ended)
+        """Return the exit code, negative for the number of a fatal signal."""
+        return await asyncio.shield(self._exit)
 
     def close(self) -> None:
-        """Close its pipes, also those that nobody has read to their end."""
+        """Close the pipes, read to their end or not."""
         for transport in self._transports:
             transport.close()
 
@@ -72,7 +74,8 @@ class Child:
             descriptor = os.pidfd_open(self.pid)
         except (AttributeError, OSError):  # of another system, or an old kernel
             return await asyncio.to_thread(self._process.wait)
-        loop, is_over = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        is_over = asyncio.Event()
         loop.add_reader(descriptor, is_over.set)
         try:
             await is_over.wait()
@@ -88,17 +91,21 @@ async def start_child(
     stderr: int = PIPE,
     limit: int = 1 << 16,
     pass_fds: Sequence[int] = (),
-    **given: Any,
+    **popen_options: Any,
 ) -> Child:
-    """Start a program, whose standard streams are pipes; `given` are parameters of `subprocess.Popen`."""
-    process = subprocess.Popen(  # noqa: ASYNC220, S603 - it takes a millisecond, and the commands are ours
+    """Start a program whose standard streams are pipes.
+
+    `popen_options` are parameters of `subprocess.Popen`.
+    """
+    # It takes a millisecond, and the commands are the server's own.
+    process = subprocess.Popen(  # noqa: ASYNC220, S603
         command,
         bufsize=0,
         stdin=PIPE,
         stdout=PIPE,
         stderr=stderr,
         pass_fds=tuple(pass_fds),
-        **given,
+        **popen_options,
     )
     child = Child(process)
     try:

@@ -1,7 +1,8 @@
-"""The first program in the sandbox, which becomes the program of a call. It runs alone, with nothing but the standard library.
+"""The first program in the sandbox, which becomes the program of a call.
 
-Where no helper has done it, it first gives up its user, its files and the system calls it does not need (Landlock and seccomp), in
-a child that it watches over. Then it waits for the call, sets the limits, and runs the program.
+It runs alone, with only the standard library. If no helper has confined it, it forks a child and
+watches over it. The child gives up its user, its files (Landlock) and the system calls that it does
+not need (seccomp). Then it waits for the call, sets the limits, and runs the program.
 """
 
 import base64
@@ -18,22 +19,36 @@ ANSWER = 3  # the file descriptor for a program's answer
 PROGRAM = "<program>"
 _NOBODY = 65534
 _STACK = 64 * 2**20  # bytes
-_NO_NEW_PRIVILEGES, _SUBREAPER, _KEEP_CAPABILITIES, _AMBIENT, _SECCOMP = 38, 36, 8, 47, 22
-_READ_ANYTHING = 2  # CAP_DAC_READ_SEARCH: Landlock decides what is read
+# Options of prctl.
+_NO_NEW_PRIVILEGES = 38
+_SUBREAPER = 36
+_KEEP_CAPABILITIES = 8
+_AMBIENT = 47
+_SECCOMP = 22
+_READ_ANYTHING = 2  # CAP_DAC_READ_SEARCH: Landlock decides which files are read
 _CAPSET = {"x86_64": 126, "aarch64": 91}
-_RULESET, _ADD_RULE, _RESTRICT = 444, 445, 446  # of Landlock, on every machine
-# Rights of Landlock: execute, write, read; read and all that changes a folder; truncate and ioctl came later.
-_READ, _READ_FILE, _WRITE, _WRITE_FILE, _IOCTL = 0xD, 0x5, 0x77BF, 0x4007, 1 << 15
+# System calls of Landlock, with the same numbers on every machine.
+_RULESET = 444
+_ADD_RULE = 445
+_RESTRICT = 446
+# Rights of Landlock for folders and files: execute, read, and all changes. The rights to truncate
+# and to call ioctl came in later versions.
+_READ = 0xD
+_READ_FILE = 0x5
+_WRITE = 0x77BF
+_WRITE_FILE = 0x4007
+_IOCTL = 1 << 15
 
 
 def main(options: dict[str, Any]) -> None:
-    """Confine this process where that is still to be done, receive a call, and become it."""
+    """Confine this process if that is not done yet, receive a call, run it."""
     if "life" in options:
         _watch_over_a_child(options["life"], options["status"])
         _confine(options)
     else:
         _drop_user(options["user"])
-    import dataclasses  # noqa: F401 - what most programs need, so that a process that waits has it already
+    # Most programs need these modules, so a waiting process has them loaded already.
+    import dataclasses  # noqa: F401
     import inspect  # noqa: F401
     import traceback  # noqa: F401
     import typing  # noqa: F401
@@ -43,14 +58,14 @@ def main(options: dict[str, Any]) -> None:
     (length,) = struct.unpack(">I", _receive(control, 4))
     call = json.loads(_receive(control, length))
     for path, size in call["files"]:
-        if folder := os.path.dirname(path):
-            os.makedirs(folder, exist_ok=True)
+        if parent := os.path.dirname(path):
+            os.makedirs(parent, exist_ok=True)
         with open(path, "wb") as file:
             file.write(_receive(control, size))
-    here = os.getcwd()
+    workspace = os.getcwd()
     environment = {
-        "HOME": here,
-        "TMPDIR": here,
+        "HOME": workspace,
+        "TMPDIR": workspace,
         "LANG": "C.UTF-8",
         "PATH": "/usr/local/bin:/usr/bin:/bin",
     }
@@ -77,7 +92,10 @@ def main(options: dict[str, Any]) -> None:
 
 
 def run_program(program: str) -> NoReturn:
-    """Run Python as the main module; what it raises goes to standard error, with the program's own lines."""
+    """Run Python as the main module.
+
+    An exception goes to standard error, with only the program's own lines.
+    """
     import linecache
     import traceback
     import types
@@ -89,11 +107,14 @@ def run_program(program: str) -> NoReturn:
     linecache.cache[PROGRAM] = (len(program), None, program.splitlines(keepends=True), PROGRAM)
     code = 0
     try:
-        exec(compile(program, PROGRAM, "exec"), module.__dict__)  # noqa: S102 - what the sandbox is for
-    except SystemExit as left:
-        code = left.code if isinstance(left.code, int) else int(left.code is not None)
-        if code and not isinstance(left.code, int):
-            print(left.code, file=sys.stderr)
+        code_object = compile(program, PROGRAM, "exec")
+        exec(code_object, module.__dict__)  # noqa: S102 - the purpose of the sandbox
+    except SystemExit as exit_request:
+        if isinstance(exit_request.code, int):
+            code = exit_request.code
+        elif exit_request.code is not None:
+            code = 1
+            print(exit_request.code, file=sys.stderr)
     except BaseException as error:
         code = 1
         trace = error.__traceback__ and error.__traceback__.tb_next
@@ -103,15 +124,13 @@ def run_program(program: str) -> NoReturn:
             stream.flush()
         except (OSError, ValueError):
             pass
-    # The call ends with its program: no thread that still runs holds it up.
+    # The call ends with its program, even if a thread still runs.
     os._exit(code & 0xFF)
 
 
 def _become(argv: list[str], environment: dict[str, str]) -> NoReturn:
-    for number in (
-        signal.SIGPIPE,
-        signal.SIGXFSZ,
-    ):  # Python ignores them, and what it starts would too
+    # Python ignores these signals, and the program would inherit that.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(argv[0], argv, environment)
@@ -124,7 +143,7 @@ def _become(argv: list[str], environment: dict[str, str]) -> NoReturn:
 
 
 def _receive(control: socket.socket, size: int) -> bytes:
-    """Return so many bytes; the process ends where the server is gone."""
+    """Return this many bytes; the process ends if the server has closed the socket."""
     received = bytearray()
     while len(received) < size:
         part = control.recv(min(size - len(received), 1 << 20))
@@ -136,9 +155,9 @@ def _receive(control: socket.socket, size: int) -> bytes:
 
 def _limit(limits: dict[str, int]) -> None:
     seconds = limits["cpu_seconds"]
-    wanted = {
+    new_limits = {
         resource.RLIMIT_CORE: (0, 0),
-        # Not the address space, of which some languages reserve a lot that they never use.
+        # Not the address space: some languages reserve much of it without using it.
         resource.RLIMIT_DATA: (limits["memory"], limits["memory"]),
         resource.RLIMIT_STACK: (8 * 2**20, _STACK),
         resource.RLIMIT_NOFILE: (limits["open_files"], limits["open_files"]),
@@ -148,16 +167,20 @@ def _limit(limits: dict[str, int]) -> None:
         resource.RLIMIT_MSGQUEUE: (0, 0),
     }
     if seconds:
-        wanted[resource.RLIMIT_CPU] = (seconds, seconds + 1)
-    for kind, (soft, hard) in wanted.items():
-        most = resource.getrlimit(kind)[1]
-        if most != resource.RLIM_INFINITY:
-            soft, hard = min(soft, most), min(hard, most)
+        new_limits[resource.RLIMIT_CPU] = (seconds, seconds + 1)
+    for kind, (soft, hard) in new_limits.items():
+        maximum = resource.getrlimit(kind)[1]
+        if maximum != resource.RLIM_INFINITY:
+            soft = min(soft, maximum)
+            hard = min(hard, maximum)
         resource.setrlimit(kind, (soft, hard))
 
 
 def _drop_user(user: int) -> None:
-    """Become this user, or nobody where the machine does not know so high a number; 0: stay who one is."""
+    """Become this user, or nobody if the number is too high for the machine.
+
+    0 keeps the current user.
+    """
     if not user:
         return
     os.setgroups([])
@@ -170,7 +193,10 @@ def _drop_user(user: int) -> None:
 
 
 def _watch_over_a_child(life: int, status: int) -> None:
-    """Return in a child. The parent ends the whole group once the child has ended, or the server has."""
+    """Fork, and return only in the child.
+
+    The parent ends the whole group once the child or the server has ended.
+    """
     import threading
 
     _control(_SUBREAPER, 1)
@@ -186,19 +212,24 @@ def _watch_over_a_child(life: int, status: int) -> None:
 
     threading.Thread(target=end_with_the_server, daemon=True).start()
     while True:
-        pid, ended = os.wait()
+        pid, wait_status = os.wait()
         if pid == child:
-            os.write(status, b"%d" % os.waitstatus_to_exitcode(ended))
+            os.write(status, b"%d" % os.waitstatus_to_exitcode(wait_status))
             os.kill(0, signal.SIGKILL)
 
 
 def _confine(options: dict[str, Any]) -> None:
-    """Give up the user, then files by Landlock, then system calls by seccomp; raises OSError where the kernel refuses."""
+    """Give up the user, then files by Landlock, then system calls by seccomp.
+
+    Raises OSError if the kernel refuses.
+    """
     if options["user"]:
         _control(_KEEP_CAPABILITIES, 1)
         _drop_user(options["user"])
-        # Folders above what may be read can be root's alone. Of all that root could, this is left, and Landlock is above it.
-        header, bits = struct.pack("Ii", 0x20080522, 0), 1 << _READ_ANYTHING
+        # Parent folders of readable ones may be root's alone. So this one capability of root stays,
+        # and Landlock bounds it.
+        header = struct.pack("Ii", 0x20080522, 0)
+        bits = 1 << _READ_ANYTHING
         _call(_CAPSET[os.uname().machine], header, struct.pack("6I", bits, bits, bits, 0, 0, 0))
         _control(_AMBIENT, 2, _READ_ANYTHING)
     _control(_NO_NEW_PRIVILEGES, 1)
@@ -213,24 +244,30 @@ def _confine(options: dict[str, Any]) -> None:
 
 
 def landlock_abi() -> int:
-    """The version of Landlock; raises OSError where there is none."""
+    """Return the version of Landlock. Raises OSError if there is none."""
     return _call(_RULESET, 0, 0, 1)
 
 
 def _restrict_files(abi: int, read: list[str], write: list[str]) -> None:
     handled = 0x7FFF | (_IOCTL if abi >= 5 else 0)
-    sockets, scopes = (3 if abi >= 4 else 0), (3 if abi >= 6 else 0)
-    size = 8 if abi < 4 else 16 if abi < 6 else 24
+    sockets = 3 if abi >= 4 else 0
+    scopes = 3 if abi >= 6 else 0
+    if abi < 4:
+        size = 8
+    elif abi < 6:
+        size = 16
+    else:
+        size = 24
     ruleset = _call(_RULESET, struct.pack("3Q", handled, sockets, scopes)[:size], size, 0)
     for paths, of_folder, of_file in ((read, _READ, _READ_FILE), (write, _WRITE, _WRITE_FILE)):
         for path in paths:
             try:
-                opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+                descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
             except FileNotFoundError:
                 continue
             rights = of_folder if os.path.isdir(path) else of_file
-            _call(_ADD_RULE, ruleset, 1, struct.pack("=Qi", rights, opened), 0)
-            os.close(opened)
+            _call(_ADD_RULE, ruleset, 1, struct.pack("=Qi", rights, descriptor), 0)
+            os.close(descriptor)
     _call(_RESTRICT, ruleset, 0)
     os.close(ruleset)
 
@@ -248,15 +285,15 @@ def _check(name: str, *arguments: Any) -> int:
     import ctypes
 
     library = ctypes.CDLL(None, use_errno=True)
-    passed = [
+    c_arguments = [
         argument if isinstance(argument, bytes) else ctypes.c_long(argument)
         for argument in arguments
     ]
-    result: int = getattr(library, name)(*passed)
-    if result < 0:
+    status: int = getattr(library, name)(*c_arguments)
+    if status < 0:
         error = ctypes.get_errno()
         raise OSError(error, f"{name}{arguments[0]}: {os.strerror(error)}")
-    return result
+    return status
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One process in the sandbox, from its start to the last of what it started."""
+"""One process in the sandbox, from its start to its last child's end."""
 
 import asyncio
 import json
@@ -28,13 +28,19 @@ _LINE = 1 << 26  # bytes of a line that a stream gives at once
 
 @cache
 def program_beside(module: str) -> str:
-    """Return the text of `program.py` in the folder of this module (its `__file__`), for a sandbox's `run_python` and `open`."""
+    """Return the text of `program.py` in a module's folder.
+
+    `module` is the module's `__file__`. The sandbox's `run_python` and `open` run the text.
+    """
     return Path(module).with_name("program.py").read_text("utf-8")
 
 
 @dataclass(eq=False)
 class SandboxProcess:
-    """A running program. `answer` gives what it writes to descriptor 3, and the streams of its own what they are named for."""
+    """A running program, its streams, and its control socket.
+
+    `answer` reads descriptor 3. `cpu_used` is in seconds, as last measured.
+    """
 
     process: Child
     control: socket.socket
@@ -43,7 +49,7 @@ class SandboxProcess:
     _life: int | None
     _status: int | None
     _transports: list[asyncio.BaseTransport] = field(default_factory=list)
-    cpu_used: float = 0  # seconds, as last looked at
+    cpu_used: float = 0
     _is_over: bool = False
 
     @property
@@ -66,7 +72,10 @@ class SandboxProcess:
         return self.process.returncode is None
 
     async def wait_until_ready(self) -> None:
-        """Return once it is confined; raises Unavailable with its words where it ended before."""
+        """Wait until the process is confined.
+
+        Raises Unavailable with the process's last error line if it ended before.
+        """
         loop = asyncio.get_running_loop()
         ready = b""
         with suppress(TimeoutError, ConnectionError):
@@ -74,35 +83,36 @@ class SandboxProcess:
                 ready = await loop.sock_recv(self.control, 1)
         if not ready:
             self.kill()
-            said = (await self.stderr.read()).decode("utf-8", "replace").strip()
-            raise Unavailable(
-                f"The sandbox could not start: {said.splitlines()[-1] if said else 'no answer'}"
-            )
+            lines = (await self.stderr.read()).decode("utf-8", "replace").strip().splitlines()
+            reason = lines[-1] if lines else "no answer"
+            raise Unavailable(f"The sandbox could not start: {reason}")
 
     async def send(
         self, call: "SandboxCall", program: str, limits: dict[str, int], *, has_proxy: bool
     ) -> socket.socket | None:
-        """Tell it what to become; returns the socket on which it expects a proxy, where it is to have one."""
+        """Send the call, that is the program to become.
+
+        Returns the listening socket for a proxy if `has_proxy`.
+        """
         files = [(_plain_path(path), content) for path, content in call.files.items()]
         request = {
-            **{
-                "argv": list(call.argv),
-                "program": program,
-                "environment": dict(call.environment),
-                "limits": limits,
-            },
-            **{"files": [(path, len(content)) for path, content in files], "has_proxy": has_proxy},
+            "argv": list(call.argv),
+            "program": program,
+            "environment": dict(call.environment),
+            "limits": limits,
+            "files": [(path, len(content)) for path, content in files],
+            "has_proxy": has_proxy,
         }
         head = json.dumps(request).encode()
         loop = asyncio.get_running_loop()
-        with suppress(ConnectionError):  # it was killed: its end says so
+        with suppress(ConnectionError):  # the process was killed, which its end reports
             await loop.sock_sendall(self.control, struct.pack(">I", len(head)) + head)
             for _, content in files:
                 await loop.sock_sendall(self.control, content)
         return await self._listener() if has_proxy else None
 
     async def _listener(self) -> socket.socket:
-        """The listening socket of the sandbox's own network, which it passes."""
+        """Receive the listening socket of the sandbox's own network."""
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
         loop.add_reader(self.control, readable.set)
@@ -111,32 +121,37 @@ class SandboxProcess:
                 await readable.wait()
         finally:
             loop.remove_reader(self.control)
-        _, passed, _, _ = socket.recv_fds(self.control, 1, 1)
-        if not passed:
+        _, descriptors, _, _ = socket.recv_fds(self.control, 1, 1)
+        if not descriptors:
             raise Unavailable("The sandbox could not start: it ended before its program.")
-        return socket.socket(fileno=passed[0])
+        return socket.socket(fileno=descriptors[0])
 
     async def wait(self) -> int:
-        """Return the exit code, as a shell gives it: 128 and the signal's number for one that a signal ended."""
+        """Return the exit code in a shell's form.
+
+        It is 128 plus the signal's number for a process that a signal ended.
+        """
         await self.process.wait()
         code = self.process.returncode or 0
         if self._status is not None:
-            said = os.read(self._status, 16)
-            code = int(said) if said else -signal.SIGKILL
+            status_text = os.read(self._status, 16)
+            code = int(status_text) if status_text else -signal.SIGKILL
         return 128 - code if code < 0 else code
 
     def kill(self) -> None:
-        """End it and everything it started."""
-        # One that bubblewrap has just begun does not end with its parent yet, but for want of a call.
+        """Kill the process and everything it started."""
+        # A process that bubblewrap has just started does not end with its parent yet. It ends when
+        # its control socket is closed before a call came.
         with suppress(OSError):
             self.control.shutdown(socket.SHUT_RDWR)
         if self.process.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
-                # Its group ends at once with what forks meanwhile; with a process namespace everything else ends with it.
+                # The group ends at once, with forks in progress. In a process namespace everything
+                # else ends with the first process.
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     async def end(self) -> None:
-        """End it, wait until nothing of it runs, and delete its workspace."""
+        """Kill the process, wait for its end, and delete its workspace."""
         if self._is_over:
             return
         self._is_over = True
@@ -157,7 +172,10 @@ class SandboxProcess:
 
 
 def _remove(workspace: Path) -> None:
-    """Remove what a program left, however deep its folders are; what cannot be removed is left to the next sweep."""
+    """Remove a workspace, however deep its folders are.
+
+    Parts that cannot be removed stay for the next sweep.
+    """
     with suppress(OSError):
         remove_tree(workspace)
 
@@ -165,29 +183,32 @@ def _remove(workspace: Path) -> None:
 async def start(
     backend: Backend, confinement: Confinement, workspaces: Path | None
 ) -> SandboxProcess:
-    """Start a process that waits for a call; a shared backend's has a folder of its own in `workspaces`."""
-    opened: list[int] = []
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
+    """Start a process that waits for a call.
+
+    With a shared backend it has a folder of its own in `workspaces`.
+    """
+    to_close: list[int] = []
+    control, launcher_control = socket.socketpair()
+    control.setblocking(False)
     answer_end, answer = os.pipe()
-    opened += [answer]
+    to_close.append(answer)
     user = 0 if backend.name == "none" else some_user()
-    channels = {"control": theirs.fileno(), "answer": answer, "user": user}
+    channels = {"control": launcher_control.fileno(), "answer": answer, "user": user}
     life = status_end = None
     workspace = None
     if backend.is_shared and workspaces:
         life_end, life = os.pipe()
         status_end, status = os.pipe()
         channels |= {"life": life_end, "status": status}
-        opened += [life_end, status]
+        to_close += [life_end, status]
         workspace = Path(tempfile.mkdtemp(dir=workspaces))
         if user:
             os.chown(workspace, user, user)
-    rules, written = os.pipe()
-    opened.append(rules)
+    rules, rules_end = os.pipe()
+    to_close.append(rules)
     try:
-        os.write(written, backend.filter_of(confinement))
-        os.close(written)
+        os.write(rules_end, backend.filter_of(confinement))
+        os.close(rules_end)
         command = backend.command(confinement, channels, rules, workspace or Path("/"))
         process = await start_child(
             command,
@@ -195,10 +216,10 @@ async def start(
             cwd=workspace or "/",
             limit=_LINE,
             start_new_session=True,
-            pass_fds=[theirs.fileno(), *opened],
+            pass_fds=[launcher_control.fileno(), *to_close],
         )
     except BaseException:
-        ours.close()
+        control.close()
         for descriptor in (answer_end, life, status_end):
             if descriptor is not None:
                 os.close(descriptor)
@@ -206,48 +227,56 @@ async def start(
             _remove(workspace)
         raise
     finally:
-        theirs.close()
-        for descriptor in opened:
+        launcher_control.close()
+        for descriptor in to_close:
             os.close(descriptor)
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(loop=loop)
     transport, _ = await loop.connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader, loop=loop), os.fdopen(answer_end, "rb", 0)
     )
-    return SandboxProcess(process, ours, reader, workspace, life, status_end, [transport])
+    return SandboxProcess(
+        process,
+        control,
+        reader,
+        workspace=workspace,
+        _life=life,
+        _status=status_end,
+        _transports=[transport],
+    )
 
 
 class Output:
-    """What a program says, up to its limit."""
+    """The collected output of a program, up to its limit."""
 
     def __init__(self, call: "SandboxCall") -> None:
         self.parts = {"stdout": bytearray(), "stderr": bytearray(), "answer": bytearray()}
         self.full: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._left = call.limits.output_kb * 1024
+        self._remaining = call.limits.output_kb * 1024
         self._on_output = call.on_output
 
     async def read(self, process: SandboxProcess, name: str) -> None:
         stream: asyncio.StreamReader = getattr(process, name)
         while chunk := await stream.read(_CHUNK):
-            kept = chunk[: self._left]
-            self._left -= len(kept)
-            self.parts[name] += kept
-            if kept and self._on_output and name != "answer":
-                self._on_output(name, kept)
-            if len(kept) < len(chunk) and not self.full.done():
+            allowed = chunk[: self._remaining]
+            self._remaining -= len(allowed)
+            self.parts[name] += allowed
+            if allowed and self._on_output and name != "answer":
+                self._on_output(name, allowed)
+            if len(allowed) < len(chunk) and not self.full.done():
                 self.full.set_result(None)
 
 
-async def feed(process: SandboxProcess, data: bytes) -> None:
-    """Write to its standard input, which ends there."""
+async def feed(process: SandboxProcess, stdin: bytes) -> None:
+    """Write the text to the program's standard input, and close that."""
     with suppress(ConnectionError):
-        process.stdin.write(data)
+        process.stdin.write(stdin)
         await process.stdin.drain()
         process.stdin.close()
 
 
 def _plain_path(path: str) -> str:
-    """The path of a file within the workspace; raises Invalid where it leads out of it."""
+    """Return a file's path within the workspace. Raises Invalid if it leads out."""
     parts = Path(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
         raise Invalid(

@@ -1,4 +1,7 @@
-"""The way out of the sandbox: an HTTP proxy on a socket of the sandbox's own network, which leads to public addresses alone."""
+"""The way out of the sandbox: an HTTP proxy to public addresses only.
+
+It listens on a socket of the sandbox's own network.
+"""
 
 import asyncio
 import contextlib
@@ -23,10 +26,10 @@ _MOST = 32  # connections of one call at once
 async def serve(
     listener: socket.socket, *, is_open: bool, server: str = "", key: str = ""
 ) -> AsyncIterator[None]:
-    """Answer on this listening socket for as long as the block lasts.
+    """Serve the proxy on this listening socket until the block ends.
 
-    `is_open` lets through to public addresses at the ports of HTTP and HTTPS, `server` (http://host:port) to that one alone,
-    where each request is made with the `key`, whatever the program sent.
+    `is_open` allows public addresses at the ports of HTTP and HTTPS. `server` (http://host:port)
+    allows that address; each request to it carries `key`, whatever the program sent.
     """
     proxy = _Proxy(is_open, server, key)
     answering = await asyncio.start_server(proxy.answer, sock=listener, limit=_HEAD)
@@ -41,7 +44,8 @@ async def serve(
 
 class _Proxy:
     def __init__(self, is_open: bool, server: str, key: str) -> None:
-        self._is_open, self._key = is_open, key
+        self._is_open = is_open
+        self._key = key
         parts = urlsplit(server)
         self._server = (parts.hostname or "", parts.port or 80) if server else None
         self.running: set[asyncio.Task[None]] = set()
@@ -57,13 +61,16 @@ class _Proxy:
                 return
             await self._serve(reader, writer)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
-            pass  # it left, or spoke no HTTP
+            pass  # the program closed the connection, or did not speak HTTP
         finally:
             self.running.discard(task)
             writer.close()
 
     def _is_server(self, host: str, port: int) -> bool:
-        """Return whether this is the one server of this machine that may be asked, by whichever of its names."""
+        """Return True if this is the allowed server of this machine.
+
+        Any name of the loopback counts as the same host.
+        """
         if self._server is None or port != self._server[1]:
             return False
         return host == self._server[0] or (_is_loopback(host) and _is_loopback(self._server[0]))
@@ -74,71 +81,66 @@ class _Proxy:
         method, target, version = line.decode("latin-1").split(" ")
         is_tunnel = method == "CONNECT"
         parts = urlsplit("" if is_tunnel else target)
-        host, port = parts.hostname or "", parts.port or 80
-        if is_tunnel:  # some write an address of IPv6 without its brackets
+        host = parts.hostname or ""
+        port = parts.port or 80
+        if is_tunnel:
             host, _, number = target.rpartition(":")
-            host, port = host.strip("[]"), int(number)
+            host = host.strip("[]")  # some clients write an address of IPv6 without brackets
+            port = int(number)
         if not is_tunnel and parts.scheme != "http":
             return await _refuse(
                 writer, 400, "This is a proxy: ask for http://host/path, or CONNECT host:443."
             )
         is_server = self._is_server(host, port)
-        if (
-            is_server
-            and self._key
-            and (is_tunnel or re.search(rb"[\r\n]", head.replace(b"\r\n", b"")))
-        ):
+        # A tunnel or a bare line break could carry a request without the key's header.
+        is_unclear = is_tunnel or re.search(rb"[\r\n]", head.replace(b"\r\n", b""))
+        if is_server and self._key and is_unclear:
             return await _refuse(
                 writer, 403, "Ask this server for http://host/path, in plain HTTP."
             )
         if is_server and self._server:
             far = await asyncio.open_connection(*self._server)
         elif not self._is_open or port not in _PORTS:
-            allowed = (
-                "public addresses at the ports 80 and 443"
-                if self._is_open
-                else "this server's own address"
-            )
+            allowed = "this server's own address"
+            if self._is_open:
+                allowed = "public addresses at the ports 80 and 443"
             return await _refuse(
                 writer, 403, f"From the sandbox {host}:{port} cannot be reached: only {allowed}."
             )
         else:
             try:
-                opened = await asyncio.to_thread(
+                connection = await asyncio.to_thread(
                     connect, host, port, _CONNECT, allow_private=False, setting="no setting"
                 )
             except RicordoError as error:
                 return await _refuse(writer, 403, str(error))
-            opened.setblocking(False)
-            far = await asyncio.open_connection(sock=opened)
+            connection.setblocking(False)
+            far = await asyncio.open_connection(sock=connection)
         far_reader, far_writer = far
         try:
             if is_tunnel:
                 writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
             else:
-                # One request a connection, so that each target is looked at.
+                # One request per connection, so that each target is checked.
                 path = parts._replace(scheme="", netloc="").geturl() or "/"
-                kept = [
-                    one
-                    for one in headers.split(b"\r\n")
-                    if not one.lower().startswith((b"proxy-", b"connection:"))
-                ]
+                replaced: tuple[bytes, ...] = (b"proxy-", b"connection:")
                 request = f"{method} {path} {version}\r\nConnection: close\r\n".encode("latin-1")
                 if is_server and self._key:
-                    kept = [
-                        one
-                        for one in kept
-                        if not one.lower().startswith((b"authorization:", b"cookie:"))
-                    ]
+                    replaced = (*replaced, b"authorization:", b"cookie:")
                     request += b"Authorization: Bearer %s\r\n" % self._key.encode()
-                far_writer.write(request + b"\r\n".join(kept))
+                far_writer.write(request + _without_headers(headers, replaced))
             await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer, closes=True))
         finally:
             far_writer.close()
 
 
+def _without_headers(headers: bytes, prefixes: tuple[bytes, ...]) -> bytes:
+    lines = headers.split(b"\r\n")
+    return b"\r\n".join(line for line in lines if not line.lower().startswith(prefixes))
+
+
 def _is_loopback(host: str) -> bool:
-    """Return whether a host is a name or an address of this machine's loopback."""
+    """Return True if a host is a name or address of the loopback."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -162,10 +164,8 @@ async def _copy(
             writer.write_eof()
 
 
-async def _refuse(writer: asyncio.StreamWriter, status: int, why: str) -> None:
-    body = f"{why}\n".encode()
-    writer.write(
-        f"HTTP/1.1 {status} Refused\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        + body
-    )
+async def _refuse(writer: asyncio.StreamWriter, status: int, reason: str) -> None:
+    body = f"{reason}\n".encode()
+    head = f"HTTP/1.1 {status} Refused\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
     await writer.drain()

@@ -1,7 +1,7 @@
-"""The system calls that programs in the sandbox cannot make, as a filter for seccomp. Pure.
+"""The system calls forbidden in the sandbox, as a seccomp filter. Pure.
 
-What is refused: looking into other processes, mounts and namespaces, the kernel's own services, sockets that lead outside. What the
-kernel adds after this list was written is refused as unknown.
+It refuses access to other processes, mounts and namespaces, services of the kernel, and sockets
+that lead outside. A call that the kernel added after this list was written is refused as unknown.
 """
 
 import errno
@@ -87,14 +87,15 @@ _REFUSED = {
     "ioperm": (173, -1),
     "vhangup": (153, 58),
 }
-# Without a process namespace: what finds processes and files that are not the program's by the user they belong to.
+# Without a process namespace: calls that reach other processes and files of the same user.
 _SHARED = {
     "sched_setaffinity": (203, 122),
     "truncate": (76, 45),
     "pidfd_open": (434, 434),
     "pidfd_send_signal": (424, 424),
 }
-# Succeed without effect there: Landlock guards no modes, owners and times, and leaving the group would be leaving the call.
+# Calls that then succeed without effect: Landlock guards no modes, owners and times, and a process
+# that left its group would outlive the call.
 _WITHOUT_EFFECT = {
     "setsid": (112, 157),
     "setpgid": (109, 154),
@@ -124,37 +125,55 @@ _SIGNALS = {
     "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240),
 }
-_SOCKET, _SOCKETPAIR, _CLONE, _CLONE3 = (41, 198), (53, 199), (56, 220), (435, 435)
-_IOCTL, _PRLIMIT = (16, 29), (302, 261)
-_NEWEST = 462  # the last call that was looked at (mseal, Linux 6.10)
+_SOCKET = (41, 198)
+_SOCKETPAIR = (53, 199)
+_CLONE = (56, 220)
+_CLONE3 = (435, 435)
+_IOCTL = (16, 29)
+_PRLIMIT = (302, 261)
+_NEWEST = 462  # the newest call that was considered (mseal, Linux 6.10)
 _NAMESPACES = 0x7E020080  # CLONE_NEW* flags, of time too
-_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
-_AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
-_STREAM, _TYPE_BITS = 1, 0xF
+_TIOCSTI = 0x5412
+_TIOCLINUX = 0x541C
+_AF_UNIX = 1
+_AF_INET = 2
+_AF_INET6 = 10
+_STREAM = 1
+_TYPE_BITS = 0xF
 
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-_LOAD, _AND, _EQUAL, _ANY_BIT, _ABOVE, _RETURN = 0x20, 0x54, 0x15, 0x45, 0x25, 0x06
-_ALLOW, _ERROR, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_NUMBER, _ARCHITECTURE, _ARGUMENT = (
-    0,
-    4,
-    (16, 24, 32),
-)  # offsets in struct seccomp_data; of arguments the lower half
+# Instructions of the classic Berkeley packet filter.
+_LOAD = 0x20
+_AND = 0x54
+_EQUAL = 0x15
+_ANY_BIT = 0x45
+_ABOVE = 0x25
+_RETURN = 0x06
+# Results of the filter.
+_ALLOW = 0x7FFF0000
+_ERROR = 0x00050000
+_KILL = 0x80000000
+# Offsets in struct seccomp_data; the lower half of each argument.
+_NUMBER = 0
+_ARCHITECTURE = 4
+_ARGUMENT = (16, 24, 32)
 
 
 def is_known_machine() -> bool:
-    """Whether the numbers of this machine's system calls are known."""
+    """Return True if this machine's system call numbers are known."""
     return platform.machine() in _ARCHITECTURES
 
 
 def make_filter(*, is_shared: bool, may_signal: bool = True, has_sockets: bool = False) -> bytes:
     """Return the program of the filter.
 
-    `is_shared`: the program sees the machine's processes and network, as under Landlock; then `may_signal` says whether the kernel
-    keeps its signals inside. `has_sockets`: it may open sockets of the internet, in a network namespace of its own.
+    Args:
+        is_shared: The program sees the machine's processes and network, as under Landlock.
+        may_signal: The kernel keeps the program's signals inside; it only matters if shared.
+        has_sockets: The program may open internet sockets, in a network namespace of its own.
     """
-    place, architecture = _ARCHITECTURES[platform.machine()]
-    made = [
+    column, architecture = _ARCHITECTURES[platform.machine()]
+    steps = [
         _step(_LOAD, _ARCHITECTURE),
         _step(_EQUAL, architecture, 1, 0),
         _step(_RETURN, _KILL),
@@ -163,17 +182,17 @@ def make_filter(*, is_shared: bool, may_signal: bool = True, has_sockets: bool =
 
     def refuse(calls: dict[str, tuple[int, int]], error: int) -> None:
         for numbers in calls.values():
-            if numbers[place] >= 0:
-                made.extend((_step(_EQUAL, numbers[place], 0, 1), _step(_RETURN, _ERROR | error)))
+            if numbers[column] >= 0:
+                steps.extend((_step(_EQUAL, numbers[column], 0, 1), _step(_RETURN, _ERROR | error)))
 
     def check(call: tuple[int, int], argument: int, *tests: bytes) -> None:
-        """End with an answer for this call: its tests, which fall through to a permission."""
+        """Decide this call by its tests, which fall through to a permission."""
         body = [_step(_LOAD, _ARGUMENT[argument]), *tests, _step(_RETURN, _ALLOW)]
-        made.extend((_step(_EQUAL, call[place], 0, len(body)), *body))
+        steps.extend((_step(_EQUAL, call[column], 0, len(body)), *body))
 
     refused = _step(_RETURN, _ERROR | errno.EPERM)
     refuse(_REFUSED, errno.EPERM)
-    # The C library does without it, and its flags lie in memory, where a filter cannot look.
+    # Its flags lie in memory, where a filter cannot look. The C library works without it.
     refuse({"clone3": _CLONE3}, errno.ENOSYS)
     if is_shared:
         refuse(_SHARED, errno.EPERM)
@@ -181,22 +200,24 @@ def make_filter(*, is_shared: bool, may_signal: bool = True, has_sockets: bool =
         if not may_signal:
             refuse(_SIGNALS, errno.EPERM)
         check(_PRLIMIT, 0, _step(_EQUAL, 0, 1, 0), refused)
-        # A pair of datagrams sends to any socket of the machine that has a path.
+        # A pair of datagram sockets could send to any socket of the machine that has a path.
         check(_SOCKETPAIR, 1, _step(_AND, _TYPE_BITS), _step(_EQUAL, _STREAM, 1, 0), refused)
     check(_CLONE, 0, _step(_ANY_BIT, _NAMESPACES, 0, 1), refused)
     check(_IOCTL, 1, _step(_EQUAL, _TIOCSTI, 1, 0), _step(_EQUAL, _TIOCLINUX, 0, 1), refused)
-    families = [*([] if is_shared else [_AF_UNIX]), *([_AF_INET, _AF_INET6] if has_sockets else [])]
+    families = [] if is_shared else [_AF_UNIX]
+    if has_sockets:
+        families += [_AF_INET, _AF_INET6]
     allowed = [
         _step(_EQUAL, family, len(families) - number, 0) for number, family in enumerate(families)
     ]
     check(_SOCKET, 0, *allowed, _step(_RETURN, _ERROR | errno.EACCES))
-    made += [
+    steps += [
         _step(_ABOVE, _NEWEST, 0, 1),
         _step(_RETURN, _ERROR | errno.ENOSYS),
         _step(_RETURN, _ALLOW),
     ]
-    return b"".join(made)
+    return b"".join(steps)
 
 
-def _step(code: int, value: int, when_true: int = 0, when_false: int = 0) -> bytes:
-    return struct.pack("=HBBI", code, when_true, when_false, value)
+def _step(code: int, operand: int, when_true: int = 0, when_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, when_true, when_false, operand)

@@ -1,4 +1,7 @@
-"""The sandbox: programs of users and models, each confined, limited, and gone with all that it started when its call ends."""
+"""The sandbox for programs of users and models.
+
+Each call is confined and limited, and ends with everything that it started.
+"""
 
 import asyncio
 import contextlib
@@ -22,17 +25,21 @@ from ricordo.settings import Settings
 from ricordo.storage.engine.work_folders import SANDBOX, WorkFolder, open_work_folder
 
 StoppedBy = Literal["", "time", "cpu", "memory", "output"]
-_WARM = 2  # processes that wait for a call, of each environment
-_ENVIRONMENTS = 4  # so many environments have some
-_IDLE = 300.0  # seconds after which a process that waits for a call ends
-_BESIDE = 4  # calls that may have as many processes at once as one may have
-_UNSEEN = 0.3  # seconds of processor time since it was last looked at
-_CPU_EXITS = (128 + 24, 128 + 9)  # of a program that reached its processor time
+_WARM = 2  # waiting processes per environment
+_ENVIRONMENTS = 4  # environments with waiting processes
+_IDLE = 300.0  # seconds after which a waiting process ends
+_BESIDE = 4  # parallel calls that may use all their processes, if they share a user
+_UNSEEN = 0.3  # seconds of processor time that a program can use after the last measurement
+_CPU_EXITS = (128 + 24, 128 + 9)  # exit codes of a program that reached its processor time
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """What a call may use. 0 seconds: no limit, for programs that live long. `file_mb` is a file's size, and the workspace's."""
+    """The resources that a call may use.
+
+    0 `seconds` means no limit, for long-lived programs. `file_mb` is the size limit of a file, and
+    of the workspace.
+    """
 
     memory_mb: int = 512
     cpu_seconds: int = 30
@@ -45,11 +52,12 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True)
 class SandboxCall:
-    """One program to run: `argv` in a workspace of its own that holds `files`, with these variables alone.
+    """One program to run: `argv`, in a workspace of its own that holds `files`.
 
-    `readable` folders can be read at their paths. `has_network` gives a proxy to public addresses, `may_call_server` to one address
-    of this server, such as http://127.0.0.1:8283, where all is asked with `server_key`, if given. `on_output` gets each piece of
-    "stdout" or "stderr" as it comes.
+    It has only the variables of `environment`. The folders in `readable` can be read at their
+    paths. `has_network` gives a proxy to public addresses, `may_call_server` to one address of this
+    server, such as http://127.0.0.1:8283; requests there carry `server_key`, if set. `on_output`
+    gets each piece of "stdout" or "stderr" as it comes.
     """
 
     argv: Sequence[str] = ()
@@ -66,7 +74,10 @@ class SandboxCall:
 
 @dataclass(frozen=True, slots=True)
 class SandboxResult:
-    """How a program ended. `answer` is what it wrote to descriptor 3, `reason` the sentence for one that was stopped."""
+    """The end of a program.
+
+    `answer` is its output on descriptor 3, `reason` a sentence for a program that was stopped.
+    """
 
     exit_code: int
     stdout: bytes
@@ -78,70 +89,84 @@ class SandboxResult:
 
 
 class Sandbox:
-    """Runs programs in the best way that this machine offers. Nothing is started, looked for or made before the first call."""
+    """Runs programs in the best backend of this machine.
 
-    def __init__(self, settings: Settings, options: SandboxSettings | None = None) -> None:
+    Nothing is started, looked up or created before the first call.
+    """
+
+    def __init__(self, settings: Settings, sandbox_settings: SandboxSettings | None = None) -> None:
         self._data_dir = settings.data_dir
-        self._options = options or SandboxSettings()
+        self._sandbox_settings = sandbox_settings or SandboxSettings()
         self._backend: Backend | None = None
         self._problem: str | None = None
         self._starting = asyncio.Lock()
-        self._places = asyncio.Semaphore(self._options.sandbox_calls)
+        self._slots = asyncio.Semaphore(self._sandbox_settings.sandbox_calls)
         self._warm: dict[Confinement, list[asyncio.Task[SandboxProcess]]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._workspaces: WorkFolder | None = None
 
     @property
     def name(self) -> str:
-        """The backend in use, "" where none works; before the first call the one that would be tried first."""
-        found = (
-            [self._backend] if self._backend else candidates(self._options.sandbox, self._data_dir)
-        )
-        return found[0].name if found and not self._problem else ""
+        """The name of the backend in use, "" if none works.
+
+        Before the first call, it is the backend that would be tried first.
+        """
+        if self._problem:
+            return ""
+        if self._backend:
+            return self._backend.name
+        backends = candidates(self._sandbox_settings.sandbox, self._data_dir)
+        return backends[0].name if backends else ""
 
     def why_not(self) -> str | None:
-        """The sentence that says what to install or set, where code cannot be run here."""
+        """Return the sentence for a machine where code cannot run, else None.
+
+        It names what to install or set.
+        """
         if self._problem or self._backend:
             return self._problem
-        return (
-            None
-            if candidates(self._options.sandbox, self._data_dir)
-            else why_none(self._options.sandbox)
-        )
+        if candidates(self._sandbox_settings.sandbox, self._data_dir):
+            return None
+        return why_none(self._sandbox_settings.sandbox)
 
     async def run(self, call: SandboxCall) -> SandboxResult:
-        """Run a program to its end. Raises Unavailable where code cannot be run, Forbidden for a network that is not allowed."""
+        """Run a program to its end.
+
+        Raises Unavailable if code cannot run, Forbidden if it asks for a network that is not
+        allowed.
+        """
         if not call.argv:
             raise Invalid("Name the program to run.")
         confinement = self._confinement(call, Path(sys.executable), sees_packages=False)
-        async with self._place(call):
+        async with self._slot(call):
             process = await self._received(asyncio.create_task(self._start(confinement)))
             return await self._finish(process, call, "")
 
     async def run_python(
-        self, program: str, request: bytes, python: Path | None = None, **given: Any
+        self, program: str, request: bytes, python: Path | None = None, **call_options: Any
     ) -> SandboxResult:
-        """Run Python in an interpreter that waits for it already: the server's own, or `python`. `given` are fields of SandboxCall.
+        """Run Python in a waiting process of the server's interpreter, or of `python`.
 
-        The program is the main module, reads the request from standard input, and writes its answer to file descriptor 3.
+        The program is the main module. It reads the request from standard input, and writes its
+        answer to file descriptor 3. `call_options` are fields of SandboxCall.
         """
-        call = SandboxCall(stdin=request, **given)
+        call = SandboxCall(stdin=request, **call_options)
         confinement = self._confinement(call, python or Path(sys.executable), sees_packages=True)
-        async with self._place(call):
+        async with self._slot(call):
             return await self._finish(await self._take(confinement), call, program)
 
     @asynccontextmanager
     async def open(self, call: SandboxCall, program: str = "") -> AsyncIterator[SandboxProcess]:
-        """Run a program for as long as the block lasts; it ends with it, and with everything it started.
+        """Run a program until the block ends, with everything that it started.
 
-        A Python `program`, in place of `argv`, can write to descriptor 3, which `process.answer` gives.
+        A Python `program`, instead of `argv`, can write to descriptor 3, which `process.answer`
+        reads.
         """
         confinement = self._confinement(call, Path(sys.executable), sees_packages=bool(program))
-        process = await (
-            self._take(confinement)
-            if program
-            else self._received(asyncio.create_task(self._start(confinement)))
-        )
+        if program:
+            process = await self._take(confinement)
+        else:
+            process = await self._received(asyncio.create_task(self._start(confinement)))
         watching = None
         try:
             async with self._network(process, call, program):
@@ -154,7 +179,7 @@ class Sandbox:
             await process.end()
 
     async def close(self) -> None:
-        """End the processes that wait, and delete the workspaces."""
+        """End the waiting processes, and delete the workspaces."""
         waiting = [task for tasks in self._warm.values() for task in tasks]
         self._warm.clear()
         await asyncio.gather(*map(_end_of, waiting), *self._ending)
@@ -164,23 +189,25 @@ class Sandbox:
             await asyncio.to_thread(workspaces.close)
 
     @asynccontextmanager
-    async def _place(self, call: SandboxCall) -> AsyncIterator[None]:
+    async def _slot(self, call: SandboxCall) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(call.limits.seconds or None):
-                await self._places.acquire()
+                await self._slots.acquire()
         except TimeoutError:
             raise Unavailable(
-                f"{self._options.sandbox_calls} programs run in the sandbox already (RICORDO_SANDBOX_CALLS). Try again later."
+                f"{self._sandbox_settings.sandbox_calls} programs run in the sandbox already "
+                "(RICORDO_SANDBOX_CALLS). Try again later."
             ) from None
         try:
             yield
         finally:
-            self._places.release()
+            self._slots.release()
 
     def _confinement(self, call: SandboxCall, python: Path, *, sees_packages: bool) -> Confinement:
-        if call.has_network and not self._options.sandbox_network:
+        if call.has_network and not self._sandbox_settings.sandbox_network:
             raise Forbidden(
-                "Programs in the sandbox have no network. The operator allows it with RICORDO_SANDBOX_NETWORK=true."
+                "Programs in the sandbox have no network. The operator allows it with "
+                "RICORDO_SANDBOX_NETWORK=true."
             )
         has_sockets = call.has_network or bool(call.may_call_server)
         readable = tuple(path.absolute() for path in call.readable)
@@ -190,11 +217,13 @@ class Sandbox:
         backend = self._backend or await self._choose()
         if confinement.has_sockets and not backend.has_network:
             raise Unavailable(
-                "The sandbox of this machine, Landlock, has no network. The operator can install bubblewrap."
+                "The sandbox of this machine, Landlock, has no network. The operator can install "
+                "bubblewrap."
             )
         if backend.name == "landlock" and (folder := exposed(confinement, self._data_dir)):
             raise Unavailable(
-                f"The data folder {self._data_dir} is inside {folder}, which programs can read. Move it elsewhere."
+                f"The data folder {self._data_dir} is inside {folder}, which programs can read. "
+                "Move it elsewhere."
             )
         process = await start(backend, confinement, self._folder() if backend.is_shared else None)
         try:
@@ -205,12 +234,15 @@ class Sandbox:
         return process
 
     async def _choose(self) -> Backend:
-        """The first backend that can start a process here; raises Unavailable where none can."""
+        """Return the first backend that can start a process here.
+
+        Raises Unavailable if none can.
+        """
         async with self._starting:
             if self._backend:
                 return self._backend
             tried: dict[str, str] = {}
-            for backend in candidates(self._options.sandbox, self._data_dir):
+            for backend in candidates(self._sandbox_settings.sandbox, self._data_dir):
                 confinement = Confinement(Path(sys.executable))
                 process = None
                 try:
@@ -218,31 +250,32 @@ class Sandbox:
                         backend, confinement, self._folder() if backend.is_shared else None
                     )
                     await process.wait_until_ready()
-                    self._backend, self._problem = backend, None
+                    self._backend = backend
+                    self._problem = None
                     return backend
                 except RicordoError as error:
                     tried[backend.name] = f"does not work ({error})"
                 finally:
                     if process:
                         await process.end()
-            self._problem = why_none(self._options.sandbox, tried)
+            self._problem = why_none(self._sandbox_settings.sandbox, tried)
             raise Unavailable(self._problem)
 
     def _folder(self) -> Path:
-        """The folder of this sandbox's workspaces."""
+        """Return the folder of this sandbox's workspaces."""
         if self._workspaces is None:
-            # Not in the data folder, which other users, as whom programs run, may not enter.
-            place = Path(tempfile.gettempdir())
-            self._workspaces = open_work_folder(self._data_dir, SANDBOX, place=place, mode=0o711)
+            # Not in the data folder: programs run as other users, who may not enter that.
+            parent = Path(tempfile.gettempdir())
+            self._workspaces = open_work_folder(self._data_dir, SANDBOX, place=parent, mode=0o711)
         return self._workspaces.path
 
     async def _take(self, confinement: Confinement) -> SandboxProcess:
-        """A process that waits already, or a new one; another begins to wait in its place."""
+        """Return a waiting process, or a new one, and start another to wait."""
         if confinement not in self._warm and len(self._warm) >= _ENVIRONMENTS:
             for task in self._warm.pop(next(iter(self._warm))):
                 self._end_later(task)
         waiting = self._warm.pop(confinement, [])
-        self._warm[confinement] = waiting  # now the one used last
+        self._warm[confinement] = waiting  # now the most recently used
         while waiting:
             with contextlib.suppress(RicordoError):
                 process = await self._received(waiting.pop(0))
@@ -255,7 +288,11 @@ class Sandbox:
         return process
 
     async def _received(self, starting: asyncio.Task[SandboxProcess]) -> SandboxProcess:
-        """The process that a task starts; a start is never cut, and a call that is cancelled meanwhile has it ended later."""
+        """Return the process that a task starts.
+
+        A start is never interrupted: if the call is cancelled meanwhile, the process is ended
+        later.
+        """
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -284,16 +321,17 @@ class Sandbox:
     async def _network(
         self, process: SandboxProcess, call: SandboxCall, program: str
     ) -> AsyncIterator[None]:
-        """Send the call; for as long as the block lasts it has a proxy, where it asked for one."""
-        limits, has_proxy = call.limits, call.has_network or bool(call.may_call_server)
-        told = {
+        """Send the call, and serve its proxy, if any, until the block ends."""
+        limits = call.limits
+        has_proxy = call.has_network or bool(call.may_call_server)
+        process_limits = {
             "memory": limits.memory_mb * 2**20,
             "cpu_seconds": limits.cpu_seconds,
             "open_files": limits.open_files,
             "processes": limits.processes + self._room_of_others(process, limits),
             "file": limits.file_mb * 2**20,
         }
-        listener = await process.send(call, program, told, has_proxy=has_proxy)
+        listener = await process.send(call, program, process_limits, has_proxy=has_proxy)
         if listener is None:
             yield
             return
@@ -303,20 +341,23 @@ class Sandbox:
             yield
 
     def _room_of_others(self, process: SandboxProcess, limits: SandboxLimits) -> int:
-        """Return how many processes the kernel's limit has to allow on top of the call's own.
+        """Return the number of processes that the kernel's limit allows beyond the call's.
 
-        The limit counts all of a user. Where the call shares its user with others, they have
-        processes now and may start some more; `watch` bounds what the call itself has.
+        The limit counts all processes of a user. If the call shares its user with others, they have
+        processes now and may start some more; `watch` bounds the call's own.
         """
         if not process.workspace or os.geteuid() == 0:
             return 0
-        return processes_of_user() + limits.processes * min(self._options.sandbox_calls, _BESIDE)
+        return processes_of_user() + limits.processes * min(
+            self._sandbox_settings.sandbox_calls, _BESIDE
+        )
 
     async def _finish(
         self, process: SandboxProcess, call: SandboxCall, program: str
     ) -> SandboxResult:
-        """Give the process its call, and follow it to its end."""
-        began, collected = time.monotonic(), Output(call)
+        """Send the process its call, and follow it to its end."""
+        start_time = time.monotonic()
+        collected = Output(call)
         stopped_by: StoppedBy = ""
         try:
             async with (
@@ -324,25 +365,25 @@ class Sandbox:
                 self._network(process, call, program),
             ):
                 watching = asyncio.create_task(watch(process, call.limits))
-                work = [
+                stream_tasks = [
                     asyncio.create_task(feed(process, call.stdin)),
                     *(
                         asyncio.create_task(collected.read(process, name))
                         for name in ("stdout", "stderr", "answer")
                     ),
                 ]
-                ended = asyncio.create_task(process.process.wait())
+                exit_task = asyncio.create_task(process.process.wait())
                 try:
-                    ends: list[asyncio.Future[Any]] = [ended, watching, collected.full]
-                    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                    end_tasks: list[asyncio.Future[Any]] = [exit_task, watching, collected.full]
+                    await asyncio.wait(end_tasks, return_when=asyncio.FIRST_COMPLETED)
                     if collected.full.done():
                         stopped_by = "output"
                     elif watching.done():
                         stopped_by = watching.result()
                     process.kill()
-                    await asyncio.gather(*work[1:], ended)
+                    await asyncio.gather(*stream_tasks[1:], exit_task)
                 finally:
-                    for task in (*work, watching, ended):
+                    for task in (*stream_tasks, watching, exit_task):
                         task.cancel()
         except TimeoutError:
             stopped_by = "time"
@@ -352,18 +393,22 @@ class Sandbox:
             with contextlib.suppress(asyncio.CancelledError):
                 code = await asyncio.shield(process.wait())
             await process.end()
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start_time
         if collected.full.done():
             stopped_by = "output"
         elif not stopped_by and call.limits.cpu_seconds and code in _CPU_EXITS:
-            # The kernel's own limit came first; what was killed for another reason had used less when it was last looked at.
+            # The kernel's own limit came first. A program that was killed for another reason had
+            # used less processor time at the last measurement.
             is_spent = process.cpu_used + _UNSEEN >= call.limits.cpu_seconds
             stopped_by = "cpu" if code == _CPU_EXITS[0] or is_spent else ""
-        stdout, stderr, answer = (
-            bytes(collected.parts[name]) for name in ("stdout", "stderr", "answer")
-        )
         return SandboxResult(
-            code, stdout, stderr, seconds, stopped_by, answer, _reason(stopped_by, call.limits)
+            exit_code=code,
+            stdout=bytes(collected.parts["stdout"]),
+            stderr=bytes(collected.parts["stderr"]),
+            seconds=seconds,
+            stopped_by=stopped_by,
+            answer=bytes(collected.parts["answer"]),
+            reason=_reason(stopped_by, call.limits),
         )
 
 
@@ -371,25 +416,27 @@ _of_servers: dict[int, Sandbox] = {}  # by the identity of a server's settings
 
 
 def sandbox_of(settings: Settings) -> Sandbox:
-    """Return the one sandbox of the server with these settings, which ends with it."""
+    """Return the one sandbox of the server with these settings."""
     return _of_servers.setdefault(id(settings), Sandbox(settings))
 
 
 async def close_sandbox_of(settings: Settings) -> None:
-    """Close the sandbox of this server, where something has asked for it."""
+    """Close the sandbox of this server, if it was used."""
     if sandbox := _of_servers.pop(id(settings), None):
         await sandbox.close()
 
 
 def _reason(stopped_by: StoppedBy, limits: SandboxLimits) -> str:
-    passed = {
+    if not stopped_by:
+        return ""
+    reasons = {
         "time": f"it ran for more than {limits.seconds:g} seconds",
         "cpu": f"it used more than {limits.cpu_seconds} seconds of processor time",
-        "memory": f"it used more than {limits.memory_mb} MB of memory, {limits.processes} processes or {limits.file_mb} MB of "
-        "files",
+        "memory": f"it used more than {limits.memory_mb} MB of memory, {limits.processes} "
+        f"processes or {limits.file_mb} MB of files",
         "output": f"it wrote more than {limits.output_kb} kB of output",
     }
-    return f"The program was stopped: {passed[stopped_by]}." if stopped_by else ""
+    return f"The program was stopped: {reasons[stopped_by]}."
 
 
 async def _end_of(task: asyncio.Task[SandboxProcess]) -> None:
@@ -398,7 +445,10 @@ async def _end_of(task: asyncio.Task[SandboxProcess]) -> None:
 
 
 def examine(settings: Settings) -> str:
-    """Start the sandbox once, and say for `ricordo doctor` which it is; a warning begins with an exclamation mark."""
+    """Start the sandbox once, and return its line for `ricordo doctor`.
+
+    A warning begins with an exclamation mark.
+    """
 
     async def attempt() -> str:
         sandbox = Sandbox(settings)
@@ -409,9 +459,11 @@ def examine(settings: Settings) -> str:
         finally:
             await sandbox.close()
         if sandbox.name == "none":
-            return "!none: code of users and models can read and change what this server can (RICORDO_SANDBOX)"
-        return (
-            f"{sandbox.name}, {'with' if SandboxSettings().sandbox_network else 'without'} network"
-        )
+            return (
+                "!none: code of users and models can read and change what this server can "
+                "(RICORDO_SANDBOX)"
+            )
+        network = "with network" if SandboxSettings().sandbox_network else "without network"
+        return f"{sandbox.name}, {network}"
 
     return asyncio.run(attempt())

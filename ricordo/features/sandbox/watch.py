@@ -1,6 +1,10 @@
-"""Looks at what a running program and all that it started use together: the kernel's limits count for each process alone."""
+"""Watch the resources that a program and its child processes use together.
+
+The kernel's limits count for each process alone.
+"""
 
 import asyncio
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,24 +15,29 @@ if TYPE_CHECKING:
     from ricordo.features.sandbox.process import SandboxProcess
     from ricordo.features.sandbox.service import SandboxLimits
 
-_EACH = 0.1  # seconds between two looks
-_MOST_FILES = 20_000  # of a workspace
-_TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+_INTERVAL = 0.1  # seconds between two looks
+_MOST_FILES = 20_000  # and folders, of a workspace
+_TICKS = os.sysconf("SC_CLK_TCK")  # per second
+_PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes
 
 
 async def watch(process: "SandboxProcess", limits: "SandboxLimits") -> Literal["memory", "cpu"]:
-    """Return what the program used too much of, once it did; "memory" is also said of processes and files."""
+    """Return the resource that the program used too much of, once it did.
+
+    "memory" also stands for too many processes and files.
+    """
     while True:
-        await asyncio.sleep(_EACH)
+        await asyncio.sleep(_INTERVAL)
         tree = list(descendants(process.process.pid))
         process.cpu_used = max(process.cpu_used, sum(map(_cpu_seconds, tree)))
         if limits.cpu_seconds and process.cpu_used > limits.cpu_seconds:
             return "cpu"
-        # The launcher, and bubblewrap's two, come on top.
+        # The launcher and bubblewrap's two processes are not counted.
         if len(tree) > limits.processes + 3:
             return "memory"
-        most = limits.memory_mb * 2**20
-        if sum(map(_resident, tree)) > most and sum(map(_proportional, tree)) > most:
+        max_memory = limits.memory_mb * 2**20
+        # Resident memory is cheap to read, but counts shared pages several times.
+        if sum(map(_resident, tree)) > max_memory and sum(map(_proportional, tree)) > max_memory:
             return "memory"
         if process.workspace:
             is_full: bool = await asyncio.to_thread(
@@ -41,7 +50,7 @@ async def watch(process: "SandboxProcess", limits: "SandboxLimits") -> Literal["
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """The processes that this one started, with theirs."""
+    """Yield this process, and all that it started, directly or not."""
     yield pid
     with suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -51,7 +60,10 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def processes_of_user() -> int:
-    """How many processes and threads of this user there are, all of which its limit counts."""
+    """Return the number of this user's processes and threads.
+
+    The user's limit on processes counts them all.
+    """
     count = 0
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -61,7 +73,7 @@ def processes_of_user() -> int:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Of the process, and of its children that have ended."""
+    """Return the processor time of the process and of its ended children."""
     with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
         return sum(map(int, fields[11:15])) / _TICKS
@@ -75,36 +87,59 @@ def _resident(pid: int) -> int:
 
 
 def _proportional(pid: int) -> int:
-    """Its memory in bytes, in which what several processes share counts once."""
+    """Return the process's memory in bytes; shared pages count in part."""
     with suppress(OSError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:
         return next((int(line.split()[1]) * 1024 for line in file if line.startswith(b"Pss:")), 0)
     return _resident(pid)
 
 
 def _has_too_many_files(pid: int) -> bool:
-    """Whether a workspace in memory holds so many files that the kernel's own memory for them counts."""
+    """Return True if a workspace in memory holds too many files.
+
+    The kernel's own memory for them is not limited otherwise.
+    """
     with suppress(OSError):
         for folder in ("sandbox", "tmp", "dev/shm"):
-            found = os.statvfs(f"/proc/{pid}/root/{folder}")
-            if found.f_files - found.f_ffree > _MOST_FILES:
+            file_system = os.statvfs(f"/proc/{pid}/root/{folder}")
+            if file_system.f_files - file_system.f_ffree > _MOST_FILES:
                 return True
     return False
 
 
-def _is_full(workspace: Path, tree: list[int], most: int) -> bool:
-    """Whether a workspace on disk, with files that are open but deleted, has grown too large."""
+def _is_full(workspace: Path, tree: list[int], max_size: int) -> bool:
+    """Return True if a workspace on disk has grown too large.
+
+    Files that are open but deleted count too. So does a folder whose path is too long for the
+    system, since its content cannot be measured.
+    """
     size = count = 0
-    for folder, _, names in os.walk(workspace):
-        for name in names:
-            count += 1
-            with suppress(OSError):
-                size += os.lstat(os.path.join(folder, name)).st_blocks * 512
-            if size > most or count > _MOST_FILES:
+    folders = [str(workspace)]
+    while folders:  # os.walk would call itself for each level, and a program may make thousands
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    count += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    else:
+                        size += _size_on_disk(entry)
+                    if size > max_size or count > _MOST_FILES:
+                        return True
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
                 return True
     for pid in tree:
         with suppress(OSError):
             for descriptor in os.listdir(f"/proc/{pid}/fd"):
                 with suppress(OSError):
-                    found = os.stat(f"/proc/{pid}/fd/{descriptor}")
-                    size += 0 if found.st_nlink else found.st_blocks * 512
-    return size > most
+                    status = os.stat(f"/proc/{pid}/fd/{descriptor}")
+                    if not status.st_nlink:
+                        size += status.st_blocks * 512
+    return size > max_size
+
+
+def _size_on_disk(entry: "os.DirEntry[str]") -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_blocks * 512
+    except FileNotFoundError:  # the program has deleted it
+        return 0

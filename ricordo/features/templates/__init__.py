@@ -1,4 +1,7 @@
-"""Templates: an agent's settings, prompt, tools and memory in numbered versions, from which agents are made and brought on."""
+"""Templates: numbered versions of an agent's settings, prompt, tools and memory.
+
+Agents are created from a version, and can be brought to newer ones.
+"""
 
 from typing import Any
 
@@ -6,7 +9,7 @@ from ricordo.plugins import PluginPage
 
 
 class TemplatesPlugin:
-    """Adds templates to the API, a page for them, and the job that brings agents to a new version."""
+    """Adds templates to the API, a page for them, and the migration job."""
 
     requires = ("agent_files", "files", "web")
 

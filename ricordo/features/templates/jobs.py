@@ -1,6 +1,8 @@
-"""Brings the agents of a template to a version, each in one transaction: killed anywhere, the job goes on with those that are left.
+"""The job that brings the agents of a template to a version.
 
-Only an agent's own blocks are written. Its history, its archives, and all that belongs to users stay as they are.
+Each agent is changed in one transaction. If the job is killed, it continues with the agents that
+are left. Only an agent's own blocks are written: its history, its archives, and all data of users
+stay as they are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +36,7 @@ from ricordo.storage import agents, blocks, tools, versions
 from ricordo.storage.engine.store import Transaction
 
 MIGRATE = "templates.migrate"
-# What of an agent's settings a template sets.
+# The agent settings that a template sets.
 _SETTINGS = (
     "max_files_open",
     "per_file_view_window_char_limit",
@@ -44,12 +46,13 @@ _SETTINGS = (
 )
 # Policies by which the owner of a block decides about a change.
 _ASKS = ("propose", "explicit")
-_NAMED = 5
+# Failed agents that an error names.
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """What agents are brought to: a spec, names of tools, ids of folders; the edit by which that is done, and how."""
+    """The target of a migration, and the edit by which it is done."""
 
     scope: Scope
     spec: AgentSpec
@@ -61,57 +64,67 @@ class Migration:
 
 
 def job_of(template: Template, author: Actor, options: TemplateSaveRequest) -> Job:
-    """Return the job that brings the template's agents to its newest version; those of one template never overlap."""
-    named = {"name": template.name, "template_id": template.id, "number": template.version}
-    payload = {**named, "author": asdict(author), "options": options.model_dump()}
+    """Return the job that brings the template's agents to its newest version.
+
+    Jobs of one template never overlap.
+    """
+    version_fields = {"name": template.name, "template_id": template.id, "number": template.version}
+    payload = {**version_fields, "author": asdict(author), "options": options.model_dump()}
     return Job(MIGRATE, template.organization_id, payload, key=template.id)
 
 
 async def migrate(runtime: Runtime, job: Job, report: Report) -> None:
-    """Bring every agent of the template to the version, unless it is there or beyond. Raises Unavailable."""
-    given, scope, name = job.payload, Scope(job.organization_id), job.payload["name"]
+    """Bring the template's older agents to the version. Raises Unavailable."""
+    payload = job.payload
+    scope = Scope(job.organization_id)
+    name = payload["name"]
 
     def find(tx: Transaction) -> tuple[tuple[TemplateVersion, Json] | None, list[str]]:
         template = queries.find(tx, scope, name)
-        if template is None or template.id != given["template_id"]:
-            return None, []  # it was deleted meanwhile
-        number = given["number"]
-        return queries.read_version(tx, template.id, number), queries.agents_before(
-            tx, template, number
-        )
+        if template is None or template.id != payload["template_id"]:
+            return None, []  # the template was deleted meanwhile
+        number = payload["number"]
+        agent_ids = queries.agents_before(tx, template, number)
+        return queries.read_version(tx, template.id, number), agent_ids
 
-    found, listed = await runtime.store.read(find)
-    if found is None:
+    saved, agent_ids = await runtime.store.read(find)
+    if saved is None:
         return
-    version, content = found
+    version, content = saved
     file, info = await read(runtime, scope, content, ImportOptions(suffix=""))
-    reason, waits = f"Bring to the template {name}:{version.number}", expiry_of(runtime.settings)
-    edit, options = (
-        Submission(Actor(**given["author"]), reason, waits),
-        TemplateSaveRequest(**given["options"]),
+    migration = Migration(
+        scope=scope,
+        spec=file.specs[0],
+        info=info,
+        tool_names=[tool["name"] for tool in content["tools"]],
+        folder_ids=content["agents"][0]["folder_ids"],
+        edit=Submission(
+            Actor(**payload["author"]),
+            f"Bring to the template {name}:{version.number}",
+            expiry_of(runtime.settings),
+        ),
+        options=TemplateSaveRequest(**payload["options"]),
     )
-    names, folder_ids = (
-        [one["name"] for one in content["tools"]],
-        content["agents"][0]["folder_ids"],
-    )
-    migration = Migration(scope, file.specs[0], info, names, folder_ids, edit, options)
     mark = {
         "template_id": version.id,
         "version": version.number,
         "entity_id": content["agents"][0]["id"],
     }
     failed: list[str] = []
-    for place, agent_id in enumerate(listed, 1):
+    for count, agent_id in enumerate(agent_ids, 1):
         try:
             await runtime.store.write(
                 partial(bring, runtime=runtime, migration=migration, mark=mark, agent_id=agent_id)
             )
         except RicordoError as error:
             failed.append(f"{agent_id}: {error}")
-        report(place, len(listed))
+        report(count, len(agent_ids))
     if failed:
-        told = f"{len(failed)} of {len(listed)} agents could not be brought to {name}:{version.number}."
-        raise Unavailable(" ".join([told, *failed[:_NAMED]]))
+        summary = (
+            f"{len(failed)} of {len(agent_ids)} agents could not be brought to "
+            f"{name}:{version.number}."
+        )
+        raise Unavailable(" ".join([summary, *failed[:_MOST_NAMED]]))
 
 
 HANDLERS = (JobHandler(MIGRATE, migrate),)
@@ -120,15 +133,25 @@ HANDLERS = (JobHandler(MIGRATE, migrate),)
 def bring(
     tx: Transaction, runtime: Runtime, migration: Migration, mark: Json, agent_id: str
 ) -> None:
-    """Bring one agent to the version that the mark names; done twice it is the same as once."""
+    """Bring one agent to the version that the mark names.
+
+    A second call changes nothing.
+    """
     scope = migration.scope
     agents.lock(tx, scope, agent_id)
     if agents.find(tx, scope, agent_id) is None:
         return
     state = agents.load_whole(tx, scope, agent_id)
-    held = state.agent.settings[MARK]
-    if held["version"] < mark["version"]:
-        rework(tx, runtime, migration, state, {MARK: {**held, **mark}}, held["variables"])
+    old_mark = state.agent.settings[MARK]
+    if old_mark["version"] < mark["version"]:
+        rework(
+            tx,
+            runtime,
+            migration,
+            state,
+            settings={MARK: {**old_mark, **mark}},
+            variables=old_mark["variables"],
+        )
 
 
 def rework(
@@ -136,31 +159,39 @@ def rework(
     runtime: Runtime,
     migration: Migration,
     state: AgentState,
+    *,
     settings: Json,
     variables: Mapping[str, str],
 ) -> None:
-    """Make an agent, which is locked, what the migration says, with these settings besides."""
-    scope, agent_id = migration.scope, state.agent.id
-    _bring_blocks(tx, state.agent, migration, variables)
-    offered = tools.by_names(tx, scope, migration.tool_names)
-    rules = tuple(rule for rule in migration.spec.tool_rules if rule.tool_name in offered)
-    rules = rules_of(replace(migration.spec, tool_rules=rules), [*offered.values()])
-    changed = _changed(tx, state.agent, migration)
+    """Change a locked agent as the migration says, and set these settings too."""
+    scope = migration.scope
+    agent_id = state.agent.id
+    _migrate_blocks(tx, state.agent, migration, variables)
+    new_tools = tools.by_names(tx, scope, migration.tool_names)
+    rules = tuple(rule for rule in migration.spec.tool_rules if rule.tool_name in new_tools)
+    rules = rules_of(replace(migration.spec, tool_rules=rules), [*new_tools.values()])
+    changed = _changed_agent(tx, state.agent, migration)
     changed = replace(changed, tool_rules=rules, settings={**changed.settings, **settings})
     agents.update(tx, changed, sorted({*state.tags, *migration.spec.tags}))
-    # Those that read its files come and go with its folders.
-    kept = {tool.name: tool for tool in state.tools if tool.name in TOOLS}
+    # The tools that read files are attached and detached with the agent's folders.
+    file_tools = {tool.name: tool for tool in state.tools if tool.name in TOOLS}
     tools.detach_all(tx, agent_id)
-    tools.attach(tx, agent_id, [tool.id for tool in (kept | offered).values()])
-    _bring_folders(tx, runtime, migration, agent_id)
+    tools.attach(tx, agent_id, [tool.id for tool in (file_tools | new_tools).values()])
+    _migrate_folders(tx, runtime, migration, agent_id)
 
 
-def _changed(tx: Transaction, agent: Agent, migration: Migration) -> Agent:
-    spec, info = migration.spec, migration.info
-    kept = {name: value for name, value in agent.settings.items() if name not in _SETTINGS}
-    named, secrets = spec.settings.get("secrets", {}), agent.settings.get("secrets", {})
+def _changed_agent(tx: Transaction, agent: Agent, migration: Migration) -> Agent:
+    spec = migration.spec
+    info = migration.info
+    old_settings = {name: value for name, value in agent.settings.items() if name not in _SETTINGS}
+    template_secrets = spec.settings.get("secrets", {})
     keeps_all = migration.options.preserve_environment_variables_on_migration
-    stays = {name: value for name, value in secrets.items() if keeps_all or name in named}
+    agent_secrets = {
+        name: value
+        for name, value in agent.settings.get("secrets", {}).items()
+        if keeps_all or name in template_secrets
+    }
+    secrets = {**template_secrets, **agent_secrets}
     return replace(
         agent,
         system=spec.system or "",
@@ -170,84 +201,93 @@ def _changed(tx: Transaction, agent: Agent, migration: Migration) -> Agent:
         context_window=spec.context_window or info.context_window,
         model_settings=with_usual_thinking(spec.model_settings, info),
         clears_buffer=agent.clears_buffer if spec.clears_buffer is None else spec.clears_buffer,
-        settings={**kept, **spec.settings, "secrets": {**named, **stays}},
+        settings={**old_settings, **spec.settings, "secrets": secrets},
         updated_by=migration.edit.author.id,
         updated_at=tx.clock.now(),
     )
 
 
-def _bring_folders(tx: Transaction, runtime: Runtime, migration: Migration, agent_id: str) -> None:
-    wanted = [one.id for one in files.folders_by_ids(tx, migration.scope, migration.folder_ids)]
-    held = files.folders_of_agent(tx, migration.scope, agent_id)
-    stays = [
-        one.id for one in held if one.user_id or migration.options.preserve_sources_on_migration
-    ]
-    if wanted or held:
-        runtime.set_folders(tx, migration.scope, agent_id, [*wanted, *stays])
+def _migrate_folders(
+    tx: Transaction, runtime: Runtime, migration: Migration, agent_id: str
+) -> None:
+    scope = migration.scope
+    template_ids = [folder.id for folder in files.folders_by_ids(tx, scope, migration.folder_ids)]
+    attached = files.folders_of_agent(tx, scope, agent_id)
+    keeps_all = migration.options.preserve_sources_on_migration
+    remaining_ids = [folder.id for folder in attached if folder.user_id or keeps_all]
+    if template_ids or attached:
+        runtime.set_folders(tx, scope, agent_id, [*template_ids, *remaining_ids])
 
 
-def _bring_blocks(
+def _migrate_blocks(
     tx: Transaction, agent: Agent, migration: Migration, variables: Mapping[str, str]
 ) -> None:
     attached = {block.shown_label: block for block in blocks.attached(tx, agent.id)}
-    own = versions.of_owner(tx, migration.scope, "agent", agent.id)
-    if own:
-        versions.lock(tx, own.id)
-    for wanted in fill_variables(migration.spec.blocks, variables):
-        held = attached.pop(wanted.label, None)
-        if held is None and own and (detached := blocks.labelled(tx, own.id, wanted.label)):
+    chain = versions.of_owner(tx, migration.scope, "agent", agent.id)
+    if chain:
+        versions.lock(tx, chain.id)
+    for spec in fill_variables(migration.spec.blocks, variables):
+        block = attached.pop(spec.label, None)
+        if block is None and chain and (detached := blocks.labelled(tx, chain.id, spec.label)):
             blocks.attach(tx, agent.id, [detached])
-            held = detached
-        if held is None:
-            own = _add_block(tx, agent, migration, wanted, own)
-        elif own and held.chain_id == own.id:
-            _change_block(tx, blocks.get(tx, migration.scope, held.id), wanted, migration)
+            block = detached
+        if block is None:
+            chain = _add_block(tx, agent, migration, spec, chain)
+        elif chain and block.chain_id == chain.id:
+            _change_block(tx, blocks.get(tx, migration.scope, block.id), spec, migration)
     if migration.options.block_reconciliation_strategy == "reconcile-all":
-        # Without those of users.
+        # This list has no blocks of users.
         for block in blocks.of_agent(tx, agent.id):
             if block.shown_label in attached:
-                _take_block(tx, agent, block, migration, own)
+                _remove_block(tx, agent, block, migration, chain)
 
 
 def _add_block(
-    tx: Transaction, agent: Agent, migration: Migration, wanted: BlockSpec, own: Chain | None
+    tx: Transaction, agent: Agent, migration: Migration, spec: BlockSpec, chain: Chain | None
 ) -> Chain:
-    home = own or Chain(new_id("chain"), agent.organization_id, "agent", agent.id)
-    block = new_block(tx, replace(migration.scope, user_id=migration.edit.author.id), wanted, home)
-    made = blocks.insert_all(tx, [block], [] if own else [home], migration.edit.metadata(""))
-    blocks.attach(tx, agent.id, made)
-    return home
+    block_chain = chain or Chain(new_id("chain"), agent.organization_id, "agent", agent.id)
+    block = new_block(
+        tx, replace(migration.scope, user_id=migration.edit.author.id), spec, block_chain
+    )
+    added = blocks.insert_all(
+        tx, [block], [] if chain else [block_chain], migration.edit.metadata("")
+    )
+    blocks.attach(tx, agent.id, added)
+    return block_chain
 
 
-def _change_block(tx: Transaction, block: Block, wanted: BlockSpec, migration: Migration) -> None:
-    """Write the block. Its policy stays as it is; it may become read-only, and is never opened."""
-    text = block.value if migration.options.preserve_core_memories_on_migration else wanted.value
+def _change_block(tx: Transaction, block: Block, spec: BlockSpec, migration: Migration) -> None:
+    """Change the block as the template says.
+
+    Its policy stays. The block may become read-only, but never writable.
+    """
+    value = block.value if migration.options.preserve_core_memories_on_migration else spec.value
     changed = replace(
         block,
-        value=text,
-        description=wanted.description,
-        limit=max(wanted.limit, len(text)),
-        metadata={**block.metadata, **wanted.metadata},
-        hidden=wanted.hidden,
-        read_only=block.read_only or wanted.read_only,
-        tags=tuple(sorted({*block.tags, *wanted.tags})),
+        value=value,
+        description=spec.description,
+        limit=max(spec.limit, len(value)),
+        metadata={**block.metadata, **spec.metadata},
+        hidden=spec.hidden,
+        read_only=block.read_only or spec.read_only,
+        tags=tuple(sorted({*block.tags, *spec.tags})),
     )
-    if not _is_proposed(tx, block, text, migration) and changed != block:
+    if not _is_proposed(tx, block, value, migration) and changed != block:
         submission.change(tx, block, changed, migration.edit)
 
 
-def _take_block(
-    tx: Transaction, agent: Agent, block: Block, migration: Migration, own: Chain | None
+def _remove_block(
+    tx: Transaction, agent: Agent, block: Block, migration: Migration, chain: Chain | None
 ) -> None:
-    """Delete the agent's own block; take one that is not its own alone out of its prompt."""
-    if own is None or block.chain_id != own.id:
+    """Delete the agent's own block; detach a block that it shares."""
+    if chain is None or block.chain_id != chain.id:
         blocks.detach(tx, agent.id, block.id)
     elif not _is_proposed(tx, block, None, migration):
         submission.remove(tx, block, migration.edit)
 
 
 def _is_proposed(tx: Transaction, block: Block, text: str | None, migration: Migration) -> bool:
-    """Propose the text where the block's policy wants that: people own agents' blocks, but nobody looked at this one."""
+    """Propose the text if the block's policy asks its owner; return True if it does."""
     if block.rule in _ASKS and text != block.value:
         draft = ProposalDraft(block.chain_id, block.label, text, block)
         with suppress(Unchanged):

@@ -1,4 +1,4 @@
-"""Requests and answers of templates, in the shapes of `letta-client`."""
+"""Requests and responses of templates, in the shapes of `letta-client`."""
 
 from typing import Annotated, Any, Literal
 
@@ -41,7 +41,7 @@ TemplateRequest = Annotated[AgentTemplateRequest | FileTemplateRequest, Field(di
 
 
 class TemplateUpdateRequest(RequestModel):
-    """Another content for a template."""
+    """New content for a template."""
 
     agent_file_json: AgentFile
     save_existing_changes: bool = Field(
@@ -51,7 +51,7 @@ class TemplateUpdateRequest(RequestModel):
 
 
 class TemplateSaveRequest(RequestModel):
-    """How a version is saved, and what becomes of the agents that were made from the template."""
+    """Options for saving a version, and for the agents of the template."""
 
     message: str | None = Field(None, max_length=1000)
     migrate_agents: bool = Field(
@@ -71,13 +71,13 @@ class TemplateSaveRequest(RequestModel):
 
 
 class TemplateRollbackRequest(RequestModel):
-    """The saved version that a template goes back to."""
+    """The saved version to go back to."""
 
     version: str = Field(description='A number such as "1", or "latest".')
 
 
 class TemplateAgentsRequest(RequestModel):
-    """An agent from a template."""
+    """An agent to create from a template."""
 
     agent_name: str | None = Field(None, max_length=256)
     identity_ids: Items[str] = Field([], description="The agent is kept to these users.")
@@ -103,21 +103,25 @@ class TemplateResponse(ResponseModel):
 
     @classmethod
     def from_template(cls, template: Template) -> Json:
-        """Return the template."""
+        """Return the response for a template."""
         slug = f"{PROJECT}/{template.name}:{template.version}"
-        newest, at = str(template.version), stamp(template.updated_at)
-        return cls.of(template, latest_version=newest, template_deployment_slug=slug, updated_at=at)
+        return cls.of(
+            template,
+            latest_version=str(template.version),
+            template_deployment_slug=slug,
+            updated_at=stamp(template.updated_at),
+        )
 
 
 class TemplateChangeResponse(ResponseModel):
-    """What was done with a template, in a sentence."""
+    """The outcome of a change of a template, in a sentence."""
 
     success: bool = True
     message: str
 
 
 class TemplateAgentsResponse(ResponseModel):
-    """The agents that were made, together one deployment."""
+    """The created agents, together one deployment."""
 
     agent_ids: list[str]
     deployment_id: str

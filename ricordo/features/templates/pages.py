@@ -1,4 +1,4 @@
-"""The page of templates: their versions, and forms that save, roll back and delete."""
+"""The page of templates, with forms to save, roll back and delete them."""
 
 from fastapi import Request, Response
 
@@ -10,40 +10,48 @@ from ricordo.features.web.shell import Pages, address_of, done, form_of, render
 from ricordo.storage.engine.repository import Page
 
 router = Pages("/ui/templates", scope="agents")
-_HOME, _EACH = "/ui/templates", 50
-_KEPT = ("core_memories", "environment_variables", "sources")
+_HOME = "/ui/templates"
+_PAGE_SIZE = 50
+_PRESERVED = ("core_memories", "environment_variables", "sources")
 _writes = needs("agents:write")
 
 
 @router.get("")
 @_writes
 async def list_templates(request: Request) -> Response:
-    """All templates with their versions."""
-    me: Scope = request.scope[REQUEST_SCOPE]
-    wanted = Page(limit=_EACH + 1, after=request.query_params.get("after"))
-    found = await request.app.state.runtime.store.read(lambda tx: queries.listed(tx, me, wanted))
-    older = address_of(_HOME, after=found[_EACH - 1][0].id) if len(found) > _EACH else ""
-    return await render(request, "templates/templates.html", found=found[:_EACH], older=older)
+    """Show all templates with their versions."""
+    scope: Scope = request.scope[REQUEST_SCOPE]
+    page = Page(limit=_PAGE_SIZE + 1, after=request.query_params.get("after"))
+    rows = await request.app.state.runtime.store.read(
+        lambda tx: queries.page_with_versions(tx, scope, page)
+    )
+    older = ""
+    if len(rows) > _PAGE_SIZE:
+        older = address_of(_HOME, after=rows[_PAGE_SIZE - 1][0].id)
+    return await render(
+        request, "templates/templates.html", templates=rows[:_PAGE_SIZE], older=older
+    )
 
 
 @router.post("/{template_name}/save")
 @_writes
 async def save(request: Request, template_name: str) -> Response:
     form = await form_of(request)
-    sent = {f"preserve_{name}_on_migration": True for name in _KEPT} | {
-        "migrate_agents": form.get("agents") == "yes"
+    body = {
+        **{f"preserve_{name}_on_migration": True for name in _PRESERVED},
+        "migrate_agents": form.get("agents") == "yes",
+        "message": form.get("message", "").strip() or None,
     }
-    said = {"message": form.get("message", "").strip() or None}
-    made = await Api(request).ask("POST", f"/v1/templates/{template_name}/save", sent | said)
-    return done(request, _HOME, f"Version {made['latest_version']} was saved.")
+    template = await Api(request).ask("POST", f"/v1/templates/{template_name}/save", body)
+    return done(request, _HOME, f"Version {template['latest_version']} was saved.")
 
 
 @router.post("/{template_name}/rollback")
 @_writes
 async def rollback(request: Request, template_name: str) -> Response:
-    sent = {"version": (await form_of(request)).get("version", "")}
-    made = await Api(request).ask("POST", f"/v1/templates/{template_name}/rollback", sent)
-    return done(request, _HOME, made["message"])
+    body = {"version": (await form_of(request)).get("version", "")}
+    change = await Api(request).ask("POST", f"/v1/templates/{template_name}/rollback", body)
+    return done(request, _HOME, change["message"])
 
 
 @router.post("/{template_name}/delete")

@@ -1,4 +1,4 @@
-"""Queries of templates, of their versions, and of the agents that were made from them."""
+"""Queries of templates, of their versions, and of the agents created from them."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,11 @@ from ricordo.storage.schema.core_tables import agents
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A template; `version` is the number of the newest saved one, and `agent_id` the agent that it follows, if any."""
+    """A template of an agent.
+
+    `version` is the number of the newest saved version. `agent_id` is the agent that the template
+    follows, if any.
+    """
 
     id: str
     organization_id: str
@@ -32,7 +36,10 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class TemplateVersion:
-    """A saved version, without its content. Contents with one `digest` are equal."""
+    """A saved version, without its content.
+
+    Versions with the same `digest` have equal contents.
+    """
 
     id: str
     template_id: str
@@ -43,7 +50,8 @@ class TemplateVersion:
     created_at: int = 0
 
 
-_ROWS, _VERSIONS = Repository(Template, templates), Repository(TemplateVersion, template_versions)
+_ROWS = Repository(Template, templates)
+_VERSIONS = Repository(TemplateVersion, template_versions)
 _NAMED = _ROWS.select.where(equal(templates, "organization_id", "name"))
 _LOCK = _NAMED.with_for_update()
 _OF_TEMPLATES = _VERSIONS.select.where(
@@ -58,12 +66,15 @@ def find(tx: Transaction, scope: Scope, name: str) -> Template | None:
 
 
 def get(tx: Transaction, scope: Scope, name: str, *, locks: bool = False) -> Template:
-    """Return the template; where it `locks`, nobody else changes it until this transaction ends. Raises NotFound."""
+    """Return the template. Raises NotFound.
+
+    With `locks`, nobody else changes it until this transaction ends.
+    """
     if locks:
         tx.lock(_LOCK, {"organization_id": scope.organization_id, "name": name})
-    if (found := find(tx, scope, name)) is None:
+    if (template := find(tx, scope, name)) is None:
         raise NotFound(f'There is no template "{name[:100]}". The page Templates lists them.')
-    return found
+    return template
 
 
 def update_template(tx: Transaction, template: Template, content: Json) -> None:
@@ -72,7 +83,7 @@ def update_template(tx: Transaction, template: Template, content: Json) -> None:
 
 
 def read_content(tx: Transaction, template_id: str) -> Json:
-    """Return what was put into the template last."""
+    """Return the content that was last written to the template itself."""
     content: Json = tx.first(
         select(templates.c.content).where(templates.c.id == template_id)
     ).content
@@ -87,9 +98,9 @@ def read_version(
     tx: Transaction, template_id: str, number: int
 ) -> tuple[TemplateVersion, Json] | None:
     """Return the version with its content."""
-    wanted = select(*_VERSIONS.columns, template_versions.c.content)
+    statement = select(*_VERSIONS.columns, template_versions.c.content)
     row = tx.first(
-        wanted.where(
+        statement.where(
             template_versions.c.template_id == template_id, template_versions.c.number == number
         )
     )
@@ -97,11 +108,11 @@ def read_version(
 
 
 def is_saved(tx: Transaction, template_id: str, digest: str) -> bool:
-    """Return whether a version has this content."""
-    wanted = select(template_versions.c.seq).where(
+    """Return True if a version has this content."""
+    statement = select(template_versions.c.seq).where(
         template_versions.c.template_id == template_id, template_versions.c.digest == digest
     )
-    return tx.first(wanted) is not None
+    return tx.first(statement) is not None
 
 
 def delete_template(tx: Transaction, template_id: str) -> None:
@@ -109,27 +120,27 @@ def delete_template(tx: Transaction, template_id: str) -> None:
 
 
 def agents_before(tx: Transaction, template: Template, number: int) -> list[str]:
-    """Return the ids of the template's agents that have not come to this version, the oldest first."""
+    """Return the ids of the template's agents with an older version, oldest first."""
     is_before = agents.c.settings[("template", "version")].as_integer() < number
-    wanted = select(agents.c.id).where(
+    statement = select(agents.c.id).where(
         agents.c.organization_id == template.organization_id, is_before
     )
     return [
         row.id
         for row in tx.all(
-            wanted.where(is_made_from(base_template_id=template.id)).order_by(agents.c.seq)
+            statement.where(is_made_from(base_template_id=template.id)).order_by(agents.c.seq)
         )
     ]
 
 
-def listed(
-    tx: Transaction, scope: Scope, wanted: Page
+def page_with_versions(
+    tx: Transaction, scope: Scope, page: Page
 ) -> list[tuple[Template, list[TemplateVersion]]]:
-    """Return a page of templates, each with its versions, the newest first."""
-    found = _ROWS.page(tx, scope, wanted)
-    versions = (
-        _VERSIONS.all(tx, _OF_TEMPLATES, {"template_ids": [one.id for one in found]})
-        if found
-        else []
-    )
-    return [(one, [each for each in versions if each.template_id == one.id]) for one in found]
+    """Return a page of templates, each with its versions, newest first."""
+    rows = _ROWS.page(tx, scope, page)
+    if not rows:
+        return []
+    by_template: dict[str, list[TemplateVersion]] = {row.id: [] for row in rows}
+    for version in _VERSIONS.all(tx, _OF_TEMPLATES, {"template_ids": [*by_template]}):
+        by_template[version.template_id].append(version)
+    return [(row, by_template[row.id]) for row in rows]

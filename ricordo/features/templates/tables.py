@@ -1,4 +1,4 @@
-"""Tables of templates: what each holds now, and its saved versions."""
+"""Tables of templates and of their saved versions."""
 
 from sqlalchemy import UniqueConstraint
 
@@ -21,7 +21,7 @@ templates = table(
     *root(),
     *names("name", null=False),
     *texts("description"),
-    # The agent that it follows; it may be deleted.
+    # The agent that the template follows; it may be deleted.
     *strings("agent_id", erasure="keep"),
     *numbers("version"),
     json_value("content"),

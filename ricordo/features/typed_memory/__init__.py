@@ -1,6 +1,7 @@
-"""Typed memory: blocks with fields, and users' memory for programs without a server. It adds nothing to a server.
+"""Typed memory: blocks with fields, and users' memory for programs without a server.
 
-Programs import `blocks`, `manager`, `rotation`, `client` and `user_blocks` of this package.
+Programs import `blocks`, `manager`, `rotation`, `client` and `user_blocks` of this package. It adds
+nothing to a server.
 """
 
 from ricordo.plugins import Commands
@@ -10,7 +11,7 @@ class TypedMemoryPlugin:
     requires = ("formats",)
 
     def commands(self) -> list[Commands]:
-        """None: programs import what they need."""
+        """Return no commands: programs import the modules."""
         return []
 
 

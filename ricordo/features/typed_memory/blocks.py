@@ -1,7 +1,8 @@
-"""The two blocks of typed memory, and three personas. Each is read from a block's text and written to it.
+"""The two blocks of typed memory, and three personas.
 
-The text has the bracket format (`brackets.py`). `fitted` returns the part that fits the block's limits, by number and in
-characters; compare it with the whole to see what is left out.
+Each is read from a block's text and written to it, in the bracket format (`brackets.py`). `fitted`
+returns the part that fits the block's limits, by number and in characters; compare it with the
+whole to see the values that are left out.
 """
 
 import sys
@@ -22,7 +23,7 @@ _ALL = sys.maxsize
 
 
 class SessionState(StrEnum):
-    """What the user is doing."""
+    """The user's current activity."""
 
     IDLE = "idle"
     ACTIVE_TASK = "active_task"
@@ -32,10 +33,11 @@ class SessionState(StrEnum):
 
 
 class TypedBlock:
-    """Reading and writing of both blocks.
+    """A block that is read from text and written to it.
 
-    `TAGS` has the fields of each tag, texts or one list, with what separates their values. `NUMBERS` says how many values of each
-    list are written, in the order in which lists lose values; `CUT` names the texts that are cut if that is not enough.
+    `TAGS` has the fields of each tag, texts or one list, with the separator of their values.
+    `NUMBERS` is the number of values that is written of each list, in the order in which lists lose
+    values. `CUT` names the texts that are cut if that is not enough.
     """
 
     TAGS: ClassVar[Mapping[str, tuple[tuple[str, ...], str]]]
@@ -45,24 +47,26 @@ class TypedBlock:
     other_lines: list[str]
 
     def to_memory_string(self, max_chars: int | None = None) -> str:
-        """Return the text of the block, at most `max_chars` characters (default: CORE_MEMORY_MAX_CHARS, else 1500).
+        """Return the text of the block, cut to `max_chars` characters.
 
-        Of a persona the first five capabilities, four fields of expertise and three constraints are written, of a human block the
-        newest four preferences, three facts and three notes. Raises Invalid if not even names and a task fit.
+        The default is CORE_MEMORY_MAX_CHARS, else 1500. Of a persona, the first five capabilities,
+        four fields of expertise and three constraints are written; of a human block the newest four
+        preferences, three facts and three notes. Raises Invalid if not even names and a task fit.
         """
         return self.fitted(max_chars).to_full_string()
 
     def to_full_string(self) -> str:
-        """Return the text with everything in it, of any length. Raises Invalid if a value is not a text."""
+        """Return the whole text, of any length.
+
+        Raises Invalid if a value is not a text.
+        """
         whole = self.cleaned()
         lines = []
         for tag, (names, separator) in self.TAGS.items():
-            is_list = names[0] in self.NUMBERS
-            values = (
-                list(getattr(whole, names[0]))
-                if is_list
-                else [getattr(whole, name) or "" for name in names]
-            )
+            if names[0] in self.NUMBERS:
+                values = list(getattr(whole, names[0]))
+            else:
+                values = [getattr(whole, name) or "" for name in names]
             while values and not values[-1]:
                 values.pop()
             if values:
@@ -70,48 +74,60 @@ class TypedBlock:
         return "\n".join([*lines, *brackets.write_lines(whole.other_lines, self.TAGS)])
 
     def fitted(self, max_chars: int | None = None) -> Self:
-        """Return the part that is written. Raises Invalid."""
+        """Return the part of the block that fits its limits. Raises Invalid."""
         limit = default_max_chars() if max_chars is None else max_chars
         block = self.shed(limit)
         while (excess := len(block.to_full_string()) - limit) > 0:
             texts: dict[str, str] = {name: getattr(block, name) or "" for name in self.CUT}
-            name, value = max(texts.items(), key=lambda item: len(item[1]))
+            name, value = max(texts.items(), key=lambda text: len(text[1]))
             if len(value) <= len(_DOTS) + 1:
                 raise Invalid(
-                    f"A block of {limit} characters has no room for this memory. Allow at least {LEAST_CHARS}."
+                    f"A block of {limit} characters has no room for this memory. Allow at least "
+                    f"{LEAST_CHARS}."
                 )
             start = value[: max(1, len(value) - excess - len(_DOTS))].rstrip(" .\n")
             block = block._with(**{name: start + _DOTS})
         return block
 
     def shed(self, target_chars: int | None = None) -> Self:
-        """Return as many values as are written, fewer until the text has `target_chars`; texts stay. Raises Invalid."""
-        kept = self.cleaned()
+        """Return the block with at most `NUMBERS` values in each list.
+
+        With `target_chars`, lists lose further values until the text is that short. Texts stay.
+        Raises Invalid.
+        """
+        block = self.cleaned()
         for name, number in self.NUMBERS.items():
-            values = getattr(kept, name)
-            kept = kept._with(**{name: values[-number:] if self.KEEPS_NEWEST else values[:number]})
-        for least in (1, 0) if target_chars is not None else ():
+            values = getattr(block, name)
+            block = block._with(
+                **{name: values[-number:] if self.KEEPS_NEWEST else values[:number]}
+            )
+        for minimum in (1, 0) if target_chars is not None else ():
             for name in self.NUMBERS:
-                kept = kept._without(name, len(kept.to_full_string()) - (target_chars or 0), least)
-        return kept
+                block = block._without(
+                    name, len(block.to_full_string()) - (target_chars or 0), minimum
+                )
+        return block
 
     def cleaned(self) -> Self:
-        """Return a copy with every value as it is written and read back. Raises Invalid if a value is not a text."""
+        """Return a copy with every value as it is written and read back.
+
+        Raises Invalid if a value is not a text.
+        """
         return type(self)(**self._cleaned_values())
 
     @classmethod
     def from_memory_string(cls, text: str) -> Self:
         """Read the text of a block; unknown lines become `other_lines`.
 
-        Of a tag of texts the last line counts, since agents add a line rather than change one. Raises Invalid if the state is
-        unknown, or a persona has no line `[IDENTITY] name | role`.
+        Of a tag of texts the last line counts, since agents add a line instead of changing one.
+        Raises Invalid if the state is unknown, or a persona has no line `[IDENTITY] name | role`.
         """
-        found, others = brackets.read_lines(text, cls.TAGS)
-        values: dict[str, Any] = {"other_lines": others}
+        by_tag, other_lines = brackets.read_lines(text, cls.TAGS)
+        values: dict[str, Any] = {"other_lines": other_lines}
         for tag, (names, separator) in cls.TAGS.items():
-            lines = found.get(tag, [])
+            lines = by_tag.get(tag, [])
             if names[0] in cls.NUMBERS:
-                # Agents add a line rather than lengthen one, so that several lines are read as one.
+                # Agents add lines instead of changing one, so all lines of the tag are read as one.
                 values[names[0]] = [
                     value for line in lines for value in brackets.split(line, separator) if value
                 ]
@@ -124,37 +140,40 @@ class TypedBlock:
 
     @classmethod
     def has_superseded(cls, text: str) -> bool:
-        """Whether a later line of the text takes the place of an earlier one."""
-        found, _ = brackets.read_lines(text, cls.TAGS)
+        """Return True if a later line of the text replaces an earlier one."""
+        by_tag, _ = brackets.read_lines(text, cls.TAGS)
         return any(
-            len(found.get(tag, ())) > 1
+            len(by_tag.get(tag, ())) > 1
             for tag, (names, _) in cls.TAGS.items()
             if names[0] not in cls.NUMBERS
         )
 
     def _cleaned_values(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        for one in fields(cast(Any, self)):
-            value = getattr(self, one.name)
-            if one.name == "session_state":
-                values[one.name] = _state(value or SessionState.IDLE)
-            elif one.name == "other_lines":
-                values[one.name] = brackets.clean_lines(value)
-            elif one.name in self.NUMBERS:
-                values[one.name] = brackets.clean_all(value)
+        for block_field in fields(cast(Any, self)):
+            value = getattr(self, block_field.name)
+            if block_field.name == "session_state":
+                values[block_field.name] = _state(value or SessionState.IDLE)
+            elif block_field.name == "other_lines":
+                values[block_field.name] = brackets.clean_lines(value)
+            elif block_field.name in self.NUMBERS:
+                values[block_field.name] = brackets.clean_all(value)
             else:
-                empty = "" if one.default is MISSING else one.default
-                values[one.name] = brackets.clean(value or "") or empty
+                empty = "" if block_field.default is MISSING else block_field.default
+                values[block_field.name] = brackets.clean(value or "") or empty
         return values
 
     def _with(self, **changes: Any) -> Self:
         changed: Self = replace(cast(Any, self), **changes)
         return changed
 
-    def _without(self, name: str, excess: int, least: int) -> Self:
-        """Remove values of one list until the text is so many characters shorter; `least` of them stay."""
+    def _without(self, name: str, excess: int, minimum: int) -> Self:
+        """Remove values of a list until the text is `excess` characters shorter.
+
+        At least `minimum` values stay.
+        """
         values = list(getattr(self, name))
-        while excess > 0 and len(values) > least:
+        while excess > 0 and len(values) > minimum:
             value = values.pop(0 if self.KEEPS_NEWEST else -1)
             excess -= len(brackets.escape(value)) + (1 if name == "other_lines" else 2)
         return self._with(**{name: values})
@@ -162,10 +181,11 @@ class TypedBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class PersonaBlock(TypedBlock):
-    """The agent's persona, which is stable across sessions. `other_lines` are the lines of its text without a known tag.
+    """The agent's persona, which is stable across sessions.
 
-    Raises Invalid if the role is missing or a value is not a text. Authors put first what matters most, so the last values of a
-    list are left out first.
+    `other_lines` are the lines of its text without a known tag. Authors put the most important
+    values first, so the last values of a list are left out first. Raises Invalid if the role is
+    missing or a value is not a text.
     """
 
     TAGS = {  # noqa: RUF012 - a ClassVar of the base
@@ -175,7 +195,12 @@ class PersonaBlock(TypedBlock):
         "STYLE": (("tone", "verbosity"), ","),
         "CONSTRAINTS": (("constraints",), ";"),
     }
-    NUMBERS = {"other_lines": _ALL, "expertise": 4, "capabilities": 5, "constraints": 3}  # noqa: RUF012
+    NUMBERS = {  # noqa: RUF012
+        "other_lines": _ALL,
+        "expertise": 4,
+        "capabilities": 5,
+        "constraints": 3,
+    }
     CUT = ("name", "role", "tone", "verbosity")
     KEEPS_NEWEST = False
 
@@ -209,7 +234,10 @@ class PersonaBlock(TypedBlock):
 
 @dataclass(kw_only=True)
 class HumanBlock(TypedBlock):
-    """The user and the current task, which change often. `other_lines` are the lines of its text without a known tag."""
+    """The user and the current task, which change often.
+
+    `other_lines` are the lines of its text without a known tag.
+    """
 
     TAGS = {  # noqa: RUF012
         "USER": (("name", "role"), "|"),
@@ -219,7 +247,12 @@ class HumanBlock(TypedBlock):
         "FACTS": (("facts",), ";"),
         "CONTEXT": (("context_notes",), ";"),
     }
-    NUMBERS = {"context_notes": 3, "other_lines": _ALL, "facts": 3, "preferences": 4}  # noqa: RUF012
+    NUMBERS = {  # noqa: RUF012
+        "context_notes": 3,
+        "other_lines": _ALL,
+        "facts": 3,
+        "preferences": 4,
+    }
     CUT = ("name", "role", "current_task")
     KEEPS_NEWEST = True
 
@@ -257,7 +290,10 @@ class HumanBlock(TypedBlock):
         self.facts = _with_newest(self.facts, _require(fact, "fact"))
 
     def newest(self) -> Self:
-        """Return only the newest value of each list. Raises Invalid if a value is not a text."""
+        """Return the block with only the newest value of each list.
+
+        Raises Invalid if a value is not a text.
+        """
         whole = self.cleaned()
         return whole._with(**{name: getattr(whole, name)[-1:] for name in self.NUMBERS})
 
@@ -270,9 +306,9 @@ def _state(value: str) -> SessionState:
     try:
         return SessionState(value)
     except ValueError:
-        known = ", ".join(SessionState)
+        states = ", ".join(SessionState)
         raise Invalid(
-            f"There is no session state {str(value)[:40]!r}. Use one of: {known}."
+            f"There is no session state {str(value)[:40]!r}. Use one of: {states}."
         ) from None
 
 

@@ -1,7 +1,8 @@
-"""The client of typed memory that works on a runtime in this process, without a server; `letta_client.Letta` is another.
+"""A client of typed memory on a runtime in this process, without a server.
 
-Typed memory calls `agents.create`, `agents.blocks.retrieve` and `update`, `agents.passages.create`, `list` and `search`. For a
-block that the agent lacks, `retrieve` raises NotFound, or an error whose `status_code` is 404.
+`letta_client.Letta` is another client. Typed memory calls `agents.create`, `agents.blocks.retrieve`
+and `update`, `agents.passages.create`, `list` and `search`. For a block that the agent lacks,
+`retrieve` raises NotFound, or an error whose `status_code` is 404.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 T = TypeVar("T")
-# Of what `letta_client` takes for a new agent.
+# Options of `letta_client` for a new agent that this client supports too.
 _OPTIONS = (
     "model",
     "embedding",
@@ -51,7 +52,10 @@ class _Calls:
         return self._wait(self._runtime.store.write(work))
 
     def _archives(self, tx: Transaction, agent_id: str) -> tuple[tuple[str, ...], Scope]:
-        """The agent's archives, and what may be read in them: where the agent was made for a user, nothing of other users."""
+        """Return the agent's archives, and the scope that reads them.
+
+        For an agent of a user, the scope excludes data of other users.
+        """
         state = agents.load(tx, self._scope, agent_id)
         scope = replace(self._scope, subject_id=state.conversation.user_id)
         return tuple(archive.id for archive in state.archives), scope
@@ -61,7 +65,7 @@ class BlockCalls(_Calls):
     """An agent's core memory."""
 
     def retrieve(self, block_label: str, /, *, agent_id: str) -> Block:
-        """The agent's block with this label; raises NotFound."""
+        """Return the agent's block with this label. Raises NotFound."""
         return self._wait(
             self._runtime.store.read(lambda tx: self._labelled(tx, agent_id, block_label)[1])
         )
@@ -69,10 +73,10 @@ class BlockCalls(_Calls):
     def update(
         self, block_label: str, /, *, agent_id: str, value: str, extra_headers: Any = None
     ) -> Block:
-        """Make `value` the block's text, or propose it where the block is a user's.
+        """Set the block's text; for a user's block, propose it.
 
-        An agent that was made for a user has the user's copy changed. Raises NotFound, TooLong, Forbidden, and
-        PreconditionFailed where the block no longer has the version in `If-Match`.
+        Of an agent that belongs to a user, the user's copy is changed. Raises NotFound, TooLong,
+        Forbidden, and PreconditionFailed if the block no longer has the version in `If-Match`.
         """
 
         def work(tx: Transaction) -> Block:
@@ -86,13 +90,8 @@ class BlockCalls(_Calls):
                 return block
             user_id = state.conversation.user_id
             if user_id and needs_copy(block, user_id):
-                block = copy_of(
-                    tx,
-                    state.agent,
-                    block,
-                    users_chain(tx, state.agent, user_id).id,
-                    self._scope.actor,
-                )
+                chain = users_chain(tx, state.agent, user_id)
+                block = copy_of(tx, state.agent, block, chain.id, self._scope.actor)
             edit = Submission(self._scope.actor, expires_after=expiry_of(self._runtime.settings))
             return submission.change(tx, block, replace(block, value=value), edit).block or block
 
@@ -110,20 +109,22 @@ class PassageCalls(_Calls):
     """An agent's archival memory."""
 
     def create(self, agent_id: str, /, *, text: str) -> list[Passage]:
-        """Archive a text; the answer is a list of it. Raises NotFound."""
+        """Archive a text, and return it in a list. Raises NotFound."""
 
         def work(tx: Transaction) -> list[Passage]:
-            state, now = agents.load(tx, self._scope, agent_id), tx.clock.now()
-            mine = Passage(
+            state = agents.load(tx, self._scope, agent_id)
+            now = tx.clock.now()
+            draft = Passage(
                 new_id("passage"),
                 self._scope.organization_id,
-                "",
-                text,
+                archive_id="",
+                text=text,
+                user_id=state.conversation.user_id,
+                created_by=self._scope.user_id,
                 created_at=now,
                 updated_at=now,
             )
-            mine = replace(mine, created_by=self._scope.user_id, user_id=state.conversation.user_id)
-            (passage,) = archives.redacted([mine])
+            (passage,) = archives.redacted([draft])
             return [replace(passage, archive_id=file_passages(tx, state, [passage])[0].id)]
 
         return self._write(work)
@@ -131,7 +132,7 @@ class PassageCalls(_Calls):
     def list(
         self, agent_id: str, /, *, search: str, limit: int, ascending: bool
     ) -> Sequence[Passage]:
-        """Passages that hold the piece `search`, by age. Raises NotFound."""
+        """Return passages that contain the text `search`, by age. Raises NotFound."""
         page = Page(limit=limit, order="asc" if ascending else "desc")
 
         def work(tx: Transaction) -> Sequence[Passage]:
@@ -141,14 +142,14 @@ class PassageCalls(_Calls):
         return self._wait(self._runtime.store.read(work))
 
     def search(self, agent_id: str, /, *, query: str, top_k: int) -> SimpleNamespace:
-        """The passages that match the query best. Raises NotFound."""
+        """Return the passages that match the query best. Raises NotFound."""
 
-        def wanted(tx: Transaction) -> PassageFilter:
+        def readable(tx: Transaction) -> PassageFilter:
             ids, scope = self._archives(tx, agent_id)
             return PassageFilter(ids, subject_id=scope.subject_id)
 
-        found = self._wait(self._runtime.recall.passages(query, wanted, top_k))
-        return SimpleNamespace(results=[SimpleNamespace(content=hit.passage.text) for hit in found])
+        hits = self._wait(self._runtime.recall.passages(query, readable, top_k))
+        return SimpleNamespace(results=[SimpleNamespace(content=hit.passage.text) for hit in hits])
 
 
 class AgentCalls(_Calls):
@@ -162,22 +163,30 @@ class AgentCalls(_Calls):
     def create(
         self, *, name: str, memory_blocks: Sequence[Mapping[str, str]] = (), **options: Any
     ) -> SimpleNamespace:
-        """Make an agent with blocks of `label` and `value`. Raises Invalid for an option that is not known here."""
+        """Create an agent with blocks of `label` and `value`.
+
+        Raises Invalid for an unknown option.
+        """
         if unknown := sorted(options.keys() - set(_OPTIONS)):
             raise Invalid(
-                f'"{unknown[0]}" cannot be set here. Use: {", ".join(_OPTIONS)}, or a server and its client.'
+                f'"{unknown[0]}" cannot be set here. Use: {", ".join(_OPTIONS)}, or a server and '
+                "its client."
             )
-        given = {key: value for key, value in options.items() if value is not None}
-        user, tags = given.pop("user_id", None), tuple(given.pop("tags", ()))
+        fields = {name: option for name, option in options.items() if option is not None}
+        user = fields.pop("user_id", None)
+        tags = tuple(fields.pop("tags", ()))
         specs = tuple(BlockSpec(block["label"], block["value"]) for block in memory_blocks)
-        spec = AgentSpec(name=name, blocks=specs, user=user, tags=tags, **given)
+        spec = AgentSpec(name=name, blocks=specs, user=user, tags=tags, **fields)
         return SimpleNamespace(
             id=self._wait(create_agent(self._runtime, self._scope, spec)).agent.id
         )
 
 
 class InProcessClient:
-    """A client without a server, as local administrator: `with open_in_thread(settings) as opened: InProcessClient(*opened)`."""
+    """A client without a server, as local administrator.
+
+    Use: `with open_in_thread(settings) as opened: InProcessClient(*opened)`.
+    """
 
     def __init__(self, runtime: Runtime, wait: Wait) -> None:
         self.agents = AgentCalls(runtime, wait)

@@ -1,8 +1,9 @@
-"""Typed memory over a client: read the human block, change it, archive what leaves it, write it.
+"""Read, change and write the human block of an agent over a client.
 
-The manager keeps only its strategy: the block is read again for each change, because agents edit it too. What leaves the block is
-archived first, so an interrupted process loses nothing. Changes of one manager wait for one another. A block that somebody else
-changed in the meantime is read again and changed again, where the server tells its version.
+The manager keeps only its strategy: the block is read again for each change, because agents edit it
+too. Values that leave the block are archived first, so an interrupted process loses nothing.
+Changes of one manager wait for one another. If the server tells a block's version, a block that
+somebody else changed meanwhile is read again and changed again.
 """
 
 import re
@@ -17,22 +18,25 @@ from ricordo.features.typed_memory import rotation
 from ricordo.features.typed_memory.blocks import DEFAULT_PERSONA, HumanBlock, PersonaBlock
 from ricordo.memory.rotation import ARCHIVED, archived_text
 
-HUMAN, PERSONA = "human", "persona"
+HUMAN = "human"
+PERSONA = "persona"
 TASK_COMPLETED = "TASK COMPLETED"
-# A rotated block gets room to grow: it comes down to this share of the threshold.
+# A rotated block is cut to this share of the threshold, so that it has room to grow.
 _ROTATED_TO = 0.75
 _PASSAGES_READ = 50
-# As for requests: an equal body within ten minutes is a repeat.
+# An equal text within ten minutes is a repeat, as for requests.
 _REPEATED_WITHIN = timedelta(minutes=10)
 _PIECE = 60  # characters by which a text is searched for
-_MOST_TRIES = 20  # of one change, where others change the block all the time
+_MOST_TRIES = 20  # of one change, if others change the block all the time
 
 
 class MemoryManager:
-    """An agent's typed memory. `max_chars` is the most characters of each block: CORE_MEMORY_MAX_CHARS, else 1500.
+    """An agent's typed memory.
 
-    Raises Invalid if `max_chars` is under 150. Its methods raise what the client raises, NotFound if the agent has no human block,
-    Invalid if that cannot be read, and Conflict if others change it all the time; then nothing was written.
+    `max_chars` is the most characters of each block: CORE_MEMORY_MAX_CHARS, else 1500. Raises
+    Invalid if it is under 150. The methods raise the client's errors; NotFound if the agent has no
+    human block, Invalid if that cannot be read, and Conflict if others change it all the time. Then
+    nothing was written.
     """
 
     def __init__(
@@ -46,20 +50,21 @@ class MemoryManager:
     ) -> None:
         self.client = client
         self.agent_id = agent_id
-        self.max_chars = (
-            rotation.default_max_chars()
-            if max_chars is None
-            else rotation.require_max_chars(max_chars)
-        )
+        if max_chars is None:
+            self.max_chars = rotation.default_max_chars()
+        else:
+            self.max_chars = rotation.require_max_chars(max_chars)
         self.strategy = strategy or rotation.AdaptiveRotation()
         self._now = now
         self._changing = threading.Lock()
-        self._known: str | None = (
-            None  # the human block's text as its caller last read it, or as it was last written here
-        )
+        # The human block's text as the caller last read it, or as it was last written here.
+        self._last_text: str | None = None
 
     def set_task(self, task: str, context: str | None = None) -> None:
-        """Start a task, with a first note. A block with an unfinished task is archived first."""
+        """Start a task, with a first note.
+
+        A block with an unfinished task is archived first.
+        """
 
         def change(human: HumanBlock) -> None:
             before = human.cleaned()
@@ -98,16 +103,20 @@ class MemoryManager:
         """Return the current human block."""
         text, _ = self._read(HUMAN)
         human = HumanBlock.from_memory_string(text)
-        self._known = text
+        self._last_text = text
         return human
 
     def update_human(self, human: HumanBlock) -> None:
-        """Write the block, archive what leaves it, and leave the rest in `human`. Raises Conflict where another changed it."""
+        """Write the block, archive values that leave it, and keep the rest in `human`.
+
+        Raises Conflict if another changed the block.
+        """
         with self._changing:
             text, version = self._read(HUMAN)
-            if self._known not in (None, text):
+            if self._last_text not in (None, text):
                 raise Conflict(
-                    "The human block changed since you read it. Read it again, and repeat your change."
+                    "The human block changed since you read it. Read it again, and repeat your "
+                    "change."
                 )
             try:
                 HumanBlock.from_memory_string(text)
@@ -115,7 +124,8 @@ class MemoryManager:
                 self._archive(ARCHIVED, text)
             if not self._store(human, text, version):
                 raise Conflict(
-                    "The human block changed while it was written. Read it again, and repeat your change."
+                    "The human block changed while it was written. Read it again, and repeat your "
+                    "change."
                 )
 
     def update_persona(self, persona: PersonaBlock) -> None:
@@ -124,9 +134,13 @@ class MemoryManager:
             self._write(PERSONA, persona.to_memory_string(self.max_chars), self._read(PERSONA)[0])
 
     def get_summary(self) -> dict[str, Any]:
-        """Return the usage of core memory in percent, the state and task, and the number of preferences, facts and notes."""
+        """Return the usage of core memory, the state, the task, and counts of values.
+
+        Usages are in percent. The counts are of preferences, facts and notes.
+        """
         text, _ = self._read(HUMAN)
-        human, metrics = HumanBlock.from_memory_string(text), self._metrics(len(text))
+        human = HumanBlock.from_memory_string(text)
+        metrics = self._metrics(len(text))
         usage = {
             "persona": metrics.persona_usage,
             "human": metrics.human_usage,
@@ -143,11 +157,14 @@ class MemoryManager:
         }
 
     def search_archival(self, query: str, limit: int = 5) -> list[str]:
-        """Return the best matching texts of the archive, at most `limit`. Raises Invalid for fewer than one."""
+        """Return the best matching texts of the archive.
+
+        Raises Invalid for a `limit` below one.
+        """
         if limit < 1:
             raise Invalid(f"A search for {limit} passages finds nothing. Ask for at least one.")
-        found = self.client.agents.passages.search(self.agent_id, query=query, top_k=limit)
-        return [hit.content for hit in found.results]
+        matches = self.client.agents.passages.search(self.agent_id, query=query, top_k=limit)
+        return [hit.content for hit in matches.results]
 
     def _change(self, change: Callable[[HumanBlock], None]) -> None:
         with self._changing:
@@ -158,70 +175,81 @@ class MemoryManager:
                 if self._store(human, text, version):
                     return
         raise Conflict(
-            f"Others changed the human block {_MOST_TRIES} times while it was written. Try again later."
+            f"Others changed the human block {_MOST_TRIES} times while it was written. "
+            "Try again later."
         )
 
     def _store(self, human: HumanBlock, text: str, version: object) -> bool:
-        """Archive what leaves the block, then write it in the place of `text`; False if that is no longer there."""
+        """Archive values that leave the block, then replace `text` by it.
+
+        Returns False if the block no longer has this text.
+        """
         if HumanBlock.has_superseded(text):
             self._archive(ARCHIVED, text)
         whole = human.cleaned()
-        kept, is_rotated = self._kept(whole)
+        fitted, is_rotated = self._fit(whole)
         if is_rotated or any(
-            getattr(whole, name) != getattr(kept, name) for name in HumanBlock.CUT
+            getattr(whole, name) != getattr(fitted, name) for name in HumanBlock.CUT
         ):
             self._archive(ARCHIVED, whole.to_full_string())
-        elif kept != whole:
+        elif fitted != whole:
             missing: dict[str, Any] = {
-                name: [value for value in getattr(whole, name) if value not in getattr(kept, name)]
+                name: [
+                    value for value in getattr(whole, name) if value not in getattr(fitted, name)
+                ]
                 for name in HumanBlock.NUMBERS
             }
             if any(missing.values()):
                 self._archive(ARCHIVED, replace(whole, **missing).to_full_string())
-        vars(human).update(vars(kept))
-        written = kept.to_full_string()
-        if is_written := self._write(HUMAN, written, text, version):
-            self._known = written
+        vars(human).update(vars(fitted))
+        new_text = fitted.to_full_string()
+        if is_written := self._write(HUMAN, new_text, text, version):
+            self._last_text = new_text
         return is_written
 
-    def _kept(self, whole: HumanBlock) -> tuple[HumanBlock, bool]:
-        """Return what stays in the block, and whether it was rotated."""
+    def _fit(self, whole: HumanBlock) -> tuple[HumanBlock, bool]:
+        """Return the block with the values that stay, and True if it was rotated."""
         metrics = self._metrics(len(whole.shed().to_full_string()))
         if self.strategy.should_rotate(metrics):
-            rotated = self._rotated(whole).fitted(self.max_chars)
-            # A very long task would otherwise be archived again with every change.
+            rotated = self._rotate(whole).fitted(self.max_chars)
+            # Without this check, a very long task is archived again with every change.
             if rotated != whole:
                 return rotated, True
         return whole.fitted(self.max_chars), False
 
-    def _rotated(self, whole: HumanBlock) -> HumanBlock:
-        """Bring the block down to its target: lists lose their oldest, other lines what the strategy does not keep."""
+    def _rotate(self, whole: HumanBlock) -> HumanBlock:
+        """Cut the block to its target.
+
+        Lists lose their oldest values, and other lines those that the strategy drops.
+        """
         newest = whole.newest()
-        fixed = len(
-            replace(
-                newest, context_notes=[], other_lines=[], facts=[], preferences=[]
-            ).to_full_string()
-        )
+        texts_only = replace(newest, context_notes=[], other_lines=[], facts=[], preferences=[])
+        fixed_chars = len(texts_only.to_full_string())
         threshold = int(self.max_chars * self.strategy.threshold)
-        # The newest values stay in the block if they fit, also beside a long task.
-        half = fixed + (self.max_chars - fixed) // 2
+        # The newest values stay in the block if they fit, also next to a long task.
+        with_half_of_rest = fixed_chars + (self.max_chars - fixed_chars) // 2
         target = max(
-            int(threshold * _ROTATED_TO), half, min(threshold, len(newest.to_full_string()))
+            int(threshold * _ROTATED_TO),
+            with_half_of_rest,
+            min(threshold, len(newest.to_full_string())),
         )
-        tagged = replace(whole, other_lines=[]).shed(target)
-        room = max(0, target - len(tagged.to_full_string()) - 1)
+        without_other_lines = replace(whole, other_lines=[]).shed(target)
+        room = max(0, target - len(without_other_lines.to_full_string()) - 1)
         lines = self.strategy.compress("\n".join(whole.other_lines), room)
-        return replace(tagged, other_lines=[lines]).cleaned()
+        return replace(without_other_lines, other_lines=[lines]).cleaned()
 
     def _archive(self, kind: str, body: str) -> None:
-        """Archive a text, unless a process that was then interrupted did so a short while ago."""
+        """Archive a text, unless it was archived a short while ago.
+
+        A process that was interrupted after the archiving tries again.
+        """
         now = self._now()
-        piece = max(re.split(r"[\\\n]", body), key=len)[:_PIECE]
-        found = self.client.agents.passages.list(
-            self.agent_id, search=piece, limit=_PASSAGES_READ, ascending=False
+        excerpt = max(re.split(r"[\\\n]", body), key=len)[:_PIECE]
+        passages = self.client.agents.passages.list(
+            self.agent_id, search=excerpt, limit=_PASSAGES_READ, ascending=False
         )
-        parted = [passage.text.partition("\n") for passage in found]
-        if not any(rest == body and _is_recent(header, now) for header, _, rest in parted):
+        parts = [passage.text.partition("\n") for passage in passages]
+        if not any(rest == body and _is_recent(header, now) for header, _, rest in parts):
             self.client.agents.passages.create(self.agent_id, text=archived_text(kind, body, now))
 
     def _metrics(self, human_chars: int) -> rotation.ContextMetrics:
@@ -232,15 +260,19 @@ class MemoryManager:
         return rotation.ContextMetrics(persona_chars, human_chars, self.max_chars, self.max_chars)
 
     def _read(self, label: str) -> tuple[str, object]:
-        """Return the block's text and its version; None if the server does not tell it."""
+        """Return the block's text and its version.
+
+        The version is None if the server does not tell it.
+        """
         try:
             block = self.client.agents.blocks.retrieve(label, agent_id=self.agent_id)
             return str(block.value), getattr(block, "version", None)
         except Exception as error:
-            # Of the client's own errors only the status is known here.
+            # The client's own error classes are not imported here, so the status decides.
             if isinstance(error, NotFound) or getattr(error, "status_code", None) == 404:
                 raise NotFound(
-                    f'{self.agent_id} has no block "{label}", or does not exist. Attach a block with that label.'
+                    f'{self.agent_id} has no block "{label}", or does not exist. Attach a block '
+                    "with that label."
                 ) from error
             raise
 
@@ -248,9 +280,9 @@ class MemoryManager:
         """Write the block; False if it no longer has this version."""
         if text == before:
             return True
-        expected: dict[str, Any] = (
-            {"extra_headers": {"If-Match": f'"{version}"'}} if version is not None else {}
-        )
+        expected: dict[str, Any] = {}
+        if version is not None:
+            expected["extra_headers"] = {"If-Match": f'"{version}"'}
         try:
             self.client.agents.blocks.update(label, agent_id=self.agent_id, value=text, **expected)
         except Exception as error:
@@ -261,10 +293,11 @@ class MemoryManager:
 
 
 class BaseAgent:
-    """Creates an agent with these two blocks; `options` (model, tags …) are those of the client's `agents.create`.
+    """An agent that is created with these two blocks.
 
-    Raises Invalid if a block does not fit or a setting is wrong; then no agent was created. `memory` manages the blocks, `agent_id`
-    names the agent. For an existing agent, use `MemoryManager`.
+    `options` (model, tags …) are those of the client's `agents.create`. `memory` manages the
+    blocks, `agent_id` names the agent. For an existing agent, use `MemoryManager`. Raises Invalid
+    if a block does not fit or a setting is wrong; then no agent was created.
     """
 
     def __init__(

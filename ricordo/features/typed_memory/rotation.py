@@ -1,4 +1,7 @@
-"""When the human block is so full that it is rotated, and the defaults of typed memory. A strategy counts for itself."""
+"""Rotation strategies of the human block, and the defaults of typed memory.
+
+A strategy object counts the changes of one block, and is not shared.
+"""
 
 import math
 import os
@@ -18,7 +21,10 @@ LEAST_CHARS = 150
 
 @dataclass(frozen=True)
 class ContextMetrics:
-    """How many characters two blocks have and may have; a usage is from 0 (empty) to 1 (full, or fuller)."""
+    """The characters of two blocks and their limits.
+
+    A usage is from 0 (empty) to 1 (full, or fuller).
+    """
 
     persona_chars: int
     human_chars: int
@@ -39,45 +45,66 @@ class ContextMetrics:
 
 
 class RotationStrategy:
-    """When to rotate the human block, and how to shorten a text. Any object with a `threshold` and these methods is one."""
+    """A rule when to rotate the human block, and how to shorten a text.
+
+    Any object with a `threshold` and these methods can be used.
+    """
 
     name: ClassVar[str]
 
     def __init__(self, threshold: float | None = None) -> None:
-        self.threshold = (
-            STRATEGIES[self.name][1] if threshold is None else _require_threshold(threshold)
-        )
+        if threshold is None:
+            self.threshold = STRATEGIES[self.name][1]
+        else:
+            self.threshold = _require_threshold(threshold)
 
     def should_rotate(self, metrics: ContextMetrics) -> bool:
-        """Whether the human block is fuller than the threshold; called once for each change of it."""
+        """Return True if the human block is fuller than the threshold.
+
+        The manager calls it once for each change of the block.
+        """
         return metrics.human_usage > self.threshold
 
     def compress(self, content: str, target_chars: int) -> str:
-        """Return the text to keep, at most `target_chars` characters. Raises Invalid for fewer than none."""
+        """Return the text to keep, at most `target_chars` characters.
+
+        Raises Invalid for a negative number.
+        """
         return compress(self.name, content, target_chars)
 
 
 class AggressiveRotation(RotationStrategy):
-    """Keeps core memory small: rotates above 70 percent, and keeps the end of a text."""
+    """Keeps core memory small.
+
+    It rotates above 70 percent, and keeps the end of a text.
+    """
 
     name = "aggressive"
 
 
 class PreservativeRotation(RotationStrategy):
-    """Keeps as much as possible in core memory: rotates above 90 percent, and keeps the lines with a tag first."""
+    """Keeps as much as possible in core memory.
+
+    It rotates above 90 percent, and keeps the lines with a tag first.
+    """
 
     name = "preservative"
 
 
 class AdaptiveRotation(RotationStrategy):
-    """Rotates above 80 percent (or ARCHIVAL_ROTATION_THRESHOLD), adapts to the usage, and keeps the most important lines.
+    """Adapts its threshold to the usage.
 
-    After every ten changes it uses their average usage. If the block was rotated and still half empty, the threshold rises by
-    0.05, up to 0.95. If it was nearly full (above 0.9), the threshold falls by 0.05, down to 0.6.
+    It rotates above 80 percent (or ARCHIVAL_ROTATION_THRESHOLD), and keeps the most important
+    lines. After every ten changes it uses their average usage. If the block was rotated and still
+    half empty, the threshold rises by 0.05, up to 0.95. If it was nearly full (above 0.9), the
+    threshold falls by 0.05, down to 0.6.
     """
 
-    STEP, LOWEST, HIGHEST = 0.05, 0.6, 0.95
-    HALF_EMPTY, NEARLY_FULL = 0.5, 0.9
+    STEP = 0.05
+    LOWEST = 0.6
+    HIGHEST = 0.95
+    HALF_EMPTY = 0.5
+    NEARLY_FULL = 0.9
     WINDOW = 10
     name = "adaptive"
 
@@ -97,7 +124,7 @@ class AdaptiveRotation(RotationStrategy):
 
     def _adjust(self, average: float) -> None:
         if self._has_rotated and average < self.HALF_EMPTY:
-            # The threshold never leaves the bounds further than the base that was chosen.
+            # The bounds include the chosen base, even if it lies outside of them.
             self.threshold = min(
                 round(self.threshold + self.STEP, 2), max(self.HIGHEST, self.base_threshold)
             )
@@ -110,38 +137,49 @@ class AdaptiveRotation(RotationStrategy):
 
 
 def default_max_chars() -> int:
-    """Return the most characters of a block: CORE_MEMORY_MAX_CHARS, else 1500. Raises Invalid."""
+    """Return the default limit of a block: CORE_MEMORY_MAX_CHARS, else 1500.
+
+    Raises Invalid.
+    """
     return require_max_chars(_from_environment(MAX_CHARS, 1500, int))
 
 
 def require_max_chars(max_chars: int) -> int:
-    """Return the number if a block of that length can hold a name, a task and a state; raises Invalid."""
+    """Return the limit if a name, a task and a state fit into it.
+
+    Raises Invalid.
+    """
     if max_chars < LEAST_CHARS:
         raise Invalid(
-            f"A block of {max_chars} characters is too short for typed memory. Allow at least {LEAST_CHARS}."
+            f"A block of {max_chars} characters is too short for typed memory. Allow at least "
+            f"{LEAST_CHARS}."
         )
     return max_chars
 
 
 def default_threshold() -> float:
-    """Return the adaptive strategy's threshold: ARCHIVAL_ROTATION_THRESHOLD, else 0.8. Raises Invalid."""
+    """Return the adaptive strategy's default threshold. Raises Invalid.
+
+    It is ARCHIVAL_ROTATION_THRESHOLD, else 0.8.
+    """
     return _require_threshold(_from_environment(THRESHOLD, 0.8, float))
 
 
 def _require_threshold(threshold: float) -> float:
     if not (math.isfinite(threshold) and 0 < threshold <= 1):
         raise Invalid(
-            f"A threshold of {threshold} cannot be used. Give a number above 0, at most 1: 0.8 is 80 percent."
+            f"A threshold of {threshold} cannot be used. Give a number above 0, at most 1: "
+            "0.8 is 80 percent."
         )
     return threshold
 
 
-def _from_environment(name: str, default: T, kind: Callable[[str], T]) -> T:
-    given = os.environ.get(name)
+def _from_environment(name: str, default: T, parse: Callable[[str], T]) -> T:
+    setting = os.environ.get(name)
     try:
-        return kind(given) if given else default
+        return parse(setting) if setting else default
     except ValueError:
-        raise Invalid(f"{name} is {given!r}. Set it to a number, as {default}.") from None
+        raise Invalid(f"{name} is {setting!r}. Set it to a number, as {default}.") from None
 
 
 def _share(chars: int, limit: int) -> float:

@@ -1,4 +1,7 @@
-"""Users' memory from your own program, without a server: the database of a data folder, a user's blocks, and proposals."""
+"""Users' memory for a program without a server.
+
+It opens the database of a data folder, and gives access to users' blocks and proposals.
+"""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -40,20 +43,23 @@ from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.proposals import ProposalFilter
 
 T = TypeVar("T")
-_MOST = 1000
+_MOST_PROPOSALS = 1000
 
 
 class GitUserStorage:
-    """Every user's memory; a context manager. SQLite needs it to itself: no server may run. Raises Conflict, Unavailable."""
+    """The memory of all users, as a context manager.
+
+    With SQLite no server may run, since only one process may open the database. Raises Conflict,
+    Unavailable.
+    """
 
     def __init__(
         self, data_dir: Path | str, *, settings: Settings | None = None, scope: Scope | None = None
     ) -> None:
         self.data_dir = Path(data_dir)
         self.scope = scope or Scope()
-        given = settings or Settings(data_dir=self.data_dir)
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        self._store: Store | None = open_store(given)
+        self._store: Store | None = open_store(settings or Settings(data_dir=self.data_dir))
         self._loop = ExitStack()
         self._portal = self._loop.enter_context(start_blocking_portal(name="ricordo storage"))
 
@@ -66,20 +72,19 @@ class GitUserStorage:
         return self._portal.call(self._opened().write, work)
 
     def memory_of(self, tx: Transaction, user_id: str) -> UserMemory | None:
-        """Return the user's memory, if the user exists."""
-        return (
-            user_memory.open_memory(tx, self.scope, user_id)
-            if users.find(tx, self.scope, user_id)
-            else None
-        )
+        """Return the user's memory; None for an unknown user."""
+        if not users.find(tx, self.scope, user_id):
+            return None
+        return user_memory.open_memory(tx, self.scope, user_id)
 
     def schema(self, name: str | None) -> BlockSchema | None:
-        """Return the block schema with this name in the data folder, if there is one."""
+        """Return the data folder's block schema with this name, if any."""
         return find_schema(name, self.data_dir)
 
     def close(self) -> None:
         """Close the database; closing twice is allowed."""
-        store, self._store = self._store, None
+        store = self._store
+        self._store = None
         if store is not None:
             self._portal.call(store.close)
             self._loop.close()
@@ -96,7 +101,7 @@ class GitUserStorage:
         return self._store
 
 
-class _OneUser:
+class _UserAccess:
     def __init__(self, user_id: str, storage: GitUserStorage) -> None:
         self.user_id = user_id
         self.storage = storage
@@ -117,8 +122,11 @@ class _OneUser:
         return user_memory.open_memory(tx, self.storage.scope, self.user_id, makes=makes)
 
 
-class UserBlockManager(_OneUser):
-    """A user's memory blocks. The first block creates the user. All changes are in the user's name."""
+class UserBlockManager(_UserAccess):
+    """A user's memory blocks.
+
+    The first block creates the user. All changes are in the user's name.
+    """
 
     def list_blocks(self) -> list[str]:
         """Return the labels of the blocks, sorted; none for an unknown user."""
@@ -131,27 +139,30 @@ class UserBlockManager(_OneUser):
 
     def get_block_markdown(self, label: str) -> str | None:
         """Return a block as Markdown with a front matter."""
-        return self._shown(label, to_markdown)
+        return self._format(label, to_markdown)
 
     def get_block_toml(self, label: str) -> str | None:
         """Return a block as TOML, with fields if it has a schema."""
-        return self._shown(label, to_toml)
+        return self._format(label, to_toml)
 
     def update_block(
         self, label: str, text: str, *, message: str | None = None, schema_ref: str | None = None
     ) -> str:
-        """Write the block, a new one with its schema's settings; returns the version's id. Raises Invalid, TooLong."""
+        """Write the block, and return the new version's id. Raises Invalid, TooLong.
+
+        A new block gets its schema's settings.
+        """
         block = self._block(label) if schema_ref else None
         options = PutOptions(message=message, schema_ref=schema_ref)
         if schema_ref and (block is None or block.schema_ref != schema_ref):
             schema = require_schema(schema_ref, self.storage.data_dir)
-            options = replace(options, **starting_settings(schema)) if block is None else options
-        return _head(
-            self._change(
-                lambda tx, owned: user_memory.put(tx, owned, label, text, owned.owner, options),
-                makes=True,
-            )
-        )
+            if block is None:
+                options = replace(options, **starting_settings(schema))
+
+        def put(tx: Transaction, memory: UserMemory) -> Block:
+            return user_memory.put(tx, memory, label, text, memory.owner, options)
+
+        return _head(self._change(put, makes=True))
 
     def update_block_from_markdown(
         self, label: str, markdown: str, *, message: str | None = None
@@ -166,13 +177,16 @@ class UserBlockManager(_OneUser):
     def delete_block(self, label: str, *, message: str | None = None) -> None:
         """Delete a block; its history stays. Raises NotFound."""
         self._change(
-            lambda tx, owned: user_memory.delete(tx, owned, label, owned.owner, message=message)
+            lambda tx, memory: user_memory.delete(tx, memory, label, memory.owner, message=message)
         )
 
     def get_history(self, label: str, limit: int = 50) -> list[dict[str, Any]]:
-        """Return the versions, newest first: sha, message, author, author_id, timestamp (ISO 8601)."""
+        """Return the versions, newest first.
+
+        Each has sha, message, author, author_id and timestamp (ISO 8601).
+        """
         versions = self._read(
-            lambda tx, owned: history.page(tx, owned.chain.id, label=label, limit=limit)
+            lambda tx, memory: history.page(tx, memory.chain.id, label=label, limit=limit)
         )
         return [
             {
@@ -196,22 +210,23 @@ class UserBlockManager(_OneUser):
 
     def compare(self, label: str, old_sha: str, new_sha: str) -> str:
         """Return the changes between two versions as a unified diff. Raises NotFound."""
-        old, new = self.get_version(label, old_sha) or "", self.get_version(label, new_sha) or ""
+        old = self.get_version(label, old_sha) or ""
+        new = self.get_version(label, new_sha) or ""
         return unified(old, new, f"{label}@{old_sha[:12]}", f"{label}@{new_sha[:12]}")
 
     def restore_version(self, label: str, sha: str) -> str:
         """Restore an older text as a new version; returns its id. Raises NotFound."""
         return _head(
-            self._change(lambda tx, owned: user_memory.restore(tx, owned, label, sha, owned.owner))
+            self._change(
+                lambda tx, memory: user_memory.restore(tx, memory, label, sha, memory.owner)
+            )
         )
 
-    def _shown(self, label: str, write: Callable[..., str]) -> str | None:
+    def _format(self, label: str, write: Callable[..., str]) -> str | None:
         block = self._block(label)
-        return (
-            None
-            if block is None
-            else write(label, block.value, self.storage.schema(block.schema_ref))
-        )
+        if block is None:
+            return None
+        return write(label, block.value, self.storage.schema(block.schema_ref))
 
     def _update_from(
         self, parse: Callable[..., ParsedText], label: str, source: str, message: str | None
@@ -223,12 +238,15 @@ class UserBlockManager(_OneUser):
         return self.update_block(label, parsed.text, message=message, schema_ref=parsed.schema_ref)
 
     def _block(self, label: str) -> Block | None:
-        return self._read(lambda tx, owned: user_memory.find(tx, owned, label))
+        return self._read(lambda tx, memory: user_memory.find(tx, memory, label))
 
 
 @dataclass(frozen=True, slots=True)
 class PendingDiff:
-    """A proposal for one block. A value is None where there is no block before or after it; times are ISO 8601."""
+    """A proposal for one block; times are ISO 8601.
+
+    A value is None if there is no block before or after the change.
+    """
 
     id: str
     user_id: str
@@ -243,12 +261,15 @@ class PendingDiff:
     reviewed_at: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the proposal as JSON."""
         return asdict(self)
 
 
-class PendingDiffStore(_OneUser):
-    """The proposals for one user's memory: made by agents, approved or rejected by the user."""
+class PendingDiffStore(_UserAccess):
+    """The proposals for one user's memory, made by agents.
+
+    The user approves or rejects them.
+    """
 
     def propose(
         self,
@@ -260,47 +281,59 @@ class PendingDiffStore(_OneUser):
         reasoning: str,
         confidence: float | None = None,
     ) -> PendingDiff:
-        """Propose to replace a part of a block; it supersedes the agent's older one there. Raises NotFound, Invalid, Forbidden."""
+        """Propose to replace a part of a block.
+
+        It supersedes the agent's older proposal for this block. Raises NotFound, Invalid,
+        Forbidden.
+        """
         options = ProposalOptions(reasoning=reasoning, confidence=confidence)
 
-        def propose(tx: Transaction, owned: UserMemory) -> Proposal:
+        def propose(tx: Transaction, memory: UserMemory) -> Proposal:
             agent = Actor("agent", agent_id, agent_id)
-            made = user_memory.propose_edit(
-                tx, owned, label, old_string, new_string, agent, options
+            proposal = user_memory.propose_edit(
+                tx, memory, label, old_string, new_string, agent, options
             )
-            block = user_memory.find(tx, owned, label)
+            block = user_memory.find(tx, memory, label)
             schema = self.storage.schema(block.schema_ref) if block else None
-            require_follows(label, block.value if block else "", made.value or "", schema)
-            return made
+            require_follows(label, block.value if block else "", proposal.value or "", schema)
+            return proposal
 
         return self._diff(self._change(propose))
 
     def list(
         self, label: str | None = None, status: ProposalStatus | None = "open"
     ) -> "list[PendingDiff]":
-        """Return proposals, newest first: of one block or all, with one status or any (None)."""
+        """Return proposals, newest first.
 
-        def read(tx: Transaction, owned: UserMemory) -> "list[Proposal]":
-            which = ProposalFilter(chain_id=owned.chain.id, label=label, status=status)
-            return proposals.page(tx, self.storage.scope, Page(limit=_MOST), which)
+        Without a label, they are for all blocks; with status None, they have any status.
+        """
 
-        return [self._diff(one) for one in self._read(read) or ()]
+        def read(tx: Transaction, memory: UserMemory) -> "list[Proposal]":
+            selection = ProposalFilter(chain_id=memory.chain.id, label=label, status=status)
+            return proposals.page(tx, self.storage.scope, Page(limit=_MOST_PROPOSALS), selection)
+
+        return [self._diff(proposal) for proposal in self._read(read) or ()]
 
     def count_pending(self, label: str | None = None) -> int:
-        """Return how many proposals wait, for one block or all."""
-        counts = self._read(lambda tx, owned: proposals.waiting_counts(tx, owned.chain.id)) or {}
+        """Return the number of open proposals, for one block or all."""
+        counts = self._read(lambda tx, memory: proposals.waiting_counts(tx, memory.chain.id)) or {}
         return sum(counts.values()) if label is None else counts.get(label, 0)
 
     def get(self, diff_id: str) -> PendingDiff:
-        """Return one proposal; raises NotFound."""
-        return self._diff(self.storage.read(lambda tx: self._found(tx, self._require(tx), diff_id)))
+        """Return one proposal. Raises NotFound."""
+        return self._diff(
+            self.storage.read(lambda tx: self._proposal(tx, self._require(tx), diff_id))
+        )
 
     def approve(self, diff_id: str, body: str | None = None) -> str:
-        """Approve it, or `body` instead; returns the new version's id ("": the block is deleted). Raises NotFound, Conflict."""
+        """Approve the proposal, or with `body` another text.
 
-        def approve(tx: Transaction, owned: UserMemory) -> approval.Approved | approval.Conflicted:
-            proposal = self._found(tx, owned, diff_id)
-            return approval.approve(tx, self.storage.scope, proposal.id, owned.owner, body=body)
+        Returns the new version's id, or "" if the block is deleted. Raises NotFound, Conflict.
+        """
+
+        def approve(tx: Transaction, memory: UserMemory) -> approval.Approved | approval.Conflicted:
+            proposal = self._proposal(tx, memory, diff_id)
+            return approval.approve(tx, self.storage.scope, proposal.id, memory.owner, body=body)
 
         outcome = self._change(approve)
         if isinstance(outcome, approval.Conflicted):
@@ -311,22 +344,25 @@ class PendingDiffStore(_OneUser):
         return (outcome.block.head or b"").hex() if outcome.block else ""
 
     def reject(self, diff_id: str, reason: str | None = None) -> PendingDiff:
-        """Reject it. Raises NotFound, and Conflict if it was decided before."""
+        """Reject the proposal. Raises NotFound, Conflict.
 
-        def reject(tx: Transaction, owned: UserMemory) -> Proposal:
-            proposal = self._found(tx, owned, diff_id)
-            return approval.reject(tx, self.storage.scope, proposal.id, owned.owner, reason=reason)
+        Conflict means that it was decided before.
+        """
+
+        def reject(tx: Transaction, memory: UserMemory) -> Proposal:
+            proposal = self._proposal(tx, memory, diff_id)
+            return approval.reject(tx, self.storage.scope, proposal.id, memory.owner, reason=reason)
 
         return self._diff(self._change(reject))
 
-    def _found(self, tx: Transaction, owned: UserMemory, diff_id: str) -> Proposal:
+    def _proposal(self, tx: Transaction, memory: UserMemory, diff_id: str) -> Proposal:
         proposal = proposals.get(tx, self.storage.scope, diff_id)
-        if proposal.chain_id != owned.chain.id:
+        if proposal.chain_id != memory.chain.id:
             raise NotFound(f"Proposal with ID {diff_id} not found")
         return proposal
 
     def _diff(self, proposal: Proposal) -> PendingDiff:
-        known = {
+        fields = {
             name: getattr(proposal, name) for name in ("id", "reasoning", "confidence", "status")
         }
         return PendingDiff(
@@ -337,7 +373,7 @@ class PendingDiffStore(_OneUser):
             proposed_value=proposal.value,
             created_at=_iso(proposal.created_at) or "",
             reviewed_at=_iso(proposal.resolved_at),
-            **known,
+            **fields,
         )
 
 
@@ -346,6 +382,6 @@ def _head(block: Block) -> str:
 
 
 def _iso(timestamp: int | None) -> str | None:
-    return (
-        None if timestamp is None else datetime.fromtimestamp(timestamp / SECOND, UTC).isoformat()
-    )
+    if timestamp is None:
+        return None
+    return datetime.fromtimestamp(timestamp / SECOND, UTC).isoformat()

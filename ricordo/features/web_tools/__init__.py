@@ -4,7 +4,7 @@ from typing import Any
 
 
 class WebToolsPlugin:
-    """Offers the two tools; an agent has them only where it was given them."""
+    """The two tools; an agent has them only if they were attached to it."""
 
     requires = ("sandbox",)
 
@@ -12,15 +12,15 @@ class WebToolsPlugin:
         from ricordo.features.web_tools.tools import fetch_webpage, web_search
         from ricordo.tools.toolbox import ServerTool
 
-        how: Any = {
+        traits: Any = {
             "acts_outside": True,
             "brings_untrusted": True,
             "runs_in_parallel": True,
             "is_read_only": True,
         }
         return [
-            ServerTool(web_search, "letta_builtin", **how),
-            ServerTool(fetch_webpage, "letta_builtin", **how),
+            ServerTool(web_search, "letta_builtin", **traits),
+            ServerTool(fetch_webpage, "letta_builtin", **traits),
         ]
 
 

@@ -12,7 +12,8 @@ class WebSettings(FeatureSettings):
         "Which search engine `web_search` asks.", ""
     )
     web_search_url: Address | None = about(
-        "Address of your SearXNG, such as http://127.0.0.1:8888; for the others, another address than their own."
+        "Address of your SearXNG, such as http://127.0.0.1:8888; for the others, another address "
+        "than their own."
     )
     web_search_key: Key | None = about("Key for Brave, Exa or Tavily.")
     fetch_private_pages: bool = about(

@@ -1,4 +1,4 @@
-"""Pages as Markdown. They are parsed in the sandbox, since whoever wrote one may be hostile."""
+"""Convert web pages to Markdown in the sandbox, since a page may be hostile."""
 
 import re
 
@@ -12,11 +12,11 @@ from ricordo.settings import Settings
 
 _LIMITS = SandboxLimits(memory_mb=400, cpu_seconds=10, seconds=20, processes=8, output_kb=6_000)
 _CHARSET = re.compile(rb"charset=[\"']?([A-Za-z0-9_:.-]{1,40})")
-_HEAD = 2_048  # bytes in which a page says its charset
+_HEAD = 2_048  # bytes searched for the page's charset
 
 
 async def markdown_of(settings: Settings, page: WebPage) -> tuple[str, str]:
-    """Return the title and the text of a page. Raises Unavailable where it cannot be read."""
+    """Return a page's title and text. Raises Unavailable if it cannot be read."""
     text = _decoded(page)
     if "html" not in page.kind.lower():
         return "", text
@@ -37,9 +37,9 @@ async def markdown_of(settings: Settings, page: WebPage) -> tuple[str, str]:
 
 
 def _decoded(page: WebPage) -> str:
-    """The text, by the charset that the answer or the page names, else UTF-8."""
-    named = _CHARSET.search(page.kind.encode()) or _CHARSET.search(page.body[:_HEAD])
-    for charset in (named.group(1).decode() if named else "utf-8", "utf-8"):
+    """Decode by the charset of the response or the page, else as UTF-8."""
+    match = _CHARSET.search(page.kind.encode()) or _CHARSET.search(page.body[:_HEAD])
+    for charset in (match.group(1).decode() if match else "utf-8", "utf-8"):
         try:
             return page.body.decode(charset)
         except (LookupError, UnicodeError):

@@ -1,4 +1,4 @@
-"""HTTP to pages and search engines: addresses are checked, and answers are bounded in bytes and time."""
+"""HTTP to pages and search engines, with checked addresses and bounded answers."""
 
 import asyncio
 import zlib
@@ -35,7 +35,10 @@ _TEXTS = (
 
 @dataclass(frozen=True, slots=True)
 class WebPage:
-    """What an address gave in the end: `url` is where the redirects led, `kind` the content type with its charset."""
+    """A fetched page.
+
+    `url` is the address after all redirects, `kind` the content type with its charset.
+    """
 
     url: str
     kind: str
@@ -43,9 +46,9 @@ class WebPage:
 
 
 async def fetch(url: str, *, allow_private: bool = False, lookup: Lookup | None = None) -> WebPage:
-    """Return the page at an address. Each redirect is checked as the first address is.
+    """Return the page at an address, after checking each redirect.
 
-    Raises Invalid where the address may not be spoken to, Unavailable where there is no page in time, or none to read.
+    Raises Invalid if the address may not be called, Unavailable if no readable page comes in time.
     """
     try:
         async with asyncio.timeout(_SECONDS):
@@ -86,28 +89,29 @@ async def _follow(url: str, *, allow_private: bool, lookup: Lookup | None) -> We
 
 
 async def _bounded(answer: httpx2.Response) -> AsyncIterator[bytes]:
-    """The body, unpacked, up to the most that is read."""
+    """Yield the unpacked body, up to the size limit."""
     packing = answer.headers.get("content-encoding", "identity").lower()
     if packing not in ("identity", "", "gzip", "deflate"):
         raise Unavailable(f"The page came packed as {packing[:40]}, which was not asked for.")
     unpack = zlib.decompressobj(47) if packing in ("gzip", "deflate") else None
-    left = _MOST_BYTES
-    async for raw in answer.aiter_raw():
+    remaining = _MOST_BYTES
+    async for chunk in answer.aiter_raw():
         try:
-            piece = unpack.decompress(raw, left + 1) if unpack else raw
+            piece = unpack.decompress(chunk, remaining + 1) if unpack else chunk
         except zlib.error as error:
             raise Unavailable("The page cannot be unpacked.") from error
-        left -= len(piece)
-        if left < 0:
+        remaining -= len(piece)
+        if remaining < 0:
             raise Unavailable(
-                f"The page has more than {_MOST_BYTES // 1024**2} MB, which is the most that is read."
+                f"The page has more than {_MOST_BYTES // 1024**2} MB, which is the most that is "
+                "read."
             )
         yield piece
 
 
 @dataclass(frozen=True, slots=True)
 class SearchEngine:
-    """A search engine: its address, how it is asked, and where results and their parts are in its answer."""
+    """A search engine: its address, and the fields of its request and answer."""
 
     url: str
     results: tuple[str, ...]
@@ -147,15 +151,18 @@ ENGINES: Mapping[str, SearchEngine] = {
     ),
 }
 _NONE = (
-    "There is no search engine here. The operator sets RICORDO_WEB_SEARCH to searxng (with RICORDO_WEB_SEARCH_URL), or to "
-    "brave, exa or tavily (with RICORDO_WEB_SEARCH_KEY)."
+    "There is no search engine here. The operator sets RICORDO_WEB_SEARCH to searxng (with "
+    "RICORDO_WEB_SEARCH_URL), or to brave, exa or tavily (with RICORDO_WEB_SEARCH_KEY)."
 )
 
 
 async def search(
     settings: WebSettings, query: str, count: int, included: Sequence[str], excluded: Sequence[str]
 ) -> list[dict[str, str]]:
-    """Return the results of the search engine that is set up. Raises Unavailable where there is none, or it fails."""
+    """Return the results of the configured search engine.
+
+    Raises Unavailable if none is configured, or it fails.
+    """
     engine = ENGINES.get(settings.web_search)
     key = settings.web_search_key.get_secret_value() if settings.web_search_key else ""
     url = settings.web_search_url or (engine.url if engine else "")
@@ -163,28 +170,30 @@ async def search(
         raise Unavailable(_NONE)
     headers = {"user-agent": _HEADERS["user-agent"], "accept": "application/json"}
     if engine.key_header:
-        headers[engine.key_header] = (
-            f"Bearer {key}" if engine.key_header == "Authorization" else key
-        )
-    asked = _question(settings.web_search, engine, query, count, included, excluded)
-    place = f"{url.rstrip('/')}/search" if settings.web_search == "searxng" else url
-    request: dict[str, Any] = (
-        {"method": "POST", "json": asked} if engine.is_post else {"method": "GET", "params": asked}
+        is_bearer = engine.key_header == "Authorization"
+        headers[engine.key_header] = f"Bearer {key}" if is_bearer else key
+    fields = _request_fields(
+        settings.web_search, engine, query, count=count, included=included, excluded=excluded
     )
+    if settings.web_search == "searxng":
+        url = f"{url.rstrip('/')}/search"
+    request: dict[str, Any] = {"method": "GET", "params": fields}
+    if engine.is_post:
+        request = {"method": "POST", "json": fields}
     try:
         async with (
             asyncio.timeout(_SECONDS),
             httpx2.AsyncClient(timeout=_SECONDS) as http,
-            http.stream(url=place, headers=headers, **request) as answer,
+            http.stream(url=url, headers=headers, **request) as answer,
         ):
             if answer.status_code != 200:
                 hint = " Check RICORDO_WEB_SEARCH_KEY." if answer.status_code in (401, 403) else ""
                 raise Unavailable(f"The search engine answered {answer.status_code}.{hint}")
             body = b"".join([piece async for piece in _bounded(answer)])
-        found: Any = orjson.loads(body)
+        results: Any = orjson.loads(body)
         for name in engine.results:
-            found = found[name]
-        return [_result(engine, each) for each in found[:count]]
+            results = results[name]
+        return [_result(engine, result) for result in results[:count]]
     except (TimeoutError, httpx2.HTTPError, OSError) as error:
         raise Unavailable(
             f"The search engine cannot be reached ({type(error).__name__})."
@@ -193,32 +202,38 @@ async def search(
         raise Unavailable("The search engine answered something else than results.") from error
 
 
-def _question(
+def _request_fields(
     name: str,
     engine: SearchEngine,
     query: str,
+    *,
     count: int,
     included: Sequence[str],
     excluded: Sequence[str],
 ) -> dict[str, Any]:
-    """The search as the engine takes it; those without a field for domains know the operator `site:`."""
+    """Return the search in the engine's form.
+
+    Engines without a field for domains know the operator `site:`.
+    """
     if not engine.is_post:
-        wanted = " OR ".join(f"site:{domain}" for domain in included)
-        words = " ".join(filter(None, [query, wanted, *(f"-site:{domain}" for domain in excluded)]))
-        return {"q": words, "format": "json"} if name == "searxng" else {"q": words, "count": count}
-    asked: dict[str, Any] = {"query": query}
-    asked |= (
-        {"numResults": count, "contents": {"text": {"maxCharacters": 500}}}
-        if name == "exa"
-        else {"max_results": count}
-    )
+        only = " OR ".join(f"site:{domain}" for domain in included)
+        without = [f"-site:{domain}" for domain in excluded]
+        text = " ".join(filter(None, [query, only, *without]))
+        if name == "searxng":
+            return {"q": text, "format": "json"}
+        return {"q": text, "count": count}
+    fields: dict[str, Any] = {"query": query}
+    if name == "exa":
+        fields |= {"numResults": count, "contents": {"text": {"maxCharacters": 500}}}
+    else:
+        fields["max_results"] = count
     for field, domains in zip(engine.domains, (included, excluded), strict=True):
         if domains:
-            asked[field] = list(domains)
-    return asked
+            fields[field] = list(domains)
+    return fields
 
 
-def _result(engine: SearchEngine, found: Mapping[str, Any]) -> dict[str, str]:
+def _result(engine: SearchEngine, entry: Mapping[str, Any]) -> dict[str, str]:
     parts = {
         "title": "title",
         "url": "url",
@@ -226,7 +241,7 @@ def _result(engine: SearchEngine, found: Mapping[str, Any]) -> dict[str, str]:
         "published_date": engine.date,
     }
     return {
-        name: str(found[field])[:1000]
+        name: str(entry[field])[:1000]
         for name, field in parts.items()
-        if field and found.get(field)
+        if field and entry.get(field)
     }

@@ -19,7 +19,9 @@ async def web_search(
     include_domains: list[str] | None = None,
     exclude_domains: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Search the web. Returns titles, addresses and a few words of each page; fetch_webpage reads one whole.
+    """Search the web.
+
+    Returns titles, addresses and a few words of each page; fetch_webpage reads one whole.
 
     Args:
         query: What to look for.
@@ -48,8 +50,13 @@ async def fetch_webpage(context: ToolContext, url: str, offset: int = 0) -> str:
     if not text.strip():
         raise Unavailable(f"{page.url} holds no text to read. It may need JavaScript, or a login.")
     begin = min(max(offset, 0), len(text))
-    shown = text[begin : begin + _SHOWN]
-    left = len(text) - begin - len(shown)
-    more = f"\n\n[Characters {begin} to {begin + len(shown)} of {len(text)}. Call again with offset={begin + len(shown)} for more.]"
+    excerpt = text[begin : begin + _SHOWN]
+    end = begin + len(excerpt)
     heading = f"# {title}\n\n" if title and not begin else ""
-    return f"{heading}{page.url}\n\n{shown}{more if left else ''}"
+    more = ""
+    if end < len(text):
+        more = (
+            f"\n\n[Characters {begin} to {end} of {len(text)}. Call again with offset={end} for "
+            "more.]"
+        )
+    return f"{heading}{page.url}\n\n{excerpt}{more}"

@@ -1,4 +1,7 @@
-"""Workspaces: files of a user that agents read, write and run commands on; what their CLAUDE.md says is in the agents' prompts."""
+"""Workspaces: files of a user that agents read, write and run commands on.
+
+Agents get the text of a workspace's CLAUDE.md in their prompts.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,19 +13,17 @@ if TYPE_CHECKING:
 
 # The names of the tools, for features that give them to agents.
 TOOLS = (
-    *(
-        "list_workspace",
-        "search_workspace",
-        "read_workspace_file",
-        "write_workspace_file",
-        "edit_workspace_file",
-    ),
+    "list_workspace",
+    "search_workspace",
+    "read_workspace_file",
+    "write_workspace_file",
+    "edit_workspace_file",
     "run_in_workspace",
 )
 
 
 class WorkspacesPlugin:
-    """Adds the files to the API, the tools, and a page."""
+    """Adds workspace files to the API, the tools, and a page."""
 
     requires = ("sandbox", "web")
 
@@ -60,7 +61,10 @@ class WorkspacesPlugin:
         ]
 
     def complete_agent(self, tx: "Transaction", state: "AgentState") -> "AgentState":
-        """What CLAUDE.md of the workspace says; for an agent without these tools without a statement."""
+        """Add the text of the workspace's CLAUDE.md to the state.
+
+        An agent without workspace tools costs no statement.
+        """
         if not any(tool.name in TOOLS for tool in state.tools):
             return state
         from ricordo.features.workspaces.service import with_instructions

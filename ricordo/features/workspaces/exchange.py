@@ -1,4 +1,7 @@
-"""How files go into the sandbox and come back: a line of JSON, and for each file a line with its path and size, then its bytes."""
+"""The form in which files enter the sandbox and come back.
+
+A header is one line of JSON. Each file is a line of JSON with its path and size, then its bytes.
+"""
 
 import json
 from collections.abc import Mapping
@@ -6,34 +9,38 @@ from typing import Any
 
 
 def packed(header: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
-    """Return the header and the files in one piece."""
+    """Return the header and the files as one byte string."""
     parts = [json.dumps(header).encode(), b"\n"]
-    for path, data in files.items():
-        parts += [json.dumps({"path": path, "size": len(data)}).encode(), b"\n", data]
+    for path, content in files.items():
+        parts += [json.dumps({"path": path, "size": len(content)}).encode(), b"\n", content]
     return b"".join(parts)
 
 
-def unpacked(data: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return the header and the files. Raises ValueError for anything else, whoever wrote it."""
-    header, place = _line(data, 0)
+def unpacked(packed_bytes: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return the header and the files.
+
+    Raises ValueError if the bytes have another form.
+    """
+    header, offset = _line(packed_bytes, 0)
     files: dict[str, bytes] = {}
-    while place < len(data):
-        told, place = _line(data, place)
-        path, size = told.get("path"), told.get("size")
+    while offset < len(packed_bytes):
+        entry, offset = _line(packed_bytes, offset)
+        path = entry.get("path")
+        size = entry.get("size")
         if (
             not isinstance(path, str)
             or not isinstance(size, int)
-            or not 0 <= size <= len(data) - place
+            or not 0 <= size <= len(packed_bytes) - offset
         ):
             raise ValueError("This is no file.")
-        files[path] = data[place : place + size]
-        place += size
+        files[path] = packed_bytes[offset : offset + size]
+        offset += size
     return header, files
 
 
-def _line(data: bytes, place: int) -> tuple[dict[str, Any], int]:
-    end = data.find(b"\n", place)
-    made = json.loads(data[place:end]) if end >= 0 else None
-    if isinstance(made, dict):
-        return made, end + 1
+def _line(packed_bytes: bytes, offset: int) -> tuple[dict[str, Any], int]:
+    end = packed_bytes.find(b"\n", offset)
+    entry = json.loads(packed_bytes[offset:end]) if end >= 0 else None
+    if isinstance(entry, dict):
+        return entry, end + 1
     raise ValueError("This is no line of JSON.")

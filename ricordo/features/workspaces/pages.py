@@ -1,4 +1,4 @@
-"""The page of a workspace: its files, what a text holds, an upload, and buttons to delete."""
+"""The page of a workspace: files, text of one, upload, and deletion."""
 
 from typing import Any
 
@@ -9,20 +9,18 @@ from ricordo.errors import Invalid
 from ricordo.features.web.inside import Api, RefusedByApi
 from ricordo.features.web.shell import Pages, done, render
 
-router, _of_all = (
-    Pages("/ui/workspace", scope="memory"),
-    Pages("/ui/shared-workspace", scope="agents"),
-)
-_SHOWN = 100_000  # characters of a text
+router = Pages("/ui/workspace", scope="memory")
+_shared = Pages("/ui/shared-workspace", scope="agents")
+_SHOWN_CHARACTERS = 100_000
 
 
 @router.get("")
 async def find(request: Request) -> Response:
-    """The caller's own files, or a form that asks whose are wanted."""
+    """Redirect to the caller's own files, or ask for a user."""
     user = request.query_params.get("user") or request.scope[REQUEST_SCOPE].subject
     if user:
         return done(request, f"/ui/workspace/{user}")
-    shown: dict[str, Any] = {
+    context: dict[str, Any] = {
         "user": "",
         "home": "",
         "api": "",
@@ -31,30 +29,31 @@ async def find(request: Request) -> Response:
         "file_path": "",
         "text": None,
     }
-    return await render(request, "workspaces/files.html", problem="", **shown)
+    return await render(request, "workspaces/files.html", problem="", **context)
 
 
-@_of_all.get("")
+@_shared.get("")
 @router.get("/{user_id}")
 async def show(request: Request) -> Response:
-    """The files of a user, or those that all users share, and the text of one."""
+    """Show the files of a user or the shared ones, and one text."""
     return await _show(request)
 
 
-@_of_all.post("/upload")
+@_shared.post("/upload")
 @router.post("/{user_id}/upload")
 async def upload(request: Request) -> Response:
     """Store a file that was chosen in the browser."""
     async with request.form(max_files=1, max_fields=2) as form:
-        file, folder = form.get("file"), str(form.get("folder") or "")
+        file = form.get("file")
+        folder = str(form.get("folder") or "")
         name = getattr(file, "filename", None)
         if file is None or isinstance(file, str) or not name:
             raise Invalid("Choose a file first.")
-        data = await file.read()
+        content = await file.read()
     path = "/".join(filter(None, (folder.strip("/ "), name)))
-    home, api = _place(request)
+    home, api = _addresses(request)
     try:
-        await Api(request).ask("PUT", f"{api}/{path}", form=(data, "application/octet-stream"))
+        await Api(request).ask("PUT", f"{api}/{path}", form=(content, "application/octet-stream"))
     except RefusedByApi as error:
         if error.status in (403, 404):
             raise
@@ -62,42 +61,51 @@ async def upload(request: Request) -> Response:
     return done(request, home, f"{path} was stored.")
 
 
-@_of_all.post("/files/{shared_path:path}/delete")
+@_shared.post("/files/{shared_path:path}/delete")
 @router.post("/{user_id}/files/{file_path:path}/delete")
 async def delete(request: Request) -> Response:
     """Delete a file."""
-    named, (home, api) = request.path_params, _place(request)
-    path = named.get("file_path") or named["shared_path"]
+    parameters = request.path_params
+    home, api = _addresses(request)
+    path = parameters.get("file_path") or parameters["shared_path"]
     await Api(request).ask("DELETE", f"{api}/{path}")
     return done(request, home, f"{path} was deleted.")
 
 
 async def _show(request: Request, problem: str = "", status: int = 200) -> Response:
-    api, path, text = Api(request), request.query_params.get("path", ""), None
-    home, files_at = _place(request)
-    files: list[Any] = await api.get(files_at)
+    api = Api(request)
+    path = request.query_params.get("path", "")
+    text = None
+    home, api_path = _addresses(request)
+    files: list[Any] = await api.get(api_path)
     if path:
-        found = await api.find(f"{files_at}/{path}")
-        text = found[:_SHOWN] if isinstance(found, str) and "\0" not in found else None
+        content = await api.find(f"{api_path}/{path}")
+        if isinstance(content, str) and "\0" not in content:
+            text = content[:_SHOWN_CHARACTERS]
     user = request.path_params.get("user_id")
     may_write = request.scope[REQUEST_SCOPE].may("memory:write" if user else "agents:write")
-    shown: dict[str, Any] = {
+    context: dict[str, Any] = {
         "user": user,
         "home": home,
-        "api": files_at,
+        "api": api_path,
         "may_write": may_write,
         "files": files,
+        "file_path": path,
+        "text": text,
+        "problem": problem,
     }
-    shown |= {"file_path": path, "text": text, "problem": problem}
-    return await render(request, "workspaces/files.html", status=status, **shown)
+    return await render(request, "workspaces/files.html", status=status, **context)
 
 
-def _place(request: Request) -> tuple[str, str]:
-    """Where the page and the API have these files: a user's, or those that all users share."""
+def _addresses(request: Request) -> tuple[str, str]:
+    """Return the paths of the page and of the API for these files.
+
+    They are a user's files, or those that all users share.
+    """
     user = request.path_params.get("user_id")
     if user is None:
         return "/ui/shared-workspace", "/v1/workspace/files"
     return f"/ui/workspace/{user}", f"/users/{user}/workspace/files"
 
 
-router.routes += _of_all.routes
+router.routes += _shared.routes

@@ -1,6 +1,8 @@
-"""Runs in the sandbox: lays the files of a workspace down, runs the command there, and sends back what it changed.
+"""Sandbox program that runs a command on the files of a workspace.
 
-Standard input and the answer on descriptor 3 have the form of `exchange.py`; this module imports nothing of the server.
+It writes the files into a folder, runs the command there, and answers with the changes. Standard
+input and the answer on descriptor 3 have the form of `exchange.py`. This module imports nothing of
+the server.
 """
 
 import hashlib
@@ -14,38 +16,46 @@ ANSWER = 3
 
 
 def main() -> None:
-    """Run the command, and answer with its exit code, the files it changed, and the paths it deleted."""
+    """Run the command, and answer with its exit code and its changes.
+
+    The changes are the files that it wrote and the paths that it deleted.
+    """
     source = sys.stdin.buffer
     command = json.loads(source.readline())["command"]
     home = Path("home").absolute()
     home.mkdir()
     before: dict[str, str] = {}
     while line := source.readline():
-        told = json.loads(line)
-        data = source.read(told["size"])
-        path = home / told["path"]
+        entry = json.loads(line)
+        content = source.read(entry["size"])
+        path = home / entry["path"]
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        before[told["path"]] = hashlib.sha256(data).hexdigest()
+        path.write_bytes(content)
+        before[entry["path"]] = hashlib.sha256(content).hexdigest()
     environment = {**os.environ, "HOME": str(home), "PWD": str(home)}
     argv = ["sh", "-c", command]
-    done = subprocess.run(argv, cwd=home, env=environment, stdin=subprocess.DEVNULL, check=False)  # noqa: S603 - that is asked
-    changed, left_out, seen = [], [], set()
-    for path in sorted(home.rglob("*")):  # which follows no links
+    process = subprocess.run(  # noqa: S603 - running the caller's command is this program's purpose
+        argv, cwd=home, env=environment, stdin=subprocess.DEVNULL, check=False
+    )
+    changed = []
+    left_out = []
+    remaining = set()
+    for path in sorted(home.rglob("*")):  # rglob follows no links
         short = path.relative_to(home).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             left_out.append(short)
         elif path.is_file():
-            seen.add(short)
-            data = path.read_bytes()
-            if before.get(short) != hashlib.sha256(data).hexdigest():
-                changed.append((short, data))
-    deleted = [path for path in before if path not in seen]
+            remaining.add(short)
+            content = path.read_bytes()
+            if before.get(short) != hashlib.sha256(content).hexdigest():
+                changed.append((short, content))
+    deleted = [path for path in before if path not in remaining]
     with os.fdopen(ANSWER, "wb") as answer:
-        header = {"exit_code": done.returncode, "deleted": deleted, "left_out": left_out}
+        header = {"exit_code": process.returncode, "deleted": deleted, "left_out": left_out}
         answer.write(json.dumps(header).encode() + b"\n")
-        for short, data in changed:
-            answer.write(json.dumps({"path": short, "size": len(data)}).encode() + b"\n" + data)
+        for short, content in changed:
+            entry = json.dumps({"path": short, "size": len(content)}).encode()
+            answer.write(entry + b"\n" + content)
 
 
 if __name__ == "__main__":

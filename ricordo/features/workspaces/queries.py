@@ -1,4 +1,7 @@
-"""The table of workspaces' files. They are rows, so that backups, erasure and several servers need nothing of their own."""
+"""The table of workspace files.
+
+Files are rows, so that backups, erasure and several servers need no code of their own for them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +25,7 @@ from ricordo.storage.schema.columns import (
 workspace_files = table(
     "workspace_files",
     *root(),
-    # None: of the workspace that is shared.
+    # None: a file of the shared workspace.
     *strings("user_id"),
     *names("path", null=False),
     Column("content", LargeBinary, nullable=False),
@@ -46,7 +49,7 @@ workspace_files = table(
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Whose files are meant: a user's, or (None) those that all share."""
+    """A workspace: a user's, or (None) the one that all users share."""
 
     organization_id: str
     user_id: str | None = None
@@ -58,7 +61,10 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceFile:
-    """A file without its content. `size` is in bytes, `digest` the SHA-256 of the content in hex; times are microseconds."""
+    """A file without its content.
+
+    `size` is in bytes, `digest` the SHA-256 of the content in hex; times are microseconds.
+    """
 
     id: str
     organization_id: str
@@ -73,28 +79,33 @@ class WorkspaceFile:
 _ROWS = Repository(WorkspaceFile, workspace_files)
 _files = workspace_files.c
 _ORGANIZATION = equal(workspace_files, "organization_id")
-_OWN = {
+_IN_SPACE = {
     False: (_ORGANIZATION & equal(workspace_files, "user_id")),
     True: (_ORGANIZATION & _files.user_id.is_(None)),
 }
-_LISTED = {shared: _ROWS.select.where(own) for shared, own in _OWN.items()}
-_AT = {shared: own & (_files.path == bindparam("at")) for shared, own in _OWN.items()}
-_FOUND = {shared: _ROWS.select.where(at) for shared, at in _AT.items()}
-_CONTENT = {shared: select(_files.content).where(at) for shared, at in _AT.items()}
-_CONTENTS = {shared: select(_files.path, _files.content).where(own) for shared, own in _OWN.items()}
-_DELETE = {shared: delete(workspace_files).where(at) for shared, at in _AT.items()}
+_LISTED = {shared: _ROWS.select.where(condition) for shared, condition in _IN_SPACE.items()}
+_AT_PATH = {
+    shared: condition & (_files.path == bindparam("at")) for shared, condition in _IN_SPACE.items()
+}
+_FIND = {shared: _ROWS.select.where(at) for shared, at in _AT_PATH.items()}
+_CONTENT = {shared: select(_files.content).where(at) for shared, at in _AT_PATH.items()}
+_CONTENTS = {
+    shared: select(_files.path, _files.content).where(condition)
+    for shared, condition in _IN_SPACE.items()
+}
+_DELETE = {shared: delete(workspace_files).where(at) for shared, at in _AT_PATH.items()}
 _USED = {
     shared: select(
         func.count().label("files"), func.coalesce(func.sum(_files.size), 0).label("bytes")
-    ).where(own)
-    for shared, own in _OWN.items()
+    ).where(condition)
+    for shared, condition in _IN_SPACE.items()
 }
 _begin = bindparam("begin", type_=Text)
 _WITHIN = {
     shared: select(_files.id)
-    .where(own, func.substr(_files.path, 1, func.length(_begin)) == _begin)
+    .where(condition, func.substr(_files.path, 1, func.length(_begin)) == _begin)
     .limit(1)
-    for shared, own in _OWN.items()
+    for shared, condition in _IN_SPACE.items()
 }
 _INSERT = insert(workspace_files)
 _CHANGE = setter(
@@ -112,14 +123,14 @@ def digest_of(content: bytes) -> str:
 
 
 def listed(tx: Transaction, space: Space) -> Sequence[WorkspaceFile]:
-    """Return the files by their paths."""
+    """Return the files of the workspace, sorted by path."""
     return sorted(
         _ROWS.all(tx, _LISTED[space.is_shared], _values(space)), key=lambda file: file.path
     )
 
 
 def find(tx: Transaction, space: Space, path: str) -> WorkspaceFile | None:
-    return _ROWS.first(tx, _FOUND[space.is_shared], _values(space, path))
+    return _ROWS.first(tx, _FIND[space.is_shared], _values(space, path))
 
 
 def content(tx: Transaction, space: Space, path: str) -> bytes | None:
@@ -128,45 +139,55 @@ def content(tx: Transaction, space: Space, path: str) -> bytes | None:
 
 
 def contents(tx: Transaction, space: Space) -> dict[str, bytes]:
-    """Return all files with their contents by their paths."""
+    """Return the contents of all files by path."""
     return {
         row.path: bytes(row.content) for row in tx.all(_CONTENTS[space.is_shared], _values(space))
     }
 
 
 def used(tx: Transaction, space: Space) -> tuple[int, int]:
-    """Return how many files there are, and how many bytes they hold."""
+    """Return the number of files and of their bytes."""
     row = tx.all(_USED[space.is_shared], _values(space))[0]
     return int(row.files), int(row.bytes)
 
 
 def has_within(tx: Transaction, space: Space, folder: str) -> bool:
-    """Return whether any file lies in this folder."""
+    """Return True if any file lies in this folder."""
     return tx.first(_WITHIN[space.is_shared], {**_values(space), "begin": f"{folder}/"}) is not None
 
 
-def put(tx: Transaction, space: Space, path: str, data: bytes) -> WorkspaceFile:
-    """Store the content of a file, made where it is not there."""
-    stored, now = find(tx, space, path), tx.clock.now()
-    made = stored or WorkspaceFile(
-        new_id("wsfile"), space.organization_id, space.user_id, path, 0, "", now, now
+def put(tx: Transaction, space: Space, path: str, content: bytes) -> WorkspaceFile:
+    """Store the content of a file, which is created if it does not exist."""
+    stored = find(tx, space, path)
+    now = tx.clock.now()
+    file = stored or WorkspaceFile(
+        id=new_id("wsfile"),
+        organization_id=space.organization_id,
+        user_id=space.user_id,
+        path=path,
+        size=0,
+        digest="",
+        created_at=now,
+        updated_at=now,
     )
-    made = replace(made, size=len(data), digest=digest_of(data), updated_at=now)
-    values = {"content": data, "size": made.size, "digest": made.digest, "updated_at": now}
+    file = replace(file, size=len(content), digest=digest_of(content), updated_at=now)
+    changes = {"content": content, "size": file.size, "digest": file.digest, "updated_at": now}
     if stored:
-        tx.run(_CHANGE, {**new_values(values), "this_id": made.id})
+        tx.run(_CHANGE, {**new_values(changes), "this_id": file.id})
     else:
-        tx.run(_INSERT, {**_ROWS.values(made), **values})
-    return made
+        tx.run(_INSERT, {**_ROWS.values(file), **changes})
+    return file
 
 
 def remove(tx: Transaction, space: Space, path: str) -> bool:
-    """Delete the file; False where it is not there."""
+    """Delete the file; return False if it does not exist."""
     return tx.run(_DELETE[space.is_shared], _values(space, path)) > 0
 
 
 def _values(space: Space, path: str | None = None) -> Mapping[str, str | None]:
-    named = {"organization_id": space.organization_id}
+    parameters = {"organization_id": space.organization_id}
     if not space.is_shared:
-        named["user_id"] = space.user_id or ""
-    return named if path is None else {**named, "at": path}
+        parameters["user_id"] = space.user_id or ""
+    if path is not None:
+        parameters["at"] = path
+    return parameters

@@ -54,7 +54,10 @@ async def upload(
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
 ) -> WorkspaceFile:
-    """Store the body of the request as a file of the user's, who is made where new. `If-Match` takes the digest that was read."""
+    """Store the body of the request as a file of the user's, who is made where new.
+
+    `If-Match` takes the digest that was read.
+    """
     return await _store(
         context, await _own(context, user_id, makes=True), file_path, if_match, if_none_match
     )

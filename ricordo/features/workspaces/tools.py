@@ -1,4 +1,4 @@
-"""The tools by which agents work with files of a workspace, and run commands on them in the sandbox."""
+"""Agent tools that work with files of a workspace and run commands on them."""
 
 from typing import Any
 
@@ -12,49 +12,59 @@ from ricordo.offload import offload
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ToolContext
 
-_MOST_LISTED, _MOST_LINES, _MOST_FOUND, _LONGEST_LINE = 500, 1000, 100, 300
+_MOST_LISTED = 500
+_MOST_LINES = 1000
+_MOST_MATCHES = 100
+_LONGEST_LINE = 300
 _LONGEST_TEXT = 60_000  # characters of one answer
 _SECONDS = 120.0
-_SHOWN = 20_000  # characters of what a command writes
+_LONGEST_OUTPUT = 20_000  # characters of a command's standard output, and of its errors
 
 
 async def list_workspace(context: ToolContext, folder: str = "") -> str:
     """List the files of the workspace, with their sizes.
 
     Args:
-        folder: Only what lies in this folder.
+        folder: Only files in this folder.
     """
-    space, begin = _space(context), _within(folder)
+    space = _space(context)
+    begin = _within(folder)
     files = [
-        one
-        for one in await context.store.read(lambda tx: queries.listed(tx, space))
-        if one.path.startswith(begin)
+        file
+        for file in await context.store.read(lambda tx: queries.listed(tx, space))
+        if file.path.startswith(begin)
     ]
     if not files:
         return "There are no files here."
-    more = [f"… and {len(files) - _MOST_LISTED} more"] if len(files) > _MOST_LISTED else []
-    return "\n".join([*(f"{one.path} ({one.size:,} bytes)" for one in files[:_MOST_LISTED]), *more])
+    lines = [f"{file.path} ({file.size:,} bytes)" for file in files[:_MOST_LISTED]]
+    if len(files) > _MOST_LISTED:
+        lines.append(f"… and {len(files) - _MOST_LISTED} more")
+    return "\n".join(lines)
 
 
 async def search_workspace(context: ToolContext, query: str, folder: str = "") -> str:
-    """Find lines with these words, in whatever case, in the text files of the workspace.
+    """Find lines with these words in the text files of the workspace.
+
+    Case is ignored.
 
     Args:
-        query: The words, as they stand in one line.
-        folder: Only what lies in this folder.
+        query: The words, exactly as they stand in one line.
+        folder: Only files in this folder.
     """
-    if not (wanted := query.casefold().strip()):
+    needle = query.casefold().strip()
+    if not needle:
         raise Invalid("Say what to search for.")
-    space, begin = _space(context), _within(folder)
-    held = await context.store.read(lambda tx: queries.contents(tx, space))
-    chosen = {
-        path: data
-        for path, data in sorted(held.items())
-        if path.startswith(begin) and b"\0" not in data
+    space = _space(context)
+    begin = _within(folder)
+    contents = await context.store.read(lambda tx: queries.contents(tx, space))
+    texts = {
+        path: content
+        for path, content in sorted(contents.items())
+        if path.startswith(begin) and b"\0" not in content
     }
-    size = sum(map(len, chosen.values()))
-    found = await offload(lambda: _lines_with(chosen, wanted), size)
-    return "\n".join(found) if found else "No line has these words."
+    size = sum(map(len, texts.values()))
+    lines = await offload(lambda: _lines_with(texts, needle), size)
+    return "\n".join(lines) if lines else "No line has these words."
 
 
 async def read_workspace_file(
@@ -67,98 +77,110 @@ async def read_workspace_file(
         first_line: The first line to read, counted from 1.
         lines: How many lines to read.
     """
-    space, named = _space(context), service.path_of(path)
-    text = await context.store.read(lambda tx: service.read_text(tx, space, named))
-    every = text.split("\n")
+    space = _space(context)
+    file_path = service.path_of(path)
+    text = await context.store.read(lambda tx: service.read_text(tx, space, file_path))
+    all_lines = text.split("\n")
     begin = max(first_line, 1) - 1
-    shown = every[begin : begin + min(max(lines, 1), _MOST_LINES)]
-    if not shown:
+    selected = all_lines[begin : begin + min(max(lines, 1), _MOST_LINES)]
+    if not selected:
         raise Invalid(
-            f"{named} has {len(every)} lines, so there is none with the number {first_line}."
+            f"{file_path} has {len(all_lines)} lines, so there is none with the number "
+            f"{first_line}."
         )
-    cut = "\n".join(shown)[:_LONGEST_TEXT]
+    cut = "\n".join(selected)[:_LONGEST_TEXT]
     last = begin + cut.count("\n") + 1
-    return f"[{named}, lines {begin + 1} to {last} of {len(every)}]\n{cut}"
+    return f"[{file_path}, lines {begin + 1} to {last} of {len(all_lines)}]\n{cut}"
 
 
 async def write_workspace_file(context: ToolContext, path: str, content: str) -> str:
-    """Write a whole file. What it held before is gone; to change a part of it, edit it.
+    """Write a whole file, and replace its former content.
+
+    To change a part of a file, edit it.
 
     Args:
-        path: The file, as in "drafts/one.md". Folders need not be made before.
-        content: All of its text.
+        path: The file, as in "drafts/one.md". Missing folders are created.
+        content: The whole new text.
     """
-    space, named = _space(context), service.path_of(path)
-    data = content.encode("utf-8", "replace")
-    made = await context.store.write(lambda tx: service.write(tx, space, named, data))
-    return f"Wrote {made.path} ({made.size:,} bytes)."
+    space = _space(context)
+    file_path = service.path_of(path)
+    encoded = content.encode("utf-8", "replace")
+    file = await context.store.write(lambda tx: service.write(tx, space, file_path, encoded))
+    return f"Wrote {file.path} ({file.size:,} bytes)."
 
 
 async def edit_workspace_file(
     context: ToolContext, path: str, old_string: str, new_string: str, replace_all: bool = False
 ) -> str:
-    """Put new words in the place of old ones in a text file.
+    """Replace text in a text file.
 
     Args:
         path: The file, as in "drafts/one.md".
-        old_string: The words to replace, exactly as they stand there, with enough around them to be there once.
-        new_string: The words to put there.
-        replace_all: Replace them wherever they stand.
+        old_string: The text to replace, exactly as it stands in the file. Include enough of the
+            text
+            around it that it occurs only once.
+        new_string: The new text.
+        replace_all: Replace every occurrence.
     """
-    space, named = _space(context), service.path_of(path)
+    space = _space(context)
+    file_path = service.path_of(path)
 
     def work(tx: Transaction) -> int:
-        return service.edit(tx, space, named, old_string, new_string, everywhere=replace_all)
+        return service.edit(tx, space, file_path, old_string, new_string, everywhere=replace_all)
 
     count = await context.store.write(work)
-    return f"Changed {named}{f' in {count} places' if count > 1 else ''}."
+    return f"Changed {file_path}{f' in {count} places' if count > 1 else ''}."
 
 
 async def run_in_workspace(context: ToolContext, command: str) -> dict[str, Any]:
-    """Run a shell command in a sandbox that holds the files of the workspace, and nothing else. There is no network.
+    """Run a shell command in a sandbox with only the files of the workspace.
 
-    What it changes in the files is kept when it ends by itself, within two minutes.
+    There is no network.
+
+    Its changes to the files are kept if it ends by itself within two minutes.
 
     Args:
         command: The command, as for sh.
     """
     space = _space(context)
-    held = await context.store.read(lambda tx: queries.contents(tx, space))
-    base = {path: queries.digest_of(data) for path, data in held.items()}
-    size = sum(map(len, held.values()))
-    request = await offload(lambda: exchange.packed({"command": command}, held), size)
+    contents = await context.store.read(lambda tx: queries.contents(tx, space))
+    base = {path: queries.digest_of(content) for path, content in contents.items()}
+    size = sum(map(len, contents.values()))
+    request = await offload(lambda: exchange.packed({"command": command}, contents), size)
     limits = SandboxLimits(
         seconds=_SECONDS, cpu_seconds=60, file_mb=_room() // 500_000, output_kb=_room() // 1000
     )
     sandbox = sandbox_of(context.settings)
-    result = await sandbox.run_python(program_beside(__file__), request, limits=limits)
-    if result.stopped_by or result.reason:
-        return _told(
-            result, error=f"{result.reason} The files of the workspace are as they were before."
+    outcome = await sandbox.run_python(program_beside(__file__), request, limits=limits)
+    if outcome.stopped_by or outcome.reason:
+        return _report(
+            outcome, error=f"{outcome.reason} The files of the workspace are as they were before."
         )
     try:
-        header, files = await offload(lambda: exchange.unpacked(result.answer), len(result.answer))
+        header, files = await offload(
+            lambda: exchange.unpacked(outcome.answer), len(outcome.answer)
+        )
     except ValueError as error:
         raise Unavailable(
             "The command ended before its files could be read. They are as they were before."
         ) from error
-    changed, odd = _usable(files)
+    changed, unusable = _usable(files)
     deleted = [path for path in header.get("deleted") or () if path in base]
 
-    def keep(tx: Transaction) -> service.Edited:
-        return service.take_back(tx, space, base, changed, deleted)
+    def save(tx: Transaction) -> service.SavedChanges:
+        return service.save_changes(tx, space, base, changed=changed, deleted=deleted)
 
-    kept = await context.store.write(keep)
-    told = _told(result, exit_code=int(header.get("exit_code") or 0))
+    changes = await context.store.write(save)
+    report = _report(outcome, exit_code=int(header.get("exit_code") or 0))
     for name, paths in (
-        ("written", kept.written),
-        ("deleted", kept.deleted),
-        ("conflicts", kept.conflicts),
+        ("written", changes.written),
+        ("deleted", changes.deleted),
+        ("conflicts", changes.conflicts),
+        ("left_out", [*unusable, *map(str, header.get("left_out") or ())]),
     ):
-        told |= {name: list(paths)[:_MOST_LISTED]} if paths else {}
-    if left_out := [*odd, *map(str, header.get("left_out") or ())]:
-        told["left_out"] = left_out[:_MOST_LISTED]
-    return told
+        if paths:
+            report[name] = list(paths)[:_MOST_LISTED]
+    return report
 
 
 def _space(context: ToolContext) -> Space:
@@ -168,44 +190,48 @@ def _space(context: ToolContext) -> Space:
 
 
 def _within(folder: str) -> str:
-    """What paths in the folder begin with."""
+    """Return the beginning of the paths in this folder."""
     return f"{service.path_of(folder.strip().rstrip('/'))}/" if folder.strip("./ ") else ""
 
 
 def _room() -> int:
-    """Bytes that a command may write and answer with: twice what a workspace holds."""
+    """Return the bytes that a command may write or answer: twice a workspace's limit."""
     return WorkspaceSettings().workspace_mb * 2_000_000
 
 
-def _lines_with(files: dict[str, bytes], wanted: str) -> list[str]:
-    found = []
-    for path, data in files.items():
-        for number, line in enumerate(data.decode("utf-8", "replace").split("\n"), 1):
-            if wanted in line.casefold():
-                found.append(f"{path}:{number}: {line.strip()[:_LONGEST_LINE]}")
-                if len(found) == _MOST_FOUND:
-                    return [*found, f"[only the first {_MOST_FOUND} are shown]"]
-    return found
+def _lines_with(files: dict[str, bytes], needle: str) -> list[str]:
+    matches = []
+    for path, content in files.items():
+        for number, line in enumerate(content.decode("utf-8", "replace").split("\n"), 1):
+            if needle in line.casefold():
+                matches.append(f"{path}:{number}: {line.strip()[:_LONGEST_LINE]}")
+                if len(matches) == _MOST_MATCHES:
+                    return [*matches, f"[only the first {_MOST_MATCHES} are shown]"]
+    return matches
 
 
 def _usable(files: dict[str, bytes]) -> tuple[dict[str, bytes], list[str]]:
-    """The files with paths that can be kept, and the paths of others."""
-    usable, odd = {}, []
-    for path, data in files.items():
+    """Return the files with valid paths, and the beginnings of the other paths."""
+    usable = {}
+    unusable = []
+    for path, content in files.items():
         try:
-            usable[service.path_of(path)] = data
+            usable[service.path_of(path)] = content
         except Invalid:
-            odd.append(path[:100])
-    return usable, odd
+            unusable.append(path[:100])
+    return usable, unusable
 
 
-def _told(result: SandboxResult, *, exit_code: int = 0, error: str = "") -> dict[str, Any]:
-    told: dict[str, Any] = {"status": "error" if error or exit_code else "success"}
-    for name, data in (("stdout", result.stdout), ("stderr", result.stderr)):
-        if text := data.decode("utf-8", "replace").rstrip("\n"):
-            told[name] = (
-                text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… [cut: {len(text)} characters]"
-            )
+def _report(outcome: SandboxResult, *, exit_code: int = 0, error: str = "") -> dict[str, Any]:
+    report: dict[str, Any] = {"status": "error" if error or exit_code else "success"}
+    for name, output in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
+        text = output.decode("utf-8", "replace").rstrip("\n")
+        if len(text) > _LONGEST_OUTPUT:
+            text = f"{text[:_LONGEST_OUTPUT]}… [cut: {len(text)} characters]"
+        if text:
+            report[name] = text
     if exit_code:
-        told["exit_code"] = exit_code
-    return told | ({"error": error.strip()} if error else {})
+        report["exit_code"] = exit_code
+    if error:
+        report["error"] = error.strip()
+    return report

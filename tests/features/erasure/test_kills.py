@@ -41,7 +41,7 @@ def has_written(work: Path, size: int, seconds: float) -> Callable[[], bool]:
     return reached
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(8, marks=pytest.mark.soak)])
 def test_nothing_of_the_erased_is_left_by_killed_commands(
     rounds: int, shell: Shell, helper: Helper
 ) -> None:

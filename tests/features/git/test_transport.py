@@ -207,7 +207,7 @@ def test_a_remote_with_branches_without_end_is_left(
 ) -> None:
     app, url = elsewhere
     app.floods = True
-    monkeypatch.setattr(transport, "_MOST_TOLD", 100_000)
+    monkeypatch.setattr(transport, "_MOST_ANSWERED", 100_000)
     with pytest.raises(TooLong, match="more than 100000 bytes"):
         transport.branches(GitAddress(url, allow_private=True))
     assert app.sent < 20_000

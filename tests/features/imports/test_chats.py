@@ -375,7 +375,7 @@ def test_zip_files_and_odd_elements_are_read() -> None:
     }
     (chat,) = read("chatgpt", json.dumps([bare]).encode())
     assert isinstance(chat, ExportedChat)
-    assert (chat.title, chat.at, chat.messages[0].at) == ("", None, None)
+    assert (chat.title, chat.created_at, chat.messages[0].created_at) == ("", None, None)
 
 
 @pytest.mark.parametrize(

@@ -250,11 +250,15 @@ def test_what_others_wrote_meanwhile_stays(server: ServerInThread) -> None:
         for path in ("both.md", "kept.md"):
             service.write(tx, space, path, b"theirs")
         changed = {"same.md": b"mine", "both.md": b"mine", "new.md": b"mine"}
-        told = service.take_back(tx, space, base, changed, ["gone.md", "kept.md"])
+        told = service.save_changes(
+            tx, space, base, changed=changed, deleted=["gone.md", "kept.md"]
+        )
         return told, queries.contents(tx, space)
 
     told, held = server.write(work)
-    assert told == service.Edited(["same.md", "new.md"], ["gone.md"], ["both (conflict 1).md"])
+    assert told == service.SavedChanges(
+        ["same.md", "new.md"], ["gone.md"], ["both (conflict 1).md"]
+    )
     assert held == {
         "same.md": b"mine",
         "both.md": b"theirs",
@@ -356,3 +360,24 @@ def test_a_forgotten_users_files_go(server: ServerInThread, http: httpx2.Client)
             return
         time.sleep(0.05)
     raise AssertionError("they are still there")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "作" * 39 + ".md",
+        "é" * 58 + ".md",
+        "a." + "b" * 117,
+        "x/" + "ж" * 60,
+        "🙂" * 29 + ".txt",
+        ".env",
+    ],
+)
+def test_a_conflict_of_a_long_name_gets_a_name_that_can_be_stored(
+    server: ServerInThread, path: str
+) -> None:
+    space = Space(LOCAL_ORGANIZATION, "user-long")
+    assert service.path_of(path) == path
+    free = server.write(lambda tx: service.free_path(tx, space, path))
+    assert "(conflict 1)" in free
+    assert service.path_of(free) == free

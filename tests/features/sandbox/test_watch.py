@@ -1,0 +1,70 @@
+"""The measuring of a running program's workspace."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ricordo.features.sandbox import watch
+from ricordo.storage.engine.work_folders import remove_tree
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    yield folder
+    remove_tree(folder)
+
+
+def _make_folders(top: Path, depth: int, content: bytes) -> None:
+    """Make folders inside each other, and a file in the last."""
+    parent = os.open(top, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=parent)
+        child = os.open("d", os.O_RDONLY, dir_fd=parent)
+        os.close(parent)
+        parent = child
+    file = os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=parent)
+    os.write(file, content)
+    os.close(file)
+    os.close(parent)
+
+
+@pytest.mark.parametrize(
+    ("depth", "limit", "is_full"),
+    [
+        (0, 1 << 20, False),
+        (0, 1 << 10, True),
+        (10, 1 << 10, True),
+        (1_500, 1 << 20, False),
+        (1_500, 1 << 10, True),
+        # Longer paths than the system takes, so the content cannot be measured.
+        (3_000, 1 << 20, True),
+        (6_000, 1 << 20, True),
+    ],
+)
+def test_files_count_at_any_depth_of_their_folder(
+    workspace: Path, depth: int, limit: int, *, is_full: bool
+) -> None:
+    _make_folders(workspace, depth, b"x" * 5_000)
+    assert watch._is_full(workspace, [], limit) == is_full
+
+
+def test_folders_count_like_files(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_MOST_FILES", 50)
+    for number in range(50):
+        (workspace / str(number)).mkdir()
+    assert not watch._is_full(workspace, [], 1 << 20)
+    (workspace / "50").mkdir()
+    assert watch._is_full(workspace, [], 1 << 20)
+
+
+def test_links_are_not_followed_out_of_the_workspace(workspace: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_bytes(b"x" * 5_000)
+    (workspace / "folder").symlink_to(outside)
+    (workspace / "file").symlink_to(outside / "file")
+    assert not watch._is_full(workspace, [], 1 << 10)
