@@ -146,8 +146,8 @@ def run_agent_model(
 
 @app.command("doctor")
 def run_doctor(
-    what: str | None = typer.Argument(
-        None, help="models: try the models, and show which can run an agent."
+    subject: str | None = typer.Argument(
+        None, metavar="[WHAT]", help="models: try the models, and show which can run an agent."
     ),
     model: str | None = typer.Option(
         None, help="Handle of one model to try, such as openai/gpt-4.1."
@@ -159,15 +159,17 @@ def run_doctor(
     ),
 ) -> None:
     """Check this installation and report problems."""
-    if what not in (None, "models"):
-        raise typer.BadParameter(f"{what} cannot be checked. Leave it out, or use: doctor models")
-    if repair and (what or model):
+    if subject not in (None, "models"):
+        raise typer.BadParameter(
+            f"{subject} cannot be checked. Leave it out, or use: doctor models"
+        )
+    if repair and (subject or model):
         raise typer.BadParameter("--repair repairs conversations and calls no model. Use it alone.")
     if repair:
         from ricordo.cli.doctor import repair_database
 
         is_well = repair_database()
-    elif what or model:
+    elif subject or model:
         import asyncio
 
         from ricordo.cli.doctor_models import examine_models
@@ -182,7 +184,7 @@ def run_doctor(
 
 @app.command("settings")
 def list_settings() -> None:
-    """List all settings, their values and what they mean."""
+    """List all settings with their values and meanings."""
     from ricordo.cli.settings_list import show_settings
 
     is_valid = show_settings()

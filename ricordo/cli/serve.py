@@ -75,12 +75,13 @@ def serve(
 
 @contextmanager
 def background_server(settings: Settings, providers: ProviderSettings) -> Iterator[str]:
-    """Run a server in a thread, on a free port of this machine, and yield its address.
+    """Run a server in a thread on a free port, and yield its address.
 
     Raises the server's error if it cannot start.
     """
     set_up_quiet_logs(settings)
-    is_settled, failure = threading.Event(), list[BaseException]()
+    is_settled = threading.Event()
+    failure: list[BaseException] = []
     with listening("127.0.0.1", 0) as sockets:
         port = sockets[0].getsockname()[1]
         settings = settings.model_copy(update={"host": "127.0.0.1", "port": port})
@@ -205,9 +206,10 @@ class RequestLog:
 
 
 async def _announce(runtime: Runtime, looking: "asyncio.Task[DefaultModel]", port: int) -> None:
-    # The line names the model, and the app is still asking which there are.
+    # The line names the model, and the app is still asking the providers for theirs.
     await asyncio.wait({looking}, timeout=_LOOK_SECONDS)
-    settings, default = runtime.settings, runtime.models.default()
+    settings = runtime.settings
+    default = runtime.models.default()
     address = address_of(settings.host, port)
     if settings.host in EVERY_ADDRESS:
         address += " (and at this machine's other addresses)"
@@ -215,24 +217,21 @@ async def _announce(runtime: Runtime, looking: "asyncio.Task[DefaultModel]", por
     model = f"{default.handle} ({default.reason}{pending})"
     if default.handle == LIBRARIAN and not runtime.models.has_default():
         model = "none (no model is configured; see `ricordo doctor`)"
-    where = "" if port == _DEFAULT_PORT else f" --server {address_of(settings.host, port)}"
+    option = "" if port == _DEFAULT_PORT else f" --server {address_of(settings.host, port)}"
     typer.echo(as_typed(f"Ricordo is at {address} — data in {settings.data_dir} — model: {model}"))
-    typer.echo(as_typed(f"Talk to it with `ricordo chat{where}`; stop it with Ctrl-C."))
+    typer.echo(as_typed(f"Talk to it with `ricordo chat{option}`; stop it with Ctrl-C."))
     if looking.done():
         _tell(default, looking)
     else:
         looking.add_done_callback(partial(_tell, default))
 
 
-def _tell(said: DefaultModel, looking: "asyncio.Task[DefaultModel]") -> None:
+def _tell(announced: DefaultModel, looking: "asyncio.Task[DefaultModel]") -> None:
     """Print the default model if it was not printed, and its problems."""
     if looking.cancelled() or looking.exception():
         return
     default = looking.result()
-    changed = (
-        [f"New agents use the model {default.handle} ({default.reason})."]
-        if default.handle != said.handle
-        else []
-    )
-    for line in (*changed, *default.lines):
+    if default.handle != announced.handle:
+        typer.echo(as_typed(f"New agents use the model {default.handle} ({default.reason})."))
+    for line in default.lines:
         typer.echo(as_typed(line))

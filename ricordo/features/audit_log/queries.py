@@ -177,7 +177,7 @@ def append(
     return new_pseudonyms
 
 
-def _lock_chain(tx: Transaction, organization_id: str) -> Row[Any]:
+def _lock_chain(tx: Transaction, organization_id: str) -> Any:
     """Return the organization's chain, which is created if it is missing, and lock it."""
     parameters = {"organization_id": organization_id}
     chain = tx.first(_LOCKED_CHAIN, parameters)
