@@ -26,7 +26,7 @@ IndexWork = Callable[[Indexer, Job, Report], Awaitable[None]]
 
 
 async def postponed(runtime: Runtime, job: Job) -> bool:
-    """Postpone a job that would spend tokens of a nearly exhausted budget to the next day.
+    """Postpone a job to the next day if its budget of tokens is nearly spent.
 
     Returns True if it was postponed.
     """

@@ -1,6 +1,7 @@
-"""The command line: commands and their options. Other modules of this folder and of features do the work.
+"""The command line: commands and their options.
 
-A command imports what it needs when it runs, so that `ricordo --help` is fast.
+Other modules of this folder and of features do the work. A command imports them when it runs, so
+that `ricordo --help` is fast.
 """
 
 import gc
@@ -38,7 +39,8 @@ class PlainErrors(TyperGroup):
             if error.errno not in NO_ROOM:
                 raise
             typer.echo(
-                f"ricordo: {error.filename or 'A file'} cannot be written: {error.strerror}. Free some space.",
+                f"ricordo: {error.filename or 'A file'} cannot be written: {error.strerror}. Free "
+                "some space.",
                 err=True,
             )
             raise typer.Exit(FAULT) from None
@@ -95,7 +97,8 @@ def run_server(
     ),
 ) -> None:
     """Start the server."""
-    # The collector would examine the imported modules again and again, a sixth of the start. `serve` switches it on.
+    # The collector would examine the imported modules again and again, a sixth of the start.
+    # `serve` switches it on.
     gc.disable()
     from ricordo.settings import load_settings
 
@@ -200,7 +203,10 @@ def rebuild_index(
         [], help="Id of an agent or archive; can be repeated.  [all]"
     ),
 ) -> None:
-    """Rebuild the search index from messages and passages. Searches use the old one until the new one is ready."""
+    """Rebuild the search index from messages and passages.
+
+    Searches use the old one until the new one is ready.
+    """
     from ricordo.cli.search import reindex
 
     is_whole = reindex(partition, vectors_only=vectors_only)
@@ -208,7 +214,10 @@ def rebuild_index(
 
 
 def add_plugin_commands() -> None:
-    """Add the commands of features and plugins; one that cannot be loaded is named on standard error."""
+    """Add the commands of features and plugins.
+
+    A plugin that cannot be loaded is named on standard error.
+    """
     offered, fault = load_commands(FEATURES)
     if fault:
         typer.echo(f"ricordo: {fault}", err=True)

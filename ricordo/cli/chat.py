@@ -17,7 +17,8 @@ from ricordo.errors import Invalid, NotFound, RicordoError
 
 FIRST_AGENT = "ricordo"
 DEFAULT_BLOCKS = {
-    "persona": "I am a companion who remembers. I am warm, brief and honest, and I say so when I do not know something.",
+    "persona": "I am a companion who remembers. I am warm, brief and honest, "
+    "and I say so when I do not know something.",
     "human": "",
 }
 

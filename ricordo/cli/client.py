@@ -156,7 +156,10 @@ class Client:
     def ask(
         self, method: str, path: str, *, query: Json | None = None, body: Json | None = None
     ) -> Any:
-        """Return the JSON that the server answers. Raises RicordoError with the server's own sentence."""
+        """Return the JSON of the server's answer.
+
+        Raises RicordoError with the server's own sentence.
+        """
         try:
             response = self._http.request(method, path, params=query, json=body)
         except httpx2.TransportError as error:

@@ -68,7 +68,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._enter(_Phase.HEAD)
         self._unparsed += len(data)
         super().data_received(data)
-        if self._unparsed > self._most and not self.transport.is_closing():
+        if self._unparsed > self._max_head_bytes and not self.transport.is_closing():
             self._refuse(*self._too_long())
 
     def on_message_begin(self) -> None:
@@ -124,7 +124,8 @@ class BoundedConnection(HttpToolsProtocol):
                 408,
                 f"The {self._phase.value} of the request did not arrive in time. Send it again.",
             )
-        # Nothing more is written while the buffer is full. So its size shows how much the client read.
+        # Nothing more is written while the buffer is full. So its size shows how much the client
+        # read.
         is_full = self.flow.write_paused or self.transport.is_closing()
         unsent = self.transport.get_write_buffer_size() if is_full else 0
         slowest_progress = SLOWEST * (now - self._unsent_since)

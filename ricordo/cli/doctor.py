@@ -100,8 +100,11 @@ def examine() -> Iterator[DoctorFinding]:
     yield DoctorFinding("providers", f"set: {', '.join(named)}" if named else "none set")
     for key, package, extra in _EXTRAS:
         if getattr(providers, key) and not _is_installed(package):
-            text = f"{key.upper()} is set, but its extra is missing. Install it: pip install 'ricordo[{extra}]'"
-            yield _warning("providers", text)
+            yield _warning(
+                "providers",
+                f"{key.upper()} is set, but its extra is missing. "
+                f"Install it: pip install 'ricordo[{extra}]'",
+            )
     try:
         plugins = load_plugins(FEATURES)
     except Invalid as error:

@@ -36,7 +36,8 @@ from ricordo.storage import agents
 
 TASK_SECONDS = 180.0
 MOST_STEPS = 5
-# How many models of one provider are tried without being named: more would cost the user money and time.
+# How many models of one provider are tried without being named: more would cost the user money and
+# time.
 MOST_OF_ONE = 6
 CAN = "can run an agent"
 _SEARCHES = ("conversation_search", "archival_memory_search", "search")
@@ -257,7 +258,7 @@ async def examine_models(
         if handle is not None:
             await models.require(handle)
             handles = [handle]
-            sentences = []
+            sentences: list[str] = []
         else:
             handles, sentences = await _handles(models)
     finally:

@@ -38,7 +38,8 @@ from ricordo.settings import ProviderSettings, Settings
 log = logging.getLogger(__name__)
 # After the turns have ended, their streams need only a moment.
 _STREAMS_SECONDS = 2
-# Longer than clients keep a connection for their next request (5 seconds, most): else that request and its end cross.
+# Longer than clients keep a connection for their next request (5 seconds, most): else that request
+# and its end cross.
 _KEPT_SECONDS = 75
 _DEFAULT_PORT = 8283
 # The start line, not the server, waits so long for providers' lists of models.
@@ -52,7 +53,8 @@ def serve(
     """Run the server on these sockets until it is stopped. Raises RicordoError."""
     set_up_logs(settings.log_level, settings.log_format)
     limit_heaps()
-    # Threads take turns each millisecond instead of each five: while some compare long texts, the event loop waits for them.
+    # Threads take turns each millisecond instead of each five: while some compare long texts, the
+    # event loop waits for them.
     sys.setswitchinterval(_TURN_SECONDS)
     port = sockets[0].getsockname()[1]
     try:
@@ -60,7 +62,8 @@ def serve(
         server = Server(
             app, settings, announce=lambda runtime: _announce(runtime, app.state.looking, port)
         )
-        # The command switched the collector off during imports; it need not examine what was imported.
+        # The command switched the collector off during imports; it need not examine what was
+        # imported.
         gc.freeze()
         gc.enable()
         _run(server, sockets)
@@ -121,7 +124,10 @@ def _run(server: "Server", sockets: Sequence[socket.socket]) -> None:
 
 
 class Server(uvicorn.Server):
-    """uvicorn with the app's start and stop around it, so that their failures are raised instead of logged."""
+    """A uvicorn server that starts and stops the app itself.
+
+    So failures of start and stop are raised instead of logged.
+    """
 
     def __init__(
         self,
@@ -166,7 +172,10 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Refuse new turns, let running ones finish within the grace, then close every connection."""
+        """Refuse new turns, let running ones finish, then close every connection.
+
+        Turns have the grace period of the settings.
+        """
         # The app does this too, but only after the streams are closed, which wait for the turns.
         await finish_turns(self._app.state.runtime, must_hurry=lambda: self.force_exit)
         await super().shutdown(sockets)
