@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from anyio.from_thread import start_blocking_portal
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from ricordo import __version__
@@ -19,9 +19,10 @@ from ricordo.api import callbacks
 from ricordo.api.answers import AnswerBudget
 from ricordo.api.authentication import Authentication
 from ricordo.api.call import require_administrator
+from ricordo.api.core_routers import CORE_ROUTERS, LABEL_ROUTERS
 from ricordo.api.errors import install_error_handlers
 from ricordo.api.guard import Guard
-from ricordo.api.routing import Application, LazyRoute, LazyRouter, LazyRoutesMiddleware
+from ricordo.api.routing import Application, Routes, load_router
 from ricordo.background import upkeep
 from ricordo.background.postgres_worker import background_work
 from ricordo.domain.scope import Scope
@@ -33,6 +34,7 @@ from ricordo.llm.registry.models import Models
 from ricordo.memory import normal_form
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime, Wait
+from ricordo.sandbox.service import Sandbox
 from ricordo.search import pgvector
 from ricordo.secret import FILE as SECRET_FILE
 from ricordo.secret import load_secret, require_unneeded
@@ -67,7 +69,8 @@ async def open_runtime(
     the built-in features and all installed plugins.
     """
     plugins = plugins or load_plugins(FEATURES)
-    toolbox = Toolbox(plugins.tools(), plugins.tool_runners(settings))
+    sandbox = Sandbox(settings)
+    toolbox = Toolbox(plugins.tools(), plugins.tool_runners(settings, sandbox))
     models = open_models(settings, providers, plugins, extra_models)
     indexes = plugins.vector_indexes(vectors or load_vector_settings())
     kinds = plugins.memory_remotes()
@@ -75,7 +78,7 @@ async def open_runtime(
     await asyncio.to_thread(sweep, *folders_of(settings))
     models.learned.keep_in(settings.data_dir)
     indexes |= await pgvector.index_of(store)
-    runtime = Runtime(settings, store, models, toolbox, plugins, indexes, kinds)
+    runtime = Runtime(settings, store, models, toolbox, plugins, sandbox, indexes, kinds)
     try:
         if settings.message_vectors not in ("native", *indexes):
             raise Invalid(
@@ -107,6 +110,7 @@ async def open_runtime(
     finally:
         await finish_turns(runtime)
         await toolbox.close()
+        await sandbox.close()
         await plugins.at_end(settings)
         for index in indexes.values():
             await index.close()
@@ -205,7 +209,7 @@ def create_app(
     `extra_models` are added to the models from the settings and from plugins.
     """
     plugins = load_plugins(FEATURES)
-    routers = plugins.routes()
+    routers = open_routers(plugins)
 
     @asynccontextmanager
     async def lifespan(app: Application) -> AsyncIterator[None]:
@@ -218,18 +222,6 @@ def create_app(
         ) as runtime:
             await authentication.require_key(runtime)
             app.state.runtime = runtime
-            for router in routers:
-                if not isinstance(router, LazyRouter):
-                    for route_context in iter_route_contexts(router.routes):
-                        if not isinstance(route_context.original_route, APIRoute):
-                            raise Invalid(
-                                f"Nobody is kept from a plugin's route {route_context.path}. "
-                                "Make it with FastAPI's decorators."
-                            )
-                    # Other routers have no scopes, so their routes need an administrator.
-                    has_scopes = all(isinstance(route, LazyRoute) for route in router.routes)
-                    dependencies = [] if has_scopes else [Depends(require_administrator)]
-                    app.include_router(router, dependencies=dependencies)
             # Providers are asked when the server answers already, so they never delay a start.
             looking = app.state.looking = asyncio.create_task(runtime.models.find_default())
             try:
@@ -238,9 +230,8 @@ def create_app(
                 looking.cancel()
                 await asyncio.wait((looking,))
 
-    lazy = [router for router in routers if isinstance(router, LazyRouter)]
+    guarded = [router for router in routers if isinstance(router, Routes)]
     app = Application(
-        lazy,
         settings.root_path,
         AnswerBudget(settings.max_answer_mb, settings.max_answers_mb),
         title="Ricordo",
@@ -252,12 +243,15 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         max_body_size=settings.max_body_mb * 1024 * 1024,
+        # All servers of a process share the route objects. `include_router` would copy them.
+        routes=[route for router in guarded for route in router.routes],
     )
-    app.add_middleware(LazyRoutesMiddleware, lazy_routes=app.lazy_routes)
+    for router in routers:
+        if not isinstance(router, Routes):
+            include_plain(app, router)
     app.state.authentication = authentication = Authentication(settings)
-    # Around the lazy routes: a refused caller loads no modules.
     app.add_middleware(
-        Guard, settings=settings, authentication=authentication, **_open_routes(lazy)
+        Guard, settings=settings, authentication=authentication, **_open_routes(guarded)
     )
     for middleware in plugins.middleware():
         app.add_middleware(middleware)
@@ -265,11 +259,38 @@ def create_app(
     return app
 
 
-def _open_routes(routers: Sequence[LazyRouter]) -> dict[str, Any]:
+def open_routers(plugins: Plugins) -> list[APIRouter]:
+    """Import the modules of routes, and return all routers in the order of matching."""
+    offered = [
+        load_router(router) if isinstance(router, str) else router for router in plugins.routes()
+    ]
+    # The router of the login page answers for every missing page.
+    offered.sort(key=lambda router: bool(getattr(router, "login_page", "")))
+    first = [router for router in offered if getattr(router, "goes_first", False)]
+    rest = [router for router in offered if router not in first]
+    return [*first, *CORE_ROUTERS, *rest, *LABEL_ROUTERS]
+
+
+def include_plain(app: FastAPI, router: APIRouter) -> None:
+    """Include a plugin's router without scopes: its routes are for administrators.
+
+    Raises:
+        Invalid: One of its routes cannot be guarded.
+    """
+    for context in iter_route_contexts(router.routes):
+        if not isinstance(context.original_route, APIRoute):
+            raise Invalid(
+                f"Nobody is kept from a plugin's route {context.path}. "
+                "Make it with FastAPI's decorators."
+            )
+    app.include_router(router, dependencies=[Depends(require_administrator)])
+
+
+def _open_routes(routers: Sequence[Routes]) -> dict[str, Any]:
     """Return the guard's options: open routes, and pages for callers without a key."""
     return {
-        "open_paths": [path for router in routers for path in router.open],
-        "login": next((router.login for router in routers if router.login), ""),
+        "open_paths": [path for router in routers for path in router.open_paths],
+        "login": next((router.login_page for router in routers if router.login_page), ""),
         "resources": {
             path: metadata for router in routers for path, metadata in router.resources.items()
         },

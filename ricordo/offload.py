@@ -8,7 +8,8 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import TypeVar
+from importlib import import_module
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
@@ -21,6 +22,8 @@ _GATES: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Semaphore
 SMALL = 64 * 1024
 # Two, since each working thread delays the loop by the interpreter's switch interval.
 _THREADS = ThreadPoolExecutor(2, "offload")
+# Modules that were imported in a thread and are whole.
+_IMPORTED: dict[str, Any] = {}
 
 
 def few_at_once(kind: str = "comparisons") -> asyncio.Semaphore:
@@ -41,3 +44,10 @@ async def offload(work: Callable[[], T], size: int) -> T:
     if size <= SMALL:
         return work()
     return await asyncio.get_running_loop().run_in_executor(_THREADS, copy_context().run, work)
+
+
+async def import_in_thread(module: str) -> Any:
+    """Import a module that is too slow for the start, and for the event loop; return it."""
+    if module not in _IMPORTED:
+        _IMPORTED[module] = await asyncio.to_thread(import_module, module)
+    return _IMPORTED[module]

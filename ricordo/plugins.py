@@ -6,7 +6,7 @@ same hooks as anyone's package:
     class Weather:
         def tools(self): return [ServerTool(forecast, "custom", acts_outside=True)]
         # ToolRunners, which run stored tools of some types.
-        def tool_runners(self, settings): return [MyRunner()]
+        def tool_runners(self, settings, sandbox): return [MyRunner()]
         # ChatModels, or Providers with a known format.
         def providers(self): return [MyModel()]
         # VectorIndexes; archives choose them by name.
@@ -15,7 +15,7 @@ same hooks as anyone's package:
         def memory_remotes(self): return [MyRemotes()]
         # BlockFormats, in which blocks are read and written.
         def block_formats(self): return [org_mode]
-        # FastAPI routers, or LazyRouters.
+        # FastAPI routers, or names of modules with a `router`.
         def routes(self): return [router]
         # ASGI middleware around all requests, also refused ones.
         def middleware(self): return [Counter]
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from ricordo.llm.chat import ChatModel
     from ricordo.llm.provider_table import Provider
     from ricordo.memory.remote_kind import RemoteKind
+    from ricordo.sandbox.service import Sandbox
     from ricordo.search.vector_index import VectorIndex
     from ricordo.settings import Settings, VectorSettings
     from ricordo.storage.engine.store import Transaction
@@ -145,8 +146,8 @@ class Plugins:
     def tools(self) -> "list[ServerTool]":
         return self._collect("tools")
 
-    def tool_runners(self, settings: "Settings") -> "list[ToolRunner]":
-        return self._collect("tool_runners", settings)
+    def tool_runners(self, settings: "Settings", sandbox: "Sandbox") -> "list[ToolRunner]":
+        return self._collect("tool_runners", settings, sandbox)
 
     def providers(self) -> "list[ChatModel | Provider]":
         return self._collect("providers")
@@ -176,10 +177,8 @@ class Plugins:
         return self._collect("block_formats")
 
     def routes(self) -> list[Any]:
-        # What brings the login page answers for every page that is not there, so it is asked last.
-        return sorted(
-            self._collect("routes"), key=lambda router: bool(getattr(router, "login", ""))
-        )
+        """Return the routers, or the names of the modules that have one."""
+        return self._collect("routes")
 
     def middleware(self) -> "list[Callable[[ASGIApp], ASGIApp]]":
         """The middleware around all requests, the last one outermost."""

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from fastapi import Depends, Query, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
-from starlette._utils import get_route_path
 
 from ricordo.agents import lifecycle
 from ricordo.api.bodies import decode
@@ -15,6 +14,7 @@ from ricordo.api.guard import FIELDS, USER_HEADER
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import Json, NoteResponse
 from ricordo.api.models.warnings import warn
+from ricordo.api.paths import route_path
 from ricordo.domain.agent import AgentState
 from ricordo.domain.ids import is_id
 from ricordo.domain.model import EmbeddingInfo, ModelInfo
@@ -93,14 +93,14 @@ async def _open_context(request: Request) -> CallContext:
         _require_known(request)
     if FIELDS in request.scope and (content := await request.body()):
         _require_fields(await offload(lambda: decode(content), len(content)), request.scope[FIELDS])
-    if get_route_path(request.scope).startswith("/v1/"):
+    if route_path(request.scope).startswith("/v1/"):
         _require_ids(request.path_params)
     runtime = request.app.state.runtime
     scope = request.scope[REQUEST_SCOPE]
     if scope.may(IMPERSONATE):
         scope = await _acting(runtime.store, scope, request)
     context = CallContext(request, runtime, scope)
-    if get_route_path(request.scope) in _SELECT_BY_USER and scope.subject_id is None:
+    if route_path(request.scope) in _SELECT_BY_USER and scope.subject_id is None:
         return context
     context = await for_user(
         context, request.query_params.get("user_id"), reads=request.method == "GET"

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from fastapi import FastAPI, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
-from starlette._utils import get_route_path
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -17,6 +16,7 @@ from ricordo.api.answers import answer
 from ricordo.api.call import ID_PREFIXES
 from ricordo.api.guard import RETRY_AFTER, with_openai_error
 from ricordo.api.models.base import FaultResponse, Json
+from ricordo.api.paths import route_path
 from ricordo.api.routing import REFUSALS
 from ricordo.domain.run import INTERRUPTED
 from ricordo.errors import (
@@ -196,4 +196,4 @@ async def _unknown(request: Request, error: Exception) -> Response:
 
 
 def _answered(request: Request, content: Json, status: int) -> Response:
-    return answer(with_openai_error(content, status, get_route_path(request.scope)), status)
+    return answer(with_openai_error(content, status, route_path(request.scope)), status)

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 import orjson
-from starlette._utils import get_route_path
 from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ricordo.api.authentication import CALL, Authentication, RequestLimits
 from ricordo.api.bodies import limit_body
+from ricordo.api.paths import route_path
 from ricordo.domain.ids import pattern
 from ricordo.domain.scope import REQUEST_SCOPE, Reach
 from ricordo.domain.scope import Scope as Caller
@@ -170,7 +170,7 @@ class Guard:
         send = _guarded(send)
         refusal = await _checked(self._refusal(scope))
         caller = scope.get(REQUEST_SCOPE)
-        path = get_route_path(scope) or "/"
+        path = route_path(scope) or "/"
         if caller and caller.limits and path not in self._open_paths:
             if seconds := self._limits.count(caller.limits):
                 detail = (
@@ -204,7 +204,7 @@ class Guard:
         headers = scope["headers"]
         runtime: Any = getattr(scope["app"].state, "runtime", None)
         # Without the path under which a proxy or another app serves this one.
-        path = get_route_path(scope) or "/"
+        path = route_path(scope) or "/"
         is_open = path in self._open_paths
         key = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(path)))
         # A tool's program or a page with a token is never the local user, even without keys.
@@ -242,7 +242,7 @@ class Guard:
         target = "/"
         if scope["method"] == "GET":  # a form's content is lost, and its address may show nothing
             query = scope["query_string"].decode("latin-1")
-            target = quote(get_route_path(scope) or "/") + (f"?{query}" if query else "")
+            target = quote(route_path(scope) or "/") + (f"?{query}" if query else "")
         root = scope.get("root_path", "").rstrip("/")
         address = f"{root}{self._login}?next={quote(target, safe='')}"
         return RedirectResponse(address, 303, {"Cache-Control": "no-store"})
@@ -285,12 +285,12 @@ async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None
     Every request outside WAYS is refused before anything of it is read.
     """
     if reach.path:
-        if get_route_path(scope) == reach.path:
+        if route_path(scope) == reach.path:
             return None
         return 403, f"This token is for {reach.path} alone. Use a key for everything else."
     if not _is_from(scope, reach):
         return 403, f"This token is for pages of {reach.origin} alone."
-    path = get_route_path(scope)
+    path = route_path(scope)
     query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     matches = ((way, way.path.fullmatch(path)) for way in WAYS if way.method == scope["method"])
     way, ids = next(((way, match.groupdict()) for way, match in matches if match), (None, {}))
@@ -363,7 +363,7 @@ def _preflight(scope: Scope) -> Response | None:
     It gives no rights: a page can read only the answers to a request with a token.
     """
     method = _header(scope["headers"], b"access-control-request-method").decode("latin-1")
-    path = get_route_path(scope)
+    path = route_path(scope)
     is_known = any(way.method == method and way.path.fullmatch(path) for way in WAYS)
     if scope["method"] != "OPTIONS" or not is_known:
         return None

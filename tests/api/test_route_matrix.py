@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from ricordo.api.guard import COOKIE
-from ricordo.api.routing import LazyRoute, Routes
+from ricordo.api.routing import GuardedRoute, Routes
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import ALL_SCOPES, IMPERSONATE
 from ricordo.memory.schemas import FOLDER
@@ -87,7 +87,7 @@ def cells(world: World) -> list[Cell]:
     others = {
         (sorted(route.methods - {"HEAD"})[0], route.path)
         for route in world.server.app.routes
-        if not isinstance(route, LazyRoute)
+        if not isinstance(route, GuardedRoute)
     }
     unscoped = {(cell.method, cell.path) for cell in found if not cell.scopes}
     assert others | unscoped == OPEN | OTHER_ROUTES, "a route without a scope"

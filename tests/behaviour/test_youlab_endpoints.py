@@ -43,7 +43,6 @@ ENDPOINTS = {
 
 def test_each_is_served(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
-        server.app.lazy_routes.load_all()
         routes = [route for route in server.app.routes if isinstance(route, APIRoute)]
         served = {
             f"{method} {re.sub(r':[a-z]+}', '}', route.path)}"

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 from fastapi import FastAPI
 
-from ricordo.api.routing import LazyRoute
+from ricordo.api.routing import GuardedRoute
 
 TEXT = [{"role": "user", "content": "Hello."}]
 WANTED = b"multi_ack_detailed side-band-64k thin-pack ofs-delta no-progress\n"
@@ -295,7 +295,7 @@ def cells_of(app: FastAPI) -> list[Cell]:
                 SCHEMAS[method.upper(), path] = least(
                     content["application/json"]["schema"], document
                 )
-    routes = [route for route in app.routes if isinstance(route, LazyRoute)]
+    routes = [route for route in app.routes if isinstance(route, GuardedRoute)]
     for route in routes:
         SCHEMAS.update(
             {

@@ -25,7 +25,7 @@ from sqlalchemy import Dialect, Engine
 
 from ricordo import plugins
 from ricordo.api import openapi_document
-from ricordo.api.routing import Application, LazyRoute
+from ricordo.api.routing import Application, GuardedRoute
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.embedded import RelatedWords
 from ricordo.search import write_buffer
@@ -168,12 +168,13 @@ def _share_document(patch: pytest.MonkeyPatch) -> None:
     make = Application.openapi
 
     def share(self: Application) -> dict[str, Any]:
-        self.lazy_routes.load_all()
-        lazy = tuple(id(route) for route in self.routes if isinstance(route, LazyRoute))
+        guarded = tuple(id(route) for route in self.routes if isinstance(route, GuardedRoute))
         others = tuple(
-            getattr(route, "path", "") for route in self.routes if not isinstance(route, LazyRoute)
+            getattr(route, "path", "")
+            for route in self.routes
+            if not isinstance(route, GuardedRoute)
         )
-        key = (self.title, self.version, self.description, self.root_path, lazy, others)
+        key = (self.title, self.version, self.description, self.root_path, guarded, others)
         if key not in documents:
             documents[key] = make(self)
         return documents[key]

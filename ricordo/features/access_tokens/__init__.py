@@ -10,11 +10,7 @@ class AccessTokensPlugin:
     """Creates, lists and deletes the tokens; `api/guard.py` checks their limits."""
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [
-            LazyRouter("ricordo.features.access_tokens.routes", ("/v1/client-side-access-tokens",))
-        ]
+        return ["ricordo.features.access_tokens.routes"]
 
 
 plugin = AccessTokensPlugin()

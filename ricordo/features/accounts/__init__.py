@@ -14,16 +14,11 @@ class AccountsPlugin:
     requires = ("erasure",)
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
         return [
-            LazyRouter("ricordo.features.accounts.keys", ("/v1/keys",)),
-            LazyRouter("ricordo.features.accounts.users", ("/v1/users",)),
-            LazyRouter("ricordo.features.accounts.organizations", ("/v1/organizations",)),
-            LazyRouter(
-                "ricordo.features.accounts.identities",
-                ("/v1/identities", "/v1/agents/*/identities", "/v1/blocks/*/identities"),
-            ),
+            "ricordo.features.accounts.keys",
+            "ricordo.features.accounts.users",
+            "ricordo.features.accounts.organizations",
+            "ricordo.features.accounts.identities",
         ]
 
     def commands(self) -> list[Commands]:

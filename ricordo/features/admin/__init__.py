@@ -6,18 +6,14 @@ if TYPE_CHECKING:
     from ricordo.domain.run import Run
     from ricordo.runtime import Runtime
 
-_HEALTH = ("/v1/health/live", "/v1/health/ready")
-
 
 class AdminPlugin:
     """Three routes, and a count of turns that end."""
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
         return [
-            LazyRouter("ricordo.features.admin.routes", _HEALTH, open=_HEALTH),
-            LazyRouter("ricordo.features.admin.metrics", ("/metrics",)),
+            "ricordo.features.admin.routes",
+            "ricordo.features.admin.metrics",
         ]
 
     async def after_turn(self, runtime: "Runtime", run: "Run") -> None:

@@ -17,7 +17,7 @@ from ricordo.storage.engine.database import require_savable
 from ricordo.storage.engine.store import Store
 
 log = logging.getLogger(__name__)
-router = Routes(tags=["health"], scope="agents")
+router = Routes(tags=["health"], scope="agents", open_paths=("/v1/health/live", "/v1/health/ready"))
 _PATIENCE = 2.0  # seconds for the database
 # Until when, by the monotonic clock, the last save counts.
 _SAVED_UNTIL: WeakKeyDictionary[Store, float] = WeakKeyDictionary()

@@ -16,13 +16,7 @@ class AgentFilesPlugin:
 
     def routes(self) -> list[Any]:
         """Return the routes for export and import."""
-        from ricordo.api.routing import LazyRouter
-
-        return [
-            LazyRouter(
-                "ricordo.features.agent_files.routes", ("/v1/agents/*/export", "/v1/agents/import")
-            )
-        ]
+        return ["ricordo.features.agent_files.routes"]
 
 
 plugin = AgentFilesPlugin()

@@ -12,9 +12,7 @@ class ApiDocsPlugin:
     requires = ("web",)
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [LazyRouter("ricordo.features.api_docs.pages", ("/docs", "/redoc"))]
+        return ["ricordo.features.api_docs.pages"]
 
 
 plugin = ApiDocsPlugin()

@@ -12,9 +12,7 @@ class AskPlugin:
     requires = ("memories",)
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [LazyRouter("ricordo.features.ask.routes", ("/users/*/ask",))]
+        return ["ricordo.features.ask.routes"]
 
     def tools(self) -> list[Any]:
         from ricordo.features.ask.tools import query_student

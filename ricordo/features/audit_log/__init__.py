@@ -25,11 +25,9 @@ class AuditLogPlugin:
         return [AuditRecorder]
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
         return [
-            LazyRouter("ricordo.features.audit_log.routes", ("/v1/audit-log",)),
-            LazyRouter("ricordo.features.audit_log.pages", ("/ui/audit-log",)),
+            "ricordo.features.audit_log.routes",
+            "ricordo.features.audit_log.pages",
         ]
 
     def jobs(self) -> list[Any]:

@@ -13,10 +13,10 @@ from contextvars import ContextVar
 from typing import Any
 
 import orjson
-from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ricordo.api.guard import USER_HEADER
+from ricordo.api.paths import route_path
 from ricordo.domain.scope import ACTING_SCOPE, RECORDED_SCOPE, REQUEST_SCOPE
 from ricordo.domain.scope import Scope as Caller
 from ricordo.features.audit_log.queries import AuditDraft
@@ -197,7 +197,7 @@ def _route_of(scope: Scope) -> str:
     """
     if route := scope.get("route"):
         return str(route.path_format)
-    pieces = get_route_path(scope).strip("/").split("/")
+    pieces = route_path(scope).strip("/").split("/")
     first_pieces = pieces[:2] if pieces[0] in ("v1", "ui") else pieces[:1]
     path = "/".join(piece if _PLAIN.fullmatch(piece) else "…" for piece in first_pieces)
     return f"/{path}/…" if pieces[2:] else f"/{path}"

@@ -12,11 +12,9 @@ class BackupsPlugin:
     requires = ("accounts", "move", "audit_log", "web")
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
         return [
-            LazyRouter("ricordo.features.backups.routes", ("/v1/backups",)),
-            LazyRouter("ricordo.features.backups.pages", ("/ui/backups",)),
+            "ricordo.features.backups.routes",
+            "ricordo.features.backups.pages",
         ]
 
     def jobs(self) -> list[Any]:

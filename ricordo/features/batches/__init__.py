@@ -25,11 +25,7 @@ class BatchesPlugin:
         return [*HANDLERS]
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [
-            LazyRouter("ricordo.features.batches.routes", ("/v1/messages/batches",), is_first=True)
-        ]
+        return ["ricordo.features.batches.routes"]
 
 
 plugin = BatchesPlugin()

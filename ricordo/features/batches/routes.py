@@ -13,7 +13,12 @@ from ricordo.llm.addresses import require_callable
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction
 
-router = Routes(prefix="/v1/messages/batches", tags=["batches"], scope="messages")
+router = Routes(
+    prefix="/v1/messages/batches",
+    tags=["batches"],
+    scope="messages",
+    goes_first=True,  # the core has a route for one message, whose id could be "batches"
+)
 
 
 @router.post("", response_model=BatchResponse)

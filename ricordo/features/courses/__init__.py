@@ -21,9 +21,7 @@ class CoursesPlugin:
         return [*HANDLERS]
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [LazyRouter("ricordo.features.courses.routes", ("/v1/courses",))]
+        return ["ricordo.features.courses.routes"]
 
     def commands(self) -> list[Commands]:
         return [Commands("course", "ricordo.features.courses.cli")]

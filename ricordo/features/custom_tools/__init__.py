@@ -11,17 +11,13 @@ if TYPE_CHECKING:
 class CustomToolsPlugin:
     """Routes to create and try tools, and the runner of their calls."""
 
-    requires = ("sandbox", "web")
+    requires = ("web",)
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
         return [
-            LazyRouter(
-                "ricordo.features.custom_tools.routes", ("/v1/tools", "/v1/agents/*/tools/*/run")
-            ),
-            LazyRouter("ricordo.features.custom_tools.variable_routes", ("/v1/sandbox-config",)),
-            LazyRouter("ricordo.features.custom_tools.tool_pages", ("/ui/tools",)),
+            "ricordo.features.custom_tools.routes",
+            "ricordo.features.custom_tools.variable_routes",
+            "ricordo.features.custom_tools.tool_pages",
         ]
 
     def tables(self) -> list[Any]:
@@ -37,7 +33,7 @@ class CustomToolsPlugin:
     def pages(self) -> list[PluginPage]:
         return [PluginPage("Tools", "/ui/tools")]
 
-    def tool_runners(self, settings: "Settings") -> list[Any]:
+    def tool_runners(self, settings: "Settings", _sandbox: Any) -> list[Any]:
         from ricordo.features.custom_tools.runner import CustomTools
 
         return [CustomTools(settings)]

@@ -10,9 +10,7 @@ from ricordo.plugins import Commands
 
 class ErasurePlugin:
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [LazyRouter("ricordo.features.erasure.routes", ("/users/*", "/v1/receipts"))]
+        return ["ricordo.features.erasure.routes"]
 
     def jobs(self) -> list[Any]:
         from ricordo.features.erasure.jobs import HANDLERS

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class FilesPlugin:
     """Adds folders to the API, ingests uploads, and shows agents their open files."""
 
-    requires = ("sandbox", "web")
+    requires = ("web",)
 
     def tables(self) -> list[Any]:
         from ricordo.features.files.tables import TABLES
@@ -31,16 +31,10 @@ class FilesPlugin:
         return [*HANDLERS]
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        agents = "/v1/agents/*"
         return [
-            LazyRouter("ricordo.features.files.routes", ("/v1/folders", "/v1/sources")),
-            LazyRouter("ricordo.features.files.folder_pages", ("/ui/files",)),
-            LazyRouter(
-                "ricordo.features.files.agent_routes",
-                (f"{agents}/folders", f"{agents}/sources", f"{agents}/files"),
-            ),
+            "ricordo.features.files.routes",
+            "ricordo.features.files.folder_pages",
+            "ricordo.features.files.agent_routes",
         ]
 
     def pages(self) -> list[PluginPage]:

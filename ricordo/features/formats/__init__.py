@@ -14,11 +14,9 @@ class FormatsPlugin:
         return [*FORMATS]
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
         return [
-            LazyRouter("ricordo.features.formats.routes", ("/users/*/export",)),
-            LazyRouter("ricordo.features.formats.schema_routes", ("/v1/schemas",)),
+            "ricordo.features.formats.routes",
+            "ricordo.features.formats.schema_routes",
         ]
 
     def commands(self) -> list[Commands]:

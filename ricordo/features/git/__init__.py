@@ -12,9 +12,7 @@ class GitPlugin:
     requires = ("formats", "remotes")
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [LazyRouter("ricordo.features.git.routes", ("/users/*/memory.git",))]
+        return ["ricordo.features.git.routes"]
 
     def memory_remotes(self) -> list[Any]:
         from ricordo.features.git.sync import GitRemotes

@@ -21,16 +21,13 @@ class GroupsPlugin:
         return [*agent_tools.TOOLS, talk_tool.TOOL, *voice_tools.VOICE_TOOLS]
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        talks = ("/v1/groups/*/messages", "/v1/groups/*/reset-messages")
         return [
-            LazyRouter("ricordo.features.groups.talk_routes", talks),
-            LazyRouter("ricordo.features.groups.routes", ("/v1/groups",)),
-            LazyRouter("ricordo.features.groups.agent_routes", ("/v1/agents/*/groups",)),
-            LazyRouter("ricordo.features.groups.sleep_routes", ("/v1/agents/*/sleeptime",)),
-            LazyRouter("ricordo.features.groups.pages", ("/ui/groups",)),
-            LazyRouter("ricordo.features.groups.sleep_pages", ("/ui/sleeptime",)),
+            "ricordo.features.groups.talk_routes",
+            "ricordo.features.groups.routes",
+            "ricordo.features.groups.agent_routes",
+            "ricordo.features.groups.sleep_routes",
+            "ricordo.features.groups.pages",
+            "ricordo.features.groups.sleep_pages",
         ]
 
     def pages(self) -> list[PluginPage]:

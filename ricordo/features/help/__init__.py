@@ -14,9 +14,7 @@ class HelpPlugin:
         return [PluginPage("Help", "/help")]
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [LazyRouter("ricordo.features.help.routes", ("/help",))]
+        return ["ricordo.features.help.routes"]
 
 
 plugin = HelpPlugin()

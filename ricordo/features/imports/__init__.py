@@ -28,11 +28,9 @@ class ImportsPlugin:
         return [*HANDLERS]
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
         return [
-            LazyRouter("ricordo.features.imports.routes", ("/v1/imports",)),
-            LazyRouter("ricordo.features.imports.pages", ("/ui/imports",)),
+            "ricordo.features.imports.routes",
+            "ricordo.features.imports.pages",
         ]
 
     def pages(self) -> list[PluginPage]:

@@ -18,15 +18,12 @@ PARTS = {
 class LatexPlugin:
     """Adds the tool, the viewer's page, and the viewer as one document for other programs."""
 
-    requires = ("sandbox", "web", "workspaces")
+    requires = ("web", "workspaces")
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        open = tuple(f"{STATIC}/{name}" for name in PARTS.values())
         return [
-            LazyRouter("ricordo.features.latex.routes", ("/users/*/latex", STATIC), open=open),
-            LazyRouter("ricordo.features.latex.pages", ("/ui/latex",)),
+            "ricordo.features.latex.routes",
+            "ricordo.features.latex.pages",
         ]
 
     def tools(self) -> list[Any]:

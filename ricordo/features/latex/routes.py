@@ -17,7 +17,11 @@ from ricordo.features.workspaces import service
 from ricordo.features.workspaces.queries import Space
 from ricordo.offload import offload
 
-router = Routes(tags=["workspaces"], scope="memory")
+router = Routes(
+    tags=["workspaces"],
+    scope="memory",
+    open_paths=[f"{STATIC}/{name}" for name in PARTS.values()],
+)
 _HTML: dict[int | str, Json] = {200: {"content": {"text/html": {"schema": {"type": "string"}}}}}
 # What the document may do, wherever it is shown: run its own scripts, and load nothing from anywhere.
 _POLICY = (

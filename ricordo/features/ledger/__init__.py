@@ -7,9 +7,7 @@ from ricordo.plugins import Commands
 
 class LedgerPlugin:
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [LazyRouter("ricordo.features.ledger.routes", ("/v1/ledger", "/v1/agents/*/budget"))]
+        return ["ricordo.features.ledger.routes"]
 
     def commands(self) -> list[Commands]:
         return [Commands("", "ricordo.features.ledger.cli")]

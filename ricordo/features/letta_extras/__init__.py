@@ -6,19 +6,7 @@ from typing import Any
 class LettaExtrasPlugin:
     def routes(self) -> list[Any]:
         """Routes beside those of the core."""
-        from ricordo.api.routing import LazyRouter
-
-        agents = "/v1/agents/*"
-        paths = (
-            "/v1/tags",
-            "/v1/environments",
-            "/v1/tools/add-base-tools",
-            f"{agents}/generate",
-            f"{agents}/groups",
-        )
-        return [
-            LazyRouter("ricordo.features.letta_extras.routes", (*paths, f"{agents}/messages/*"))
-        ]
+        return ["ricordo.features.letta_extras.routes"]
 
 
 plugin = LettaExtrasPlugin()

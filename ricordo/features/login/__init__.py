@@ -8,16 +8,7 @@ from typing import Any
 
 class LoginPlugin:
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        # Without a key a login begins; to end one, there has to be one.
-        return [
-            LazyRouter(
-                "ricordo.features.login.routes",
-                ("/login", "/logout"),
-                open=("/login", "/login/callback"),
-            )
-        ]
+        return ["ricordo.features.login.routes"]
 
 
 plugin = LoginPlugin()

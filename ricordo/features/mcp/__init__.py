@@ -8,12 +8,12 @@ from ricordo.plugins import PluginPage
 class McpPlugin:
     """MCP servers in the API, and their tools for agents."""
 
-    requires = ("sandbox", "web")
+    requires = ("web",)
 
-    def tool_runners(self, settings: Any) -> list[Any]:
+    def tool_runners(self, settings: Any, sandbox: Any) -> list[Any]:
         from ricordo.features.mcp.tools import McpRunner
 
-        return [McpRunner(settings)]
+        return [McpRunner(settings, sandbox)]
 
     def tables(self) -> list[Any]:
         from ricordo.features.mcp.tables import mcp_servers, mcp_tools
@@ -21,16 +21,10 @@ class McpPlugin:
         return [mcp_servers, mcp_tools]
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
         return [
-            LazyRouter(
-                "ricordo.features.mcp.routes",
-                ("/v1/mcp-servers",),
-                open=("/v1/mcp-servers/oauth/callback",),
-            ),
-            LazyRouter("ricordo.features.mcp.named_routes", ("/v1/tools/mcp",)),
-            LazyRouter("ricordo.features.mcp.server_pages", ("/ui/mcp",)),
+            "ricordo.features.mcp.routes",
+            "ricordo.features.mcp.named_routes",
+            "ricordo.features.mcp.server_pages",
         ]
 
     def pages(self) -> list[PluginPage]:

@@ -30,7 +30,12 @@ from ricordo.features.web.shell import base_of
 from ricordo.runtime import Runtime
 from ricordo.storage.engine.store import Transaction
 
-router = Routes(prefix="/v1/mcp-servers", tags=["MCP servers"], scope="tools")
+router = Routes(
+    prefix="/v1/mcp-servers",
+    tags=["MCP servers"],
+    scope="tools",
+    open_paths=("/v1/mcp-servers/oauth/callback",),
+)
 CALLBACK = "/v1/mcp-servers/oauth/callback"
 MOST_SERVERS = 200  # of an organization
 

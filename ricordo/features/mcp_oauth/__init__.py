@@ -8,15 +8,6 @@ from typing import Any
 
 RESOURCE = "/mcp"
 METADATA = "/.well-known/oauth-protected-resource/mcp"
-# Paths that programs request before they have a token.
-_OPEN = (
-    METADATA,
-    "/.well-known/oauth-authorization-server",
-    "/.well-known/openid-configuration",
-    "/oauth/register",
-    "/oauth/token",
-    "/oauth/revoke",
-)
 
 
 class McpOAuthPlugin:
@@ -28,14 +19,9 @@ class McpOAuthPlugin:
     requires = ("mcp_server", "web")
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
         if find_spec("mcp") is None:
             return []
-        paths = ("/oauth", "/.well-known")
-        resources = {RESOURCE: METADATA}
-        module = "ricordo.features.mcp_oauth.routes"
-        return [LazyRouter(module, paths, open=_OPEN, resources=resources)]
+        return ["ricordo.features.mcp_oauth.routes"]
 
 
 plugin = McpOAuthPlugin()

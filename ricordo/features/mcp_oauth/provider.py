@@ -25,8 +25,8 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import RECORDED_SCOPE, REQUEST_SCOPE, Limits, Scope
 from ricordo.features.mcp_oauth import RESOURCE, grants
 from ricordo.features.mcp_oauth.grants import SCOPES, Issued, ProgramConsent
+from ricordo.features.mcp_oauth.requests import derive, public_address
 from ricordo.features.web.shell import base_of
-from ricordo.secret import Secret
 from ricordo.settings import LOOPBACK
 
 _HOST = re.compile(r"[A-Za-z0-9.-]+(?::\d{1,5})?|\[[0-9A-Fa-f:]+\](?::\d{1,5})?")
@@ -37,27 +37,18 @@ _LONGEST_ID = 1500  # characters
 _LONGEST_NAME = 60  # characters
 
 
-def public_address(request: Request) -> str:
-    """Return this server's address as its caller, or a trusted proxy, names it."""
-    return str(request.base_url).rstrip("/")
-
-
 class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, AccessToken]):
     """Serves one request, and sets the caller in whose name it is recorded."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self._store = request.app.state.runtime.store
-        self._secret = Secret(request.app.state.runtime.settings.data_dir)
         self._key_secret: bytes = request.app.state.authentication.secret
         self._client_id = ""
         self.question = ""
 
-    def derive(self, purpose: str) -> bytes:
-        return self._secret.derive(f"oauth {purpose}")
-
     async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
-        client = grants.read_signed(self.derive("client"), client_id)
+        client = grants.read_signed(derive(self._request, "client"), client_id)
         if client is None:
             return None
         name, method, uris = client
@@ -83,7 +74,7 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
             )
         name = name or "A program"
         content = [name, client_info.token_endpoint_auth_method, uris]
-        client_info.client_id = grants.sign(self.derive("client"), content)
+        client_info.client_id = grants.sign(derive(self._request, "client"), content)
         if len(client_info.client_id) > _LONGEST_ID:
             raise RegistrationError(
                 "invalid_client_metadata", "The addresses are too long. Give fewer or shorter ones."
@@ -94,7 +85,7 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         client_info.scope = " ".join(SCOPES)
 
     def _secret_of(self, client_id: str) -> str:
-        return grants.sign(self.derive("client secret"), client_id).rpartition(".")[2]
+        return grants.sign(derive(self._request, "client secret"), client_id).rpartition(".")[2]
 
     async def authorize(
         self, client: OAuthClientInformationFull, params: AuthorizationParams
@@ -126,13 +117,13 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
             requests_per_minute=limits.requests_per_minute,
             max_body_bytes=limits.max_body_bytes,
         )
-        self.question = consent.sign(self.derive("question"))
+        self.question = consent.sign(derive(self._request, "question"))
         return f"{base_of(self._request)}/oauth/consent?question={self.question}"
 
     async def load_authorization_code(
         self, client: OAuthClientInformationFull, authorization_code: str
     ) -> AuthorizationCode | None:
-        consent = ProgramConsent.read(self.derive("code"), authorization_code)
+        consent = ProgramConsent.read(derive(self._request, "code"), authorization_code)
         if consent is None or consent.client_id != client.client_id:
             return None
         return AuthorizationCode(
@@ -150,7 +141,7 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         client: OAuthClientInformationFull,  # noqa: ARG002 - the code was loaded for it
         authorization_code: AuthorizationCode,
     ) -> OAuthToken:
-        consent = ProgramConsent.read(self.derive("code"), authorization_code.code)
+        consent = ProgramConsent.read(derive(self._request, "code"), authorization_code.code)
         issued: Issued | Scope | None = None
         if consent is not None:
             issued = await self._store.write(

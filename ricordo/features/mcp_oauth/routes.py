@@ -1,4 +1,7 @@
-"""The authorization server of `/mcp`: its metadata, the SDK's endpoints below `/oauth`, and the page where a person consents."""
+"""The authorization server of `/mcp`: its metadata, the SDK's endpoints below `/oauth`, and the page where a person consents.
+
+The SDK is imported when a program first asks: it takes 25 MB and a quarter of the start, and few servers let programs in.
+"""
 
 import time
 from dataclasses import replace
@@ -7,13 +10,6 @@ from urllib.parse import urlsplit
 
 from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
-from mcp.server.auth.handlers.authorize import AuthorizationHandler
-from mcp.server.auth.handlers.register import RegistrationHandler
-from mcp.server.auth.handlers.revoke import RevocationHandler
-from mcp.server.auth.handlers.token import TokenHandler
-from mcp.server.auth.middleware.client_auth import ClientAuthenticator
-from mcp.server.auth.provider import construct_redirect_uri
-from mcp.server.auth.settings import ClientRegistrationOptions
 
 from ricordo.api.answers import answer
 from ricordo.api.routing import needs
@@ -21,10 +17,23 @@ from ricordo.domain.scope import RECORDED_SCOPE, REQUEST_SCOPE, Scope
 from ricordo.errors import Invalid
 from ricordo.features.mcp_oauth import METADATA, RESOURCE
 from ricordo.features.mcp_oauth.grants import CODE_SECONDS, SCOPES, ProgramConsent
-from ricordo.features.mcp_oauth.provider import GrantProvider, public_address
+from ricordo.features.mcp_oauth.requests import derive, public_address
 from ricordo.features.web.shell import HEADERS, Pages, form_of, render
+from ricordo.offload import import_in_thread
 
-router = Pages()
+router = Pages(
+    # What programs ask before they have a token.
+    open_paths=(
+        METADATA,
+        "/.well-known/oauth-authorization-server",
+        "/.well-known/openid-configuration",
+        "/oauth/register",
+        "/oauth/token",
+        "/oauth/revoke",
+    ),
+    resources={RESOURCE: METADATA},
+)
+_ENDPOINTS = "ricordo.features.mcp_oauth.endpoints"
 _MOST_BYTES = 16 * 1024
 _METHODS = ["none", "client_secret_post", "client_secret_basic"]
 
@@ -70,25 +79,19 @@ async def describe_server(request: Request) -> Response:
 @needs()
 async def register(request: Request) -> Response:
     """Tell a program its client id (RFC 7591). Nothing is stored, so nothing is recorded."""
+    endpoints = await import_in_thread(_ENDPOINTS)
     request.scope[RECORDED_SCOPE] = None
-    return await RegistrationHandler(
-        GrantProvider(request), ClientRegistrationOptions(enabled=True)
-    ).handle(request)
+    response: Response = await endpoints.register(request)
+    return response
 
 
 @router.get("/oauth/authorize")
 @needs(*SCOPES)
 async def authorize(request: Request) -> Response:
     """Check what a program asks for, and send the browser to the page where its person is asked."""
+    endpoints = await import_in_thread(_ENDPOINTS)
     _person(request)
-    provider = GrantProvider(request)
-    response = await AuthorizationHandler(provider).handle(request)
-    if (
-        not provider.question
-    ):  # anybody can register an address, so nobody is sent there before a person consents
-        raise Invalid(
-            "The program asks for what is not given: check its address, its scopes, and that it sends an S256 challenge."
-        )
+    response: Response = await endpoints.authorize(request)
     return response
 
 
@@ -119,13 +122,14 @@ async def ask(request: Request) -> Response:
 @needs(*SCOPES)
 async def decide(request: Request) -> Response:
     """Send the browser back to the program with a code, or with a no."""
+    endpoints = await import_in_thread(_ENDPOINTS)
     form = await form_of(request)
     asked = _read(request, form.get("question", ""))
     given = {"error": "access_denied"}
     if form.get("decision") == "allow":
         consent = replace(asked, until=time.time() + CODE_SECONDS)
-        given = {"code": consent.sign(GrantProvider(request).derive("code"))}
-    address = construct_redirect_uri(asked.redirect_uri, **given, state=asked.state)
+        given = {"code": consent.sign(derive(request, "code"))}
+    address = endpoints.redirect_uri(asked.redirect_uri, asked.state, **given)
     return RedirectResponse(
         address, 303, {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
     )
@@ -135,18 +139,19 @@ async def decide(request: Request) -> Response:
 @needs()
 async def give_tokens(request: Request) -> Response:
     """Give tokens for a code or a refresh token."""
-    provider = GrantProvider(request)
-    answered: Response = await TokenHandler(provider, ClientAuthenticator(provider)).handle(request)
-    return answered
+    endpoints = await import_in_thread(_ENDPOINTS)
+    response: Response = await endpoints.give_tokens(request)
+    return response
 
 
 @router.post("/oauth/revoke", max_body_size=_MOST_BYTES)
 @needs()
 async def revoke(request: Request) -> Response:
     """End a grant with all its tokens (RFC 7009)."""
+    endpoints = await import_in_thread(_ENDPOINTS)
     request.scope[RECORDED_SCOPE] = None
-    provider = GrantProvider(request)
-    return await RevocationHandler(provider, ClientAuthenticator(provider)).handle(request)
+    response: Response = await endpoints.revoke(request)
+    return response
 
 
 def _person(request: Request) -> Scope:
@@ -166,7 +171,7 @@ def _person(request: Request) -> Scope:
 def _read(request: Request, text: str) -> ProgramConsent:
     """Return what the caller is asked, by this server and not by a page that was forged. Raises Invalid."""
     caller = _person(request)
-    asked = ProgramConsent.read(GrantProvider(request).derive("question"), text)
+    asked = ProgramConsent.read(derive(request, "question"), text)
     if asked is None or asked.asked_by != caller.key_id or asked.until < time.time():
         raise Invalid(
             "This question is over, or was asked of somebody else. Connect again from the program."

@@ -15,11 +15,9 @@ class McpServerPlugin:
     requires = ("web",)
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
         if find_spec("mcp") is None:
             return []
-        return [LazyRouter("ricordo.features.mcp_server.routes", ("/mcp",))]
+        return ["ricordo.features.mcp_server.routes"]
 
     def findings(self, settings: Any) -> list[str]:  # noqa: ARG002 - the hook's
         if find_spec("mcp"):

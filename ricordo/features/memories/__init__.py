@@ -7,9 +7,7 @@ class MemoriesPlugin:
     """Adds the two routes. The agent that files is made when it is first needed."""
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [LazyRouter("ricordo.features.memories.routes", ("/users/*/memories",))]
+        return ["ricordo.features.memories.routes"]
 
 
 plugin = MemoriesPlugin()

@@ -9,9 +9,7 @@ class NotesPlugin:
     requires = ("openai_api", "web")
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [LazyRouter("ricordo.features.notes.routes", ("/api/you/notes",))]
+        return ["ricordo.features.notes.routes"]
 
 
 plugin = NotesPlugin()

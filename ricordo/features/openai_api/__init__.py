@@ -15,13 +15,10 @@ class OpenAIPlugin:
         return [openai_chats]
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        paths = ("/v1/chat/completions", "/v1/models", "/v1/embeddings")
         return [
-            LazyRouter("ricordo.features.openai_api.routes", paths),
-            LazyRouter("ricordo.features.openai_api.responses", ("/v1/responses",)),
-            LazyRouter("ricordo.features.openai_api.voice", ("/v1/voice-beta",)),
+            "ricordo.features.openai_api.routes",
+            "ricordo.features.openai_api.responses",
+            "ricordo.features.openai_api.voice",
         ]
 
 

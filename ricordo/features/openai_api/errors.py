@@ -12,7 +12,7 @@ from ricordo.api.answers import answer
 from ricordo.api.errors import MODEL_STATUS, status_of
 from ricordo.api.guard import openai_error, openai_type
 from ricordo.api.models.base import Json
-from ricordo.api.routing import LazyRoute, refusal_of
+from ricordo.api.routing import GuardedRoute, refusal_of
 from ricordo.api.sse import DONE
 from ricordo.domain.event import Failed
 from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED
@@ -27,7 +27,7 @@ _FAILURES: Mapping[str, int] = {
 }
 
 
-class OpenAIRoute(LazyRoute):
+class OpenAIRoute(GuardedRoute):
     """A route whose refusals have OpenAI's shape."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -35,9 +35,7 @@ class OpenWebUIPlugin:
         return [ALL_USERS]
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [LazyRouter("ricordo.features.openwebui.routes", ("/users/*/workspace/sync",))]
+        return ["ricordo.features.openwebui.routes"]
 
 
 plugin = OpenWebUIPlugin()

@@ -12,9 +12,7 @@ class RemotesPlugin:
     """
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [LazyRouter("ricordo.features.remotes.routes", ("/users/*/remotes",))]
+        return ["ricordo.features.remotes.routes"]
 
     def jobs(self) -> list[Any]:
         from ricordo.features.remotes.service import HANDLERS

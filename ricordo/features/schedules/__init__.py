@@ -21,11 +21,9 @@ class SchedulesPlugin:
         return [*HANDLERS]
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
         return [
-            LazyRouter("ricordo.features.schedules.routes", ("/v1/agents/*/schedule",)),
-            LazyRouter("ricordo.features.schedules.pages", ("/ui/schedules",)),
+            "ricordo.features.schedules.routes",
+            "ricordo.features.schedules.pages",
         ]
 
     def pages(self) -> list[PluginPage]:

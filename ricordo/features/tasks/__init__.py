@@ -21,11 +21,9 @@ class TasksPlugin:
         return [*HANDLERS]
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
         return [
-            LazyRouter("ricordo.features.tasks.routes", ("/background",)),
-            LazyRouter("ricordo.features.tasks.pages", ("/ui/tasks",)),
+            "ricordo.features.tasks.routes",
+            "ricordo.features.tasks.pages",
         ]
 
     def pages(self) -> list[PluginPage]:

@@ -14,11 +14,9 @@ class TeachersPlugin:
     requires = ("courses", "tasks", "web")
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
         return [
-            LazyRouter("ricordo.features.teachers.routes", ("/v1/courses/*/students",)),
-            LazyRouter("ricordo.features.teachers.pages", ("/ui/courses",)),
+            "ricordo.features.teachers.routes",
+            "ricordo.features.teachers.pages",
         ]
 
     def pages(self) -> list[PluginPage]:

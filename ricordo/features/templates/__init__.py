@@ -24,11 +24,9 @@ class TemplatesPlugin:
         return [*HANDLERS]
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
         return [
-            LazyRouter("ricordo.features.templates.routes", ("/v1/templates",)),
-            LazyRouter("ricordo.features.templates.pages", ("/ui/templates",)),
+            "ricordo.features.templates.routes",
+            "ricordo.features.templates.pages",
         ]
 
     def pages(self) -> list[PluginPage]:

@@ -6,10 +6,7 @@ from typing import Any
 class TracesPlugin:
     def routes(self) -> list[Any]:
         """The trace of a step, and those of a run."""
-        from ricordo.api.routing import LazyRouter
-
-        paths = ("/v1/steps/*/trace", "/v1/telemetry", "/v1/runs/*/trace")
-        return [LazyRouter("ricordo.features.traces.routes", paths)]
+        return ["ricordo.features.traces.routes"]
 
 
 plugin = TracesPlugin()

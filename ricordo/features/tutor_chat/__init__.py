@@ -12,13 +12,7 @@ class TutorChatPlugin:
     requires = ("courses", "memories", "openai_api")
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [
-            LazyRouter(
-                "ricordo.features.tutor_chat.routes", ("/chat", "/health"), open=("/health",)
-            )
-        ]
+        return ["ricordo.features.tutor_chat.routes"]
 
 
 plugin = TutorChatPlugin()

@@ -30,7 +30,7 @@ from ricordo.features.openai_api.routes import reader_of
 from ricordo.features.openai_api.turns import chat_turn
 from ricordo.storage.engine.store import Transaction
 
-router = Routes(tags=["tutor"], scope="messages")
+router = Routes(tags=["tutor"], scope="messages", open_paths=("/health",))
 _FRESH = 2 * SECOND
 
 

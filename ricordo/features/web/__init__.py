@@ -17,31 +17,26 @@ class WebPlugin:
     requires = ("audit",)
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        pages = "ricordo.features.web"
+        # A label may hold slashes: what can follow one, as in history, is matched first.
+        # The last has a page for every other address below /ui.
         return [
-            LazyRouter(f"{pages}.home", ("/", "/ui/first")),
-            LazyRouter(f"{pages}.decisions", ("/ui/proposals",)),
-            LazyRouter(f"{pages}.agents", ("/ui/agents",)),
-            LazyRouter(f"{pages}.chat", ("/ui/agents/*/chat",)),
-            LazyRouter(f"{pages}.context", ("/ui/agents/*/context",)),
-            LazyRouter(f"{pages}.archive", ("/ui/agents/*/archive",)),
-            LazyRouter(f"{pages}.answers", ("/ui/answers",)),
-            LazyRouter(f"{pages}.personal_data", ("/ui/people/*", "/ui/receipts")),
-            # A label may hold slashes: what can follow one is matched first.
-            LazyRouter(f"{pages}.history", ("/ui/people", "/ui/blocks")),
-            LazyRouter(f"{pages}.memory", ("/ui/people", "/ui/blocks", "/ui/agents/*/memory")),
-            LazyRouter(f"{pages}.search", ("/ui/search",)),
-            LazyRouter(f"{pages}.runs", ("/ui/runs", "/ui/jobs")),
-            LazyRouter(f"{pages}.models", ("/ui/models",)),
-            LazyRouter(f"{pages}.connect", ("/ui/connect",)),
-            LazyRouter(f"{pages}.settings", ("/ui/settings",)),
-            LazyRouter(
-                f"{pages}.statics", (STATIC,), open=tuple(f"{STATIC}/{name}" for name in TYPES)
-            ),
-            # The last, as it has a page for every other address below /ui too.
-            LazyRouter(f"{pages}.login", ("/ui",), open=("/ui/login",), login="/ui/login"),
+            "ricordo.features.web.home",
+            "ricordo.features.web.decisions",
+            "ricordo.features.web.agents",
+            "ricordo.features.web.chat",
+            "ricordo.features.web.context",
+            "ricordo.features.web.archive",
+            "ricordo.features.web.answers",
+            "ricordo.features.web.personal_data",
+            "ricordo.features.web.history",
+            "ricordo.features.web.memory",
+            "ricordo.features.web.search",
+            "ricordo.features.web.runs",
+            "ricordo.features.web.models",
+            "ricordo.features.web.connect",
+            "ricordo.features.web.settings",
+            "ricordo.features.web.statics",
+            "ricordo.features.web.login",
         ]
 
 

@@ -10,7 +10,7 @@ from ricordo.errors import NotFound
 from ricordo.features.web.shell import Pages, base_of, done, form_of, local_path, render
 from ricordo.storage import keys
 
-router = Pages()
+router = Pages(open_paths=("/ui/login",), login_page="/ui/login")
 
 
 @router.get("/ui/login")

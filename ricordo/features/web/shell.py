@@ -18,13 +18,13 @@ from urllib.parse import parse_qsl, quote, urlencode
 import orjson
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
-from starlette._utils import get_route_path
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from ricordo.api.errors import status_of
 from ricordo.api.guard import COOKIE
-from ricordo.api.routing import LazyRoute, Routes, refusal_of
+from ricordo.api.paths import route_path
+from ricordo.api.routing import GuardedRoute, Routes, refusal_of
 from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, Scope
 from ricordo.domain.text import normal_text
 from ricordo.errors import DatabaseFailed, Invalid, RicordoError
@@ -78,7 +78,7 @@ NAVIGATION = (
 )
 
 
-class PageRoute(LazyRoute):
+class PageRoute(GuardedRoute):
     """A route of a page: a caller who may not see it gets a page too."""
 
     async def handle(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
@@ -92,10 +92,10 @@ class PageRoute(LazyRoute):
 
 
 class Pages(Routes):
-    """The pages of one module. `scope` is as for routes of the API: they need `<scope>:read`, and forms `<scope>:write`."""
+    """The pages of one module, as `Routes`. With a scope they need `<scope>:read`, and forms `<scope>:write`."""
 
-    def __init__(self, prefix: str = "", *, scope: str | None = None) -> None:
-        super().__init__(prefix, scope=scope, include_in_schema=False)
+    def __init__(self, prefix: str = "", *, scope: str | None = None, **options: Any) -> None:
+        super().__init__(prefix, scope=scope, include_in_schema=False, **options)
         self.route_class = PageRoute
 
     def add_api_route(self, path: str, endpoint: Callable[..., Any], **given: Any) -> None:
@@ -133,7 +133,7 @@ async def render(
         "status": status,
         "me": me,
         "base": base_of(request),
-        "path": get_route_path(request.scope),
+        "path": route_path(request.scope),
         "navigation": [
             link for link in NAVIGATION if me and (not link.scopes or me.may(*link.scopes))
         ],

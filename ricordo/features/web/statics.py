@@ -10,7 +10,7 @@ from ricordo.api.routing import Routes, needs
 from ricordo.errors import NotFound
 from ricordo.features.web import STATIC, TYPES
 
-router = Routes(include_in_schema=False)
+router = Routes(include_in_schema=False, open_paths=[f"{STATIC}/{name}" for name in TYPES])
 
 
 @router.get(STATIC + "/{name}")

@@ -25,7 +25,7 @@ TOOLS = (
 class WorkspacesPlugin:
     """Adds workspace files to the API, the tools, and a page."""
 
-    requires = ("sandbox", "web")
+    requires = ("web",)
 
     def tables(self) -> list[Any]:
         from ricordo.features.workspaces.queries import workspace_files
@@ -33,15 +33,9 @@ class WorkspacesPlugin:
         return [workspace_files]
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
         return [
-            LazyRouter(
-                "ricordo.features.workspaces.routes", ("/users/*/workspace", "/v1/workspace")
-            ),
-            LazyRouter(
-                "ricordo.features.workspaces.pages", ("/ui/workspace", "/ui/shared-workspace")
-            ),
+            "ricordo.features.workspaces.routes",
+            "ricordo.features.workspaces.pages",
         ]
 
     def tools(self) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ricordo.api.guard import COOKIE, WAYS
-from ricordo.api.routing import LazyRoute
+from ricordo.api.routing import GuardedRoute
 from ricordo.domain.scope import IMPERSONATE
 from tests.api.test_route_matrix import (
     OTHER_ROUTES,
@@ -333,7 +333,7 @@ def test_the_routes_that_are_listed_are_the_routes_that_are_matched(
         found = [way for way in WAYS if way.method == cell.method and way.path.fullmatch(path)]
         assert len(found) == 1, cell
         assert is_in(cell, found[0].access)
-        routes = [route for route in world.server.app.routes if isinstance(route, LazyRoute)]
+        routes = [route for route in world.server.app.routes if isinstance(route, GuardedRoute)]
         first = next(
             route
             for route in routes

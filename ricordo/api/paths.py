@@ -1,0 +1,12 @@
+"""The path by which a request is routed."""
+
+from starlette.types import Scope
+
+
+def route_path(scope: Scope) -> str:
+    """Return the request's path without the path under which a proxy or another app serves this one."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    if root and f"{path}/".startswith(f"{root}/"):
+        return path.removeprefix(root)
+    return path

@@ -1,0 +1,16 @@
+"""What the routes and the SDK's provider both read from a request."""
+
+from fastapi import Request
+
+from ricordo.secret import Secret
+
+
+def public_address(request: Request) -> str:
+    """Return this server's address as its caller, or a trusted proxy, names it."""
+    return str(request.base_url).rstrip("/")
+
+
+def derive(request: Request, purpose: str) -> bytes:
+    """Return the key that signs texts of this purpose."""
+    secret = Secret(request.app.state.runtime.settings.data_dir)
+    return secret.derive(f"oauth {purpose}")
