@@ -298,10 +298,9 @@ def _with_filter_first(body: bytes, repository: Repo, wanted_ids: list[bytes]) -
     line = body[match.start() : match.start() + int(match[1], 16)]
     rest = body.replace(line, b"", 1)
     wants = _WANTS.match(rest)
-    store = repository.object_store
-    if wants is None or not all(
-        id in store and store[id].type_name == b"commit" for id in wanted_ids
-    ):  # type: ignore[index,operator]
+    store: Any = repository.object_store
+    is_commit = (id in store and store[id].type_name == b"commit" for id in wanted_ids)
+    if wants is None or not all(is_commit):
         return rest
     return rest[: wants.end()] + line + rest[wants.end() :]
 
