@@ -58,6 +58,7 @@ NOT_RUN = {
     "models.md": {
         "ricordo agent model companion": OPENAI,
         "thinker = client.agents.create": OPENAI,
+        "return_logprobs=True": OPENAI,
         "--model ollama": "needs Ollama",
     },
     "operations.md": {
