@@ -50,6 +50,7 @@ NOT_RUN = {
         "migrate-to sqlite": DATABASE,
         "--partition agent-": "the id is an example",
     },
+    "connect.md": {"claude mcp add": "needs Claude Code"},
     "installation.md": {
         "make dist": "tests/test_package.py does it",
         "pip install": "needs a package index; tests/test_package.py installs the wheel without one",
