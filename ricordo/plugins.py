@@ -270,15 +270,35 @@ def load_plugins(features: Iterable[str] = ()) -> Plugins:
 
 def load_commands(features: Iterable[str] = ()) -> tuple[list[Commands], str | None]:
     """Return the commands of features and installed plugins, and errors of plugins."""
-    built_in = _features(features)
+    built_in: list[tuple[str, Any]] = []
     try:
+        built_in = _features(features)
         return Plugins([*built_in, *_installed()]).commands(), None
     except Invalid as error:
         return Plugins(built_in).commands(), str(error)
 
 
 def _features(names: Iterable[str]) -> list[tuple[str, Any]]:
-    return [(name, import_module(f"ricordo.features.{name}").plugin) for name in names]
+    """Return the plugins of these packages of features, with their names.
+
+    A package has one plugin, or one in each of its `PARTS`. It may name others in `REQUIRES`.
+
+    Raises:
+        Invalid: A package needs another one that is not among the names.
+    """
+    packages = {name: import_module(f"ricordo.features.{name}") for name in names}
+    plugins: list[tuple[str, Any]] = []
+    for name, package in packages.items():
+        for required in getattr(package, "REQUIRES", ()):
+            if required not in packages:
+                raise Invalid(f"Feature {name} needs {required}, which is not installed.")
+        parts = getattr(package, "PARTS", None)
+        if parts is None:
+            plugins.append((name, package.plugin))
+            continue
+        for part in parts:
+            plugins.append((part, import_module(f"{package.__name__}.{part}").plugin))
+    return plugins
 
 
 def _installed() -> list[tuple[str, Any]]:

@@ -68,7 +68,7 @@ def without(features: Sequence[str], folder: Path) -> None:
         other: {
             name
             for line in source.splitlines()
-            if line.strip().startswith("requires")
+            if line.startswith("REQUIRES")
             for name in line.split('"')[1::2]
         }
         for other, source in sources.items()

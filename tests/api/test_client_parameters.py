@@ -25,8 +25,8 @@ from ricordo.api.models.memory import BlockRequest, BlockUpdate
 from ricordo.api.models.turns import AsyncSendRequest, MessageRequest, SendRequest
 from ricordo.api.models.warnings import HEADER
 from ricordo.api.search import MessageSearchRequest, PassageSearchRequest
-from ricordo.features.custom_tools.models import ToolCreateRequest
-from ricordo.features.files.models import FolderRequest
+from ricordo.features.custom_tools.source.models import ToolCreateRequest
+from ricordo.features.files.folders.models import FolderRequest
 from tests.seams.http import ok
 from tests.seams.server import MODEL, ServerInThread
 
@@ -219,7 +219,7 @@ def test_an_object_as_it_is_answered_is_taken_where_such_an_object_is_sent(
 ) -> None:
     """Read each kind of object, send it back to change it and to make another."""
     monkeypatch.setattr(
-        "ricordo.features.custom_tools.service.add_build", lambda *_: None
+        "ricordo.features.custom_tools.source.service.add_build", lambda *_: None
     )  # no packages are fetched
     block = ok(
         http.post(

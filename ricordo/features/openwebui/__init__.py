@@ -1,35 +1,4 @@
-"""Open WebUI: users' workspaces synced with its knowledge, their memory with its notes, and its pipe."""
+"""Open WebUI: the mirror of its files and notes, and its notes" routes."""
 
-from typing import Any
-
-from ricordo.plugins import Commands
-
-
-class OpenWebUIPlugin:
-    """Adds remotes of the kind `openwebui`, one for each user who came from there, and a route to sync at once."""
-
-    requires = ("erasure", "openai_api", "remotes", "web", "workspaces")
-
-    def commands(self) -> list[Commands]:
-        return [Commands("openwebui", "ricordo.features.openwebui.cli")]
-
-    def tables(self) -> list[Any]:
-        from ricordo.features.openwebui.queries import openwebui_items
-
-        return [openwebui_items]
-
-    def memory_remotes(self) -> list[Any]:
-        from ricordo.features.openwebui.sync import OpenWebUIRemotes
-
-        return [OpenWebUIRemotes()]
-
-    def jobs(self) -> list[Any]:
-        from ricordo.features.openwebui.sync import ALL_USERS
-
-        return [ALL_USERS]
-
-    def routes(self) -> list[Any]:
-        return ["ricordo.features.openwebui.routes"]
-
-
-plugin = OpenWebUIPlugin()
+PARTS = ("mirror", "notes")
+REQUIRES = ("files", "memory_care", "openai", "sync")

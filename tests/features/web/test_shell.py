@@ -17,7 +17,7 @@ from starlette.routing import Mount
 
 import ricordo.features
 from ricordo.app import create_app
-from ricordo.features.web.shell import HEADERS, environment
+from ricordo.pages.shell import HEADERS, environment
 from ricordo.settings import ProviderSettings, Settings
 from tests.features.login.provider import providing
 from tests.features.login.test_login import set_up

@@ -1,0 +1,33 @@
+"""Open WebUI: users' workspaces synced with its knowledge, their memory with its notes, and its pipe."""
+
+from typing import Any
+
+from ricordo.plugins import Commands
+
+
+class OpenWebUIPlugin:
+    """Adds remotes of the kind `openwebui`, one for each user who came from there, and a route to sync at once."""
+
+    def commands(self) -> list[Commands]:
+        return [Commands("openwebui", "ricordo.features.openwebui.mirror.cli")]
+
+    def tables(self) -> list[Any]:
+        from ricordo.features.openwebui.mirror.queries import openwebui_items
+
+        return [openwebui_items]
+
+    def memory_remotes(self) -> list[Any]:
+        from ricordo.features.openwebui.mirror.sync import OpenWebUIRemotes
+
+        return [OpenWebUIRemotes()]
+
+    def jobs(self) -> list[Any]:
+        from ricordo.features.openwebui.mirror.sync import ALL_USERS
+
+        return [ALL_USERS]
+
+    def routes(self) -> list[Any]:
+        return ["ricordo.features.openwebui.mirror.routes"]
+
+
+plugin = OpenWebUIPlugin()

@@ -1,0 +1,170 @@
+"""`/api/you/notes`: the caller's memory blocks as notes, with their versions, and edits that become versions of the owner's.
+
+The shape is that of Open WebUI 0.12.4: times are nanoseconds, and `data.content` holds Markdown, HTML and, here always null, JSON.
+A note's id is the block's without its kind.
+"""
+
+from typing import Any
+
+from fastapi import Response
+from pydantic import Field
+
+from ricordo.api.answers import answer
+from ricordo.api.call import RequestContext, told
+from ricordo.api.models.base import Json, ResponseModel
+from ricordo.api.routing import Routes
+from ricordo.domain.block import Block
+from ricordo.domain.ids import is_id
+from ricordo.errors import Conflict, Invalid, NotFound
+from ricordo.features.openai.models import LenientRequest
+from ricordo.memory import submission, user_memory
+from ricordo.memory.user_memory import PutOptions, UserMemory
+from ricordo.pages.filters import markdown
+from ricordo.storage import history
+from ricordo.storage.engine.store import Transaction
+
+router = Routes(prefix="/api/you/notes", tags=["notes"], scope="memory")
+_VERSIONS = 50
+_EMPTIED = (
+    "This would empty a note that has a text. Some editors send that by mistake while they load. To delete the memory, use "
+    "DELETE /users/{user}/blocks/{label}."
+)
+
+
+_WHOSE = "Notes belong to a user. Send the key of a user, or name one in x-ricordo-user with a service's key."
+
+
+class NoteContent(LenientRequest):
+    """The text of a note; Markdown is what counts."""
+
+    md: str | None = Field(None, max_length=1_000_000)
+
+
+class NoteData(LenientRequest):
+    """What a note holds."""
+
+    content: NoteContent | None = None
+
+
+class NoteUpdate(LenientRequest):
+    """A change of a note; what is left out stays."""
+
+    title: str | None = Field(None, max_length=500)
+    data: NoteData | None = None
+
+
+class OpenWebUINote(ResponseModel):
+    """A note as Open WebUI has it."""
+
+    id: str
+    user_id: str
+    title: str
+    data: Json
+    meta: Json
+    is_pinned: bool
+    access_grants: list[Json]
+    write_access: bool
+    created_at: int
+    updated_at: int
+
+
+@router.get("/", response_model=list[OpenWebUINote])
+def list_notes(tx: Transaction, context: RequestContext) -> list[Json]:
+    """The caller's blocks as notes, without their versions."""
+    if context.scope.subject is None:
+        raise Invalid(_WHOSE)
+    memory = _memory(tx, context)
+    return [_note(memory, block) for block in user_memory.listed(tx, memory)]
+
+
+@router.get("/{note_id}", response_model=OpenWebUINote)
+def retrieve(tx: Transaction, context: RequestContext, note_id: str) -> Json:
+    """One note, with the texts that it had, the newest first."""
+    memory = _memory(tx, context)
+    block = _block(tx, memory, note_id)
+    return _note(memory, block, _versions(tx, block))
+
+
+@router.post("/{note_id}/update", response_model=OpenWebUINote)
+def update(tx: Transaction, context: RequestContext, note_id: str, body: NoteUpdate) -> Response:
+    """Change the text of a note: a version by its owner. A text that is suddenly empty is refused."""
+    memory = _memory(tx, context)
+    block = _block(tx, memory, note_id)
+    text = body.data.content.md if body.data and body.data.content else None
+    options = (
+        PutOptions(title=body.title)
+        if body.title is not None and body.title != _title(block)
+        else PutOptions()
+    )
+    if text is not None and not text.strip() and block.value.strip():
+        raise Conflict(_EMPTIED)
+    wanted = block.value if text is None else _like(text, block.value)
+    done = submission.put(
+        tx,
+        memory,
+        block.label,
+        wanted,
+        options,
+        context.submission(memory.user, "Edited as a note"),
+    )
+    now = user_memory.require(tx, memory, block.label)
+    return told(answer(_note(memory, now, _versions(tx, now))), done)
+
+
+def _memory(tx: Transaction, context: RequestContext) -> UserMemory:
+    """The memory of the user who asks, or for whom a service does. Raises NotFound."""
+    if context.scope.subject is None:
+        raise NotFound(_WHOSE)
+    return user_memory.open_memory(tx, context.scope, context.scope.subject)
+
+
+def _block(tx: Transaction, memory: UserMemory, note_id: str) -> Block:
+    id = f"block-{note_id}"
+    found = (
+        next((one for one in user_memory.listed(tx, memory) if one.id == id), None)
+        if is_id(id, "block")
+        else None
+    )
+    if found is None:
+        raise NotFound("There is no such note.")
+    return found
+
+
+def _versions(tx: Transaction, block: Block) -> list[Json]:
+    found = history.page(tx, block.chain_id, label=block.label, limit=_VERSIONS)
+    texts = ((one, history.text_at(tx, block.chain_id, block.label, one) or "") for one in found)
+    return [
+        _content(text) | {"id": one.id.hex(), "author": one.author.shown_name}
+        for one, text in texts
+    ]
+
+
+def _note(memory: UserMemory, block: Block, versions: list[Json] | None = None) -> Json:
+    data: dict[str, Any] = {"content": _content(block.value)}
+    return OpenWebUINote.of(
+        None,
+        id=block.id.removeprefix("block-"),
+        user_id=memory.user.id,
+        title=_title(block),
+        data=data if versions is None else data | {"versions": versions},
+        meta={"label": block.label, "policy": block.policy, "description": block.description},
+        is_pinned=False,
+        access_grants=[],
+        write_access=not block.read_only,
+        created_at=block.created_at * 1000,
+        updated_at=block.updated_at * 1000,
+    )
+
+
+def _title(block: Block) -> str:
+    return block.title or block.label.replace("_", " ").replace("/", ": ").capitalize()
+
+
+def _content(text: str) -> Json:
+    return {"json": None, "html": str(markdown(text)), "md": text}
+
+
+def _like(text: str, before: str) -> str:
+    """The text with the end that it had: editors take or add the last line's end."""
+    text = text.replace("\r\n", "\n")
+    return text.rstrip("\n") + before[len(before.rstrip("\n")) :] if text.strip("\n") else text

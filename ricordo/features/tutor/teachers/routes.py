@@ -1,0 +1,68 @@
+"""Students of a course over HTTP, for teachers: who they are, what waits for them, and the blocks that teachers see."""
+
+from typing import Annotated
+
+from ricordo.api.call import Paged, RequestContext
+from ricordo.api.models.base import From, Json, ResponseModel, Timestamp
+from ricordo.api.routing import Routes, needs
+from ricordo.features.tutor.courses import queries as courses
+from ricordo.features.tutor.courses.service import blocks_of
+from ricordo.features.tutor.teachers import queries
+from ricordo.storage.engine.store import Transaction
+
+router = Routes(prefix="/v1/courses", tags=["courses"], scope="agents")
+
+
+class StudentResponse(ResponseModel):
+    """A student: when they last talked with the course, how many of its proposals wait, and how many tasks failed lately."""
+
+    user_id: Annotated[str, From("user.id")]
+    name: Annotated[str, From("user.name")]
+    identifier: Annotated[str | None, From("user.identifier")]
+    last_active_at: Timestamp | None
+    open_proposals: int
+    failed_tasks: int
+
+
+class SeenBlockResponse(ResponseModel):
+    """A block of a student that teachers see, as the student has it."""
+
+    label: Annotated[str, From("shown_label")]
+    title: str | None
+    description: str | None
+    value: str
+    updated_at: Timestamp
+
+
+class StudentMemoryResponse(StudentResponse):
+    """A student with the blocks that teachers see; of the course's other blocks the labels alone."""
+
+    blocks: list[SeenBlockResponse]
+    hidden: list[str]
+
+
+@router.get("/{course_name}/students", response_model=list[StudentResponse])
+@needs("agents:write")
+def list_students(
+    tx: Transaction, context: RequestContext, course_name: str, paging: Paged
+) -> list[queries.Student]:
+    """The users who talked with an agent of the course, by default the newest users first."""
+    teacher = queries.require_teacher(context.scope)
+    return queries.students(tx, teacher, courses.get(tx, teacher, course_name), paging.page())
+
+
+@router.get("/{course_name}/students/{user_id}", response_model=StudentMemoryResponse)
+@needs("agents:write")
+def retrieve_student(
+    tx: Transaction, context: RequestContext, course_name: str, user_id: str
+) -> Json:
+    """One student, and those of their blocks that both the course and the student's own block let teachers see."""
+    teacher = queries.require_teacher(context.scope)
+    course = courses.get(tx, teacher, course_name)
+    one = queries.student(tx, teacher, course, user_id)
+    theirs = [block for block in blocks_of(course) if not block.shared]
+    seen = queries.seen_blocks(tx, teacher, course, theirs, one.user.id)
+    hidden = sorted({block.label for block in theirs} - {block.shown_label for block in seen})
+    return StudentMemoryResponse.of(
+        one, blocks=[SeenBlockResponse.of(block) for block in seen], hidden=hidden
+    )

@@ -1,0 +1,97 @@
+"""Decisions on proposals, from whichever page shows them. A collision is shown with both texts, and decided on with a third."""
+
+from typing import Any
+
+from fastapi import Request, Response
+
+from ricordo.api.routing import needs
+from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.features.web.pages import queries
+from ricordo.features.web.pages.queries import WaitingProposal
+from ricordo.pages.inside import Api, RefusedByApi
+from ricordo.pages.shell import Pages, done, form_of, is_part, local_path, render
+from ricordo.storage import blocks
+
+router = Pages("/ui/proposals", scope="memory")
+_CONFLICT = 409
+
+
+@router.get("/{proposal_id}")
+async def show_proposal(request: Request, proposal_id: str) -> Response:
+    """One proposal, with an editor for other words; of one that collided the three texts."""
+    waiting = await _find(request, proposal_id)
+    given: dict[str, Any] = {"next": request.query_params.get("next", "")}
+    if waiting.proposal.status == "conflicted" and waiting.block_id:
+        scope, id, proposal = request.scope[REQUEST_SCOPE], waiting.block_id, waiting.proposal
+        block = await request.app.state.runtime.store.read(lambda tx: blocks.get(tx, scope, id))
+        texts = {"base": proposal.base_value, "ours": block.value, "theirs": proposal.value}
+        given |= {"conflict": texts, "words": proposal.note or ""}
+    return await _page(request, waiting, **given)
+
+
+@router.post("/{proposal_id}/approve")
+@needs("memory:approve", "memory:override")
+async def approve(request: Request, proposal_id: str) -> Response:
+    """Make it the block's next version; with `body` in these words."""
+    waiting, form = await _find(request, proposal_id), await form_of(request)
+    body = {"body": form["body"]} if "body" in form else None
+    try:
+        decided = await Api(request).ask("POST", waiting.path("approve"), body)
+    except RefusedByApi as error:
+        conflict = (
+            error.content.get("conflict")
+            if error.status == _CONFLICT and isinstance(error.content, dict)
+            else None
+        )
+        if conflict is None:
+            raise
+        return await _page(
+            request,
+            waiting,
+            conflict=conflict,
+            words=str(error),
+            body=form.get("body"),
+            next=form.get("next", ""),
+        )
+    return await _decided(request, waiting, form, "applied", decided)
+
+
+@router.post("/{proposal_id}/reject")
+@needs("memory:approve", "memory:override")
+async def reject(request: Request, proposal_id: str) -> Response:
+    """Leave the block as it is."""
+    waiting, form = await _find(request, proposal_id), await form_of(request)
+    decided = await Api(request).ask(
+        "POST", waiting.path("reject"), {"reason": form.get("reason") or None}
+    )
+    return await _decided(request, waiting, form, "rejected", decided)
+
+
+async def _find(request: Request, proposal_id: str) -> WaitingProposal:
+    scope = request.scope[REQUEST_SCOPE]
+    found: WaitingProposal = await request.app.state.runtime.store.read(
+        lambda tx: queries.proposal(tx, scope, proposal_id)
+    )
+    return found
+
+
+async def _page(request: Request, waiting: WaitingProposal, **values: Any) -> Response:
+    given = {"conflict": None, "words": "", "body": None, "next": ""} | values
+    given["next"] = local_path(given["next"]) or waiting.owner.path
+    status = _CONFLICT if given["conflict"] and request.method == "POST" else 200
+    template = "decision_part.html" if is_part(request) else "decision.html"
+    return await render(request, template, status=status, waiting=waiting, **given)
+
+
+async def _decided(
+    request: Request,
+    waiting: WaitingProposal,
+    form: dict[str, str],
+    what: str,
+    decided: dict[str, Any],
+) -> Response:
+    if is_part(request):
+        return await render(request, "decided.html", waiting=waiting, what=what, decided=decided)
+    label = waiting.proposal.label
+    words = f"{label}: applied." if what == "applied" else f"{label}: rejected, nothing changed."
+    return done(request, local_path(form.get("next", "")) or waiting.owner.path, words)

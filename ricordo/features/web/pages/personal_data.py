@@ -1,0 +1,131 @@
+"""What people can ask for about their memory: an audit, a copy to take along, and to be forgotten."""
+
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import Request, Response
+
+from ricordo.api.routing import needs
+from ricordo.domain.scope import REQUEST_SCOPE, Scope, User
+from ricordo.errors import TooLong
+from ricordo.features.memory_care.audit.service import Audit, audit
+from ricordo.features.web.pages import queries
+from ricordo.features.web.pages.home import address_of_server
+from ricordo.features.web.pages.queries import ListedBlock, MemoryOwner
+from ricordo.memory import user_memory
+from ricordo.pages.inside import Api
+from ricordo.pages.shell import Pages, form_of, render
+from ricordo.runtime import Runtime
+from ricordo.storage.engine.store import Transaction
+
+router = Pages("/ui/people/{user_id}", scope="memory")
+_receipts = Pages("/ui/receipts", scope="memory")
+# An audit compares each line with each, and reads the history: a second at most. For what is longer the command line has the time.
+_MOST_CHARACTERS, _MOST_VERSIONS = 20_000, 1_000
+_MOST_FINDINGS = 200
+
+
+@router.get("/audit")
+async def show_audit(request: Request, user_id: str) -> Response:
+    """What a check of this memory finds, where `run` asks for one."""
+    scope, runs = request.scope[REQUEST_SCOPE], "run" in request.query_params
+
+    def read(tx: Transaction) -> dict[str, Any]:
+        memory = user_memory.open_memory(tx, scope, user_id)
+        owner = MemoryOwner("user", memory.user.id, memory.user.name)
+        size = sum(block.length for block in queries.blocks_of_chain(tx, owner, memory.chain.id))
+        return {
+            "owner": owner,
+            "is_too_long": size > _MOST_CHARACTERS or memory.chain.versions > _MOST_VERSIONS,
+            "chain_id": memory.chain.id,
+        }
+
+    found = await request.app.state.runtime.store.read(read)
+    audited: Audit | None = None
+    if runs and found["is_too_long"]:
+        raise TooLong(
+            "This memory is too long to be checked here. Run `ricordo memory audit` on the server."
+        )
+    if runs:
+        audited = await request.app.state.runtime.store.read(
+            lambda tx: audit(tx, scope, found["chain_id"])
+        )
+    return await render(request, "audit.html", **found, audited=audited, most=_MOST_FINDINGS)
+
+
+@router.get("/export")
+async def show_export(request: Request, user_id: str) -> Response:
+    """The formats in which the memory can be taken along, and where else it is kept in step."""
+    owner, listed, user = await _person(request, user_id)
+    remotes = await Api(request).find(f"/users/{owner.id}/remotes") or []
+    # People paste this into a shell, so nothing of a name may mean something there.
+    clone = f"{address_of_server(request)}/users/{quote(user.identifier or user.id, safe='')}/memory.git"
+    return await render(
+        request, "export.html", owner=owner, listed=listed, remotes=remotes, clone=clone
+    )
+
+
+@router.get("/forget")
+@needs("memory:approve", "users:write")
+async def show_forget(request: Request, user_id: str) -> Response:
+    """What will be deleted, in numbers, and a form that asks for the name."""
+    return await _forget_page(request, user_id)
+
+
+@router.post("/forget")
+@needs("memory:approve", "users:write")
+async def forget(request: Request, user_id: str) -> Response:
+    """Erase the user with all that is theirs, once the name is typed, and show the receipt, or how far it is."""
+    _, _, user = await _person(request, user_id)
+    form = await form_of(request)
+    if form.get("name", "").strip() != user.name:
+        return await _forget_page(
+            request, user_id, words=f"Type the name {user.name} to go on. Nothing was deleted."
+        )
+    query = {"with_agents": "true"} if form.get("with_agents") else {}
+    receipt = await Api(request).ask("DELETE", f"/users/{user.id}", query=query)
+    return await _receipt(request, receipt)
+
+
+@_receipts.get("/{receipt_id}")
+async def show_receipt(request: Request, receipt_id: str) -> Response:
+    return await _receipt(request, await Api(request).get(f"/v1/receipts/{receipt_id}"))
+
+
+async def _receipt(request: Request, receipt: dict[str, Any]) -> Response:
+    """Show a receipt. A user who forgot themself has no key any more, and cannot come back to it."""
+    scope: Scope = request.scope[REQUEST_SCOPE]
+    return await render(request, "receipt.html", receipt=receipt, may_return=scope.role != "user")
+
+
+async def _forget_page(request: Request, user_id: str, words: str = "") -> Response:
+    scope = request.scope[REQUEST_SCOPE]
+
+    def read(tx: Transaction) -> dict[str, Any]:
+        memory = user_memory.open_memory(tx, scope, user_id)
+        owner = MemoryOwner("user", memory.user.id, memory.user.name)
+        return {
+            "owner": owner,
+            "numbers": queries.memory_in_numbers(tx, memory.user.id, memory.chain.id),
+        }
+
+    found = await request.app.state.runtime.store.read(read)
+    is_self = scope.subject == found["owner"].id
+    return await render(
+        request, "forget.html", status=400 if words else 200, **found, words=words, is_self=is_self
+    )
+
+
+async def _person(request: Request, user_id: str) -> tuple[MemoryOwner, list[ListedBlock], User]:
+    scope = request.scope[REQUEST_SCOPE]
+    runtime: Runtime = request.app.state.runtime
+
+    def read(tx: Transaction) -> tuple[MemoryOwner, list[ListedBlock], User]:
+        memory = user_memory.open_memory(tx, scope, user_id)
+        owner = MemoryOwner("user", memory.user.id, memory.user.name)
+        return owner, queries.blocks_of_chain(tx, owner, memory.chain.id), memory.user
+
+    return await runtime.store.read(read)
+
+
+router.routes += _receipts.routes

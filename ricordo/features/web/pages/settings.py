@@ -1,0 +1,92 @@
+"""Users, keys, and how this server is set up: an administrator's page."""
+
+from fastapi import Request, Response
+
+from ricordo import __version__
+from ricordo.api.routing import needs
+from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, ROLE_SCOPES
+from ricordo.features.web.pages import queries
+from ricordo.pages.inside import Api
+from ricordo.pages.shell import Pages, address_of, done, form_of, render
+
+router = Pages("/ui/settings")
+_PAGE = 50
+_OF_KEYS = ("user", "name", "role", "requests_per_minute", "max_body_bytes")
+
+
+@router.get("")
+@needs(ADMIN)
+async def show_settings(request: Request) -> Response:
+    return await _page(request)
+
+
+@router.post("/keys")
+@needs(ADMIN)
+async def make_key(request: Request) -> Response:
+    """Make a key and show it, this once."""
+    form = await form_of(request)
+    body = {name: form[name].strip() for name in _OF_KEYS if form.get(name, "").strip()}
+    if days := form.get("days", "").strip():
+        body["expires_in"] = str(int(days) * 86_400 if days.isdecimal() else days)
+    made = await Api(request).ask("POST", "/v1/keys/", body)
+    return await _page(request, made=made)
+
+
+@router.post("/keys/{key_id}/revoke")
+@needs(ADMIN)
+async def revoke_key(request: Request, key_id: str) -> Response:
+    await Api(request).ask("DELETE", f"/v1/keys/{key_id}")
+    return done(request, "/ui/settings", "The key was revoked. Nobody gets in with it any more.")
+
+
+@router.post("/users")
+@needs(ADMIN)
+async def add_user(request: Request) -> Response:
+    form = await form_of(request)
+    body = {name: form[name].strip() for name in ("name", "email") if form.get(name, "").strip()}
+    made = await Api(request).ask("POST", "/v1/users/", body)
+    return done(request, "/ui/settings", f"{made['name']} was added.")
+
+
+@router.post("/users/{user}")
+@needs(ADMIN)
+async def change_user(request: Request, user: str) -> Response:
+    """Rename a user, or disable and enable them."""
+    form = await form_of(request)
+    body: dict[str, object] = {"name": form["name"].strip()} if form.get("name", "").strip() else {}
+    if form.get("disabled") in ("yes", "no"):
+        body["disabled"] = form["disabled"] == "yes"
+    changed = await Api(request).ask("PATCH", f"/v1/users/{user}", body)
+    return done(request, "/ui/settings", f"{changed['name']} was changed.")
+
+
+async def _page(request: Request, made: object = None) -> Response:
+    api, runtime = Api(request), request.app.state.runtime
+    url = runtime.settings.database_url
+    is_postgres = url is not None and url.get_secret_value().startswith("postgres")
+    after = {name: request.query_params.get(name) or None for name in ("keys", "users")}
+    keys = await api.get(
+        "/v1/keys/", limit=_PAGE + 1, after=after["keys"]
+    )  # refused to whoever may not see them
+    users = await api.get("/v1/users/", limit=_PAGE + 1, after=after["users"])
+    scope, whose = request.scope[REQUEST_SCOPE], [key["user_id"] for key in keys]
+    return await render(
+        request,
+        "settings.html",
+        users=users[:_PAGE],
+        older_users=address_of("/ui/settings", **{**after, "users": users[_PAGE - 1]["id"]})
+        if users[_PAGE:]
+        else "",
+        names=await runtime.store.read(lambda tx: queries.names_of_users(tx, scope, whose)),
+        keys=keys[:_PAGE],
+        older_keys=address_of("/ui/settings", **{**after, "keys": keys[_PAGE - 1]["id"]})
+        if keys[_PAGE:]
+        else "",
+        roles=sorted(ROLE_SCOPES),
+        made=made,
+        version=__version__,
+        settings=runtime.settings,
+        database="PostgreSQL" if is_postgres else "SQLite",
+        embedding=runtime.models.embedders.default_handle(),
+        plugins=runtime.plugins.names,
+    )

@@ -1,0 +1,267 @@
+"""What all pages share: how they are routed, rendered and refused, their forms, and the message that the next page shows.
+
+A page is a function of a request in a module with `router = Pages(scope=…)`; it asks the API by `Api(request)`, renders a template
+that extends `layout.html`, and answers a form with `done`. A `RefusedByApi` or another RicordoError becomes a page that says why.
+"""
+
+import hmac
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, partial, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, quote, urlencode
+
+import orjson
+from fastapi import Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from ricordo.api.errors import status_of
+from ricordo.api.guard import COOKIE
+from ricordo.api.paths import route_path
+from ricordo.api.routing import GuardedRoute, Routes, refusal_of
+from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, Scope
+from ricordo.domain.text import normal_text
+from ricordo.errors import DatabaseFailed, Invalid, RicordoError
+from ricordo.memory.merge import by_words
+from ricordo.offload import SMALL, offload
+from ricordo.pages import filters, statics
+from ricordo.pages.inside import RefusedByApi
+from ricordo.runtime import Runtime
+from ricordo.secret import Secret
+from ricordo.storage import proposals
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src "
+    "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cache-Control": "no-store",
+}
+_TOLD_COOKIE, _TOLD_SECONDS = "ricordo_told", 60
+_SEE_OTHER, _INTERNAL, _BAD_GATEWAY = 303, 500, 502
+# Browsers read "//host" and "/\\host" as another server, and leave out tabs and line breaks.
+_LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
+# Fields of a form.
+_MOST_FIELDS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One entry of the navigation, for callers who have one of the scopes; none: for everybody."""
+
+    title: str
+    path: str
+    icon: str
+    scopes: tuple[str, ...] = ()
+
+
+NAVIGATION = (
+    Link("Home", "/", "home"),
+    Link("Agents", "/ui/agents", "agent", ("agents:read",)),
+    Link("People", "/ui/people", "person", ("memory:read",)),
+    Link("Search", "/ui/search", "search", ("messages:read",)),
+    Link("Runs", "/ui/runs", "run", ("agents:read",)),
+    Link("Jobs", "/ui/jobs", "job", (ADMIN,)),
+    Link("Models", "/ui/models", "model", ("agents:read",)),
+    Link("Connect", "/ui/connect", "plugin", ("agents:read", "messages:read", "memory:read")),
+    Link("Settings", "/ui/settings", "key", (ADMIN,)),
+)
+
+
+class PageRoute(GuardedRoute):
+    """A route of a page: a caller who may not see it gets a page too."""
+
+    async def handle(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        if refusal := refusal_of(scope, self.scopes):
+            response = await render(
+                Request(scope, receive), "error.html", status=refusal[0], words=refusal[1]
+            )
+            await response(scope, receive, send)
+            return
+        await super().handle(scope, receive, send)
+
+
+class Pages(Routes):
+    """The pages of one module, as `Routes`. With a scope they need `<scope>:read`, and forms `<scope>:write`."""
+
+    def __init__(self, prefix: str = "", *, scope: str | None = None, **options: Any) -> None:
+        super().__init__(prefix, scope=scope, include_in_schema=False, **options)
+        self.route_class = PageRoute
+
+    def add_api_route(self, path: str, endpoint: Callable[..., Any], **given: Any) -> None:
+        super().add_api_route(path, _explaining(endpoint), **given)
+
+
+def _explaining(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(endpoint)
+    async def show(request: Request, **given: Any) -> Response:
+        try:
+            made: Response = await endpoint(request, **given)
+        except RicordoError as error:
+            status = error.status if isinstance(error, RefusedByApi) else status_of(error)
+            if status >= _INTERNAL and not isinstance(error, DatabaseFailed):
+                status = _BAD_GATEWAY  # what failed is behind the page
+            template = "refused.html" if is_part(request) else "error.html"
+            return await render(request, template, status=status, words=str(error))
+        return made
+
+    return show
+
+
+async def render(
+    request: Request, template: str, *, status: int = 200, **values: Any
+) -> HTMLResponse:
+    """Return the page. Templates know `me` (the caller's Scope, or None), `base`, `path`, `navigation`, `waiting_count`, `told`."""
+    me: Scope | None = request.scope.get(REQUEST_SCOPE)
+    runtime: Runtime = request.app.state.runtime
+    waiting_count = 0
+    if me is not None and me.may("memory:read") and not is_part(request):
+        with suppress(DatabaseFailed):  # the page says so then
+            waiting_count = await runtime.store.read(lambda tx: proposals.count_waiting(tx, me))
+    told = _told(request)
+    shown = {
+        "status": status,
+        "me": me,
+        "base": base_of(request),
+        "path": route_path(request.scope),
+        "navigation": [
+            link for link in NAVIGATION if me and (not link.scopes or me.may(*link.scopes))
+        ],
+        "plugin_pages": [
+            page
+            for page in runtime.plugins.pages()
+            if me and (not page.scopes or me.may(*page.scopes))
+        ],
+        "waiting_count": waiting_count,
+        "told": told,
+        "has_login": runtime.settings.oidc_issuer is not None,
+    }
+    # A template of a long history takes longer than others may wait for.
+    work = environment().get_template(template)
+    text = (
+        await offload(partial(work.render, shown | values), SMALL + 1)
+        if values.pop("is_large", False)
+        else work.render(shown | values)
+    )
+    response = HTMLResponse(text, status, HEADERS)
+    if told:
+        response.delete_cookie(_TOLD_COOKIE, path=f"{base_of(request)}/")
+    if (
+        me is None and COOKIE in request.cookies
+    ):  # each request with a session that is over would count as a wrong key
+        response.delete_cookie(COOKIE, path=f"{base_of(request)}/")
+    return response
+
+
+def done(request: Request, path: str, words: str = "", *, undo: str = "") -> Response:
+    """Return the answer to a form: the browser goes to this page, which says the words, and offers to POST to `undo`."""
+    response = RedirectResponse(
+        f"{base_of(request)}{quote(path, safe='/?=&%#,:')}", _SEE_OTHER, HEADERS
+    )
+    if words:
+        text = urlsafe_b64encode(orjson.dumps({"words": words[:500], "undo": undo})).decode()
+        value = f"{text}.{_signature(request, text)}"
+        response.set_cookie(
+            _TOLD_COOKIE,
+            value,
+            max_age=_TOLD_SECONDS,
+            path=f"{base_of(request)}/",
+            httponly=True,
+            samesite="strict",
+        )
+    return response
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """Return the fields of a form; of a name that is there twice the last. Raises Invalid."""
+    return dict(await fields_of(request))
+
+
+async def fields_of(request: Request) -> list[tuple[str, str]]:
+    body = await request.body()
+    try:
+        given = parse_qsl(
+            body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS
+        )
+    except ValueError as error:
+        raise Invalid(
+            "This form cannot be read. Load the page again and send it once more."
+        ) from error
+    # Browsers end lines with CR LF in forms; memory has LF.
+    return [(name, normal_text(value)) for name, value in given]
+
+
+def local_path(path: str) -> str:
+    """Return the path where it is one of this server, else an empty text: browsers read "//host" as the address of another."""
+    return path if _LOCAL.fullmatch(path) else ""
+
+
+def is_part(request: Request) -> bool:
+    """Whether htmx asks, which puts the answer into the page that is shown."""
+    return request.headers.get("hx-request") == "true"
+
+
+def base_of(request: Request) -> str:
+    """The path under which a proxy or another app serves this server; empty where it has none."""
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def address_of(path: str, **query: Any) -> str:
+    """Return the path with these query parameters, without those that are empty."""
+    given = {name: value for name, value in query.items() if value not in (None, "", [])}
+    return f"{path}{'&' if '?' in path else '?'}{urlencode(given, doseq=True)}" if given else path
+
+
+@cache
+def environment() -> "Environment":
+    from jinja2 import (
+        ChoiceLoader,
+        Environment,
+        FileSystemLoader,
+        PrefixLoader,
+        StrictUndefined,
+    )
+
+    frame = Path(__file__).with_name("templates")
+    features = Path(__file__).parents[1] / "features"
+    # Those of the pages are named alone, those of features with their package: "custom_tools.source/tool.html".
+    own = [FileSystemLoader(folder) for folder in (frame, features / "web" / "pages" / "templates")]
+    of_features = {
+        ".".join(folder.relative_to(features).parts[:-1]): FileSystemLoader(folder)
+        for folder in features.glob("**/templates")
+        if any(folder.glob("*.html"))
+    }
+    loader = ChoiceLoader((*own, PrefixLoader(of_features)))
+    made = Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals |= {"static": statics.address, "address_of": address_of, "by_words": by_words}
+    made.filters |= filters.FILTERS
+    return made
+
+
+def _told(request: Request) -> Mapping[str, str] | None:
+    text, _, signature = request.cookies.get(_TOLD_COOKIE, "").rpartition(".")
+    if not text or not hmac.compare_digest(signature.encode(), _signature(request, text).encode()):
+        return None
+    read: dict[str, str] = orjson.loads(urlsafe_b64decode(text))
+    return read
+
+
+def _signature(request: Request, text: str) -> str:
+    secret = Secret(request.app.state.runtime.settings.data_dir).derive("pages")
+    return hmac.digest(secret, text.encode(), "sha256").hex()[:32]
