@@ -239,7 +239,7 @@ def _returns(raw: Mapping[str, Any], text: str) -> list[Part]:
 
 
 def _answer(answer: Mapping[str, Any]) -> Part:
-    """Return a person's decision on a call, or the result of the client's own tool."""
+    """Return a person's decision on a call, or a client tool's result."""
     call_id = str(answer.get("tool_call_id"))
     if answer.get("type") == "approval":
         return ApprovalPart(call_id, bool(answer.get("approve")), answer.get("reason"))
