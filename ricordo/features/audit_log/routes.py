@@ -1,4 +1,4 @@
-"""The audit log over HTTP: listed by filters, and exported as JSON lines; for administrators."""
+"""The audit log over HTTP, for administrators: lists by filters, and JSON lines."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace

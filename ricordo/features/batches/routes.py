@@ -1,4 +1,4 @@
-"""Batches over HTTP: made, listed, read and cancelled, and what agents answered in them."""
+"""Batches over HTTP: create, list, read and cancel them, and list their messages."""
 
 from types import NoneType
 

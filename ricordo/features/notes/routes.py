@@ -1,7 +1,8 @@
-"""`/api/you/notes`: the caller's memory blocks as notes, with their versions, and edits that become versions of the owner's.
+"""`/api/you/notes`: the caller's memory blocks as notes with versions.
 
-The shape is that of Open WebUI 0.12.4: times are nanoseconds, and `data.content` holds Markdown, HTML and, here always null, JSON.
-A note's id is the block's without its kind.
+An edit becomes a version by the owner. The format is that of Open WebUI 0.12.4: times are
+nanoseconds, and `data.content` holds Markdown, HTML and JSON (here always null). A note's id is the
+block's without its kind.
 """
 
 from typing import Any

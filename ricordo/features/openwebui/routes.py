@@ -1,4 +1,4 @@
-"""Syncing a user's workspace and memory with Open WebUI at once, and how the last sync went."""
+"""Sync a user's workspace and memory with Open WebUI at once, over HTTP."""
 
 import asyncio
 from typing import Literal

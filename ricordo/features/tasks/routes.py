@@ -1,4 +1,4 @@
-"""Background tasks over HTTP: made, paused, run at once, and what came of them."""
+"""Background tasks over HTTP: create, pause and start them, and list their runs."""
 
 from ricordo.api.call import Paged, RequestContext, note
 from ricordo.api.models.base import Json, NoteResponse

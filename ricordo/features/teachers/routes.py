@@ -1,4 +1,4 @@
-"""Students of a course over HTTP, for teachers: who they are, what waits for them, and the blocks that teachers see."""
+"""Students of a course over HTTP, for teachers: numbers, and visible blocks."""
 
 from typing import Annotated
 
@@ -38,7 +38,10 @@ class SeenBlockResponse(ResponseModel):
 
 
 class StudentMemoryResponse(StudentResponse):
-    """A student with the blocks that teachers see; of the course's other blocks the labels alone."""
+    """A student with the blocks that teachers see.
+
+    `hidden` are the labels of the course's other blocks.
+    """
 
     blocks: list[SeenBlockResponse]
     hidden: list[str]
@@ -49,7 +52,7 @@ class StudentMemoryResponse(StudentResponse):
 def list_students(
     tx: Transaction, context: RequestContext, course_name: str, paging: Paged
 ) -> list[queries.Student]:
-    """The users who talked with an agent of the course, by default the newest users first."""
+    """List the course's students, by default the newest users first."""
     teacher = queries.require_teacher(context.scope)
     return queries.students(tx, teacher, courses.get(tx, teacher, course_name), paging.page())
 

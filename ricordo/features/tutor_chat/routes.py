@@ -1,4 +1,7 @@
-"""A chat as server-sent events: `status`, `tool_call`, `artifact`, `reasoning`, `message`, `error` and `done`."""
+"""A chat as server-sent events.
+
+The events are `status`, `tool_call`, `artifact`, `reasoning`, `message`, `error` and `done`.
+"""
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -96,7 +99,7 @@ async def stream(context: RequestContext, body: TutorChatRequest) -> Response:
 
 
 async def _as_student(context: RequestContext, user: str | None) -> RequestContext:
-    """Return the context of this student, who is created if new.
+    """Return the context of this student; a new student is created.
 
     Raises Forbidden, and Invalid without a user.
     """
@@ -176,7 +179,7 @@ def _agents_of_courses(tx: Transaction, scope: Scope) -> Mapping[str, str]:
 
 
 def _artifact(part: ToolReturnPart) -> Json:
-    """Return the path of a document that a tool of this server made to be shown.
+    """Return the path of a document to show that a tool of this server made.
 
     Untrusted tools cannot show documents.
     """
