@@ -12,7 +12,7 @@ from ricordo.api.answers import answer
 from ricordo.api.errors import MODEL_STATUS, status_of
 from ricordo.api.guard import openai_error, openai_type
 from ricordo.api.models.base import Json
-from ricordo.api.routing import GuardedRoute, refusal_of
+from ricordo.api.routing import GuardedRoute, ValidatedRoute, refusal_of
 from ricordo.api.sse import DONE
 from ricordo.domain.event import Failed
 from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED
@@ -27,8 +27,8 @@ _FAILURES: Mapping[str, int] = {
 }
 
 
-class OpenAIRoute(GuardedRoute):
-    """A route whose refusals have OpenAI's shape."""
+class OpenAIValidatedRoute(ValidatedRoute):
+    """FastAPI's part of a route whose refusals have OpenAI's shape."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         respond = super().get_route_handler()
@@ -40,6 +40,12 @@ class OpenAIRoute(GuardedRoute):
                 return refusal_for(error)
 
         return respond_or_refuse
+
+
+class OpenAIRoute(GuardedRoute):
+    """A route whose refusals have OpenAI's shape."""
+
+    validated_class = OpenAIValidatedRoute
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if refusal := refusal_of(scope, self.scopes):
