@@ -34,6 +34,7 @@ from ricordo.llm.registry.models import Models
 from ricordo.memory import normal_form
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime, Wait
+from ricordo.sandbox.service import Sandbox
 from ricordo.search import pgvector
 from ricordo.secret import FILE as SECRET_FILE
 from ricordo.secret import load_secret, require_unneeded
@@ -67,7 +68,8 @@ async def open_runtime(
     the built-in features and all installed plugins.
     """
     plugins = plugins or load_plugins(FEATURES)
-    toolbox = Toolbox(plugins.tools(), plugins.tool_runners(settings))
+    sandbox = Sandbox(settings)
+    toolbox = Toolbox(plugins.tools(), plugins.tool_runners(settings, sandbox))
     models = open_models(settings, providers, plugins, extra_models)
     indexes = plugins.vector_indexes(vectors or load_vector_settings())
     kinds = plugins.memory_remotes()
@@ -75,7 +77,7 @@ async def open_runtime(
     await asyncio.to_thread(sweep, *folders_of(settings))
     models.learned.keep_in(settings.data_dir)
     indexes |= await pgvector.index_of(store)
-    runtime = Runtime(settings, store, models, toolbox, plugins, indexes, kinds)
+    runtime = Runtime(settings, store, models, toolbox, plugins, sandbox, indexes, kinds)
     try:
         if (place := settings.message_vectors) not in ("native", *indexes):
             raise Invalid(
@@ -106,6 +108,7 @@ async def open_runtime(
     finally:
         await finish_turns(runtime)
         await toolbox.close()
+        await sandbox.close()
         await plugins.at_end(settings)
         for index in indexes.values():
             await index.close()

@@ -4,7 +4,7 @@ A plugin is any object with some of the methods in HOOKS. The built-in tools and
 
     class Weather:
         def tools(self): return [ServerTool(forecast, "custom", acts_outside=True)]
-        def tool_runners(self, settings): return [MyRunner()]        # ToolRunners, which run stored tools of some types
+        def tool_runners(self, settings, sandbox): return [MyRunner()]  # ToolRunners, which run stored tools of some types
         def providers(self): return [MyModel()]                      # ChatModels, or Providers that speak a known format
         def vector_indexes(self, settings): return [MyIndex()]       # VectorIndexes, by the names archives choose them with
         def memory_remotes(self): return [MyRemotes()]               # RemoteKinds, by the names remotes are added with
@@ -46,6 +46,7 @@ if (
     from ricordo.llm.chat import ChatModel
     from ricordo.llm.provider_table import Provider
     from ricordo.memory.remote_kind import RemoteKind
+    from ricordo.sandbox.service import Sandbox
     from ricordo.search.vector_index import VectorIndex
     from ricordo.settings import Settings, VectorSettings
     from ricordo.storage.engine.store import Transaction
@@ -125,8 +126,8 @@ class Plugins:
     def tools(self) -> "list[ServerTool]":
         return self._collect("tools")
 
-    def tool_runners(self, settings: "Settings") -> "list[ToolRunner]":
-        return self._collect("tool_runners", settings)
+    def tool_runners(self, settings: "Settings", sandbox: "Sandbox") -> "list[ToolRunner]":
+        return self._collect("tool_runners", settings, sandbox)
 
     def providers(self) -> "list[ChatModel | Provider]":
         return self._collect("providers")

@@ -19,6 +19,7 @@ from ricordo.memory.recall import Recall
 from ricordo.memory.remote_kind import RemoteKind
 from ricordo.memory.summary import RestingWriters
 from ricordo.plugins import Plugins
+from ricordo.sandbox.service import Sandbox
 from ricordo.search.indexer import Indexer
 from ricordo.search.vector_index import VectorIndex
 from ricordo.secret import Secret
@@ -72,7 +73,8 @@ class Wait(Protocol):
 class Runtime:
     """The parts of a running server.
 
-    `organization_providers` holds the models of organizations together with `models`. `indexes` are
+    `organization_providers` holds the models of organizations together with `models`. Programs of
+    users and models run in `sandbox`, which starts with its first program. `indexes` are
     outside vector indexes, and `remotes` kinds of remotes, by name. `live` are this process's turns
     by run id, `recordings` their stored streams, and `unended` the runs whose end could not be
     saved.
@@ -83,6 +85,7 @@ class Runtime:
     models: Models
     toolbox: Toolbox
     plugins: Plugins
+    sandbox: Sandbox
     indexes: Mapping[str, VectorIndex] = field(default_factory=dict)
     remotes: Mapping[str, RemoteKind] = field(default_factory=dict)
     live: dict[str, LiveTurn] = field(default_factory=dict)

@@ -23,6 +23,7 @@ from ricordo.storage.engine import sqlite
 from ricordo.storage.engine.postgres import PostgresStore
 from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.schema.columns import metadata
+from tests.seams import people
 from tests.seams.stores import ManualClock
 from tests.support import order, postgres, sharing
 from tests.support.canaries import LogWatch
@@ -136,6 +137,7 @@ def _shared_work() -> Iterator[None]:
     """What takes longer than most tests and is the same for all is done once or not at all: see `tests/support/sharing.py`."""
     with sharing.shared_work():
         yield
+        people.forget_world()
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ import ricordo
 from ricordo.features.librarian import grammar
 from ricordo.memory import facts
 from ricordo.search import dates
-from tests.seams.growth import FACTOR, MOST, is_linear
+from tests.seams.growth import FACTOR, MOST, cpu_seconds, is_linear
 from tests.support.worst_inputs import repeats, worst_inputs
 
 PACKAGE = Path(ricordo.__file__).parent
@@ -186,17 +186,23 @@ def slow_on(pattern: re.Pattern[Any], run: Run, length: int = LENGTH, most: int 
     """
     if not repeats(pattern):
         return ""
-    for place, text in enumerate(_texts(pattern, EXPONENTIAL)):
+    short = _texts(pattern, EXPONENTIAL)
+    is_fast = cpu_seconds(lambda _: deque(map(run, short), maxlen=0), EXPONENTIAL) <= NOTHING
+    for place, text in enumerate(() if is_fast else short):
         if not is_linear(
             lambda size, place=place: run(_texts(pattern, size)[place]), EXPONENTIAL // 2, factor=2
         ):
             return repr(text)
     for place, text in enumerate(_texts(pattern, length // FACTOR)):
-        if not is_linear(
-            lambda size, place=place: run(_texts(pattern, size)[place]),
-            length // FACTOR,
-            most=most,
-            nothing=NOTHING,
+
+        def work(size: int, place: int = place) -> object:
+            return run(_texts(pattern, size)[place])
+
+        if is_linear(work, length // FACTOR, most=most, nothing=NOTHING):
+            continue
+        # A repetition of at most some hundred grows faster up to there, and slower than a square: then the double length decides.
+        if not is_linear(work, length // FACTOR, most=2 * most, nothing=NOTHING) or not is_linear(
+            work, 2 * length // FACTOR, most=most, nothing=NOTHING
         ):
             return repr(text[:60])
     return ""

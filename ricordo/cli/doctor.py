@@ -32,6 +32,7 @@ from ricordo.domain.quotas import MEGABYTE
 from ricordo.errors import Invalid, RicordoError, Unavailable
 from ricordo.features import FEATURES
 from ricordo.plugins import Plugins, load_plugins
+from ricordo.sandbox.service import examine_sandbox
 from ricordo.secret import FILE, load_secret, require_unneeded
 from ricordo.settings import LOOPBACK, ProviderSettings, Settings, load_settings
 from ricordo.storage import damage, history_size, keys
@@ -109,7 +110,7 @@ def examine() -> Iterator[DoctorFinding]:
         yield _wrong("plugins", str(error))
         return
     yield from asyncio.run(_models(settings, providers, plugins))
-    for name, text in plugins.findings(settings):
+    for name, text in (("sandbox", examine_sandbox(settings)), *plugins.findings(settings)):
         yield DoctorFinding(
             name, text.removeprefix("!"), "warning" if text.startswith("!") else "ok"
         )

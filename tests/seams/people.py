@@ -5,14 +5,16 @@
 
 import base64
 import json
+import shutil
 import sqlite3
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import httpx2
@@ -485,12 +487,70 @@ def basic(user: str, key: str) -> dict[str, str]:
     return {"authorization": "Basic " + base64.b64encode(f"{user}:{key}".encode()).decode()}
 
 
+_SETTINGS: dict[str, Any] = {
+    "api_key": OPERATOR,
+    "traces": "all",
+    "allow_private_providers": True,
+}
+
+
+@dataclass(frozen=True)
+class _KeptWorld:
+    """The folder of a server that was stopped when everything was made, what is known of it, and the end of its MCP server."""
+
+    folder: Path
+    known: dict[str, Any]
+    close: Callable[[], None]
+
+    def copy(self, folder: Path) -> dict[str, Any]:
+        """Copy the folder, with the remote in the copy; returns what is known then."""
+        shutil.copytree(self.folder, folder, dirs_exist_ok=True)
+        with closing(sqlite3.connect(folder / "ricordo.db")) as database, database:
+            database.execute(
+                "UPDATE memory_remotes SET address = replace(address, ?, ?)",
+                (str(self.folder), str(folder)),
+            )
+        shared = {**self.known["shared"], "remotes": str(folder / "remotes")}
+        return {**self.known, "shared": shared, "own": dict(self.known["own"])}
+
+
+_kept: list[_KeptWorld] = []
+
+
+def _kept_world() -> _KeptWorld:
+    """Return the world that this process has made, of which all others are copies: it takes ten times as long to make one."""
+    if not _kept:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="ricordo-world-")))
+            mcp_url = stack.enter_context(raw_server(RawServer([mcp_tool("vuqkmcptool")])))
+            with serving(folder, **_SETTINGS) as server, server.http() as http:
+                world = World(server, http, mcp_url).fill()
+            known = {name: getattr(world, name) for name in ("ada", "ada_id", "own", "shared")}
+            _kept.append(_KeptWorld(folder, {**known, "mcp_url": mcp_url}, stack.pop_all().close))
+    return _kept[0]
+
+
+def forget_world() -> None:
+    """Remove the world that was kept for copies, if there is one."""
+    while _kept:
+        _kept.pop().close()
+
+
 @contextmanager
 def open_world(folder: Path, **settings: Any) -> Iterator[World]:
+    """Open a world of its own: a copy of what this process has made once, but with settings, where it is made anew."""
     bubblewrap()  # in which a route runs a tool
-    given = {"api_key": OPERATOR, "traces": "all", "allow_private_providers": True} | settings
+    if not settings:
+        known = _kept_world().copy(folder)
+        with serving(folder, **_SETTINGS) as server, server.http() as http:
+            yield World(server, http, **known)
+        return
     served = raw_server(RawServer([mcp_tool("vuqkmcptool")]))
-    with serving(folder, **given) as server, server.http() as http, served as mcp_url:
+    with (
+        serving(folder, **_SETTINGS, **settings) as server,
+        server.http() as http,
+        served as mcp_url,
+    ):
         yield World(server, http, mcp_url).fill()
 
 

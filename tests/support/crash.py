@@ -261,7 +261,7 @@ class _Campaign:
         while not self._is_over:
             waiting = {one.agent for one in self.said if one.token in self.settling}
             if not (free := [agent for agent in self.agents if agent not in waiting]):
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.02)
                 continue
             turn += 1
             one, plan = self._new(luck.choice(free), f"{number}x{turn}"), luck.choice(PLANS)
@@ -383,7 +383,7 @@ class _Campaign:
             if time.monotonic() > deadline:
                 self.faults.append(f"it never came that {what}: {len(rows)} are left")
                 return
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.02)
             self._hasten("search.flush")
             self._hasten("deletion")
             if self.size.hurries:

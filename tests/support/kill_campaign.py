@@ -116,7 +116,7 @@ class KillCampaign:
                 self.faults.append(f"it never came to rest: {left[:5]}")
                 return
             self.hasten()
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.02)
 
 
 @asynccontextmanager

@@ -45,7 +45,13 @@ TOGETHER: dict[str, tuple[str, ...]] = {
         "tests/features/teachers/",
         "tests/features/mcp_oauth/",
     ),
-    "the providers' libraries": ("tests/llm/",),
+    "the providers' libraries": (
+        "tests/llm/",
+        *(
+            f"tests/behaviour/test_{name}.py"
+            for name in ("approvals", "as_the_retired_server", "native_agents", "streams")
+        ),
+    ),
     "services for vectors": ("tests/features/vector_services/", "tests/search/test_pgvector.py"),
     "parsers of files": ("tests/features/files/",),
 }
@@ -56,7 +62,7 @@ LONG = (
     "tests/features/move/",
     "tests/features/custom_tools/",
     "tests/features/run_code/",
-    "tests/features/sandbox/",
+    "tests/sandbox/",
     "tests/features/git/",
     "tests/test_patterns.py",
     "tests/features/backups/",

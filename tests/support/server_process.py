@@ -107,6 +107,10 @@ class MadeServer:
 def wait_until_up(url: str, tell: Callable[[], str]) -> None:
     """Return once a server answers there; what `tell` says goes with the failure where none does in time."""
     limit = time.monotonic() + LIMIT
+    host, _, port = url.removeprefix("http://").partition(":")
+    while not _listens(host, int(port)):  # which costs a hundredth of a request
+        time.sleep(0.005)
+        assert time.monotonic() < limit, f"The server did not start: {tell()}"
     with httpx2.Client(trust_env=False) as http:
         while True:
             try:
@@ -115,6 +119,11 @@ def wait_until_up(url: str, tell: Callable[[], str]) -> None:
             except httpx2.TransportError:
                 time.sleep(0.005)
             assert time.monotonic() < limit, f"The server did not start: {tell()}"
+
+
+def _listens(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0
 
 
 def free_port() -> int:

@@ -29,7 +29,10 @@ def worst_inputs(pattern: re.Pattern[Any], length: int) -> Iterator[str | bytes]
     """Yield inputs of this length for the pattern, each once."""
     for before, fill in _seeds(pattern):
         unit = before + fill
-        for text in (before + fill * (length // len(fill)), unit * (length // len(unit))):
+        texts = [before + fill * (length // len(fill))]
+        if before:
+            texts.append(unit * (length // len(unit)))
+        for text in texts:
             for end in _ENDS:
                 yield (
                     (text + end).encode("utf-8", "replace")

@@ -141,8 +141,9 @@ async def run_for_agent(
 
 
 async def _answer(context: RequestContext, call: ToolCall) -> Json:
-    settings = context.runtime.settings
-    output = await run_call(settings, await prepared(context.store, settings, call))
+    runtime = context.runtime
+    call = await prepared(context.store, runtime.settings, call)
+    output = await run_call(runtime.sandbox, runtime.settings, call)
     made: Mapping[str, Any] = {
         "status": "error" if output.is_error else "success",
         "func_return": output.value,

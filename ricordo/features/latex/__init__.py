@@ -18,7 +18,7 @@ PARTS = {
 class LatexPlugin:
     """Adds the tool, the viewer's page, and the viewer as one document for other programs."""
 
-    requires = ("sandbox", "web", "workspaces")
+    requires = ("web", "workspaces")
 
     def routes(self) -> list[Any]:
         return [

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ricordo.errors import Invalid, Unavailable
-from ricordo.features.sandbox.service import Sandbox, SandboxCall, SandboxLimits
 from ricordo.features.workspaces.service import LARGEST
+from ricordo.sandbox.service import Sandbox, SandboxCall, SandboxLimits
 
 MISSING = "no LaTeX: notes need pdflatex (Debian's texlive-latex-base and texlive-latex-recommended) or tectonic"
 _MOST_ERRORS = 8

@@ -5,7 +5,6 @@ from typing import Any
 
 from ricordo.errors import Invalid
 from ricordo.features.latex.engine import render
-from ricordo.features.sandbox.service import sandbox_of
 from ricordo.features.workspaces import service
 from ricordo.features.workspaces.queries import Space
 from ricordo.tools.toolbox import ToolContext
@@ -28,7 +27,7 @@ async def render_notes(context: ToolContext, title: str, content: str) -> dict[s
         )
     if not title.strip() or not content.strip():
         raise Invalid("Notes need a title and a content.")
-    pdf, told = await render(sandbox_of(context.settings), title, content)
+    pdf, told = await render(context.sandbox, title, content)
     name = re.sub(r"[\W_]+", "-", title.lower()).strip("-")[:60].strip("-") or "notes"
     path = service.path_of(f"notes/{name}.pdf")
     space = Space(context.state.agent.organization_id, user_id)

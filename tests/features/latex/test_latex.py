@@ -18,8 +18,8 @@ from ricordo.errors import Invalid, RicordoError, Unavailable
 from ricordo.features.latex import engine
 from ricordo.features.latex import plugin as latex
 from ricordo.features.latex.engine import document, render
-from ricordo.features.sandbox.service import Sandbox, SandboxLimits
 from ricordo.llm.scripted import call
+from ricordo.sandbox.service import Sandbox, SandboxLimits
 from ricordo.settings import Settings
 from tests.campaigns.sizes import short_and_long
 from tests.seams.http import ok, refused
