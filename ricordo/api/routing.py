@@ -247,6 +247,8 @@ class Routes(APIRouter):
             latter, by which a program finds out how to get a token (RFC 9728).
     """
 
+    guarded_class: ClassVar[type[GuardedRoute]] = GuardedRoute
+
     def __init__(
         self,
         prefix: str = "",
@@ -269,7 +271,7 @@ class Routes(APIRouter):
             tags=cast(list[str | Enum] | None, tags),
             include_in_schema=include_in_schema,
             responses=dict(REFUSALS),
-            route_class=cast(type[APIRoute], GuardedRoute),
+            route_class=cast(type[APIRoute], self.guarded_class),
         )
 
     def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:

@@ -12,7 +12,7 @@ from ricordo.api.answers import answer
 from ricordo.api.errors import MODEL_STATUS, status_of
 from ricordo.api.guard import openai_error, openai_type
 from ricordo.api.models.base import Json
-from ricordo.api.routing import GuardedRoute, ValidatedRoute, refusal_of
+from ricordo.api.routing import GuardedRoute, Routes, ValidatedRoute, refusal_of
 from ricordo.api.sse import DONE
 from ricordo.domain.event import Failed
 from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED
@@ -52,6 +52,12 @@ class OpenAIRoute(GuardedRoute):
             await _refusal(refusal[0], refusal[1])(scope, receive, send)
             return
         await super().handle(scope, receive, send)
+
+
+class OpenAIRoutes(Routes):
+    """The routes of one module whose refusals have OpenAI's shape."""
+
+    guarded_class = OpenAIRoute
 
 
 def refusal_for(error: RicordoError | RequestValidationError) -> Response:

@@ -94,9 +94,10 @@ class PageRoute(GuardedRoute):
 class Pages(Routes):
     """The pages of one module, as `Routes`. With a scope they need `<scope>:read`, and forms `<scope>:write`."""
 
+    guarded_class = PageRoute
+
     def __init__(self, prefix: str = "", *, scope: str | None = None, **options: Any) -> None:
         super().__init__(prefix, scope=scope, include_in_schema=False, **options)
-        self.route_class = PageRoute
 
     def add_api_route(self, path: str, endpoint: Callable[..., Any], **given: Any) -> None:
         super().add_api_route(path, _explaining(endpoint), **given)
