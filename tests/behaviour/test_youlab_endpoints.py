@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from starlette.routing import Route
+
 from tests.seams.server import serving
 
 ENDPOINTS = {
