@@ -1,4 +1,4 @@
-"""The opened parts of a server, which are passed as a value and never a global."""
+"""The opened parts of a server, passed as a value and never a global."""
 
 import asyncio
 import math
@@ -56,14 +56,14 @@ class LiveRecording(Protocol):
 
     @property
     def changed(self) -> asyncio.Event:
-        """An event that is set once more of the stream is stored, or the stream has ended."""
+        """An event that is set when more of the stream is stored, or it ended."""
 
     async def finish(self) -> None:
         """Return when all of it is stored, after the end of its turn."""
 
 
 class Wait(Protocol):
-    """A function that waits, in another thread, for a coroutine of a runtime's event loop."""
+    """A function that waits in another thread for a coroutine of the event loop."""
 
     def __call__(self, work: Coroutine[Any, Any, T], /) -> T:
         """Return the coroutine's result."""
@@ -111,9 +111,10 @@ class Runtime:
             fresh_for=FRESH_SECONDS if settings.postgres_url else math.inf,
             allow_private=settings.allow_private_providers,
         )
-        embedders, place = self.models.embedders, settings.message_vectors
-        self.recall = Recall(self.store, embedders, self.indexes, messages_index=place)
-        self.indexing = Indexer(self.store, embedders, self.indexes, messages_index=place)
+        embedders = self.models.embedders
+        index_name = settings.message_vectors
+        self.recall = Recall(self.store, embedders, self.indexes, messages_index=index_name)
+        self.indexing = Indexer(self.store, embedders, self.indexes, messages_index=index_name)
 
     def complete(self, tx: Transaction, state: AgentState) -> AgentState:
         """Return the state with the additions of plugins, such as an agent's folders."""

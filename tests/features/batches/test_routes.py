@@ -232,7 +232,7 @@ def test_a_repeated_request_makes_no_second_batch(
     assert other["id"] != first["id"]
     ended(api.http, other["id"])
     assert len(said(api.client, agent, "Only once.")) == 2
-    monkeypatch.setattr(service, "MOST_OPEN", 0)
+    monkeypatch.setattr(service, "MAX_OPEN", 0)
     assert "that is the most" in refused(api.http.post(PATH, json=body), 409)
 
 
