@@ -13,21 +13,18 @@ from fastapi import Response
 from ricordo.agents.turn import run_turn
 from ricordo.api.call import RequestContext
 from ricordo.api.models.base import Json
-from ricordo.api.routing import Routes
 from ricordo.api.sse import sse_response
-from ricordo.domain.clock import SECOND
 from ricordo.errors import NotFound
 from ricordo.features.openai.answers import PING, AnswerReader, deltas_of
 from ricordo.features.openai.caller import acting
-from ricordo.features.openai.errors import CUT_OFF, OpenAIRoute, failure, failure_json
+from ricordo.features.openai.errors import CUT_OFF, OpenAIRoutes, failure, failure_json
 from ricordo.features.openai.models import OpenAIAnswer, ResponsesRequest
 from ricordo.features.openai.options import OpenAIApiSettings
 from ricordo.features.openai.queries import agent_of
 from ricordo.features.openai.routes import reader_of
 from ricordo.features.openai.turns import chat_turn
 
-router = Routes(prefix="/v1", tags=["openai"], scope="messages")
-router.route_class = OpenAIRoute
+router = OpenAIRoutes(prefix="/v1", tags=["openai"], scope="messages")
 
 
 @router.post("/responses", response_model=OpenAIAnswer)
@@ -127,7 +124,6 @@ async def _events(
 
 
 def _response(body: ResponsesRequest, reader: AnswerReader, status: str) -> Json:
-    run = reader.run
     usage = reader.usage()
     tokens = {
         "input_tokens": usage["prompt_tokens"],
@@ -138,9 +134,9 @@ def _response(body: ResponsesRequest, reader: AnswerReader, status: str) -> Json
     }
     has_ended = status == "completed"
     return {
-        "id": "resp_" + (run.id.removeprefix("run-") if run else ""),
+        "id": f"resp_{reader.run_suffix}",
         "object": "response",
-        "created_at": (run.created_at if run else 0) // SECOND,
+        "created_at": reader.created_seconds,
         "status": status,
         "model": body.model,
         "output": _output(reader) if has_ended else [],
@@ -178,9 +174,8 @@ def _output(reader: AnswerReader) -> list[Json]:
 
 
 def _item(reader: AnswerReader, status: str) -> Json:
-    id = "msg_" + (reader.run.id.removeprefix("run-") if reader.run else "")
     return {
-        "id": id,
+        "id": f"msg_{reader.run_suffix}",
         "type": "message",
         "role": "assistant",
         "status": status,

@@ -1,4 +1,4 @@
-"""The pages of tools: a list, an editor of one tool, and a form to try it."""
+"""The pages of tools: a list, an editor, and a form to try one."""
 
 from collections.abc import Mapping
 from typing import Any

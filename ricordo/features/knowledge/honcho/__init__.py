@@ -5,7 +5,7 @@ It is used only if it is configured.
 
 from typing import TYPE_CHECKING, Any
 
-from ricordo.features.knowledge import ask
+from ricordo.features.knowledge.ask import ANSWERERS
 
 if TYPE_CHECKING:
     from ricordo.domain.run import Run
@@ -41,4 +41,4 @@ class HonchoPlugin:
 
 
 plugin = HonchoPlugin()
-ask.ANSWERERS["honcho"] = "ricordo.features.knowledge.honcho.service"
+ANSWERERS["honcho"] = "ricordo.features.knowledge.honcho.service"

@@ -27,6 +27,7 @@ async def make_key(request: Request) -> Response:
     form = await form_of(request)
     body = {name: form[name].strip() for name in _OF_KEYS if form.get(name, "").strip()}
     if days := form.get("days", "").strip():
+        # The API explains a wrong number.
         number = typed_number(days)
         body["expires_in"] = str(number * 86_400) if isinstance(number, int) else days
     key = await Api(request).ask("POST", "/v1/keys/", body)
@@ -54,7 +55,9 @@ async def add_user(request: Request) -> Response:
 async def change_user(request: Request, user: str) -> Response:
     """Rename a user, or disable and enable them."""
     form = await form_of(request)
-    body: dict[str, object] = {"name": form["name"].strip()} if form.get("name", "").strip() else {}
+    body: dict[str, object] = {}
+    if name := form.get("name", "").strip():
+        body["name"] = name
     if form.get("disabled") in ("yes", "no"):
         body["disabled"] = form["disabled"] == "yes"
     changed = await Api(request).ask("PATCH", f"/v1/users/{user}", body)
