@@ -188,6 +188,8 @@ class _Campaign:
             self.agents.append(response.json()["id"])
 
     async def _kill_and_start(self) -> None:
+        while self.size.kills and not self.jobs:  # a kill has to meet some
+            await asyncio.sleep(0.01)
         while self.size.kills and (
             self.kills < self.size.kills or not (self._is_over or self.size.hurries)
         ):
