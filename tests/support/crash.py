@@ -117,6 +117,7 @@ class _Campaign:
     http: list[httpx2.AsyncClient] = field(default_factory=list)
     # Cleared while a server that is alone is down, so that those who talk wait for it.
     up: asyncio.Event = field(default_factory=asyncio.Event)
+    has_jobs: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def is_alone(self) -> bool:
@@ -188,8 +189,8 @@ class _Campaign:
             self.agents.append(response.json()["id"])
 
     async def _kill_and_start(self) -> None:
-        while self.size.kills and not self.jobs:  # a kill has to meet some
-            await asyncio.sleep(0.01)
+        if self.size.kills:
+            await self.has_jobs.wait()  # a kill has to meet some
         while self.size.kills and (
             self.kills < self.size.kills or not (self._is_over or self.size.hurries)
         ):
@@ -222,6 +223,7 @@ class _Campaign:
                 values = {"count": _JOBS_AT_ONCE, "seconds": self.luck.uniform(0, 0.1)}
                 response = await self.luck.choice(self.http).post("/campaign/jobs", params=values)
                 self.jobs += response.json()
+                self.has_jobs.set()
             if not self.is_alone:
                 # A merge that is due in half a minute is due now: it has to meet turns and kills.
                 self._hasten("search.flush")
