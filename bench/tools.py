@@ -16,8 +16,8 @@ from bench.report import Figure
 from bench.servers import Server, model_server, ricordo
 from bench.turns import TURNS_AN_AGENT, send
 from ricordo.errors import RicordoError
-from ricordo.features.sandbox.options import SandboxSettings
-from ricordo.features.sandbox.service import Sandbox
+from ricordo.sandbox.options import SandboxSettings
+from ricordo.sandbox.service import Sandbox
 from ricordo.settings import Settings
 from tests.support.sandboxes import bubblewrap
 

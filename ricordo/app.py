@@ -34,6 +34,7 @@ from ricordo.llm.registry.models import Models
 from ricordo.memory import normal_form
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime, Wait
+from ricordo.sandbox.service import Sandbox
 from ricordo.search import pgvector
 from ricordo.secret import FILE as SECRET_FILE
 from ricordo.secret import load_secret, require_unneeded
@@ -45,7 +46,8 @@ from ricordo.storage.engine.work_folders import sweep
 from ricordo.storage.schema.columns import metadata
 from ricordo.tools.toolbox import Toolbox, sync_tools
 
-# Searches are many and small: on several threads each takes ten times the CPU. numpy is imported later, and reads this then.
+# Searches are many and small: on several threads each takes ten times the CPU. numpy is imported
+# later, and reads this then.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 log = logging.getLogger(__name__)
@@ -67,7 +69,8 @@ async def open_runtime(
     the built-in features and all installed plugins.
     """
     plugins = plugins or load_plugins(FEATURES)
-    toolbox = Toolbox(plugins.tools(), plugins.tool_runners(settings))
+    sandbox = Sandbox(settings)
+    toolbox = Toolbox(plugins.tools(), plugins.tool_runners(settings, sandbox))
     models = open_models(settings, providers, plugins, extra_models)
     indexes = plugins.vector_indexes(vectors or load_vector_settings())
     kinds = plugins.memory_remotes()
@@ -75,17 +78,18 @@ async def open_runtime(
     await asyncio.to_thread(sweep, *folders_of(settings))
     models.learned.keep_in(settings.data_dir)
     indexes |= await pgvector.index_of(store)
-    runtime = Runtime(settings, store, models, toolbox, plugins, indexes, kinds)
+    runtime = Runtime(settings, store, models, toolbox, plugins, sandbox, indexes, kinds)
     try:
-        if (place := settings.message_vectors) not in ("native", *indexes):
+        if settings.message_vectors not in ("native", *indexes):
             raise Invalid(
-                f"RICORDO_MESSAGE_VECTORS names {place}, which is not set up. Set it up, or leave "
-                "it out."
+                f"RICORDO_MESSAGE_VECTORS names {settings.message_vectors}, which is not set up. "
+                "Set it up, or leave it out."
             )
-        # On SQLite this server is the only one, so whoever held these runs is gone; on PostgreSQL others may be alive.
-        healed = await store.write(close_expired if settings.postgres_url else close_all)
-        if healed:
-            log.warning("closed runs that a stopped server left open", extra={"runs": len(healed)})
+        # On SQLite this server is the only one, so no live server holds these runs. On PostgreSQL
+        # another server may.
+        closed = await store.write(close_expired if settings.postgres_url else close_all)
+        if closed:
+            log.warning("closed runs that a stopped server left open", extra={"runs": len(closed)})
         if tables := plugins.tables():
             await store.write(lambda tx: create_tables(tx, tables))
         await store.write(lambda tx: sync_all_tools(tx, toolbox))
@@ -106,6 +110,7 @@ async def open_runtime(
     finally:
         await finish_turns(runtime)
         await toolbox.close()
+        await sandbox.close()
         await plugins.at_end(settings)
         for index in indexes.values():
             await index.close()
@@ -121,7 +126,7 @@ async def _require_unneeded_secret(store: Store, settings: Settings) -> None:
     """
     require_unneeded(settings.data_dir, await store.read(keys.needing_secret))
     if await store.read(lambda tx: damage.some_conversations(tx, 0)):
-        log.error(  # so that commands, which show errors alone, say it too
+        log.error(  # an error, since commands show no warnings
             "there was no secret key beside this database, so a new one is made: callbacks and "
             "receipts are signed with another key than before. If you have the old secret.key, "
             "stop the server and put it back.",
@@ -208,13 +213,16 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: Application) -> AsyncIterator[None]:
-        given = providers or ProviderSettings()
         async with open_runtime(
-            settings, given, vectors, extra_models=extra_models, plugins=plugins
+            settings,
+            providers or ProviderSettings(),
+            vectors,
+            extra_models=extra_models,
+            plugins=plugins,
         ) as runtime:
             await authentication.require_key(runtime)
             app.state.runtime = runtime
-            # Providers are asked once the server answers, so that a start is never held up by them.
+            # Providers are asked when the server answers already, so they never delay a start.
             looking = app.state.looking = asyncio.create_task(runtime.models.find_default())
             try:
                 yield
@@ -228,13 +236,14 @@ def create_app(
         AnswerBudget(settings.max_answer_mb, settings.max_answers_mb),
         title="Ricordo",
         version=__version__,
-        description="AI agents whose memory belongs to the people it is about. Compatible with letta-client.",
+        description="AI agents whose memory belongs to the people it is about. "
+        "Compatible with letta-client.",
         lifespan=lifespan,
-        # The framework's pages load scripts from other hosts. `features/api_docs` has pages that do not.
+        # The framework's pages load scripts from other hosts. Those of `features/api_docs` do not.
         docs_url=None,
         redoc_url=None,
         max_body_size=settings.max_body_mb * 1024 * 1024,
-        # All servers of a process share the route objects; `include_router` would copy each for each server.
+        # All servers of a process share the route objects. `include_router` would copy them.
         routes=[route for router in guarded for route in router.routes],
     )
     for router in routers:
@@ -242,7 +251,7 @@ def create_app(
             include_plain(app, router)
     app.state.authentication = authentication = Authentication(settings)
     app.add_middleware(
-        Guard, settings=settings, authentication=authentication, **_what_is_open(guarded)
+        Guard, settings=settings, authentication=authentication, **_open_routes(guarded)
     )
     for middleware in plugins.middleware():
         app.add_middleware(middleware)
@@ -251,11 +260,11 @@ def create_app(
 
 
 def open_routers(plugins: Plugins) -> list[APIRouter]:
-    """Import the modules of routes, and return all routers in the order in which they are matched."""
+    """Import the modules of routes, and return all routers in the order of matching."""
     offered = [
         load_router(router) if isinstance(router, str) else router for router in plugins.routes()
     ]
-    # The router of the login page answers for every page that is not there.
+    # The router of the login page answers for every missing page.
     offered.sort(key=lambda router: bool(getattr(router, "login_page", "")))
     first = [router for router in offered if getattr(router, "goes_first", False)]
     rest = [router for router in offered if router not in first]
@@ -263,7 +272,7 @@ def open_routers(plugins: Plugins) -> list[APIRouter]:
 
 
 def include_plain(app: FastAPI, router: APIRouter) -> None:
-    """Include a plugin's router that knows no scopes: its routes are for administrators.
+    """Include a plugin's router without scopes: its routes are for administrators.
 
     Raises:
         Invalid: One of its routes cannot be guarded.
@@ -271,13 +280,14 @@ def include_plain(app: FastAPI, router: APIRouter) -> None:
     for context in iter_route_contexts(router.routes):
         if not isinstance(context.original_route, APIRoute):
             raise Invalid(
-                f"Nobody is kept from a plugin's route {context.path}. Make it with FastAPI's decorators."
+                f"Nobody is kept from a plugin's route {context.path}. "
+                "Make it with FastAPI's decorators."
             )
     app.include_router(router, dependencies=[Depends(require_administrator)])
 
 
-def _what_is_open(routers: Sequence[Routes]) -> dict[str, Any]:
-    """Return the routes that need no key, and the pages for callers without one, for the guard."""
+def _open_routes(routers: Sequence[Routes]) -> dict[str, Any]:
+    """Return the guard's options: open routes, and pages for callers without a key."""
     return {
         "open_paths": [path for router in routers for path in router.open_paths],
         "login": next((router.login_page for router in routers if router.login_page), ""),

@@ -1,4 +1,6 @@
-"""Every error a caller can meet, in one tree. A message says what happened and what to do.
+"""All errors that callers can meet, in one tree.
+
+A message states the cause and the remedy.
 
 RicordoError
 ├── NotFound          no such thing here, or it is not yours
@@ -68,7 +70,7 @@ class PreconditionFailed(Conflict):
 
 
 class Collision(Conflict):
-    """A row with the same name or id is already there, or one that this refers to is not."""
+    """A row with the same name or id exists, or a referenced row is missing."""
 
 
 class Busy(Conflict):
@@ -100,7 +102,7 @@ class DatabaseFailed(Unavailable):
 
 
 class LeaseLost(Unavailable):
-    """The run was ended elsewhere: by a cancel, or by a server that took over."""
+    """The run was ended elsewhere: by a cancel, or by another server."""
 
 
 class ModelError(RicordoError):

@@ -16,7 +16,8 @@ from typing import Any, Literal, TextIO
 from ricordo.errors import Busy, DatabaseFailed, ModelError, Unavailable
 
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message"}
-# Below a warning these tell what they send and to which address, and both carry what people say and search for.
+# Below a warning these tell what they send and to which address, and both carry what people say and
+# search for.
 _TALKATIVE = (
     "httpx",
     "httpx2",
@@ -63,7 +64,7 @@ def set_up_logs(
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
-    # Its account of every start and stop says nothing that ours does not.
+    # Its lines about each start and stop repeat ours.
     logging.getLogger("uvicorn").setLevel(logging.DEBUG if level == "debug" else logging.WARNING)
     for name in (*_TALKATIVE, *_NOISY):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -72,16 +73,16 @@ def set_up_logs(
 
 
 def describe(error: BaseException) -> str:
-    """Return an error's kind, and its first line if that cannot quote a stored text."""
+    """Return an error's kind, and its first line if it quotes no stored text."""
     kind = type(error).__name__
     if isinstance(error, ModelError):
         kind = error.kind
-        if error.status is not None:  # its words are the provider's, which may quote the request
+        if error.status is not None:  # the provider's message may quote the request
             return f"{kind} (status {error.status})"
     elif not (isinstance(error, _WITHOUT_VALUES) or kind in _OF_DATABASES):
         return kind
-    words = _one_line(str(error).partition("\n")[0])[:_LONGEST_CAUSE]
-    return f"{kind}: {words}" if words else kind
+    first_line = _one_line(str(error).partition("\n")[0])[:_LONGEST_CAUSE]
+    return f"{kind}: {first_line}" if first_line else kind
 
 
 class TextFormatter(logging.Formatter):
@@ -90,9 +91,9 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, followed by the traceback if there is one."""
         time = datetime.fromtimestamp(record.created).astimezone().isoformat(" ", "milliseconds")
-        words = [time, f"{record.levelname:<7}", record.name, _one_line(_message(record))]
-        words += [f"{key}={_quoted(value)}" for key, value in _fields(record).items()]
-        return "\n".join([" ".join(words), *(f"    {line}" for line in _traceback(record))])
+        columns = [time, f"{record.levelname:<7}", record.name, _one_line(_message(record))]
+        columns += [f"{key}={_quoted(field)}" for key, field in _fields(record).items()]
+        return "\n".join([" ".join(columns), *(f"    {line}" for line in _traceback(record))])
 
 
 class JsonFormatter(logging.Formatter):
@@ -106,19 +107,19 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": _message(record),
         }
-        for key, value in _fields(record).items():
-            line[key if key not in line else f"{key}_"] = value
+        for key, field in _fields(record).items():
+            line[key if key not in line else f"{key}_"] = field
         if trace := list(_traceback(record)):
             line["traceback"] = "\n".join(trace)
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    given = {key: value for key, value in vars(record).items() if key not in _STANDARD}
-    return {
-        key: describe(value) if isinstance(value, BaseException) else value
-        for key, value in given.items()
-    }
+    return {key: _described(field) for key, field in vars(record).items() if key not in _STANDARD}
+
+
+def _described(field: Any) -> Any:
+    return describe(field) if isinstance(field, BaseException) else field
 
 
 def _message(record: logging.LogRecord) -> str:
@@ -127,12 +128,11 @@ def _message(record: logging.LogRecord) -> str:
     Of asyncio's messages only the first line is kept, since the others show objects and their
     content.
     """
-    if record.args:
-        arguments = record.args if isinstance(record.args, tuple) else (record.args,)
-        shown = tuple(describe(one) if isinstance(one, BaseException) else one for one in arguments)
-        text = str(record.msg) % (shown if isinstance(record.args, tuple) else record.args)
-    else:
-        text = str(record.msg)
+    text = str(record.msg)
+    if isinstance(record.args, tuple) and record.args:
+        text %= tuple(_described(argument) for argument in record.args)
+    elif record.args:
+        text %= record.args
     return text.partition("\n")[0] if record.name == "asyncio" else text
 
 
@@ -154,9 +154,9 @@ def _traceback(record: logging.LogRecord) -> Iterator[str]:
     if error is None:
         return
     if failure := _database_failure(error):
-        yield describe(failure)  # where in the program it was met says nothing
+        yield describe(failure)  # its place in the program does not matter
         return
-    yield from _told(error, set())
+    yield from _chain(error, set())
 
 
 def _database_failure(error: BaseException) -> BaseException | None:
@@ -164,12 +164,12 @@ def _database_failure(error: BaseException) -> BaseException | None:
 
     An example is a lost connection of the queue's library.
     """
-    seen = set[int]()
+    visited: set[int] = set()
     current: BaseException | None = error
-    while current is not None and id(current) not in seen:
+    while current is not None and id(current) not in visited:
         if isinstance(current, DatabaseFailed) or _is_of_psycopg(current):
             return current
-        seen.add(id(current))
+        visited.add(id(current))
         current = current.__cause__ or current.__context__
     return None
 
@@ -183,22 +183,19 @@ def _is_of_psycopg(error: BaseException) -> bool:
     return ("psycopg", "OperationalError") in kinds
 
 
-def _told(error: BaseException, seen: set[int]) -> Iterator[str]:
-    """Return the places and kinds of an error and of its causes, the oldest first."""
-    seen.add(id(error))
-    if error.__cause__ is not None and id(error.__cause__) not in seen:
-        yield from _told(error.__cause__, seen)
+def _chain(error: BaseException, visited: set[int]) -> Iterator[str]:
+    """Yield the places and kinds of an error and its causes, the oldest first."""
+    visited.add(id(error))
+    context = None if error.__suppress_context__ else error.__context__
+    if error.__cause__ is not None and id(error.__cause__) not in visited:
+        yield from _chain(error.__cause__, visited)
         yield "which caused:"
-    elif (
-        (context := error.__context__) is not None
-        and not error.__suppress_context__
-        and id(context) not in seen
-    ):
-        yield from _told(context, seen)
+    elif context is not None and id(context) not in visited:
+        yield from _chain(context, visited)
         yield "while handling that:"
     for entry in format_tb(error.__traceback__):
         yield from entry.rstrip("\n").split("\n")
     yield describe(error)
     for inner in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
         yield "one of its parts:"
-        yield from _told(inner, seen)
+        yield from _chain(inner, visited)

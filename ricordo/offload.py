@@ -1,6 +1,7 @@
 """Work on large inputs, away from the event loop.
 
-A thread that parses still shares the interpreter's lock with the loop, so the work takes linear time and its input is bounded.
+A thread that parses still shares the interpreter's lock with the loop. So the work must take linear
+time, and its input must be bounded.
 """
 
 import asyncio
@@ -12,26 +13,27 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
-_SEVERAL = 2
+_WORKS_AT_ONCE = 2
 _GATES: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Semaphore]] = (
     WeakKeyDictionary()
 )
 
-# Bytes: smaller inputs cost less to handle at once than to hand over.
+# Bytes. Smaller inputs cost less to handle at once than to pass to a thread.
 SMALL = 64 * 1024
-# Two, since each thread at work delays the loop by the interpreter's switch interval.
+# Two, since each working thread delays the loop by the interpreter's switch interval.
 _THREADS = ThreadPoolExecutor(2, "offload")
 # Modules that were imported in a thread and are whole.
 _IMPORTED: dict[str, Any] = {}
 
 
 def few_at_once(kind: str = "comparisons") -> asyncio.Semaphore:
-    """Return a lock for two works of a kind on long texts: `async with few_at_once(): …`.
+    """Return a lock that lets two works of a kind run: `async with few_at_once(): …`.
 
-    Others wait. Works that may be short need a kind of their own, since long ones take a second.
+    It is for works on long texts. Works that may be short need a kind of their own, since long ones
+    take a second.
     """
     gates = _GATES.setdefault(asyncio.get_running_loop(), {})
-    return gates.setdefault(kind, asyncio.Semaphore(_SEVERAL))
+    return gates.setdefault(kind, asyncio.Semaphore(_WORKS_AT_ONCE))
 
 
 async def offload(work: Callable[[], T], size: int) -> T:

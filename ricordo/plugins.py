@@ -1,29 +1,50 @@
-"""Plugins: packages that add tools, providers, vector indexes, remotes, routes, jobs, commands, tables or pages.
+"""Plugins: packages that add parts to a server through hooks.
 
-A plugin is any object with some of the methods in HOOKS. The built-in tools and features use the same hooks as anyone's package:
+A plugin is any object with some of the methods in HOOKS. The built-in tools and features use the
+same hooks as anyone's package:
 
     class Weather:
         def tools(self): return [ServerTool(forecast, "custom", acts_outside=True)]
-        def tool_runners(self, settings): return [MyRunner()]        # ToolRunners, which run stored tools of some types
-        def providers(self): return [MyModel()]                      # ChatModels, or Providers that speak a known format
-        def vector_indexes(self, settings): return [MyIndex()]       # VectorIndexes, by the names archives choose them with
-        def memory_remotes(self): return [MyRemotes()]               # RemoteKinds, by the names remotes are added with
-        def block_formats(self): return [org_mode]                   # BlockFormats, in which blocks are read and written
-        def routes(self): return [router]                            # FastAPI routers, or names of modules with a `router`
-        def middleware(self): return [Counter]                       # ASGI middleware around all requests, also refused ones
-        def jobs(self): return [JobHandler("weather.fetch", fetch)]  # handlers of jobs, by kind
-        def complete_agent(self, tx, state): ...                     # the AgentState with what the plugin adds to its prompt
-        def complete_agents(self, tx, states): ...                   # the same for a list of agents, in a few statements for all
-        def set_folders(self, tx, scope, agent_id, folder_ids): ...  # gives an agent these folders of files, and no others
-        def make_folder(self, tx, scope, agent): ...         # gives a new agent an empty folder of files of its own
-        async def after_turn(self, runtime, run): ...                # runs in the background once a turn has ended
-        async def at_erasure(self, runtime, user_id): ...            # deletes what other services have of a user; what remains
-        def agent_followers(self): return [MyFollower()]             # AgentFollowers: what happens to other agents with one
-        def commands(self): return [Commands("weather", "weather.cli")]  # typer apps for `ricordo weather …`
-        def tables(self): return [forecasts]                         # SQLAlchemy tables, created where they are missing
-        def pages(self): return [PluginPage("Weather", "/weather")]        # pages that `/` links to; `routes` serves them
-        def findings(self, settings): return ["reachable"]           # lines of `ricordo doctor`; one that begins with ! warns
-        async def at_end(self, settings): ...                        # ends what it started; turns and jobs have ended already
+        # ToolRunners, which run stored tools of some types.
+        def tool_runners(self, settings, sandbox): return [MyRunner()]
+        # ChatModels, or Providers with a known format.
+        def providers(self): return [MyModel()]
+        # VectorIndexes; archives choose them by name.
+        def vector_indexes(self, settings): return [MyIndex()]
+        # RemoteKinds; remotes are added by their names.
+        def memory_remotes(self): return [MyRemotes()]
+        # BlockFormats, in which blocks are read and written.
+        def block_formats(self): return [org_mode]
+        # FastAPI routers, or names of modules with a `router`.
+        def routes(self): return [router]
+        # ASGI middleware around all requests, also refused ones.
+        def middleware(self): return [Counter]
+        # Handlers of jobs, by kind.
+        def jobs(self): return [JobHandler("weather.fetch", fetch)]
+        # The AgentState with the plugin's additions to its prompt.
+        def complete_agent(self, tx, state): ...
+        # The same for a list of agents, in a few statements for all.
+        def complete_agents(self, tx, states): ...
+        # Replaces an agent's folders of files.
+        def set_folders(self, tx, scope, agent_id, folder_ids): ...
+        # Creates an empty folder of files for a new agent.
+        def make_folder(self, tx, scope, agent): ...
+        # Runs in the background after a turn.
+        async def after_turn(self, runtime, run): ...
+        # Deletes a user's data in other services; returns the remains.
+        async def at_erasure(self, runtime, user_id): ...
+        # AgentFollowers, which change other agents together with one.
+        def agent_followers(self): return [MyFollower()]
+        # typer apps for `ricordo weather …`.
+        def commands(self): return [Commands("weather", "weather.cli")]
+        # SQLAlchemy tables; missing ones are created.
+        def tables(self): return [forecasts]
+        # Pages that `/` links to; `routes` serves them.
+        def pages(self): return [PluginPage("Weather", "/weather")]
+        # Lines of `ricordo doctor`; one that begins with ! is a warning.
+        def findings(self, settings): return ["reachable"]
+        # Stops background work; turns and jobs have ended already.
+        async def at_end(self, settings): ...
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -34,9 +55,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ricordo.errors import Invalid
 
-if (
-    TYPE_CHECKING
-):  # every command of `ricordo` imports this module, so it imports nothing that is slow
+# Every command of `ricordo` imports this module, so slow modules are imported for types only.
+if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from ricordo.domain.agent import Agent, AgentState
@@ -46,6 +66,7 @@ if (
     from ricordo.llm.chat import ChatModel
     from ricordo.llm.provider_table import Provider
     from ricordo.memory.remote_kind import RemoteKind
+    from ricordo.sandbox.service import Sandbox
     from ricordo.search.vector_index import VectorIndex
     from ricordo.settings import Settings, VectorSettings
     from ricordo.storage.engine.store import Transaction
@@ -97,9 +118,9 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class PluginPage:
-    """A page for people, linked on the home page for callers with one of the scopes.
+    """A page for people, linked on the home page.
 
-    The plugin's `routes` serve it.
+    Callers with one of the scopes see the link. The plugin's `routes` serve the page.
     """
 
     title: str
@@ -125,8 +146,8 @@ class Plugins:
     def tools(self) -> "list[ServerTool]":
         return self._collect("tools")
 
-    def tool_runners(self, settings: "Settings") -> "list[ToolRunner]":
-        return self._collect("tool_runners", settings)
+    def tool_runners(self, settings: "Settings", sandbox: "Sandbox") -> "list[ToolRunner]":
+        return self._collect("tool_runners", settings, sandbox)
 
     def providers(self) -> "list[ChatModel | Provider]":
         return self._collect("providers")
@@ -137,7 +158,10 @@ class Plugins:
         return _by_name("a vector index named", ((index.name, index) for index in indexes))
 
     def memory_remotes(self) -> "dict[str, RemoteKind]":
-        """The kinds of remotes by name. Raises Invalid for a repeated name or a wrong type."""
+        """The kinds of remotes by name.
+
+        Raises Invalid for a repeated name or a wrong type.
+        """
         offered = self._collect("memory_remotes")
         for kind in offered:
             has_methods = callable(getattr(kind, "read", None)) and callable(
@@ -226,7 +250,7 @@ class Plugins:
         return self._collect("pages")
 
     def findings(self, settings: "Settings") -> list[tuple[str, str]]:
-        """Yield the findings of plugins about this installation, with the plugins' names."""
+        """Return the findings of plugins about this installation, by plugin name."""
         named = [(name, plugin) for name, plugin in self._plugins if hasattr(plugin, "findings")]
         return [(name, text) for name, plugin in named for text in plugin.findings(settings)]
 
@@ -236,20 +260,21 @@ class Plugins:
             if hasattr(plugin, "at_end"):
                 await plugin.at_end(settings)
 
-    def _collect(self, hook: str, *given: Any) -> list[Any]:
+    def _collect(self, hook: str, *arguments: Any) -> list[Any]:
         """Return all results of this hook."""
-        offered: list[Sequence[Any]] = [
-            getattr(plugin, hook)(*given) for _, plugin in self._plugins if hasattr(plugin, hook)
-        ]
-        return [item for items in offered for item in items]
+        parts: list[Any] = []
+        for _, plugin in self._plugins:
+            if hasattr(plugin, hook):
+                parts += getattr(plugin, hook)(*arguments)
+        return parts
 
 
-def _by_name(what: str, offered: Iterable[tuple[str, T]]) -> dict[str, T]:
-    named: dict[str, T] = {}
-    for name, item in offered:
-        if named.setdefault(name, item) is not item:
-            raise Invalid(f'Two plugins offer {what} "{name}". Remove one of them.')
-    return named
+def _by_name(noun: str, named_parts: Iterable[tuple[str, T]]) -> dict[str, T]:
+    parts: dict[str, T] = {}
+    for name, part in named_parts:
+        if parts.setdefault(name, part) is not part:
+            raise Invalid(f'Two plugins offer {noun} "{name}". Remove one of them.')
+    return parts
 
 
 def load_plugins(features: Iterable[str] = ()) -> Plugins:

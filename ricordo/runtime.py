@@ -1,4 +1,4 @@
-"""The opened parts of a server, which are passed as a value and never a global."""
+"""The opened parts of a server, passed as a value and never a global."""
 
 import asyncio
 import math
@@ -19,6 +19,7 @@ from ricordo.memory.recall import Recall
 from ricordo.memory.remote_kind import RemoteKind
 from ricordo.memory.summary import RestingWriters
 from ricordo.plugins import Plugins
+from ricordo.sandbox.service import Sandbox
 from ricordo.search.indexer import Indexer
 from ricordo.search.vector_index import VectorIndex
 from ricordo.secret import Secret
@@ -55,14 +56,14 @@ class LiveRecording(Protocol):
 
     @property
     def changed(self) -> asyncio.Event:
-        """An event that is set once more of the stream is stored, or the stream has ended."""
+        """An event that is set when more of the stream is stored, or it ended."""
 
     async def finish(self) -> None:
         """Return when all of it is stored, after the end of its turn."""
 
 
 class Wait(Protocol):
-    """A function that waits, in another thread, for a coroutine of a runtime's event loop."""
+    """A function that waits in another thread for a coroutine of the event loop."""
 
     def __call__(self, work: Coroutine[Any, Any, T], /) -> T:
         """Return the coroutine's result."""
@@ -72,7 +73,8 @@ class Wait(Protocol):
 class Runtime:
     """The parts of a running server.
 
-    `organization_providers` holds the models of organizations together with `models`. `indexes` are
+    `organization_providers` holds the models of organizations together with `models`. Programs of
+    users and models run in `sandbox`, which starts with its first program. `indexes` are
     outside vector indexes, and `remotes` kinds of remotes, by name. `live` are this process's turns
     by run id, `recordings` their stored streams, and `unended` the runs whose end could not be
     saved.
@@ -83,6 +85,7 @@ class Runtime:
     models: Models
     toolbox: Toolbox
     plugins: Plugins
+    sandbox: Sandbox
     indexes: Mapping[str, VectorIndex] = field(default_factory=dict)
     remotes: Mapping[str, RemoteKind] = field(default_factory=dict)
     live: dict[str, LiveTurn] = field(default_factory=dict)
@@ -108,9 +111,10 @@ class Runtime:
             fresh_for=FRESH_SECONDS if settings.postgres_url else math.inf,
             allow_private=settings.allow_private_providers,
         )
-        embedders, place = self.models.embedders, settings.message_vectors
-        self.recall = Recall(self.store, embedders, self.indexes, messages_index=place)
-        self.indexing = Indexer(self.store, embedders, self.indexes, messages_index=place)
+        embedders = self.models.embedders
+        index_name = settings.message_vectors
+        self.recall = Recall(self.store, embedders, self.indexes, messages_index=index_name)
+        self.indexing = Indexer(self.store, embedders, self.indexes, messages_index=index_name)
 
     def complete(self, tx: Transaction, state: AgentState) -> AgentState:
         """Return the state with the additions of plugins, such as an agent's folders."""

@@ -61,9 +61,9 @@ def require_unneeded(data_dir: Path, needed_for: str) -> None:
 
 
 def operator_token(data_dir: Path) -> str | None:
-    """Return a token that proves access to the data folder to a server on this machine.
+    """Return a token that proves access to the data folder.
 
-    It is valid for a minute. None without a secret.
+    A server on this machine accepts it for a minute. None without a secret.
     """
     if not (data_dir / FILE).exists():
         return None
@@ -81,8 +81,10 @@ def is_operator_token(secret: "Secret", token: str) -> bool:
         and len(until) < len("10000000000000")
     ):
         return False
-    left = int(until) - time.time()
-    return 0 < left <= _TOKEN_SECONDS and hmac.compare_digest(signed, _sign_token(secret, until))
+    seconds_left = int(until) - time.time()
+    if not 0 < seconds_left <= _TOKEN_SECONDS:
+        return False
+    return hmac.compare_digest(signed, _sign_token(secret, until))
 
 
 def _sign_token(secret: "Secret", until: str) -> str:
@@ -152,7 +154,8 @@ def _name(draft: Path, path: Path) -> None:
     except FileExistsError:
         return
     except OSError:
-        # A file system without links: between the question and the renaming there is a moment, but no half a file.
+        # A file system without links: between the question and the renaming there is a moment, but
+        # no half a file.
         if not path.exists():
             draft.replace(path)
 

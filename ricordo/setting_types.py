@@ -1,7 +1,7 @@
 """Types of settings that are checked when read, and the settings of features.
 
-They are keys, addresses and folders. A feature's settings are a class of `FeatureSettings` in its
-`options.py`, where `ricordo settings` and the check of names find it.
+They are keys, addresses and folders. The settings of a feature or a package are a class of
+`FeatureSettings` in its `options.py`, where `ricordo settings` and the check of names find it.
 """
 
 import os
@@ -89,6 +89,7 @@ class FeatureSettings(BaseSettings):
 
 def feature_settings() -> list[type[FeatureSettings]]:
     """Return the settings of all features that have some, by feature."""
-    for path in sorted(PACKAGE.glob("features/*/options.py")):
-        import_module(f"ricordo.features.{path.parent.name}.options")
+    for path in sorted(PACKAGE.glob("**/options.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        import_module(".".join((PACKAGE.name, *parts)))
     return sorted(FeatureSettings.__subclasses__(), key=lambda kind: kind.__module__)

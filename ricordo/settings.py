@@ -1,7 +1,8 @@
-"""All settings with their descriptions. An option overrides the environment, which overrides `.env`, which overrides the default.
+"""All settings with their descriptions.
 
-Ricordo's own settings are named RICORDO_…; an unknown or malformed one stops the start. Providers are configured by their usual
-variables (OPENAI_API_KEY and so on).
+An option overrides the environment, which overrides `.env`, which overrides the default. Ricordo's
+own settings are named RICORDO_…; an unknown or malformed one stops the start. Providers are
+configured by their usual variables (OPENAI_API_KEY and so on).
 """
 
 import logging
@@ -41,7 +42,10 @@ _REGION = r"^[a-z]{2,4}(-[a-z]+){1,3}-[0-9]{1,2}$"  # it becomes part of a host'
 
 
 class ProviderSettings(BaseSettings):
-    """Model providers, by their usual variables. A provider without a key or address is never called."""
+    """Model providers, by their usual variables.
+
+    A provider without a key or address is never called.
+    """
 
     model_config = SettingsConfigDict(
         env_file=".env", extra="ignore", populate_by_name=True, env_ignore_empty=True
@@ -49,11 +53,13 @@ class ProviderSettings(BaseSettings):
 
     openai_api_key: Key | None = about("Key for OpenAI, or for the server at OPENAI_BASE_URL.")
     openai_base_url: Address | None = about(
-        "Address of another server with OpenAI's chat completions API; its models have the handles openai/<model>.",
+        "Address of another server with OpenAI's chat completions API; its models have the handles "
+        "openai/<model>.",
         validation_alias=AliasChoices(*_TWO_NAMES[0]),
     )
     openai_api: Literal["chat", "responses"] | None = about(
-        "OpenAI API: chat, or responses (needs the extra `openai`). By default responses for its reasoning models."
+        "OpenAI API: chat, or responses (needs the extra `openai`). By default responses for its "
+        "reasoning models."
     )
     anthropic_api_key: Key | None = about("Key for Anthropic (needs the extra `anthropic`).")
     anthropic_base_url: Address | None = about(
@@ -61,7 +67,8 @@ class ProviderSettings(BaseSettings):
     )
     azure_api_key: Key | None = about("Key for Azure OpenAI; also needs AZURE_BASE_URL.")
     azure_base_url: Address | None = about(
-        "Address of the Azure resource, such as https://name.openai.azure.com; models are named by deployment. "
+        "Address of the Azure resource, such as https://name.openai.azure.com; models are named by "
+        "deployment. "
         "With /openai/v1 at the end, Azure's v1 API is used."
     )
     azure_api_version: str | None = about(
@@ -78,7 +85,8 @@ class ProviderSettings(BaseSettings):
         validation_alias=AliasChoices(*_TWO_NAMES[1]),
     )
     aws_region: str | None = about(
-        "Region of AWS Bedrock, such as eu-central-1; uses AWS's own credentials (needs the extra `bedrock`).",
+        "Region of AWS Bedrock, such as eu-central-1; uses AWS's own credentials (needs the extra "
+        "`bedrock`).",
         pattern=_REGION,
     )
     google_cloud_project: str | None = about(
@@ -93,8 +101,10 @@ class ProviderSettings(BaseSettings):
         "Address of an Ollama server, such as http://host:11434."
     )
     ollama_context_length: int | None = about(
-        "Context window in tokens that the Ollama server was started with (the same variable as Ollama's). "
-        "Without it, Ollama's smallest default is assumed for models that are not loaded and set none.",
+        "Context window in tokens that the Ollama server was started with (the same variable as "
+        "Ollama's). "
+        "Without it, Ollama's smallest default is assumed for models that are not loaded and set "
+        "none.",
         gt=0,
     )
     lmstudio_base_url: Address | None = about(
@@ -107,7 +117,10 @@ class ProviderSettings(BaseSettings):
 
 
 class VectorSettings(BaseSettings):
-    """Vector databases, by their usual variables. One is called only for an archive that uses it."""
+    """Vector databases, by their usual variables.
+
+    A database is called only for an archive that uses it.
+    """
 
     model_config = SettingsConfigDict(
         env_file=".env", extra="ignore", populate_by_name=True, env_ignore_empty=True
@@ -121,7 +134,8 @@ class VectorSettings(BaseSettings):
     turbopuffer_base_url: Address | None = about("Address of Turbopuffer, instead of a region.")
     pinecone_api_key: Key | None = about("Key for Pinecone (needs the extra `pinecone`).")
     pinecone_index_host: Host | None = about(
-        "Host of a Pinecone index with the cosine metric, as its page shows it; required with its key."
+        "Host of a Pinecone index with the cosine metric, as its page shows it; required with its "
+        "key."
     )
     qdrant_url: Address | None = about("Address of a Qdrant server (needs the extra `qdrant`).")
     qdrant_api_key: Key | None = about("Key for the Qdrant server, if it requires one.")
@@ -138,26 +152,30 @@ class VectorSettings(BaseSettings):
     @model_validator(mode="after")
     def _check(self) -> "VectorSettings":
         # Turbopuffer's client reads the region by itself and refuses to start with both.
-        for one, other in (
+        for name, other in (
             ("turbopuffer_region", "turbopuffer_base_url"),
             ("qdrant_url", "qdrant_path"),
         ):
-            if getattr(self, one) and getattr(self, other):
+            if getattr(self, name) and getattr(self, other):
                 raise ValueError(
-                    f"{one.upper()} and {other.upper()} are both set. Set one of them."
+                    f"{name.upper()} and {other.upper()} are both set. Set one of them."
                 )
         return self
 
 
 class Settings(BaseSettings):
-    """Settings of the server. Set a field as RICORDO_<NAME>, in the environment or in a file `.env`."""
+    """Settings of the server.
+
+    Set a field as RICORDO_<NAME>, in the environment or in a file `.env`.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_file=".env", extra="ignore", env_ignore_empty=True
     )
 
     host: str = about(
-        "Address to listen on. Any address but loopback requires a key: RICORDO_API_KEY, or a stored one.",
+        "Address to listen on. Any address but loopback requires a key: RICORDO_API_KEY, or a "
+        "stored one.",
         "127.0.0.1",
     )
     port: int = about("Port to listen on; 0 takes a free one.", 8283, ge=0, le=65535)
@@ -173,38 +191,46 @@ class Settings(BaseSettings):
         "Folder for the database, backups and the secret key.", Path("~/.ricordo")
     )
     database_url: SecretStr | None = about(
-        "Address of the database: sqlite:///path, or postgresql://user:password@host/database (needs the "
+        "Address of the database: sqlite:///path, or postgresql://user:password@host/database "
+        "(needs the "
         "extra `postgres`). By default ricordo.db in the data folder."
     )
     database_connections: int = about(
         "Most connections to PostgreSQL at once. Does not apply to SQLite.", 8, ge=2, le=200
     )
     durability: Literal["normal", "full"] = about(
-        "normal: saved data survives a kill of the server. full: it also survives a power cut, and writes are "
+        "normal: saved data survives a kill of the server. full: it also survives a power cut, and "
+        "writes are "
         "slower. PostgreSQL uses its own configuration with normal.",
         "normal",
     )
     api_key: SecretStr | None = about(
-        "The administrator's key, sent as `Authorization: Bearer …`. With it, or any stored key, each request needs one. "
+        "The administrator's key, sent as `Authorization: Bearer …`. With it, or any stored key, "
+        "each request needs one. "
         "On any address but loopback it has at least 20 characters."
     )
     oidc_issuer: Address | None = about(
-        "Address of the OpenID Connect provider that people log in with, as its discovery document names it. With it every "
+        "Address of the OpenID Connect provider that people log in with, as its discovery document "
+        "names it. With it every "
         "request needs a key or a login."
     )
     oidc_client_id: str | None = about("This server's client id at the login provider.")
     oidc_client_secret: Key | None = about("This server's client secret at the login provider.")
     oidc_claim: str | None = about(
-        "Claim that is the identifier of the user, such as preferred_username. By default sub, with the issuer in front.",
+        "Claim that is the identifier of the user, such as preferred_username. By default sub, "
+        "with the issuer in front.",
         pattern=r"^[A-Za-z0-9_.:/-]{1,100}$",
     )
     model: str | None = about(
-        "Handle of the model for agents created without one, such as openai/gpt-4.1. By default the best of a configured "
+        "Handle of the model for agents created without one, such as openai/gpt-4.1. By default "
+        "the best of a configured "
         "provider, or one of this machine that calls tools; see `ricordo doctor`."
     )
     model_profile: Literal["auto", "full", "small", "notes"] = about(
-        "Prompt and tools for models. full: the agent's own. small: a short prompt and three tools. notes: a short prompt, and "
-        "notes taken by a call of their own after each message. auto: small for models of at most 4 billion parameters or 8k "
+        "Prompt and tools for models. full: the agent's own. small: a short prompt and three "
+        "tools. notes: a short prompt, and "
+        "notes taken by a call of their own after each message. auto: small for models of at most "
+        "4 billion parameters or 8k "
         "tokens of context, else full.",
         "auto",
     )
@@ -216,7 +242,8 @@ class Settings(BaseSettings):
         "Look for Ollama, LM Studio, vLLM and llama.cpp on this machine at start.", True
     )
     max_output_tokens: int | None = about(
-        "Most tokens of an answer for agents that set none. By default a quarter of the context window, at most 16384; 1024 for "
+        "Most tokens of an answer for agents that set none. By default a quarter of the context "
+        "window, at most 16384; 1024 for "
         "small models.",
         ge=16,
     )
@@ -248,15 +275,18 @@ class Settings(BaseSettings):
         "Folders for remotes on this machine, separated by colons. By default <data>/remotes."
     )
     dolt_remote: SecretStr | None = about(
-        "Address of a Dolt database that the memory of all users is synced with: mysql://user:password@host/database or "
-        "doltlite:///path/file.db (needs the extra `dolt` or `doltlite`). With {organization} in it each organization has its "
+        "Address of a Dolt database that the memory of all users is synced with: "
+        "mysql://user:password@host/database or "
+        "doltlite:///path/file.db (needs the extra `dolt` or `doltlite`). With {organization} in "
+        "it each organization has its "
         "own; else it is the default organization's."
     )
     daily_tokens: int | None = about(
         "Tokens that all agents may use in a day (UTC); background work stops at 80 %.", ge=1
     )
     traces: Literal["off", "errors", "all"] = about(
-        "Which model calls are stored for GET /v1/steps/{id}/trace: none (off), failed ones (errors), or all. "
+        "Which model calls are stored for GET /v1/steps/{id}/trace: none (off), failed ones "
+        "(errors), or all. "
         "Traces hold message text.",
         "off",
     )
@@ -268,7 +298,8 @@ class Settings(BaseSettings):
         "Most traces to keep; older ones are deleted.", 1000, ge=1, le=1_000_000
     )
     timezone: str = about(
-        "Time zone of agents that are made without one, as Europe/Berlin: of times in their prompts, schedules and tasks.",
+        "Time zone of agents that are made without one, as Europe/Berlin: of times in their "
+        "prompts, schedules and tasks.",
         "UTC",
     )
     shutdown_grace: float = about("Seconds for running turns to finish at shutdown.", 15, ge=0)
@@ -277,7 +308,8 @@ class Settings(BaseSettings):
         "Requests a minute of keys that have no own limit.", ge=1, le=10**6
     )
     key_max_body_bytes: int | None = about(
-        "Largest request with a key that has no limit of its own, in bytes; else RICORDO_MAX_BODY_MB alone counts.",
+        "Largest request with a key that has no limit of its own, in bytes; else "
+        "RICORDO_MAX_BODY_MB alone counts.",
         ge=1,
     )
     max_block_kb: int = about(
@@ -296,26 +328,30 @@ class Settings(BaseSettings):
         "Most blocks of one user, or of one agent.", 1000, ge=1, le=100_000
     )
     max_history_mb: int = about(
-        "Most that the history of one user's, agent's or shared block's memory may hold, in megabytes as stored.",
+        "Most that the history of one user's, agent's or shared block's memory may hold, in "
+        "megabytes as stored.",
         100,
         ge=1,
         le=1024 * 1024,
     )
     max_listed_characters: int = about(
-        "Most characters of a block's text in a list of blocks or agents; a mark says where the whole is.",
+        "Most characters of a block's text in a list of blocks or agents; a mark says where the "
+        "whole is.",
         100_000,
         ge=4096,
         le=10**8,
     )
     max_answer_mb: int = about("Largest answer in JSON, in megabytes.", 32, ge=1, le=1024)
     max_answers_mb: int = about(
-        "Megabytes of all large answers on their way at once, of which one caller may have half; more wait, or get 503.",
+        "Megabytes of all large answers on their way at once, of which one caller may have half; "
+        "more wait, or get 503.",
         64,
         ge=2,
         le=4096,
     )
     max_lines: int = about(
-        "Most lines in one answer about who wrote which line of a block, or what changed; more come in further answers.",
+        "Most lines in one answer about who wrote which line of a block, or what changed; more "
+        "come in further answers.",
         2000,
         ge=10,
         le=100_000,
@@ -339,7 +375,8 @@ class Settings(BaseSettings):
         "Log lines as text, or as one JSON object each.", "text"
     )
     message_vectors: str = about(
-        "Where vectors of messages are stored: native, or the name of a vector database, such as pgvector.",
+        "Where vectors of messages are stored: native, or the name of a vector database, such as "
+        "pgvector.",
         "native",
     )
 
@@ -414,7 +451,8 @@ class Settings(BaseSettings):
         missing = [f"{PREFIX}{name.upper()}" for name, value in login.items() if not value]
         if missing and (len(missing) < len(login) or self.oidc_claim):
             raise ValueError(
-                f"The login is set up in part: {', '.join(missing)} is missing. Set it, or none of them."
+                f"The login is set up in part: {', '.join(missing)} is missing. Set it, or none of "
+                "them."
             )
         if (
             self.api_key
@@ -422,7 +460,8 @@ class Settings(BaseSettings):
             and self.host not in LOOPBACK
         ):
             raise ValueError(
-                f"{PREFIX}API_KEY has fewer than {_SHORTEST_KEY} characters, and other machines can reach "
+                f"{PREFIX}API_KEY has fewer than {_SHORTEST_KEY} characters, and other machines "
+                "can reach "
                 f"{PREFIX}HOST={self.host}. Set a longer one; `openssl rand -hex 32` makes one."
             )
         remotes = (("REMOTE_FOLDERS", folder) for folder in self.folders_of_remotes)
@@ -433,7 +472,8 @@ class Settings(BaseSettings):
         ):
             if PACKAGE in (path, *path.parents):
                 raise ValueError(
-                    f"{PREFIX}{name} is inside the program, in {PACKAGE}. Choose a folder of your own."
+                    f"{PREFIX}{name} is inside the program, in {PACKAGE}. Choose a folder of your "
+                    "own."
                 )
         return self
 
@@ -457,7 +497,8 @@ class Settings(BaseSettings):
 
 
 _KNOWN = {*Settings.model_fields, "vector_prefix"}
-# Settings of YouLab's first server, by what follows RALPH_: the new name, and what the value begins with there.
+# Settings of YouLab's first server, by what follows RALPH_: the new name, and what the value begins
+# with there.
 _OLDER = "RALPH_"
 _NAMES: Mapping[str, tuple[str, str]] = {
     "OPENROUTER_API_KEY": ("OPENROUTER_API_KEY", ""),
@@ -469,26 +510,32 @@ _NAMES: Mapping[str, tuple[str, str]] = {
         for name in ("WORKSPACE_ID", "ENVIRONMENT", "API_KEY")
     },
 }
-_PLACES: Mapping[str, str] = {  # of those without a new name: where the thing is now
+# Advice for older settings without a new name.
+_ADVICE: Mapping[str, str] = {
     "USER_DATA_DIR": "Files of users are in the database: docs/agents/workspaces.md",
-    "AGENT_WORKSPACE": 'Write workspace = "shared" into the course, and upload the files: docs/agents/workspaces.md',
-    "DOLT_": "Memory is in the database, and a Dolt database can follow it as a remote: docs/people/remotes.md",
+    "AGENT_WORKSPACE": 'Write workspace = "shared" into the course, and upload the files: '
+    "docs/agents/workspaces.md",
+    "DOLT_": "Memory is in the database, and a Dolt database can follow it as a remote: "
+    "docs/people/remotes.md",
 }
 
 
 def load_settings(**options: Any) -> tuple[Settings, ProviderSettings]:
-    """Read all settings; options that are None are ignored. Raises Invalid with a sentence for each fault."""
-    given = {name: value for name, value in options.items() if value is not None}
+    """Read all settings; options that are None are ignored.
+
+    Raises Invalid with a sentence for each fault.
+    """
+    set_options = {name: option for name, option in options.items() if option is not None}
     features = feature_settings()
-    _take_older_settings(file=dotenv_values(".env"))
-    known = {*_KNOWN, *(name for kind in features for name in kind.model_fields)}
+    _adopt_older_settings(file=dotenv_values(".env"))
+    names = {*_KNOWN, *(name for kind in features for name in kind.model_fields)}
     faults = [
-        f"{name} is not a setting of Ricordo. `ricordo settings` lists them all."
-        for name in sorted({*os.environ, *dotenv_values(".env")})
-        if name.upper().startswith(PREFIX)
-        and name.upper().removeprefix(PREFIX).lower() not in known
+        f"{variable} is not a setting of Ricordo. `ricordo settings` lists them all."
+        for variable in sorted({*os.environ, *dotenv_values(".env")})
+        if variable.upper().startswith(PREFIX)
+        and variable.upper().removeprefix(PREFIX).lower() not in names
     ]
-    settings = _read(lambda: Settings(**given), PREFIX, faults)
+    settings = _read(lambda: Settings(**set_options), PREFIX, faults)
     providers = _read(ProviderSettings, "", faults)
     _read(VectorSettings, "", faults)
     for kind in features:
@@ -499,7 +546,10 @@ def load_settings(**options: Any) -> tuple[Settings, ProviderSettings]:
 
 
 def load_vector_settings() -> VectorSettings:
-    """Read the settings of vector services. Raises Invalid with a sentence for each fault, as `load_settings` does before."""
+    """Read the settings of vector services.
+
+    Raises Invalid with a sentence for each fault, as `load_settings` does.
+    """
     faults: list[str] = []
     settings = _read(VectorSettings, "", faults)
     if settings is None:
@@ -508,7 +558,7 @@ def load_vector_settings() -> VectorSettings:
 
 
 def _read(make: Callable[[], _Read], prefix: str, faults: list[str]) -> _Read | None:
-    """Return the settings, or None and a sentence for each reason among the faults."""
+    """Return the settings; for wrong ones add sentences to `faults`, and return None."""
     try:
         return make()
     except ValidationError as error:
@@ -517,63 +567,66 @@ def _read(make: Callable[[], _Read], prefix: str, faults: list[str]) -> _Read | 
 
 
 def _is_postgres(url: str) -> bool:
-    """Whether it is a PostgreSQL address; raises ValueError, which quotes nothing, where a part is missing."""
+    """Return True for a PostgreSQL address.
+
+    Raises ValueError, which quotes nothing, for an incomplete one.
+    """
     if not url.startswith(POSTGRES):
         return False
     try:
         parts = urlsplit(url)
-        has_port = parts.port != 0  # raises ValueError where it is no number
+        has_port = parts.port != 0  # raises ValueError for text that is no number
     except ValueError:
         has_port = False
-    # A socket's folder stands behind the question mark: postgresql://user@/database?host=/var/run/postgresql
+    # The folder of a socket stands in the query:
+    # postgresql://user@/database?host=/var/run/postgresql
     has_host = has_port and bool(parts.hostname or "host=" in parts.query)
-    if (
-        not has_host
-        or not parts.path.strip("/")
-        or "@" in parts.path
-        or parts.netloc.count("@") > 1
-    ):
+    has_database = has_host and bool(parts.path.strip("/"))
+    if not has_database or "@" in parts.path or parts.netloc.count("@") > 1:
         raise ValueError(
-            "must be postgresql://user:password@host/database, with %40 for @, %2F for / and %23 for # in a password"
+            "must be postgresql://user:password@host/database, "
+            "with %40 for @, %2F for / and %23 for # in a password"
         )
     return True
 
 
-def _sentence(prefix: str, place: tuple[int | str, ...], message: str) -> str:
+def _sentence(prefix: str, location: tuple[int | str, ...], message: str) -> str:
     message = message.removeprefix("Value error, ")
-    if not place:
+    if not location:
         return message
-    return f"{_variable(prefix, str(place[0]))}: {message}."
+    return f"{_variable(prefix, str(location[0]))}: {message}."
 
 
 def _variable(prefix: str, name: str) -> str:
-    """The variable that was set, where a provider's setting has two names."""
-    both = next((names for names in _TWO_NAMES if name.lower() in names), (name,))
-    is_set = {
-        key.lower() for key, value in {**dotenv_values(".env"), **os.environ}.items() if value
-    }
-    return prefix + next((each for each in both if each in is_set), name).upper()
+    """Return the variable of a setting; of two names, the one that is set."""
+    names = next((names for names in _TWO_NAMES if name.lower() in names), (name,))
+    variables = {**dotenv_values(".env"), **os.environ}
+    set_names = {variable.lower() for variable, text in variables.items() if text}
+    return prefix + next((other for other in names if other in set_names), name).upper()
 
 
-def _take_older_settings(
+def _adopt_older_settings(
     environment: MutableMapping[str, str] | None = None,
     file: Mapping[str, str | None] | None = None,
 ) -> None:
-    """Set the new names of older settings that are set, unless they are set too, and warn of each. `file` is what .env holds."""
+    """Set the new names of older settings, and log a warning for each.
+
+    A new name that is set too is not changed. `file` is the content of `.env`.
+    """
     environment = os.environ if environment is None else environment
-    given = {**(file or {}), **environment}
-    for name, value in sorted(given.items()):
-        if not name.startswith(_OLDER) or not value:
+    variables = {**(file or {}), **environment}
+    for name, text in sorted(variables.items()):
+        if not name.startswith(_OLDER) or not text:
             continue
         rest = name.removeprefix(_OLDER)
         if rest in _NAMES:
-            new, begin = _NAMES[rest]
-            if not given.get(new):
-                environment[new] = value if value.startswith(begin) else f"{begin}{value}"
-            log.warning("%s is an older name. Set %s instead.", name, new)
+            new_name, begin = _NAMES[rest]
+            if not variables.get(new_name):
+                environment[new_name] = text if text.startswith(begin) else f"{begin}{text}"
+            log.warning("%s is an older name. Set %s instead.", name, new_name)
         else:
-            place = next(
-                (words for start, words in _PLACES.items() if rest.startswith(start)),
+            advice = next(
+                (sentence for start, sentence in _ADVICE.items() if rest.startswith(start)),
                 "It has no effect.",
             )
-            log.warning("%s is a setting of an older server. %s", name, place)
+            log.warning("%s is a setting of an older server. %s", name, advice)

@@ -32,6 +32,7 @@ LAYERS = (
         "domain",
         "prompt",
         "llm storage",
+        "sandbox",
         "search",
         "memory",
         "tools",
@@ -63,7 +64,7 @@ INDEX = "ricordo.search"
 # They are no part of the server: they run alone, in a process whose sqlite3 is another library, in Open WebUI, in the sandbox.
 OTHER_PROCESSES = (
     *(f"features/{name}/program.py" for name in ("custom_tools", "files", "run_code", "web_tools")),
-    *("features/dolt/child.py", "features/openwebui/pipe.py", "features/sandbox/launcher.py"),
+    *("features/dolt/child.py", "features/openwebui/pipe.py", "sandbox/launcher.py"),
 )
 # Outside things, and the one place that talks to each.
 DOORS = {
@@ -403,6 +404,7 @@ INSIDE = {
     "seams": "they are the way in",
     "support": "campaigns and servers of their own, which look behind the seams",
     "storage": "repositories",
+    "sandbox": "what a process sees and leaves behind, without a server around it",
     "search": "repositories, and pure modules of the index",
     "llm": "adapters, against scripted servers of each provider",
     "prompt": "pure modules",

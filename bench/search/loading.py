@@ -72,7 +72,7 @@ class _Noting(PgVectorIndex):
 
     def __init__(self, store: "PostgresStore", kept: Kept) -> None:
         # It is built when all is there, and not in a pause before.
-        super().__init__(store, BuildPlan(quiet=24 * 60 * 60))
+        super().__init__(store, BuildPlan(quiet_seconds=24 * 60 * 60))
         self._kept = kept
         self._end = 0
 

@@ -44,9 +44,9 @@ async def background_work(
 
 
 class PostgresWorker:
-    """A worker that runs one server's jobs on PostgreSQL, with `start` and `stop` as a Worker.
+    """A worker that runs one server's jobs on PostgreSQL.
 
-    `address` is a libpq address.
+    It has `start` and `stop` as a Worker does. `address` is a libpq address.
     """
 
     def __init__(self, worker: Worker, store: Store, address: str) -> None:
@@ -64,7 +64,10 @@ class PostgresWorker:
         try:
             await self._app.open_async()
         except Exception as error:
-            reason = "The connections of the job queue could not be opened. See that PostgreSQL takes some more of them."
+            reason = (
+                "The connections of the job queue could not be opened. "
+                "See that PostgreSQL takes some more of them."
+            )
             raise Unavailable(reason) from error
         await self._worker.open()
         self._tasks = [
@@ -84,11 +87,11 @@ class PostgresWorker:
         await self._app.close_async()
 
     def _make_app(self) -> Any:
-        import procrastinate  # slow, and SQLite does without; the extra that brings psycopg brings it too
+        # Slow, and SQLite does not need it. The extra with psycopg installs it.
+        import procrastinate
 
-        logging.getLogger("procrastinate").setLevel(
-            logging.WARNING
-        )  # it has two lines to say about every wake-up
+        # It logs two lines for every wake-up.
+        logging.getLogger("procrastinate").setLevel(logging.WARNING)
         connector = procrastinate.PsycopgConnector(
             conninfo=self._address, min_size=1, max_size=_CONNECTIONS
         )
@@ -104,7 +107,8 @@ class PostgresWorker:
     async def _serve(self) -> None:
         """Run procrastinate, and restart it when it fails, as on a lost connection."""
         pace = self._worker.pace
-        # A task that is cancelled while procrastinate closes may get its error instead of the cancel.
+        # A task that is cancelled while procrastinate closes may get its error instead of the
+        # cancel.
         while not self._is_stopping:
             try:
                 await self._app.run_worker_async(
@@ -126,14 +130,16 @@ class PostgresWorker:
             await asyncio.sleep(pace.poll)
 
     async def _send_missing(self) -> None:
-        """Send missing wake-ups of due jobs, and delete those that block a key."""
-        pace, swept = self._worker.pace, 0.0
+        """Send missing wake-ups of due jobs, and delete wake-ups that block a key."""
+        pace = self._worker.pace
+        swept_at = 0.0
         while True:
             try:
                 if await self._store.read(wake_ups.are_missing):
                     await self._store.write(wake_ups.send_missing)
-                if (now := asyncio.get_running_loop().time()) - swept >= pace.sweep:
-                    swept = now
+                now = asyncio.get_running_loop().time()
+                if now - swept_at >= pace.sweep:
+                    swept_at = now
                     self._suspects = await self._store.write(
                         lambda tx: wake_ups.delete_idle(tx, self._suspects)
                     )
@@ -162,7 +168,8 @@ class _SteadyManager:
             try:
                 return await self._manager.fetch_job(queues=queues, worker_id=worker_id)
             except UniqueViolation:
-                continue  # two workers took two wake-ups of one key at once, and the other one was quicker
+                # Two workers fetched two wake-ups of one key at once, and the other one was faster.
+                continue
             except Exception as error:
                 log.warning(
                     "no wake-up could be fetched; it is tried again",

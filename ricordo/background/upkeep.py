@@ -26,13 +26,13 @@ IndexWork = Callable[[Indexer, Job, Report], Awaitable[None]]
 
 
 async def postponed(runtime: Runtime, job: Job) -> bool:
-    """Postpone a job that would spend tokens of a nearly exhausted budget to the next day.
+    """Postpone a job to the next day if its budget of tokens is nearly spent.
 
     Returns True if it was postponed.
     """
     owner_id = job.payload["owner_id"]
     home = await runtime.store.read(lambda tx: partitions.owner_of(tx, owner_id))
-    handle = runtime.indexing.wanted_model(home.embedding) if home else None
+    handle = runtime.indexing.choose_model(home.embedding) if home else None
     if handle is None or not isinstance(runtime.models.embedders.get(handle), RemoteEmbedder):
         return False
     return await put_off(runtime, job, _agent_of(job))

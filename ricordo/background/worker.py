@@ -1,6 +1,7 @@
-"""The worker of a server: takes jobs, runs their handlers side by side, renews their heartbeats, and saves how each ended.
+"""The worker of a server: it claims jobs, and runs their handlers concurrently.
 
-On SQLite it claims by itself; on PostgreSQL procrastinate hands it jobs (`postgres_worker.py`), and all else is the same.
+It renews their heartbeats and saves the end of each. On SQLite it claims jobs by itself; on
+PostgreSQL procrastinate passes them to it (`postgres_worker.py`). All else is the same.
 """
 
 import asyncio
@@ -67,8 +68,8 @@ class _RunningJob:
     is_lost: bool = False
 
     async def run(self, handler: JobHandler, runtime: Runtime) -> None:
-        def report(done: int, total: int) -> None:
-            self.progress = {"done": done, "total": total}
+        def report(count: int, total: int) -> None:
+            self.progress = {"done": count, "total": total}
 
         await handler.run(runtime, self.job, report)
 
@@ -148,7 +149,7 @@ class Worker:
                 )
 
     async def run_one(self, id: str) -> None:
-        """Claim this job and run it to its end; do nothing if it cannot be claimed."""
+        """Claim this job and run it to its end, if it can be claimed."""
         if self._stopped.is_set():
             return
         # If the caller is cancelled, both tasks go on: only this worker decides when a job stops.
@@ -348,7 +349,10 @@ class Worker:
 def _leave_unknown(tx: Transaction, job: Job) -> bool:
     if tx.clock.now() - job.created_at < _UNKNOWN_WAITS:
         return jobs.put_back(tx, job, _UNKNOWN_AGAIN)
-    reason = f'No handler for jobs of kind "{job.kind}". Install the plugin that brings it, or delete the job.'
+    reason = (
+        f'No handler for jobs of kind "{job.kind}". '
+        "Install the plugin that brings it, or delete the job."
+    )
     return jobs.fail(tx, job, describe(NotFound(reason)))
 
 
@@ -405,9 +409,9 @@ class Schedule:
 
     def __init__(self, handlers: Iterable[JobHandler]) -> None:
         self._periods = {
-            one.kind: round(one.every_seconds * SECOND)
-            for one in handlers
-            if one.every_seconds is not None
+            handler.kind: round(handler.every_seconds * SECOND)
+            for handler in handlers
+            if handler.every_seconds is not None
         }
         self._last: dict[str, int] = {}
 
@@ -415,14 +419,14 @@ class Schedule:
         slots = {kind: now // period for kind, period in self._periods.items()}
         return [_job(kind, slot) for kind, slot in slots.items() if self._last.get(kind) != slot]
 
-    def added(self, wanted: Iterable[Job]) -> None:
-        self._last |= {job.kind: job.payload["slot"] for job in wanted}
+    def added(self, periodic_jobs: Iterable[Job]) -> None:
+        self._last |= {job.kind: job.payload["slot"] for job in periodic_jobs}
 
 
 def _job(kind: str, slot: int) -> Job:
-    # The id is made of the period, so that all servers mean the same row, even if their clocks differ.
+    # The id is made of the period, so all servers add the same row, even if their clocks differ.
     digits = hashlib.sha256(f"{kind}/{slot}".encode()).hexdigest()
-    id = f"job-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:32]}"
+    job_id = f"job-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:32]}"
     key = f"{jobs.PERIODIC}{kind}"
     return Job(
         kind,
@@ -431,5 +435,5 @@ def _job(kind: str, slot: int) -> Job:
         key=key,
         is_single=True,
         most_attempts=_PERIODIC_ATTEMPTS,
-        id=id,
+        id=job_id,
     )

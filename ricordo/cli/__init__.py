@@ -1,6 +1,7 @@
-"""The command line: commands and their options. Other modules of this folder and of features do the work.
+"""The command line: commands and their options.
 
-A command imports what it needs when it runs, so that `ricordo --help` is fast.
+Other modules of this folder and of features do the work. A command imports them when it runs, so
+that `ricordo --help` is fast.
 """
 
 import gc
@@ -38,7 +39,8 @@ class PlainErrors(TyperGroup):
             if error.errno not in NO_ROOM:
                 raise
             typer.echo(
-                f"ricordo: {error.filename or 'A file'} cannot be written: {error.strerror}. Free some space.",
+                f"ricordo: {error.filename or 'A file'} cannot be written: {error.strerror}. Free "
+                "some space.",
                 err=True,
             )
             raise typer.Exit(FAULT) from None
@@ -95,7 +97,8 @@ def run_server(
     ),
 ) -> None:
     """Start the server."""
-    # The collector would examine the imported modules again and again, a sixth of the start. `serve` switches it on.
+    # The collector would examine the imported modules again and again, a sixth of the start.
+    # `serve` switches it on.
     gc.disable()
     from ricordo.settings import load_settings
 
@@ -146,8 +149,8 @@ def run_agent_model(
 
 @app.command("doctor")
 def run_doctor(
-    what: str | None = typer.Argument(
-        None, help="models: try the models, and show which can run an agent."
+    subject: str | None = typer.Argument(
+        None, metavar="[WHAT]", help="models: try the models, and show which can run an agent."
     ),
     model: str | None = typer.Option(
         None, help="Handle of one model to try, such as openai/gpt-4.1."
@@ -159,15 +162,17 @@ def run_doctor(
     ),
 ) -> None:
     """Check this installation and report problems."""
-    if what not in (None, "models"):
-        raise typer.BadParameter(f"{what} cannot be checked. Leave it out, or use: doctor models")
-    if repair and (what or model):
+    if subject not in (None, "models"):
+        raise typer.BadParameter(
+            f"{subject} cannot be checked. Leave it out, or use: doctor models"
+        )
+    if repair and (subject or model):
         raise typer.BadParameter("--repair repairs conversations and calls no model. Use it alone.")
     if repair:
         from ricordo.cli.doctor import repair_database
 
         is_well = repair_database()
-    elif what or model:
+    elif subject or model:
         import asyncio
 
         from ricordo.cli.doctor_models import examine_models
@@ -182,7 +187,7 @@ def run_doctor(
 
 @app.command("settings")
 def list_settings() -> None:
-    """List all settings, their values and what they mean."""
+    """List all settings with their values and meanings."""
     from ricordo.cli.settings_list import show_settings
 
     is_valid = show_settings()
@@ -198,7 +203,10 @@ def rebuild_index(
         [], help="Id of an agent or archive; can be repeated.  [all]"
     ),
 ) -> None:
-    """Rebuild the search index from messages and passages. Searches use the old one until the new one is ready."""
+    """Rebuild the search index from messages and passages.
+
+    Searches use the old one until the new one is ready.
+    """
     from ricordo.cli.search import reindex
 
     is_whole = reindex(partition, vectors_only=vectors_only)
@@ -206,7 +214,10 @@ def rebuild_index(
 
 
 def add_plugin_commands() -> None:
-    """Add the commands of features and plugins; one that cannot be loaded is named on standard error."""
+    """Add the commands of features and plugins.
+
+    A plugin that cannot be loaded is named on standard error.
+    """
     offered, fault = load_commands(FEATURES)
     if fault:
         typer.echo(f"ricordo: {fault}", err=True)

@@ -17,7 +17,8 @@ from ricordo.errors import Invalid, NotFound, RicordoError
 
 FIRST_AGENT = "ricordo"
 DEFAULT_BLOCKS = {
-    "persona": "I am a companion who remembers. I am warm, brief and honest, and I say so when I do not know something.",
+    "persona": "I am a companion who remembers. I am warm, brief and honest, "
+    "and I say so when I do not know something.",
     "human": "",
 }
 
@@ -50,7 +51,8 @@ def chat(*, agent: str | None = None, model: str | None = None, server: str | No
     with any_server(server, lambda _: window.quietly(starting)) as client:
         talk = Chat(client, window, _choose(client, agent, model))
         if window.is_live:
-            name, handle = talk.agent["name"], talk.agent["model"]
+            name = talk.agent["name"]
+            handle = talk.agent["model"]
             window.tell(
                 f"{name} ({handle}) at {client.address}. /help lists the commands, Ctrl-D leaves."
             )
@@ -207,30 +209,30 @@ def _model(chat: Chat, handle: str) -> None:
         chat.screen.tell(f"{chat.agent['name']} now uses {chat.agent['model']}.")
         return
     current = chat.client.agent(chat.agent["id"])["model"]
-    for known in sorted(
-        {current, *(model["handle"] for model in chat.client.ask("GET", "/v1/models/"))}
-    ):
-        chat.screen.tell(f"{'*' if known == current else ' '} {known}")
+    models = chat.client.ask("GET", "/v1/models/")
+    for listed in sorted({current, *(model["handle"] for model in models)}):
+        chat.screen.tell(f"{'*' if listed == current else ' '} {listed}")
 
 
-def _search(chat: Chat, words: str) -> None:
+def _search(chat: Chat, query: str) -> None:
     path = f"/v1/agents/{chat.agent['id']}/archival-memory/search"
-    found = chat.client.ask("GET", path, query={"query": words})["results"]
-    results = [result for result in found if result["relevance"]["matches_well"]]
-    for result in results:
-        tags = f"  [{', '.join(result['tags'])}]" if result["tags"] else ""
-        chat.screen.tell(f"{result['timestamp'][:10]}  {result['content']}{tags}")
-    count = (
-        f"{len(results)} found in the archive, best first"
-        if results
-        else "Nothing found in the archive"
-    )
+    answer = chat.client.ask("GET", path, query={"query": query})
+    passages = [passage for passage in answer["results"] if passage["relevance"]["matches_well"]]
+    for passage in passages:
+        tags = f"  [{', '.join(passage['tags'])}]" if passage["tags"] else ""
+        chat.screen.tell(f"{passage['timestamp'][:10]}  {passage['content']}{tags}")
+    count = "Nothing found in the archive"
+    if passages:
+        count = f"{len(passages)} found in the archive, best first"
     chat.screen.tell(f"{count}. To search what was said, ask {chat.agent['name']} about it.")
 
 
 def _reset(chat: Chat, argument: str) -> None:
     name = chat.agent["name"]
-    question = f"Delete every message of {name}? Its blocks and its archive stay. (/reset yes does not ask.)"
+    question = (
+        f"Delete every message of {name}? Its blocks and its archive stay. "
+        "(/reset yes does not ask.)"
+    )
     if argument.lower() != "yes" and not chat.screen.confirm(question):
         return
     chat.client.ask("PATCH", f"/v1/agents/{chat.agent['id']}/reset-messages")

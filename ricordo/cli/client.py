@@ -33,8 +33,8 @@ class Client:
         self.address = address.rstrip("/")
 
         def sign(request: httpx2.Request) -> httpx2.Request:
-            if given := key():
-                request.headers["authorization"] = f"Bearer {given}"
+            if token := key():
+                request.headers["authorization"] = f"Bearer {token}"
             return request
 
         if not self.address.startswith(("http://", "https://")):
@@ -71,29 +71,31 @@ class Client:
 
     def agents(self, name: str | None = None) -> list[Json]:
         """Return all agents, or those with this name, oldest first."""
-        found: list[Json] = []
-        query: Json = {"limit": 100, "order": "asc"} | ({"name": name} if name is not None else {})
+        agents: list[Json] = []
+        query: Json = {"limit": 100, "order": "asc"}
+        if name is not None:
+            query["name"] = name
         while page := self.ask("GET", "/v1/agents/", query=query):
-            found += page
+            agents += page
             query["after"] = page[-1]["id"]
-        return found
+        return agents
 
     def agent(self, agent_id: str) -> Json:
-        found: Json = self.ask("GET", f"/v1/agents/{agent_id}")
-        return found
+        agent: Json = self.ask("GET", f"/v1/agents/{agent_id}")
+        return agent
 
     def create_agent(self, name: str, blocks: Mapping[str, str], model: str | None = None) -> Json:
         body: Json = {
             "name": name,
             "memory_blocks": [{"label": label, "value": blocks[label]} for label in blocks],
         }
-        made: Json = self.ask(
-            "POST", "/v1/agents/", body=body | ({"model": model} if model else {})
-        )
-        return made
+        if model:
+            body["model"] = model
+        agent: Json = self.ask("POST", "/v1/agents/", body=body)
+        return agent
 
     def default_model(self) -> str | None:
-        """Return the handle of the default model of agents; None if the server does not tell."""
+        """Return the handle of the agents' default model; None if it is unknown."""
         return next(
             (
                 model["handle"]
@@ -154,7 +156,10 @@ class Client:
     def ask(
         self, method: str, path: str, *, query: Json | None = None, body: Json | None = None
     ) -> Any:
-        """Return the JSON that the server answers. Raises RicordoError with the server's own sentence."""
+        """Return the JSON of the server's answer.
+
+        Raises RicordoError with the server's own sentence.
+        """
         try:
             response = self._http.request(method, path, params=query, json=body)
         except httpx2.TransportError as error:
@@ -192,26 +197,25 @@ def running_server(settings: Settings, address: str | None = None) -> Iterator[C
 
 @contextmanager
 def any_server(address: str | None, before_start: Callable[[Settings], None]) -> Iterator[Client]:
-    """Yield a client of the running server, or of a server started for the block."""
+    """Yield a client of the running server, or of one started for the block."""
     settings, providers = load_settings()
     with running_server(settings, address) as client:
         if client:
             yield client
             return
     before_start(settings)
-    from ricordo.cli.serve import (
-        background_server,
-    )  # slow to load, and needed only where no server runs
+    # Slow to load, and needed only if no server runs.
+    from ricordo.cli.serve import background_server
 
     with (
-        background_server(settings, providers) as own,
-        closing(Client(own, _key_of(settings, None))) as client,
+        background_server(settings, providers) as server_address,
+        closing(Client(server_address, _key_of(settings, None))) as client,
     ):
         yield client
 
 
 def require_database(settings: Settings, consequence: str) -> None:
-    """Raise NotFound where the settings name a file that does not exist."""
+    """Raise NotFound if the settings name a database file that does not exist."""
     if settings.postgres_url is None and not settings.database_path.exists():
         raise NotFound(
             f"There is no database at {settings.database_path}, so there is {consequence}."
@@ -229,10 +233,11 @@ def set_up_quiet_logs(settings: Settings) -> None:
 
 
 def refusal(response: httpx2.Response) -> RicordoError:
-    status, answer = response.status_code, _object(response)
+    status = response.status_code
+    answer = _object(response)
     if status == 401:
-        sent = response.request.headers.get("authorization", "").removeprefix("Bearer ")
-        if sent and not sent.startswith(OPERATOR):
+        token = response.request.headers.get("authorization", "").removeprefix("Bearer ")
+        if token and not token.startswith(OPERATOR):
             return Forbidden(
                 "The key in RICORDO_API_KEY is not one of this server, or expired or was revoked. "
                 "Correct it, or leave it out."
@@ -244,13 +249,12 @@ def refusal(response: httpx2.Response) -> RicordoError:
     detail = error.get("message") if isinstance(error, dict) else answer.get("detail")
     text = str(detail or f"The server answered with status {status}.")
     code, _, rest = text.partition(": ")
-    return _ERRORS.get(status, Invalid if status < 500 else Unavailable)(
-        rest if code.isupper() and rest else text
-    )
+    error_type = _ERRORS.get(status, Invalid if status < 500 else Unavailable)
+    return error_type(rest if code.isupper() and rest else text)
 
 
 def _key_of(settings: Settings, address: str | None) -> Callable[[], str | None]:
-    """Return the key of the settings, or else a token that proves access to the data folder."""
+    """Return the settings' key, or else a token of access to the data folder."""
     if settings.api_key:
         key = settings.api_key.get_secret_value()
         return lambda: key
@@ -260,7 +264,7 @@ def _key_of(settings: Settings, address: str | None) -> Callable[[], str | None]
 
 def _object(response: httpx2.Response) -> Json:
     try:
-        found = response.json()
+        document = response.json()
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}

@@ -32,17 +32,19 @@ class BoundedConnection(HttpToolsProtocol):
     `sweep` ends requests that are over their time.
     """
 
-    def __init__(self, settings: Settings, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, settings: Settings, **protocol_options: Any) -> None:
+        super().__init__(**protocol_options)
         self._settings = settings
         self._seconds = settings.client_timeout
-        self._most = settings.max_header_kb * 1024
+        self._max_head_bytes = settings.max_header_kb * 1024
         self._refusal: _Refusal | None = None
         self._has_begun = False
-        self._phase, self._since, self._received = _Phase.HEAD, time.monotonic(), 0
-        # Bytes that came since the parser last made anything of them, and those of the head that is being read.
-        self._unparsed = self._head = self._headers = 0
-        self._unsent, self._unsent_since = 0, 0.0
+        self._enter(_Phase.HEAD)
+        # Bytes and headers of the head that is being read.
+        self._head = 0
+        self._headers = 0
+        self._unsent = 0
+        self._unsent_since = 0.0
 
     @property
     def is_idle(self) -> bool:
@@ -66,7 +68,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._enter(_Phase.HEAD)
         self._unparsed += len(data)
         super().data_received(data)
-        if self._unparsed > self._most and not self.transport.is_closing():
+        if self._unparsed > self._max_head_bytes and not self.transport.is_closing():
             self._refuse(*self._too_long())
 
     def on_message_begin(self) -> None:
@@ -122,24 +124,27 @@ class BoundedConnection(HttpToolsProtocol):
                 408,
                 f"The {self._phase.value} of the request did not arrive in time. Send it again.",
             )
-        # Only there is nothing more written, so that what is left tells how much was taken.
+        # Nothing more is written while the buffer is full. So its size shows how much the client
+        # read.
         is_full = self.flow.write_paused or self.transport.is_closing()
         unsent = self.transport.get_write_buffer_size() if is_full else 0
-        if (
-            not unsent
-            or not self._unsent
-            or self._unsent - unsent > SLOWEST * (now - self._unsent_since)
-        ):
-            self._unsent, self._unsent_since = unsent, now
+        slowest_progress = SLOWEST * (now - self._unsent_since)
+        if not unsent or not self._unsent or self._unsent - unsent > slowest_progress:
+            self._unsent = unsent
+            self._unsent_since = now
         elif now - self._unsent_since > self._seconds:
             self.transport.abort()
 
     def _enter(self, phase: _Phase) -> None:
-        self._phase, self._since, self._received, self._unparsed = phase, time.monotonic(), 0, 0
+        self._phase = phase
+        self._since = time.monotonic()
+        self._received = 0
+        # Bytes since the parser last made progress.
+        self._unparsed = 0
 
     def _count(self, size: int) -> None:
         self._head += size
-        if self._head > self._most:
+        if self._head > self._max_head_bytes:
             self._fail(self._too_long())
         if self._headers > MOST_HEADERS:
             self._fail((431, f"The request has more than {MOST_HEADERS} headers. Send fewer."))
@@ -157,19 +162,22 @@ class BoundedConnection(HttpToolsProtocol):
         self._refusal = refusal
         raise ValueError(refusal[1])
 
-    def _limit(self, connections: Iterable["BoundedConnection"], most: int) -> None:
-        """Close the longest idle connection if there are too many, or else refuse this one."""
+    def _limit(self, connections: Iterable["BoundedConnection"], limit: int) -> None:
+        """Close the longest idle connection if there are too many.
+
+        If none is idle, refuse this one.
+        """
         others = [
             other for other in connections if other is not self and not other.transport.is_closing()
         ]
-        if len(others) < most or self.transport.is_closing():
+        if len(others) < limit or self.transport.is_closing():
             return
         if idle := [other for other in others if other.is_idle]:
             min(idle, key=lambda other: other._since).transport.abort()
         else:
             self._refuse(
                 503,
-                f"There are {most} connections, which is the most. Close some, or raise the "
+                f"There are {limit} connections, which is the most. Close some, or raise the "
                 "setting.",
             )
 

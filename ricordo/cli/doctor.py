@@ -32,6 +32,7 @@ from ricordo.domain.quotas import MEGABYTE
 from ricordo.errors import Invalid, RicordoError, Unavailable
 from ricordo.features import FEATURES
 from ricordo.plugins import Plugins, load_plugins
+from ricordo.sandbox.service import examine_sandbox
 from ricordo.secret import FILE, load_secret, require_unneeded
 from ricordo.settings import LOOPBACK, ProviderSettings, Settings, load_settings
 from ricordo.storage import damage, history_size, keys
@@ -42,10 +43,9 @@ from ricordo.storage.migrations import MIGRATIONS
 
 Level = Literal["ok", "warning", "wrong"]
 _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
-_LITTLE_SPACE, _NO_SPACE = (
-    500 * 1024**2,
-    16 * 1024**2,
-)  # bytes; a message with its index takes some kilobytes
+# Free bytes of a disk. A message with its index takes some kilobytes.
+_LITTLE_SPACE = 500 * 1024**2
+_NO_SPACE = 16 * 1024**2
 _SHOWN_CONVERSATIONS = 10
 _NEARLY_FULL = 0.9
 LOST = "the agent had no default conversation, and has a new one"
@@ -101,15 +101,18 @@ def examine() -> Iterator[DoctorFinding]:
     yield DoctorFinding("providers", f"set: {', '.join(named)}" if named else "none set")
     for key, package, extra in _EXTRAS:
         if getattr(providers, key) and not _is_installed(package):
-            text = f"{key.upper()} is set, but its extra is missing. Install it: pip install 'ricordo[{extra}]'"
-            yield _warning("providers", text)
+            yield _warning(
+                "providers",
+                f"{key.upper()} is set, but its extra is missing. "
+                f"Install it: pip install 'ricordo[{extra}]'",
+            )
     try:
         plugins = load_plugins(FEATURES)
     except Invalid as error:
         yield _wrong("plugins", str(error))
         return
     yield from asyncio.run(_models(settings, providers, plugins))
-    for name, text in plugins.findings(settings):
+    for name, text in (("sandbox", examine_sandbox(settings)), *plugins.findings(settings)):
         yield DoctorFinding(
             name, text.removeprefix("!"), "warning" if text.startswith("!") else "ok"
         )
@@ -135,7 +138,7 @@ def _data_folder(folder: Path) -> DoctorFinding:
     if folder.exists() and not folder.is_dir():
         return _wrong("data folder", f"{folder} is a file. Choose another RICORDO_DATA_DIR.")
     # A missing folder will be created below the nearest one that exists.
-    nearest = next(place for place in (folder, *folder.parents) if place.exists())
+    nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(nearest, os.W_OK | os.X_OK):
         return _wrong(
             "data folder", f"{nearest} cannot be written. Choose another RICORDO_DATA_DIR."
@@ -166,8 +169,11 @@ def _remote_folders(settings: Settings) -> Iterator[DoctorFinding]:
         elif folder in (data, *data.parents) or (
             data in folder.parents and folder != data / "remotes"
         ):
-            text = f"{folder} overlaps the data folder {data}, so a remote could be among Ricordo's own files."
-            yield _warning("remote folder", f"{text} Choose a separate folder.")
+            yield _warning(
+                "remote folder",
+                f"{folder} overlaps the data folder {data}, so a remote could be among Ricordo's "
+                "own files. Choose a separate folder.",
+            )
 
 
 def _database(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
@@ -190,13 +196,16 @@ def _database(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
 
 
 def _schema(name: str, schema: int, rest: str) -> DoctorFinding:
-    known = len(MIGRATIONS)
-    if schema > known:
-        reason = f"has schema {schema}, this Ricordo knows up to {known}. Start the newer one."
+    newest = len(MIGRATIONS)
+    if schema > newest:
+        reason = f"has schema {schema}, this Ricordo knows up to {newest}. Start the newer one."
         return _wrong("database", f"{name} {reason}")
-    later = "" if schema == known else f", will become {known} at the next start, after a backup"
-    made = f"schema {schema}{later}" if schema else "tables made at the first start"
-    return DoctorFinding("database", f"{name}, {made}, {rest}")
+    state = f"schema {schema}"
+    if schema == 0:
+        state = "tables made at the first start"
+    elif schema < newest:
+        state += f", will become {newest} at the next start, after a backup"
+    return DoctorFinding("database", f"{name}, {state}, {rest}")
 
 
 def _is_current(database: DatabaseStatus) -> bool:
@@ -212,22 +221,24 @@ def _conversations(settings: Settings, database: DatabaseStatus) -> Iterator[Doc
         return
     try:
         with read_beside(settings) as tx:
-            count, found = examine_all(tx, is_alone=database.state == "sound")
+            count, damaged = examine_all(tx, is_alone=database.state == "sound")
     except RicordoError as error:
         yield _warning("conversations", f"not examined: {error}")
         return
-    if not found:
+    if not damaged:
         yield DoctorFinding("conversations", f"{count:,}, all sound")
         return
     yield DoctorFinding(
         "conversations",
-        f"{len(found):,} of {count:,} need repair: stop the server, then `ricordo doctor --repair`",
+        f"{len(damaged):,} of {count:,} need repair: stop the server, then "
+        "`ricordo doctor --repair`",
         "warning",
     )
-    for one in found[:_SHOWN_CONVERSATIONS]:
+    for conversation in damaged[:_SHOWN_CONVERSATIONS]:
+        faults = "; ".join(conversation.faults)
         yield _warning(
             "conversation",
-            f"{one.conversation_id}, what --repair will say: {'; '.join(one.faults)}",
+            f"{conversation.conversation_id}, what --repair will say: {faults}",
         )
 
 
@@ -238,8 +249,8 @@ def _histories(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorF
     try:
         with read_beside(settings) as tx:
             wrong = len(history_size.wrong_ids(tx))
-            most = settings.max_history_mb * MEGABYTE
-            full = history_size.count_nearly_full(tx, int(most * _NEARLY_FULL))
+            limit = settings.max_history_mb * MEGABYTE
+            full = history_size.count_nearly_full(tx, int(limit * _NEARLY_FULL))
     except RicordoError as error:
         yield _warning("histories", f"not examined: {error}")
         return
@@ -251,7 +262,8 @@ def _histories(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorF
     if full:
         yield _warning(
             "histories",
-            f"{full:,} of memory {'has' if full == 1 else 'have'} nearly the {settings.max_history_mb:,} MB that they may have: "
+            f"{full:,} of memory {'has' if full == 1 else 'have'} nearly the "
+            f"{settings.max_history_mb:,} MB that they may have: "
             "raise RICORDO_MAX_HISTORY_MB, or they will take no new text",
         )
 
@@ -288,11 +300,13 @@ def _jobs(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFindin
 
 def _keys(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
     """Report the callers that may use a server with these settings."""
-    are_stored, needing = False, ""
+    has_stored_keys = False
+    needing = ""
     if _is_current(database) or database.state == "in use":
         try:
             with read_beside(settings) as tx:
-                are_stored, needing = keys.are_any(tx), keys.needing_secret(tx)
+                has_stored_keys = keys.are_any(tx)
+                needing = keys.needing_secret(tx)
         except RicordoError as error:
             return _warning("keys", f"not examined: {error}")
     try:
@@ -302,26 +316,27 @@ def _keys(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
             require_unneeded(settings.data_dir, needing)
     except RicordoError as error:
         return _wrong("secret key", str(error))
-    if settings.api_key or are_stored:
-        which = [
-            name
-            for name, is_set in (("RICORDO_API_KEY", settings.api_key), ("stored keys", are_stored))
-            if is_set
-        ]
-        return DoctorFinding("keys", f"every request needs one: {' and '.join(which)}")
+    kinds = []
+    if settings.api_key:
+        kinds.append("RICORDO_API_KEY")
+    if has_stored_keys:
+        kinds.append("stored keys")
+    if kinds:
+        return DoctorFinding("keys", f"every request needs one: {' and '.join(kinds)}")
     if settings.host in LOOPBACK and settings.oidc_issuer:
         return DoctorFinding("keys", "none, but RICORDO_OIDC_ISSUER: every request needs a login")
     if settings.host in LOOPBACK:
         return DoctorFinding("keys", "none: whoever uses this machine is the administrator")
-    text = f"none, and RICORDO_HOST={settings.host} can be reached from other machines, so the server does not start. Make one"
     return _wrong(
         "keys",
-        f"{text} with `ricordo key create --user NAME --role admin`, or set RICORDO_API_KEY.",
+        f"none, and RICORDO_HOST={settings.host} can be reached from other machines, so the "
+        "server does not start. Make one with `ricordo key create --user NAME --role admin`, "
+        "or set RICORDO_API_KEY.",
     )
 
 
 def _queue(settings: Settings, database: DatabaseStatus) -> tuple[Json | None, bool]:
-    """Return the job queue if it can be read, and True if a server runs the jobs."""
+    """Return the job queue (None if unknown), and True if a server runs the jobs."""
     if database.state == "in use":
         with running_server(settings) as client:
             return client.ask("GET", "/v1/jobs/queue") if client else None, True
@@ -338,11 +353,12 @@ async def _models(
     models = open_models(settings, providers, plugins)
     try:
         default = await models.find_default()
-        found = await models.find_local()
-        listed = await models.list() if found or providers.ollama_base_url else []
-        local = _local_models(settings, [info.handle for info in found])
-        windows = _small_windows([info for info in listed if info.endpoint_type == "ollama"])
-        handle, embedding = default.handle, models.embedders.default_handle()
+        local_models = await models.find_local()
+        listed = await models.list() if local_models or providers.ollama_base_url else []
+        local = _local_models(settings, [model.handle for model in local_models])
+        windows = _small_windows([model for model in listed if model.endpoint_type == "ollama"])
+        handle = default.handle
+        embedding = models.embedders.default_handle()
         source = (
             "built in, stores and finds, not a language model"
             if handle == LIBRARIAN
@@ -356,15 +372,13 @@ async def _models(
             ]
             chosen += [_warning("better model", line) for line in default.lines]
         if embedding is None:
-            why = (
-                "RICORDO_EMBEDDING"
-                if settings.embedding
-                else "pip install 'ricordo[embeddings]' adds meaning"
-            )
-            words = DoctorFinding("embedding", f"none: search uses words only ({why})")
+            reason = "pip install 'ricordo[embeddings]' adds meaning"
+            if settings.embedding:
+                reason = "RICORDO_EMBEDDING"
+            search = DoctorFinding("embedding", f"none: search uses words only ({reason})")
         else:
-            words = await _required("embedding", embedding, models.embedders.require(embedding))
-        return [local, *windows, *chosen, words]
+            search = await _required("embedding", embedding, models.embedders.require(embedding))
+        return [local, *windows, *chosen, search]
     finally:
         await models.close()
 
@@ -387,13 +401,16 @@ def _local_models(settings: Settings, handles: list[str]) -> DoctorFinding:
     )
 
 
-def _small_windows(infos: list[ModelInfo]) -> Iterator[DoctorFinding]:
+def _small_windows(models: list[ModelInfo]) -> Iterator[DoctorFinding]:
     small = [
-        f"{info.handle} ({info.context_window:,} tokens)"
-        for info in infos
-        if info.context_window < _SMALL_WINDOW
+        f"{model.handle} ({model.context_window:,} tokens)"
+        for model in models
+        if model.context_window < _SMALL_WINDOW
     ]
-    advice = f"Start Ollama with OLLAMA_CONTEXT_LENGTH={_SMALL_WINDOW * 2} or more, and set it for Ricordo too."
+    advice = (
+        f"Start Ollama with OLLAMA_CONTEXT_LENGTH={_SMALL_WINDOW * 2} or more, "
+        "and set it for Ricordo too."
+    )
     if small:
         yield _warning("windows", f"small for an agent: {', '.join(small)}. {advice}")
 
@@ -419,21 +436,22 @@ def repair_database() -> bool:
     """
     settings, _ = load_settings()
     require_database(settings, "nothing to repair")
-    count, repaired, counted = asyncio.run(_repair(settings))
-    for one in repaired:
-        typer.echo(f"{one.conversation_id}{' (busy, left as it is)' if one.is_busy else ''}")
-        for fault in one.faults:
+    count, repairs, corrected_sizes = asyncio.run(_repair(settings))
+    for conversation in repairs:
+        state = " (busy, left as it is)" if conversation.is_busy else ""
+        typer.echo(f"{conversation.conversation_id}{state}")
+        for fault in conversation.faults:
             typer.echo(f"    {fault}")
-    busy = sum(one.is_busy for one in repaired)
-    outcome = (
-        f"{len(repaired) - busy:,} repaired, {busy:,} busy" if repaired else "nothing to repair"
-    )
-    typer.echo(
-        f"{count:,} {'conversation' if count == 1 else 'conversations'} in {address(settings)}: "
-        f"{outcome}."
-    )
-    if counted:
-        typer.echo(f"The sizes of {counted:,} histories of memory were wrong, and are right now.")
+    busy = sum(conversation.is_busy for conversation in repairs)
+    outcome = "nothing to repair"
+    if repairs:
+        outcome = f"{len(repairs) - busy:,} repaired, {busy:,} busy"
+    noun = "conversation" if count == 1 else "conversations"
+    typer.echo(f"{count:,} {noun} in {address(settings)}: {outcome}.")
+    if corrected_sizes:
+        typer.echo(
+            f"The sizes of {corrected_sizes:,} histories of memory were wrong, and are right now."
+        )
     if busy:
         typer.echo("A turn is running in the busy ones. Repeat this when it has ended.")
     return not busy
@@ -441,16 +459,17 @@ def repair_database() -> bool:
 
 def examine_all(tx: Transaction, *, is_alone: bool) -> tuple[int, list[Repair]]:
     """Return the number of conversations, and the damaged ones, without any change."""
-    found = [Repair(agent_id, (LOST,)) for agent_id in damage.agents_without_conversation(tx)]
-    count = after = 0
+    damaged = [Repair(agent_id, (LOST,)) for agent_id in damage.agents_without_conversation(tx)]
+    count = 0
+    after = 0
     while portion := damage.some_conversations(tx, after):
-        count, after = count + len(portion), portion[-1][0]
-        found += [
-            one
-            for _, id in portion
-            if (one := repair(tx, id, is_alone=is_alone, is_dry=True)).faults
-        ]
-    return count, found
+        count += len(portion)
+        after = portion[-1][0]
+        for _, conversation_id in portion:
+            conversation = repair(tx, conversation_id, is_alone=is_alone, is_dry=True)
+            if conversation.faults:
+                damaged.append(conversation)
+    return count, damaged
 
 
 async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]]:
@@ -458,25 +477,24 @@ async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]
 
     Returns the number of conversations, and those that were damaged.
     """
-    count, found = await store.read(lambda tx: examine_all(tx, is_alone=is_alone))
-    repaired: list[Repair] = []
-    for one in found:
-        if one.faults == (LOST,):
-            made = await store.write(
-                partial(restore_default_conversation, agent_id=one.conversation_id)
-            )
-            repaired.append(Repair(made, (LOST,)))
+    count, damaged = await store.read(lambda tx: examine_all(tx, is_alone=is_alone))
+    repairs: list[Repair] = []
+    for conversation in damaged:
+        if conversation.faults == (LOST,):
+            # Here the id is the agent's, which has no conversation.
+            restore = partial(restore_default_conversation, agent_id=conversation.conversation_id)
+            repairs.append(Repair(await store.write(restore), (LOST,)))
             count += 1
         else:
-            work = partial(repair, conversation_id=one.conversation_id, is_alone=is_alone)
-            repaired.append(await store.write(work))
-    return count, repaired
+            work = partial(repair, conversation_id=conversation.conversation_id, is_alone=is_alone)
+            repairs.append(await store.write(work))
+    return count, repairs
 
 
 async def _repair(settings: Settings) -> tuple[int, list[Repair], int]:
     store = await asyncio.to_thread(open_store, settings)
     try:
-        count, repaired = await repair_all(store, is_alone=not settings.postgres_url)
-        return count, repaired, await store.write(history_size.recount_all)
+        count, repairs = await repair_all(store, is_alone=not settings.postgres_url)
+        return count, repairs, await store.write(history_size.recount_all)
     finally:
         await store.close()

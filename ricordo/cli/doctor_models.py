@@ -36,7 +36,8 @@ from ricordo.storage import agents
 
 TASK_SECONDS = 180.0
 MOST_STEPS = 5
-# How many models of one provider are tried without being named: more would cost the user money and time.
+# How many models of one provider are tried without being named: more would cost the user money and
+# time.
 MOST_OF_ONE = 6
 CAN = "can run an agent"
 _SEARCHES = ("conversation_search", "archival_memory_search", "search")
@@ -73,7 +74,7 @@ class ModelReport:
 
     def line(self, width: int) -> str:
         answers, calls, streams = (
-            "yes" if seen else "no" for seen in (self.answers, self.calls, self.streams)
+            "yes" if is_able else "no" for is_able in (self.answers, self.calls, self.streams)
         )
         right = f"{self.right}/{self.calls}"
         return (
@@ -83,7 +84,7 @@ class ModelReport:
 
 
 class ModelTask(NamedTuple):
-    """A task: the message to the model, the check of its result, and the initial block.
+    """A task with a message to the model, a check, and an initial block.
 
     The check gets the human block and the names of the model's calls.
     """
@@ -171,16 +172,17 @@ def _profiles(model: ChatModel) -> Sequence[ModelProfile]:
 
 
 async def _greet(model: ChatModel, report: ModelReport) -> None:
-    said = (TextPart("Say hello in one short sentence."),)
+    parts = (TextPart("Say hello in one short sentence."),)
+    message = Message(
+        id="", agent_id="", conversation_id="", role="user", parts=parts, created_at=0
+    )
     chunks = 0
-    async for item in model.answer(
-        ModelRequest((Message("", "", "", "user", said, 0),), stream=True)
-    ):
-        if isinstance(item, ModelReply):
+    async for event in model.answer(ModelRequest((message,), stream=True)):
+        if isinstance(event, ModelReply):
             report.answers = any(
-                isinstance(part, TextPart) and part.text.strip() for part in item.parts
+                isinstance(part, TextPart) and part.text.strip() for part in event.parts
             )
-        chunks += isinstance(item, TextChunk)
+        chunks += isinstance(event, TextChunk)
     report.streams = chunks > 1
 
 
@@ -197,7 +199,7 @@ async def _try_task(runtime: Runtime, report: ModelReport, task: ModelTask) -> b
         raise Unavailable(answer.failure.message)
     if report.profile == "notes":
         await note_run(runtime, answer.run, fills_gaps=False)
-    shown = (await runtime.store.read(lambda tx: agents.load(tx, scope, agent.id))).blocks
+    blocks_after = (await runtime.store.read(lambda tx: agents.load(tx, scope, agent.id))).blocks
     parts = [part for message in answer.messages for part in message.parts]
     calls = [part.name for part in parts if isinstance(part, ToolCallPart)]
     report.calls += len(calls)
@@ -205,7 +207,8 @@ async def _try_task(runtime: Runtime, report: ModelReport, task: ModelTask) -> b
         isinstance(part, ToolReturnPart) and part.status == "success" for part in parts
     )
     has_spoken = bool(answer.messages and answer.messages[-1].text.strip())
-    return has_spoken and task.is_done("".join(block.value for block in shown), calls)
+    memory = "".join(block.value for block in blocks_after)
+    return has_spoken and task.is_done(memory, calls)
 
 
 async def _handles(models: Models) -> tuple[list[str], list[str]]:
@@ -214,16 +217,17 @@ async def _handles(models: Models) -> tuple[list[str], list[str]]:
     by_provider: dict[str, list[str]] = {}
     for info in await models.list():
         by_provider.setdefault(info.provider, []).append(info.handle)
-    handles, left = [chosen], []
+    handles = [chosen]
+    sentences = []
     for provider, listed in by_provider.items():
-        others = [each for each in listed if each not in (chosen, LIBRARIAN)]
+        others = [handle for handle in listed if handle not in (chosen, LIBRARIAN)]
         if len(others) > MOST_OF_ONE:
-            left.append(
+            sentences.append(
                 f"{provider} lists {len(listed)} models. Try one of them with: --model {others[0]}"
             )
         else:
             handles += others
-    return handles, left
+    return handles, sentences
 
 
 def _lessons(model: ChatModel) -> list[str]:
@@ -253,10 +257,13 @@ async def examine_models(
     try:
         if handle is not None:
             await models.require(handle)
-        handles, left = await _handles(models) if handle is None else ([handle], [])
+            handles = [handle]
+            sentences: list[str] = []
+        else:
+            handles, sentences = await _handles(models)
     finally:
         await models.close()
-    width = max(len(each) for each in [*handles, "model"])
+    width = max(len(cell) for cell in [*handles, "model"])
     say(
         f"{'model':<{width}} {'answers':<8} {'calls':<6} {'arguments':<10} {'streams':<8} "
         f"{'seconds':>7}  {'profile':<8} result"
@@ -264,16 +271,16 @@ async def examine_models(
     can_all = True
     with tempfile.TemporaryDirectory(prefix="ricordo-doctor-") as folder:
         async with open_trial(settings, providers, Path(folder)) as runtime:
-            # What the running server learned of these models counts here too.
+            # The needs of these models that the running server learned count here too.
             runtime.models.learned.read(settings.data_dir)
             await runtime.models.find_local()
-            for each in handles:
-                model = runtime.models.get(each)
+            for tried_handle in handles:
+                model = runtime.models.get(tried_handle)
                 report = await examine_model(runtime, model)
                 can_all &= report.can_run_an_agent
                 say(report.line(width))
                 for line in _lessons(model):
                     say(f"  {line}")
-    for sentence in left:
+    for sentence in sentences:
         say(sentence)
     return can_all

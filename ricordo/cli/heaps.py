@@ -4,13 +4,15 @@ import ctypes
 import os
 from contextlib import suppress
 
-_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's malloc.h
-# Bytes from which on a text has pages of its own, which go back to the system with it.
+# Constants of glibc's malloc.h.
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
+# From this size in bytes a text has pages of its own, which are returned to the system with it.
 _LARGE = 256 * 1024
 
 
 def limit_heaps() -> None:
-    """Limit glibc to two heaps for all threads, and let it free large texts at once.
+    """Limit glibc to two heaps, and let it free large texts at once.
 
     Two heaps hold the memory of a burst of turns: a tenth of what one heap for each thread keeps.
     Without a fixed threshold for large texts, glibc would raise it by itself.

@@ -231,13 +231,14 @@ class ProgressLine:
         self._shown_at = float("-inf")
         self._is_open = False
 
-    def show(self, what: str, done: int, total: int) -> None:
+    def show(self, verb: str, count: int, total: int) -> None:
         """Show the progress if it is complete, or some time after the last line."""
-        is_end, now = done >= total, self._clock()
+        is_end = count >= total
+        now = self._clock()
         if not is_end and now - self._shown_at < _EVERY[self._is_live]:
             return
         self._shown_at = now
-        line = f"{what}: {done:,} of {total:,}"
+        line = f"{verb}: {count:,} of {total:,}"
         if self._is_live:
             sys.stdout.write(f"\r\x1b[K{line}" + "\n" * is_end)
             sys.stdout.flush()
@@ -252,20 +253,19 @@ class ProgressLine:
 
 
 def as_typed(text: str) -> str:
-    """Return the text with each `ricordo …` as it can be typed in this folder.
+    """Return the text with each `ricordo …` in a form that works here.
 
     The program may not be on the PATH.
     """
     script = Path(sys.executable).with_name("ricordo.exe" if os.name == "nt" else "ricordo")
-    found, here = shutil.which("ricordo"), Path.cwd()
-    if found and script.exists() and script.samefile(found):
+    on_path = shutil.which("ricordo")
+    if on_path and script.exists() and script.samefile(on_path):
         return text
-    path = script.relative_to(here) if script.is_relative_to(here) else script
-    command = (
-        shlex.quote(str(path))
-        if script.exists()
-        else f"{shlex.quote(sys.executable)} -m ricordo.cli"
-    )
+    folder = Path.cwd()
+    command = f"{shlex.quote(sys.executable)} -m ricordo.cli"
+    if script.exists():
+        path = script.relative_to(folder) if script.is_relative_to(folder) else script
+        command = shlex.quote(str(path))
     return text.replace("`ricordo ", f"`{command} ")
 
 

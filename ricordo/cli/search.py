@@ -19,8 +19,8 @@ from ricordo.settings import load_settings
 from ricordo.storage.engine.database import address
 from ricordo.storage.engine.store import Store, Transaction
 
-_LOOK_EVERY = 0.2  # seconds
-_ASKED_AT_ONCE = 100
+_POLL_SECONDS = 0.2
+_JOBS_AT_ONCE = 100
 
 
 def reindex(partitions: Sequence[str], *, vectors_only: bool) -> bool:
@@ -38,19 +38,19 @@ async def _reindex(partitions: Sequence[str], *, vectors_only: bool) -> bool:
     async with open_runtime(settings, providers) as runtime:
         if vectors_only and runtime.models.embedders.default_handle() is None:
             raise NotFound("There is no embedding model. Name one in RICORDO_EMBEDDING.")
-        wanted = await _wanted(runtime.store, partitions)
+        owners = await _owners(runtime.store, partitions)
         documents = await runtime.store.read(
-            lambda tx: {id: rebuild.count_documents(tx, id) for id, _ in wanted}
+            lambda tx: {owner_id: rebuild.count_documents(tx, owner_id) for owner_id, _ in owners}
         )
         typer.echo(
-            f"{sum(documents.values()):,} documents in {len(wanted):,} partitions of "
+            f"{sum(documents.values()):,} documents in {len(owners):,} partitions of "
             f"{address(settings)}"
         )
         is_whole = True
         watch = _IndexWatch(runtime.store, documents)
         try:
-            for some in portions(wanted, _ASKED_AT_ONCE):
-                is_whole &= await watch.build(some, vectors_only=vectors_only)
+            for portion in portions(owners, _JOBS_AT_ONCE):
+                is_whole &= await watch.build(portion, vectors_only=vectors_only)
         finally:
             watch.progress.end()
     typer.echo(
@@ -61,16 +61,19 @@ async def _reindex(partitions: Sequence[str], *, vectors_only: bool) -> bool:
     return is_whole
 
 
-async def _wanted(store: Store, partitions: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the partitions by owner, with the organization of each."""
-    wanted: list[tuple[str, str]] = []
+async def _owners(store: Store, partitions: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the owners of partitions with their organizations.
+
+    An empty `partitions` stands for all.
+    """
+    owners: list[tuple[str, str]] = []
     after = ""
-    while found := await store.read(lambda tx, after=after: rebuild.some_owners(tx, after)):  # type: ignore[misc]
-        wanted += [one for one in found if not partitions or one[0] in partitions]
-        after = found[-1][0]
-    if missing := set(partitions) - {owner_id for owner_id, _ in wanted}:
+    while page := await store.read(lambda tx, after=after: rebuild.some_owners(tx, after)):  # type: ignore[misc]
+        owners += [owner for owner in page if not partitions or owner[0] in partitions]
+        after = page[-1][0]
+    if missing := set(partitions) - {owner_id for owner_id, _ in owners}:
         raise NotFound(f"No agent and no archive has this id: {', '.join(sorted(missing))}.")
-    return wanted
+    return owners
 
 
 class _IndexWatch:
@@ -83,36 +86,37 @@ class _IndexWatch:
         self.progress = ProgressLine()
         self._store = store
         self._documents = documents
-        self._done = 0
-        self._told: set[str] = set()
+        self._indexed = 0
+        self._reported_ids: set[str] = set()
 
     async def build(self, partitions: Sequence[tuple[str, str]], *, vectors_only: bool) -> bool:
         """Rebuild these partitions; return True if all were rebuilt."""
 
-        def ask(tx: Transaction) -> list[Job]:
+        def add_jobs(tx: Transaction) -> list[Job]:
             return [
-                rebuild.add_job(tx, owner_id, home, vectors_only=vectors_only)
-                for owner_id, home in partitions
+                rebuild.add_job(tx, owner_id, organization_id, vectors_only=vectors_only)
+                for owner_id, organization_id in partitions
             ]
 
-        found = await self._store.write(ask)
-        ids = [job.id for job in found]
-        while not all(job.status in ENDED for job in found):
-            await asyncio.sleep(_LOOK_EVERY)
-            found = await self._store.read(lambda tx: rebuild.read_jobs(tx, ids))
-            self._show(found)
-        self._done += sum(self._documents[owner_id] for owner_id, _ in partitions)
-        return len(found) == len(ids) and all(job.status == "done" for job in found)
+        jobs = await self._store.write(add_jobs)
+        job_ids = [job.id for job in jobs]
+        while not all(job.status in ENDED for job in jobs):
+            await asyncio.sleep(_POLL_SECONDS)
+            jobs = await self._store.read(lambda tx: rebuild.read_jobs(tx, job_ids))
+            self._show(jobs)
+        self._indexed += sum(self._documents[owner_id] for owner_id, _ in partitions)
+        return len(jobs) == len(job_ids) and all(job.status == "done" for job in jobs)
 
-    def _show(self, found: Sequence[Job]) -> None:
-        done = sum(self._documents[job.payload["owner_id"]] * _share(job) for job in found)
-        self.progress.show("indexed", self._done + int(done), sum(self._documents.values()))
-        for job in found:
-            if job.error and job.status != "done" and job.id not in self._told:
-                self._told.add(job.id)
+    def _show(self, jobs: Sequence[Job]) -> None:
+        indexed = sum(self._documents[job.payload["owner_id"]] * _share(job) for job in jobs)
+        total = sum(self._documents.values())
+        self.progress.show("indexed", self._indexed + int(indexed), total)
+        for job in jobs:
+            if job.error and job.status != "done" and job.id not in self._reported_ids:
+                self._reported_ids.add(job.id)
                 self.progress.end()
-                again = "" if job.status in ENDED else " It is retried."
-                typer.echo(f"{job.payload['owner_id']}: {job.error['message']}{again}", err=True)
+                retry = "" if job.status in ENDED else " It is retried."
+                typer.echo(f"{job.payload['owner_id']}: {job.error['message']}{retry}", err=True)
 
 
 def _share(job: Job) -> float:

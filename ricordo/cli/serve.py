@@ -38,7 +38,8 @@ from ricordo.settings import ProviderSettings, Settings
 log = logging.getLogger(__name__)
 # After the turns have ended, their streams need only a moment.
 _STREAMS_SECONDS = 2
-# Longer than clients keep a connection for their next request (5 seconds, most): else that request and its end cross.
+# Longer than clients keep a connection for their next request (5 seconds, most): else that request
+# and its end cross.
 _KEPT_SECONDS = 75
 _DEFAULT_PORT = 8283
 # The start line, not the server, waits so long for providers' lists of models.
@@ -52,7 +53,8 @@ def serve(
     """Run the server on these sockets until it is stopped. Raises RicordoError."""
     set_up_logs(settings.log_level, settings.log_format)
     limit_heaps()
-    # Threads take turns each millisecond instead of each five: while some compare long texts, the event loop waits for them.
+    # Threads take turns each millisecond instead of each five: while some compare long texts, the
+    # event loop waits for them.
     sys.setswitchinterval(_TURN_SECONDS)
     port = sockets[0].getsockname()[1]
     try:
@@ -60,7 +62,8 @@ def serve(
         server = Server(
             app, settings, announce=lambda runtime: _announce(runtime, app.state.looking, port)
         )
-        # The command switched the collector off during imports; it need not examine what was imported.
+        # The command switched the collector off during imports; it need not examine what was
+        # imported.
         gc.freeze()
         gc.enable()
         _run(server, sockets)
@@ -75,12 +78,13 @@ def serve(
 
 @contextmanager
 def background_server(settings: Settings, providers: ProviderSettings) -> Iterator[str]:
-    """Run a server in a thread, on a free port of this machine, and yield its address.
+    """Run a server in a thread on a free port, and yield its address.
 
     Raises the server's error if it cannot start.
     """
     set_up_quiet_logs(settings)
-    is_settled, failure = threading.Event(), list[BaseException]()
+    is_settled = threading.Event()
+    failure: list[BaseException] = []
     with listening("127.0.0.1", 0) as sockets:
         port = sockets[0].getsockname()[1]
         settings = settings.model_copy(update={"host": "127.0.0.1", "port": port})
@@ -120,7 +124,10 @@ def _run(server: "Server", sockets: Sequence[socket.socket]) -> None:
 
 
 class Server(uvicorn.Server):
-    """uvicorn with the app's start and stop around it, so that their failures are raised instead of logged."""
+    """A uvicorn server that starts and stops the app itself.
+
+    So failures of start and stop are raised instead of logged.
+    """
 
     def __init__(
         self,
@@ -165,7 +172,10 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Refuse new turns, let running ones finish within the grace, then close every connection."""
+        """Refuse new turns, let running ones finish, then close every connection.
+
+        Turns have the grace period of the settings.
+        """
         # The app does this too, but only after the streams are closed, which wait for the turns.
         await finish_turns(self._app.state.runtime, must_hurry=lambda: self.force_exit)
         await super().shutdown(sockets)
@@ -205,9 +215,10 @@ class RequestLog:
 
 
 async def _announce(runtime: Runtime, looking: "asyncio.Task[DefaultModel]", port: int) -> None:
-    # The line names the model, and the app is still asking which there are.
+    # The line names the model, and the app is still asking the providers for theirs.
     await asyncio.wait({looking}, timeout=_LOOK_SECONDS)
-    settings, default = runtime.settings, runtime.models.default()
+    settings = runtime.settings
+    default = runtime.models.default()
     address = address_of(settings.host, port)
     if settings.host in EVERY_ADDRESS:
         address += " (and at this machine's other addresses)"
@@ -215,24 +226,21 @@ async def _announce(runtime: Runtime, looking: "asyncio.Task[DefaultModel]", por
     model = f"{default.handle} ({default.reason}{pending})"
     if default.handle == LIBRARIAN and not runtime.models.has_default():
         model = "none (no model is configured; see `ricordo doctor`)"
-    where = "" if port == _DEFAULT_PORT else f" --server {address_of(settings.host, port)}"
+    option = "" if port == _DEFAULT_PORT else f" --server {address_of(settings.host, port)}"
     typer.echo(as_typed(f"Ricordo is at {address} — data in {settings.data_dir} — model: {model}"))
-    typer.echo(as_typed(f"Talk to it with `ricordo chat{where}`; stop it with Ctrl-C."))
+    typer.echo(as_typed(f"Talk to it with `ricordo chat{option}`; stop it with Ctrl-C."))
     if looking.done():
         _tell(default, looking)
     else:
         looking.add_done_callback(partial(_tell, default))
 
 
-def _tell(said: DefaultModel, looking: "asyncio.Task[DefaultModel]") -> None:
+def _tell(announced: DefaultModel, looking: "asyncio.Task[DefaultModel]") -> None:
     """Print the default model if it was not printed, and its problems."""
     if looking.cancelled() or looking.exception():
         return
     default = looking.result()
-    changed = (
-        [f"New agents use the model {default.handle} ({default.reason})."]
-        if default.handle != said.handle
-        else []
-    )
-    for line in (*changed, *default.lines):
+    if default.handle != announced.handle:
+        typer.echo(as_typed(f"New agents use the model {default.handle} ({default.reason})."))
+    for line in default.lines:
         typer.echo(as_typed(line))

@@ -64,21 +64,25 @@ def show_settings() -> bool:
 
 def listed_settings(kind: type[BaseSettings] = Settings) -> list[ListedSetting]:
     sources = (dotenv_values(".env"), os.environ)
-    given = {name.upper(): value for source in sources for name, value in source.items() if value}
+    set_variables = {
+        name.upper(): text for source in sources for name, text in source.items() if text
+    }
     listed = []
     for name, field in kind.model_fields.items():
         alias = field.validation_alias
-        names = (
-            [str(choice) for choice in alias.choices] if isinstance(alias, AliasChoices) else [name]
-        )
+        names = [name]
         if issubclass(kind, Settings | FeatureSettings):
             names = [PREFIX + name]
-        variable = next((choice for choice in names if choice.upper() in given), names[0]).upper()
-        value = given.get(variable)
-        if value is not None:
-            is_secret = SecretStr.__name__ in str(field.annotation)  # however deep a type holds it
-            value = "(set, not shown)" if is_secret else _PASSWORD.sub("…@", value)
+        elif isinstance(alias, AliasChoices):
+            names = [str(choice) for choice in alias.choices]
+        variables = [choice.upper() for choice in names]
+        variable = next((choice for choice in variables if choice in set_variables), variables[0])
+        text = set_variables.get(variable)
+        if text is not None:
+            is_secret = SecretStr.__name__ in str(field.annotation)  # at any depth of the type
+            text = "(set, not shown)" if is_secret else _PASSWORD.sub("…@", text)
         default = "" if field.default is None else str(field.default)
-        default = default.lower() if isinstance(field.default, bool) else default
-        listed.append(ListedSetting(variable, default, value, field.description or ""))
+        if isinstance(field.default, bool):
+            default = default.lower()
+        listed.append(ListedSetting(variable, default, text, field.description or ""))
     return listed

@@ -17,44 +17,45 @@ def address_of(host: str, port: int) -> str:
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
-    """Open sockets for all addresses of the host on one port, and close them at the end.
+    """Open sockets for all addresses of the host on one port.
 
-    Raises Unavailable.
+    They are closed at the end of the block. Raises Unavailable.
     """
     with ExitStack() as opened:
         sockets: list[socket.socket] = []
         absent: OSError | None = None
         for family, name in addresses_of(host):
-            wanted = port or (sockets[0].getsockname()[1] if sockets else 0)
+            # With port 0 the system chooses the port of the first socket; the others use it too.
+            socket_port = sockets[0].getsockname()[1] if sockets and not port else port
             try:
-                sockets.append(
-                    opened.enter_context(
-                        socket.create_server((name, wanted), family=family, backlog=2048)
-                    )
+                server_socket = socket.create_server(
+                    (name, socket_port), family=family, backlog=2048
                 )
+                sockets.append(opened.enter_context(server_socket))
             except OSError as error:
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                    raise Unavailable(_why_not(error, host, wanted)) from None
+                    raise Unavailable(_reason(error, host, socket_port)) from None
                 # "localhost" may name an IPv6 address that this machine does not have.
                 absent = error
         if absent and not sockets:
-            raise Unavailable(_why_not(absent, host, port))
+            raise Unavailable(_reason(absent, host, port))
         yield sockets
 
 
 def addresses_of(host: str) -> list[tuple[int, str]]:
     """Return family and text of each address of a name. Raises Unavailable."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
         raise Unavailable(
             f'The host "{host}" is unknown: {error.strerror}. Choose another by --host or '
             "RICORDO_HOST, such as 127.0.0.1."
         ) from None
-    return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
+    families_and_names = ((family, str(address[0])) for family, _, _, _, address in addresses)
+    return list(dict.fromkeys(families_and_names))
 
 
-def _why_not(error: OSError, host: str, port: int) -> str:
+def _reason(error: OSError, host: str, port: int) -> str:
     match error.errno:
         case errno.EADDRINUSE:
             return (
@@ -62,7 +63,13 @@ def _why_not(error: OSError, host: str, port: int) -> str:
                 "Stop that one, or choose another port by --port or RICORDO_PORT."
             )
         case errno.EACCES:
-            return f"This user may not listen on port {port}. Choose one above 1023 by --port or RICORDO_PORT."
+            return (
+                f"This user may not listen on port {port}. "
+                "Choose one above 1023 by --port or RICORDO_PORT."
+            )
         case errno.EADDRNOTAVAIL:
-            return f"{host} is not an address of this machine. Choose another by --host or RICORDO_HOST."
+            return (
+                f"{host} is not an address of this machine. "
+                "Choose another by --host or RICORDO_HOST."
+            )
     return f"Ricordo cannot listen on {host}, port {port}: {error.strerror}."

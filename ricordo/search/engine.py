@@ -292,7 +292,7 @@ class _Search:
             return None if similarity is None or math.isnan(similarity) else round(similarity, 3)
         partition = self._rows.get(owner)
         vectors = self._vectors.get(partition.seq) if partition else None
-        visible = self._views[index].shown
+        visible = self._views[index].partition_positions
         if visible is not None:
             row_index = int(visible[row_index])
         if partition is None or vectors is None or row_index >= len(vectors):
@@ -373,7 +373,7 @@ class _Search:
         # A vocabulary that also holds hidden documents' words is searched further.
         limit = (
             MOST_VARIANTS
-            if all(view.shown is None for view in self._views)
+            if all(view.partition_positions is None for view in self._views)
             else MOST_SHARED_VARIANTS
         )
         parts = {f"part{i}": part for i, part in enumerate(inner)}

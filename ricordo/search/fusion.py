@@ -135,9 +135,9 @@ def focus(query: Floats, common: CommonDirections | None) -> Floats:
 def speaks(documents: DocumentColumns, postings: Sequence[Posting]) -> Bools | None:
     """Return the documents by a speaker that these terms name, (n,); None if none is named."""
     spreads = [
-        posting.spread.spoken
+        posting.spread.is_named
         for posting in postings
-        if posting.spread and posting.spread.spoken is not None
+        if posting.spread and posting.spread.is_named is not None
     ]
     name_postings = [posting for posting in postings if not posting.spread and posting.named.any()]
     if len(spreads) == 1 and not name_postings:

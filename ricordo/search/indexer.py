@@ -1,7 +1,7 @@
-"""The jobs behind the index: they flush write buffers, delete what was deleted, and embed what has no vectors yet.
+"""The jobs of the index: flush buffers, remove deleted documents, embed new ones.
 
-Each step is a short transaction that leaves the index whole, so a killed job continues where it was. Models and
-outside indexes are called between transactions.
+Each step is a short transaction that leaves the index whole, so a killed job continues where it
+was. Models and outside indexes are called between transactions.
 """
 
 import asyncio
@@ -23,13 +23,17 @@ from ricordo.storage.jobs import FencedStore
 log = logging.getLogger(__name__)
 EMBEDDED_AT_ONCE = 256
 SWEPT_AT_ONCE = 500
-# So many rows of a write buffer are looked at together for deletions.
+# Rows of a write buffer that are scanned together for deletions.
 DELETIONS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Indexer:
-    """The parts that keep an index in order: `messages_index` is outside; a flush waits `pause` seconds for more rows."""
+    """The work of the index's jobs.
+
+    `messages_index` names an outside index for messages. A flush waits `pause` seconds for more
+    rows.
+    """
 
     store: Store
     embedders: Embedders
@@ -41,24 +45,25 @@ class Indexer:
         return replace(self, store=FencedStore(self.store, job))
 
     async def flush(self, job: Job, report: Report) -> None:
-        """Delete what was deleted and flush the rest of a partition's buffer, then ask for the vectors of what was flushed."""
+        """Remove deleted documents, flush the rest of the buffer, and add an embed job."""
         from ricordo.search.flush import FLUSHED_AT_ONCE, pack_rows, write_rows
 
         owner_id = job.payload["owner_id"]
-        done = 0
+        row_count = 0
         while True:
             if deleted := await self._delete_documents(owner_id):
-                done += deleted
-                report(done, done)
+                row_count += deleted
+                report(row_count, row_count)
                 continue
             waiting = await self.store.read(lambda tx: write_buffer.count(tx, owner_id))
-            if done and 0 < waiting < FLUSHED_AT_ONCE:
-                # While many come in, many together cost less than a few at a time, and hold up those who write less often.
+            if row_count and 0 < waiting < FLUSHED_AT_ONCE:
+                # One flush of many rows costs less than many small ones, which would delay the
+                # partitions with fewer writes.
                 await asyncio.sleep(self.pause)
             if packed := await self.store.read(lambda tx: pack_rows(tx, owner_id)):
                 if await self.store.write(lambda tx, packed=packed: write_rows(tx, packed)):  # type: ignore[misc]
-                    done += len(packed.rows)
-                    report(done, done)
+                    row_count += len(packed.rows)
+                    report(row_count, row_count)
             elif not waiting:
                 break
         if self.embedders.default_handle():
@@ -67,12 +72,15 @@ class Indexer:
             )
 
     async def embed(self, job: Job, report: Report) -> None:
-        """Embed the documents of a partition that have no vector of its model; that may be another than the one that serves."""
+        """Embed the partition's documents that have no vector of its owner's model.
+
+        Until that is done, the vectors of another model may serve.
+        """
         from ricordo.search.vectors import drop_vectors
 
         owner_id = job.payload["owner_id"]
         owner = await self.store.read(lambda tx: partitions.owner_of(tx, owner_id))
-        handle = self.wanted_model(owner.embedding) if owner else None
+        handle = self.choose_model(owner.embedding) if owner else None
         if owner is None or handle is None:
             return
         await self.make_vectors(owner_id, handle, owner, report)
@@ -86,44 +94,48 @@ class Indexer:
                 await self.store.write(lambda tx, model=model: drop_vectors(tx, owner_id, model))  # type: ignore[misc]
 
     async def sweep(self, _job: Job, report: Report) -> None:
-        """Add jobs for the flushes and vectors that partitions lack, as after a kill or a change of settings."""
+        """Add jobs for missing flushes and vectors, e.g. after a kill or new settings."""
         after = ""
         while ids := await self.store.read(
             lambda tx, after=after: partitions.owner_ids(tx, after, SWEPT_AT_ONCE)  # type: ignore[misc]
         ):
             await self.store.write(
-                lambda tx, ids=ids: partitions.add_missing_jobs(tx, ids, self.wanted_model)  # type: ignore[misc]
+                lambda tx, ids=ids: partitions.add_missing_jobs(tx, ids, self.choose_model)  # type: ignore[misc]
             )
             after = ids[-1]
         report(1, 1)
 
-    def wanted_model(self, embedding: str | None) -> str | None:
-        """The handle of the model for a partition whose owner names this one: that, where it can be used here, else the default."""
-        if self.embedders.default_handle() is None:
-            return None
+    def choose_model(self, embedding: str | None) -> str | None:
+        """Return the handle of the owner's model, or of the default.
+
+        The default replaces a model that is not configured. None if no model is.
+        """
+        default = self.embedders.default_handle()
+        if default is None or not embedding:
+            return default
         try:
-            return (
-                self.embedders.get(embedding).handle
-                if embedding
-                else self.embedders.default_handle()
-            )
+            return self.embedders.get(embedding).handle
         except NotFound:
-            return self.embedders.default_handle()
+            return default
 
     def index_of(self, owner: Any) -> VectorIndex | None:
-        """The outside index in which the owner's vectors are kept, if they are; None stands for an owner that was deleted."""
+        """Return the outside index of the owner's vectors, if there is one.
+
+        `owner` is None for a deleted one.
+        """
         return self.indexes.get((owner.vector_db if owner else None) or self.messages_index or "")
 
     async def make_vectors(
-        self, name: str, embedding: str, owner: Any, report: Report, done: int = 0
+        self, name: str, embedding: str, owner: Any, report: Report, earlier_progress: int = 0
     ) -> None:
-        """Embed the partition's documents without a vector, into an outside index if there is one; `done` is earlier progress."""
+        """Embed the partition's documents without a vector, into an outside index if any."""
         from ricordo.search.vectors import add_vectors, drop_vectors, next_batch
 
         def read(tx: Transaction) -> EmbeddingBatch | None:
             return next_batch(tx, name, embedding, EMBEDDED_AT_ONCE)
 
-        index, is_complete = self.index_of(owner), False
+        index = self.index_of(owner)
+        is_complete = False
         while not is_complete and (batch := await self.store.read(read)):
             vectors, size = await self._vectors_for(batch, index)
             try:
@@ -131,57 +143,69 @@ class Indexer:
                     lambda tx, b=batch, v=vectors, s=size: add_vectors(tx, b, v, s)  # type: ignore[misc]
                 )
             except Conflict:
-                # Another server was quicker, or the model's vectors have another size than those it made before.
+                # Another server stored them first, or the model now has vectors of another size.
                 if await self.store.read(read) == batch:
                     log.warning(
                         "the model's vectors changed their size: embedding again",
                         extra={"embedding": embedding},
                     )
                     await self.store.write(lambda tx: drop_vectors(tx, name, embedding))
-            report(done + min(batch.start + len(batch.documents), batch.total), done + batch.total)
+            embedded = min(batch.start + len(batch.documents), batch.total)
+            report(earlier_progress + embedded, earlier_progress + batch.total)
 
     async def _vectors_for(
         self, batch: EmbeddingBatch, index: VectorIndex | None
     ) -> tuple[dict[int, Sequence[float]], int]:
-        """The vectors of a batch by document, and their size."""
+        """Return the vectors of a batch by document, and their size."""
         from ricordo.search.vectors import documents_of
 
         documents = await self.store.read(lambda tx: documents_of(tx, batch))
         embedder = self.embedders.get(batch.embedding.removesuffix(NEW))
-        records = await _embedded(embedder, documents)
+        records = await _embed(embedder, documents)
         if index is None:
-            # Also where nothing is left to embed the size must be known, and a text without words has a vector too.
-            size = len(records[0].vector if records else (await embedder.embed([""]))[0])
+            if records:
+                size = len(records[0].vector)
+            else:  # the size must be known, and an empty text has a vector too
+                size = len((await embedder.embed([""]))[0])
             return {record.document: record.vector for record in records}, size
         await index.upsert(batch.owner_id.removesuffix(NEW), embedder.handle, records)
-        # The vectors are elsewhere; here it is only noted how far they go.
+        # The vectors are in the outside index; empty ones here only count the embedded documents.
         return {}, 1
 
     async def _delete_documents(self, owner_id: str) -> int:
-        """Take deleted documents out of a partition; returns how many rows of its buffer said that they were."""
+        """Remove deleted documents from a partition; return the number of buffer rows for them."""
         from ricordo.search.flush import next_deletion
 
         deletion = await self.store.read(lambda tx: next_deletion(tx, owner_id, DELETIONS_AT_ONCE))
         if deletion is None:
             return 0
-        if self.indexes and (
-            index := self.index_of(
-                await self.store.read(lambda tx: partitions.owner_of(tx, owner_id))
-            )
-        ):
-            # First, while the rows of the buffer are there: an outside index must not keep what was deleted.
-            for model in await self.store.read(lambda tx: partitions.models_of(tx, owner_id)):
-                await index.remove(owner_id, model, deletion.documents)
+        if self.indexes:
+            await self._remove_outside(owner_id, deletion.documents)
         for step in deletion.steps():
             if not await self.store.write(lambda tx, step=step: deletion.run(tx, step)):  # type: ignore[misc]
                 break
         return len(deletion.rows)
 
+    async def _remove_outside(self, owner_id: str, documents: Sequence[int]) -> None:
+        """Remove documents from the outside index.
 
-async def _embedded(
+        It comes first, while the buffer's rows are there: after a kill it is repeated.
+        """
+        owner = await self.store.read(lambda tx: partitions.owner_of(tx, owner_id))
+        index = self.index_of(owner)
+        if index is None:
+            return
+        for model in await self.store.read(lambda tx: partitions.models_of(tx, owner_id)):
+            await index.remove(owner_id, model, documents)
+
+
+async def _embed(
     embedder: Embedder, documents: Sequence[tuple[str, VectorRecord]], *, is_usable: bool = False
 ) -> list[VectorRecord]:
-    """The records with vectors, without texts the provider refuses. Raises ModelError where the model refuses everything."""
+    """Return the records with vectors, without texts that the provider refuses.
+
+    Raises ModelError if the model refuses every text.
+    """
     if not documents:
         return []
     try:
@@ -194,7 +218,8 @@ async def _embedded(
         if error.kind != "llm_bad_request":
             raise
     if not is_usable:
-        # A model that was withdrawn or changed refuses this too. Else every document would go without its vector for good.
+        # A model that was withdrawn or changed refuses this text too, and the error is raised.
+        # Otherwise every document would be left without a vector for ever.
         await embedder.embed(["words"], purpose="document")
     if len(documents) == 1:
         number = documents[0][1].document
@@ -203,5 +228,5 @@ async def _embedded(
         )
         return []
     half = len(documents) // 2
-    first = await _embedded(embedder, documents[:half], is_usable=True)
-    return [*first, *await _embedded(embedder, documents[half:], is_usable=True)]
+    first = await _embed(embedder, documents[:half], is_usable=True)
+    return [*first, *await _embed(embedder, documents[half:], is_usable=True)]

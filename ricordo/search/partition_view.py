@@ -1,8 +1,9 @@
-"""What a search sees of a partition: its flushed documents and its write buffer as one row of arrays, cached.
+"""Views of a partition: its flushed documents and write buffer as arrays.
 
-The rows of the buffer that were read are cached with the view: the next search reads only new ones. A user's search gets
-a view that holds only what this user may see. So nobody's scores depend on what is hidden from them: neither the rarity
-of words, nor the usual length of texts, nor the neighbours of a turn.
+Views are cached with the buffer rows that were read, so the next search reads only new rows. A
+user's search gets a view that holds only the documents that this user may see. So nobody's scores
+depend on hidden documents: neither the rarity of words, nor the mean length of texts, nor the
+neighbours of a turn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,15 +20,17 @@ from ricordo.search import reader, scoring
 from ricordo.search.scoring import Bools, Integers, Posting, Spread
 from ricordo.search.write_buffer import ROLES, BufferRow, fingerprint, unpack
 
-# The posting of a term that at least this share of the documents hold, as a speaker's name, is spread once and cached.
+# The posting of a term in at least this share of the documents, e.g. a speaker's name, is spread
+# once and cached.
 SPREAD_SHARE = 1 / 16
 LEAST_SPREAD = 4096
 MOST_SPREADS = 4
-# The memory of a view for each document beside its record: its documents, their layout, and spreads; and for a term in the buffer.
-_BESIDE = 48 + 5 * MOST_SPREADS
-_BESIDE_TERM = 100
-# And of a part of a view for each document of the whole: its place.
-_BESIDE_HIDDEN = 8
+# Bytes of a view for each document, without its record: columns, layout and spreads.
+_BYTES_PER_DOCUMENT = 48 + 5 * MOST_SPREADS
+# Bytes for each term of each document in the buffer.
+_BYTES_PER_TERM = 100
+# Bytes of a part of a view for each document of the whole: its position in the part.
+_BYTES_PER_HIDDEN = 8
 
 
 _numbers = count()
@@ -35,53 +38,62 @@ _numbers = count()
 
 @dataclass(frozen=True)
 class PartitionView:
-    """A partition's documents by position; `buffered` are terms not flushed yet, `spreads` those of frequent terms.
+    """A partition's documents by position.
 
-    Where documents are left out, `shown` holds the partition's positions of those that are here, `places` the position here
-    of each of the partition's (-1: left out), and `audience` says for whom; else these are None.
+    `buffered` are terms that are not flushed yet, `spreads` those of frequent terms. In a part of a
+    view, `partition_positions` holds the partition's position of each document, `view_positions`
+    the position in this view of each of the partition's documents (-1: left out), and `audience`
+    names the user. In a whole view these are None.
     """
 
     records: reader.Documents
     alive: Bools
     buffered: Sequence[tuple[int, Mapping[str, int]]]
     roles: frozenset[str]
-    shown: Integers | None = None
-    places: Integers | None = None
+    partition_positions: Integers | None = None
+    view_positions: Integers | None = None
     audience: tuple[str, ...] | None = None
     spreads: dict[str, Spread] = field(default_factory=dict)
     version: int = field(default_factory=_numbers.__next__)
 
     @cached_property
     def documents(self) -> scoring.DocumentColumns:
-        # A view of which only a user's part is searched never needs them.
+        # Computed on demand: a view whose parts alone are searched never needs them.
         return scoring.documents_of(self.records, self.alive)
 
     def placed(self, posting: Posting) -> Posting:
-        """Return a posting of the partition as positions of this view, without documents left out."""
-        if self.places is None:
+        """Return a posting of the partition with positions of this view.
+
+        Documents that the view leaves out are dropped.
+        """
+        if self.view_positions is None:
             return posting
-        positions = self.places.take(posting.positions)
-        chosen = positions >= 0
-        return replace(reader.some_of(posting, chosen), positions=positions[chosen])
+        positions = self.view_positions.take(posting.positions)
+        is_in_view = positions >= 0
+        return replace(reader.some_of(posting, is_in_view), positions=positions[is_in_view])
 
     def posting(self, flushed: Posting, term: str) -> Posting:
-        """The term's posting in all documents, ascending as far as documents were flushed in order."""
-        together = reader.joined_postings([flushed, self.posting_in_buffer(term)])
+        """Return the term's posting in all documents of the view.
+
+        It ascends as far as documents were flushed in order.
+        """
+        posting = reader.joined_postings([flushed, self.posting_in_buffer(term)])
+        if self.documents.is_whole:
+            return posting
         # Deleted documents leave the postings later; until then they are skipped here.
-        return (
-            together
-            if self.documents.is_whole
-            else reader.some_of(together, self.alive[together.positions])
-        )
+        return reader.some_of(posting, self.alive[posting.positions])
 
     def posting_in_buffer(self, term: str) -> Posting:
-        found = [(position, terms[term]) for position, terms in self.buffered if term in terms]
-        return (
-            reader.posting_of(np.array(found, dtype=reader.POSTING)) if found else reader.NO_POSTING
-        )
+        records = [(position, terms[term]) for position, terms in self.buffered if term in terms]
+        if not records:
+            return reader.NO_POSTING
+        return reader.posting_of(np.array(records, dtype=reader.POSTING))
 
     def spread(self, posting: Posting, term: str) -> Posting:
-        """The posting of a term of this view, spread over all documents where so many hold it that this is worth caching."""
+        """Return the term's posting, with its spread if the term is frequent.
+
+        The spread of a frequent term is worth caching.
+        """
         if len(posting.positions) < max(SPREAD_SHARE * len(self.records), LEAST_SPREAD):
             return posting
         spread = self.spreads.get(term)
@@ -92,8 +104,9 @@ class PartitionView:
         return replace(posting, spread=spread)
 
 
-# What a view was made of: the partition's number, generation and flushed documents, and rows of the buffer; and the view.
 _Rows = Mapping[int, tuple[BufferRow, Mapping[str, int]]]
+# A view with its sources: the partition's number, generation and count of flushed documents, and
+# the rows of the buffer.
 _CachedView = tuple[tuple[int | None, int, int], _Rows, PartitionView]
 
 
@@ -103,29 +116,29 @@ def view_of(
     flushed: reader.Documents,
     buffer: Sequence[Any],
 ) -> PartitionView:
-    """The view of one partition, from its flushed documents and the rows of its buffer."""
+    """Return the view of one partition's flushed documents and buffer rows."""
     key = ("view", partition.owner_id if partition else buffer[0].name)
     state = (partition.seq, partition.generation, len(flushed)) if partition else (None, 0, 0)
     cached: _CachedView | None = cache.partitions.get(key)
-    known = cached[1] if cached else {}
-    if cached and cached[0] == state and list(known) == [row.partition for row in buffer]:
+    cached_rows = cached[1] if cached else {}
+    if cached and cached[0] == state and list(cached_rows) == [row.partition for row in buffer]:
         return cached[2]
-    rows = {row.partition: known.get(row.partition) or _read(row) for row in buffer}
+    rows = {row.partition: cached_rows.get(row.partition) or _read(row) for row in buffer}
     view = _view(flushed, list(rows.values()))
+    term_count = sum(len(terms) for _, terms in rows.values())
     size = (
-        view.records.nbytes
-        + _BESIDE * len(view.records)
-        + _BESIDE_TERM * sum(len(t) for _, t in rows.values())
+        view.records.nbytes + _BYTES_PER_DOCUMENT * len(view.records) + _BYTES_PER_TERM * term_count
     )
     cache.partitions.put(key, (state, rows, view), size)
     return view
 
 
 def _read(row: Any) -> tuple[BufferRow, Mapping[str, int]]:
-    read = unpack(row.partition, row.number, row.data)
-    # The counts say it all, and views share the words that most of them hold: a cached row takes half of the memory.
-    counts = {intern(term): times for term, times in reader.occurrences(read).items()}
-    return replace(read, speaker=[], text=[], labels=[]), counts
+    buffer_row = unpack(row.partition, row.number, row.data)
+    # The counts replace the lists of terms, and views share interned terms: a cached row takes half
+    # of the memory.
+    counts = {intern(term): times for term, times in reader.occurrences(buffer_row).items()}
+    return replace(buffer_row, speaker=[], text=[], labels=[]), counts
 
 
 def _view(
@@ -153,7 +166,10 @@ def view_for(
     subject_id: str | None,
     own_conversation: str | None,
 ) -> PartitionView:
-    """Return the part of a view that the user of a search may see; see `MessageFilter` for who that is."""
+    """Return the part of a view that the user of a search may see.
+
+    `MessageFilter` describes the user and the conversation.
+    """
     if subject_id is None:
         return view
     audience = (owner_id, subject_id, own_conversation or "")
@@ -161,79 +177,93 @@ def view_for(
     cached: tuple[int, PartitionView] | None = cache.partitions.get(key)
     if cached and cached[0] == view.version:
         return cached[1]
-    seen = view.records["user"] == 0
+    is_visible = view.records["user"] == 0
     if subject_id != NOBODY:
-        seen |= view.records["user"] == fingerprint(subject_id)
+        is_visible |= view.records["user"] == fingerprint(subject_id)
     if own_conversation is not None:
-        own = view.records["conversation"] == fingerprint(own_conversation)
+        is_own = view.records["conversation"] == fingerprint(own_conversation)
         # Most conversations hold nothing of others: all of a user's share one view.
-        if not (own & view.alive & ~seen).any():
+        if not (is_own & view.alive & ~is_visible).any():
             part = view_for(cache, owner_id, view, subject_id, None)
             cache.partitions.put(key, (view.version, part), 0)
             return part
-        seen |= own
-    seen &= view.alive
-    if seen.all():
+        is_visible |= is_own
+    is_visible &= view.alive
+    if is_visible.all():
         part = view
         size = 0
     else:
-        part = _part_of(view, seen, audience)
+        part = _part_of(view, is_visible, audience)
         size = (
-            part.records.nbytes + _BESIDE * len(part.records) + _BESIDE_HIDDEN * len(view.records)
+            part.records.nbytes
+            + _BYTES_PER_DOCUMENT * len(part.records)
+            + _BYTES_PER_HIDDEN * len(view.records)
         )
     cache.partitions.put(key, (view.version, part), size)
     return part
 
 
-def _part_of(view: PartitionView, is_seen: Bools, audience: tuple[str, ...]) -> PartitionView:
+def _part_of(view: PartitionView, is_visible: Bools, audience: tuple[str, ...]) -> PartitionView:
     """Return a view of these documents alone."""
-    shown = np.flatnonzero(is_seen)
-    places: Integers = np.full(len(is_seen), -1, dtype=np.int64)
-    places[shown] = np.arange(len(shown))
-    records = view.records[shown]
+    partition_positions = np.flatnonzero(is_visible)
+    view_positions: Integers = np.full(len(is_visible), -1, dtype=np.int64)
+    view_positions[partition_positions] = np.arange(len(partition_positions))
+    records = view.records[partition_positions]
     buffered = [
-        (int(places[position]), terms) for position, terms in view.buffered if is_seen[position]
+        (int(view_positions[position]), terms)
+        for position, terms in view.buffered
+        if is_visible[position]
     ]
-    alive = np.ones(len(shown), dtype=np.bool_)
-    return PartitionView(records, alive, buffered, _roles_of(records), shown, places, audience)
+    return PartitionView(
+        records=records,
+        alive=np.ones(len(partition_positions), dtype=np.bool_),
+        buffered=buffered,
+        roles=_roles_of(records),
+        partition_positions=partition_positions,
+        view_positions=view_positions,
+        audience=audience,
+    )
 
 
 def _roles_of(records: reader.Documents) -> frozenset[str]:
-    counted = np.bincount(records["role"], minlength=len(ROLES)).tolist()
-    return frozenset(role for role, times in zip(ROLES, counted, strict=True) if times)
+    counts = np.bincount(records["role"], minlength=len(ROLES)).tolist()
+    return frozenset(role for role, count in zip(ROLES, counts, strict=True) if count)
 
 
 def joined(arrays: Sequence[reader.Documents]) -> reader.Documents:
-    """Records one after the other; as bytes, since field by field takes ten times as long."""
+    """Concatenate records as bytes, which is ten times as fast as field by field."""
     filled = [array for array in arrays if len(array)]
-    return (
-        reader.read_documents(b"".join([array.tobytes() for array in filled]))
-        if len(filled) > 1
-        else (filled or arrays)[0]
-    )
+    if len(filled) > 1:
+        return reader.read_documents(b"".join([array.tobytes() for array in filled]))
+    return (filled or arrays)[0]
 
 
 def join_views(
     cache: reader.IndexCache, owners: Sequence[str], views: Sequence[PartitionView]
 ) -> PartitionView:
-    """Several partitions as one, in their order: searched together, they share what makes a word rare."""
+    """Return several partitions as one, in their order.
+
+    Searched together, they share the rarity of words.
+    """
     if len(views) == 1:
         return views[0]
-    # Grouped by whose it is, or the joined views of all users of these owners would be kept.
+    # Grouped by audience. Otherwise the joined views of all users of these owners would be kept.
     audiences = tuple(view.audience for view in views)
     key = ("joined views", (tuple(owners), audiences))
-    known = cache.partitions.get(key)
-    if known and all(before is view for before, view in zip(known[0], views, strict=True)):
-        same: PartitionView = known[1]
-        return same
+    cached = cache.partitions.get(key)
+    if cached and all(before is view for before, view in zip(cached[0], views, strict=True)):
+        joined_view: PartitionView = cached[1]
+        return joined_view
     starts = np.cumsum([0, *(len(view.records) for view in views)]).tolist()
     records = joined([reader.read_documents(b""), *(view.records for view in views)])
     alive = np.concatenate([np.empty(0, dtype=np.bool_), *(view.alive for view in views)])
-    placed = zip(views, starts, strict=False)
     buffered = [
-        (start + position, terms) for view, start in placed for position, terms in view.buffered
+        (start + position, terms)
+        for view, start in zip(views, starts, strict=False)
+        for position, terms in view.buffered
     ]
     roles = frozenset[str]().union(*(view.roles for view in views))
-    together = PartitionView(records, alive, buffered, roles)
-    cache.partitions.put(key, (tuple(views), together), records.nbytes + _BESIDE * len(records))
-    return together
+    joined_view = PartitionView(records, alive, buffered, roles)
+    size = records.nbytes + _BYTES_PER_DOCUMENT * len(records)
+    cache.partitions.put(key, (tuple(views), joined_view), size)
+    return joined_view

@@ -1,4 +1,4 @@
-"""Partitions of the index: their rows and owners, which of them need work, and the purge of a whole one."""
+"""Partitions of the index: rows, owners, jobs that they need, and their purge."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,9 +25,10 @@ from ricordo.storage.schema import core_tables as tables
 
 EMBED = "search.embed"
 SWEEP = "search.sweep"
-# What grows to replace an index, or the vectors of a model, has this behind its name.
+# The end of the name of an index, or of a model's vectors, that is built to replace another one.
 NEW = "#new"
-# A row of the index is a blob of some kilobytes, so a portion of them is smaller than one of messages.
+# A row of the index is a blob of some kilobytes, so a portion of them is smaller than one of
+# messages.
 PORTION = 200
 
 _IDS = each(bindparam("ids", type_=tables.messages.c.parts.type))
@@ -62,7 +63,7 @@ _SOME_OWNER_IDS = (
     .where(_OWNER_IDS.c.owner_id > bindparam("after"))
     .distinct()
     .order_by(_OWNER_IDS.c.owner_id)
-    .limit(bindparam("most"))
+    .limit(bindparam("limit"))
 )
 _PARTITIONS = select(tables.search_partitions).where(
     tables.search_partitions.c.owner_id.op("IN")(_IDS)
@@ -82,10 +83,10 @@ def is_row(table: Table) -> ColumnElement[bool]:
 
 
 def _some(table: Table, column: str) -> tuple[Any, Any]:
-    found = select(*(part.label(f"in_{part.name}") for part in table.primary_key.columns))
-    return found.where(table.c[column] == bindparam(column)).limit(PORTION), delete(table).where(
-        is_row(table)
-    )
+    """Return two statements: one selects keys of some rows, one deletes a row."""
+    keys = select(*(part.label(f"in_{part.name}") for part in table.primary_key.columns))
+    some_keys = keys.where(table.c[column] == bindparam(column)).limit(PORTION)
+    return some_keys, delete(table).where(is_row(table))
 
 
 _SOME_OF_BUFFER = _some(tables.search_buffer, "owner_id")
@@ -102,7 +103,10 @@ _SOME_OF_PARTITION = [
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingBatch:
-    """Documents in a row that have no vector of this model yet, from position `start`; None where one is deleted."""
+    """Consecutive documents without a vector of this model, from position `start`.
+
+    None stands for a deleted document.
+    """
 
     owner_id: str
     embedding: str
@@ -112,7 +116,10 @@ class EmbeddingBatch:
 
 
 def owner_of(tx: Transaction, owner_id: str) -> Any:
-    """Whose documents a partition holds: organization_id, the embedding model it names, and the vector_db; None where deleted."""
+    """Return the partition owner's organization_id, embedding and vector_db.
+
+    None for a deleted owner.
+    """
     return tx.first(_OWNER, {"owner_id": owner_id})
 
 
@@ -129,30 +136,32 @@ def models_of(tx: Transaction, owner_id: str) -> list[str]:
 
 
 def purge_portion(tx: Transaction, owner_id: str) -> bool:
-    """Delete up to 200 rows of the owner's partition and buffer, at last the partition; returns whether there is more to delete."""
+    """Delete up to 200 rows of the owner's buffer or partition.
+
+    At last the partition itself is deleted. Returns True if there may be more to delete.
+    """
     if _purge(tx, _SOME_OF_BUFFER, {"owner_id": owner_id}):
         return True
     partition = lock_partition(tx, owner_id)
     if partition is None:
         return False
-    if any(
-        _purge(tx, statements, {"partition": partition.seq}) for statements in _SOME_OF_PARTITION
-    ):
-        return True
+    for statements in _SOME_OF_PARTITION:
+        if _purge(tx, statements, {"partition": partition.seq}):
+            return True
     tx.run(_DELETE_PARTITION, {"partition": partition.seq})
     return False
 
 
-def _purge(tx: Transaction, statements: tuple[Any, Any], values: dict[str, Any]) -> bool:
-    find, delete_row = statements
-    keys = [row._asdict() for row in tx.all(find, values)]
+def _purge(tx: Transaction, statements: tuple[Any, Any], parameters: dict[str, Any]) -> bool:
+    select_keys, delete_row = statements
+    keys = [row._asdict() for row in tx.all(select_keys, parameters)]
     tx.run(delete_row, keys)
     return bool(keys)
 
 
-def owner_ids(tx: Transaction, after: str, most: int) -> list[str]:
-    """The ids of those who have a partition or a buffer, in their order."""
-    return [row.owner_id for row in tx.all(_SOME_OWNER_IDS, {"after": after, "most": most})]
+def owner_ids(tx: Transaction, after: str, limit: int) -> list[str]:
+    """Return the sorted ids of owners with a partition or a buffer."""
+    return [row.owner_id for row in tx.all(_SOME_OWNER_IDS, {"after": after, "limit": limit})]
 
 
 def add_embed_job(tx: Transaction, organization_id: str, owner_id: str) -> None:
@@ -164,9 +173,12 @@ def add_embed_job(tx: Transaction, organization_id: str, owner_id: str) -> None:
 
 
 def add_missing_jobs(
-    tx: Transaction, owner_ids: Sequence[str], wanted: Callable[[str | None], str | None]
+    tx: Transaction, owner_ids: Sequence[str], choose_model: Callable[[str | None], str | None]
 ) -> None:
-    """Add jobs for the flushes and vectors that these partitions lack; `wanted` gives the model for what an owner names."""
+    """Add jobs for missing flushes and vectors of these partitions.
+
+    `choose_model` returns the model for an owner's embedding.
+    """
     buffered = {row.owner_id for row in tx.all(_BUFFERED, {"ids": list(owner_ids)})}
     partitions: dict[str, Any] = {
         row.owner_id: row for row in tx.all(_PARTITIONS, {"ids": list(owner_ids)})
@@ -177,10 +189,9 @@ def add_missing_jobs(
             continue
         if owner_id in buffered:
             write_buffer.add_flush_job(tx, owner_id, owner.organization_id)
-        partition, model = partitions.get(owner_id), wanted(owner.embedding)
-        if (
-            partition
-            and model
-            and (partition.embedding != model or partition.vectors < partition.documents)
-        ):
+        partition = partitions.get(owner_id)
+        model = choose_model(owner.embedding)
+        if partition is None or model is None:
+            continue
+        if partition.embedding != model or partition.vectors < partition.documents:
             add_embed_job(tx, owner.organization_id, owner_id)

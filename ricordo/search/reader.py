@@ -1,9 +1,10 @@
-"""How the index is packed into blobs, and how a search reads it.
+"""The blobs of the index, and the reads of a search.
 
-One statement reads the partitions, their buffers and the postings of a query, one what changed since. All of a search happens in
-one transaction, so a flush beside it is seen whole or not at all. What a process has read is cached by the number and the
-generation of a partition, and by how many documents were flushed: within a generation, flushes only append. So what another
-process flushed, deleted or rebuilt is noticed by the partition's row, which every search reads.
+One statement reads the partitions, their buffers and the postings of a query; a second one reads
+the changes of cached ones. A search is one transaction, so it sees a concurrent flush whole or not
+at all. A process caches its reads by a partition's number and generation, and by the number of
+flushed documents: within a generation, flushes only append. So the partition's row, which every
+search reads, shows that another process flushed, deleted or rebuilt something.
 """
 
 import threading
@@ -41,11 +42,12 @@ DOCUMENT = np.dtype(
         ("asks", "u1"),  # the text ends with a question
     ]
 )
-# `times`: how often the text holds the term, at most 127; the highest bit says that the speaker's name holds it.
+# `times`: how often the text holds the term, at most 127. The highest bit is set if the speaker's
+# name holds it.
 POSTING = np.dtype([("position", "<u4"), ("times", "u1")])
 NAMED = 0x80
 MOST_TIMES = 0x7F
-# A chunk is what one update rewrites, and what one row holds.
+# A chunk is the content of one row, which an update rewrites whole.
 DOCUMENT_CHUNK = 1024
 POSTING_CHUNK = 8192
 VECTOR_CHUNK = 256
@@ -53,18 +55,22 @@ VECTOR_CHUNK = 256
 Documents = npt.NDArray[np.void]
 Postings = npt.NDArray[np.void]
 
-# Bytes of memory for partitions and for the postings of terms in them, and how many words of vocabularies, at some 100 bytes each.
+# Bytes of memory for partitions, and for the postings of their terms.
 PARTITIONS_LIMIT = 224 * 1024 * 1024
 TERMS_LIMIT = 32 * 1024 * 1024
+# Cached words of vocabularies, at some 100 bytes each.
 WORDS_LIMIT = 100_000
-# The terms of a search through more partitions than this are not cached: there would be too many of them.
-_MOST_CACHED = 8
+# The terms of a search through more partitions are not cached: there would be too many.
+_MAX_CACHED_OWNERS = 8
 
 _Json = jobs.c.payload.type
-_OWNERS, _TERMS, _THESE = (
-    each(bindparam(name, type_=_Json)) for name in ("owners", "terms", "partitions")
-)
-_PARTITIONS, _BUFFER, _POSTINGS = 0, 1, 2
+_OWNERS = each(bindparam("owners", type_=_Json))
+_TERMS = each(bindparam("terms", type_=_Json))
+_THESE = each(bindparam("partitions", type_=_Json))
+# The parts of `_INDEX`.
+_PARTITIONS = 0
+_BUFFER = 1
+_POSTINGS = 2
 _NEVER = 2**40  # no chunk has such a number
 _NONE = (literal(0), literal(0), null())
 _INDEX = union_all(
@@ -117,8 +123,8 @@ NO_POSTING = Posting(
 
 
 def document_records(rows: list[BufferRow]) -> Documents:
-    """The records of these rows, in their order."""
-    values = [
+    """Return the records of these rows, in their order."""
+    records = [
         (
             row.document,
             row.created_at,
@@ -131,11 +137,11 @@ def document_records(rows: list[BufferRow]) -> Documents:
         )
         for row in rows
     ]
-    return np.array(values, dtype=DOCUMENT)
+    return np.array(records, dtype=DOCUMENT)
 
 
 def occurrences(row: BufferRow) -> dict[str, int]:
-    """The terms of a row, labels among them, each with its `times`."""
+    """Return the terms of a row with their `times`, including labels."""
     counts: dict[str, int] = dict(Counter(row.text))
     if len(row.text) > MOST_TIMES:
         counts = {term: min(times, MOST_TIMES) for term, times in counts.items()}
@@ -145,7 +151,10 @@ def occurrences(row: BufferRow) -> dict[str, int]:
 
 
 def chunks_of(rows: npt.NDArray[Any], position: int, size: int) -> list[dict[str, Any]]:
-    """Rows, the first of them at this position, cut where a chunk ends: the number and data of each chunk's part."""
+    """Cut rows at the ends of chunks; the first row is at `position`.
+
+    Each part has the number of its chunk and its data.
+    """
     end = position + len(rows)
     cuts = [position, *range((position // size + 1) * size, end, size), end]
     return [
@@ -164,40 +173,46 @@ def read_postings(data: bytes) -> Postings:
 
 
 class SizedCache:
-    """Values by key up to a total size, the least recently used dropped first; those of one `group` together."""
+    """A cache of limited total size that drops the least recently used entries.
+
+    An entry is not dropped for another one of its `group`.
+    """
 
     def __init__(self, limit: int, group: Callable[[Any], Any] = lambda key: key) -> None:
         self._limit = limit
         self._group = group
-        self._values: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
+        self._entries: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
         self._size = 0
         self._lock = threading.Lock()
 
     def get(self, key: Any) -> Any:
-        """The value of this key, or None."""
+        """Return the entry of this key, or None."""
         with self._lock:
-            if key not in self._values:
+            if key not in self._entries:
                 return None
-            self._values.move_to_end(key)
-            return self._values[key][0]
+            self._entries.move_to_end(key)
+            return self._entries[key][0]
 
-    def put(self, key: Any, value: Any, size: int) -> None:
-        """Cache this value of so many bytes."""
+    def put(self, key: Any, entry: Any, size: int) -> None:
+        """Cache this entry of `size` bytes."""
         with self._lock:
-            self._size += size - self._values.pop(key, (None, 0))[1]
-            self._values[key] = (value, size)
+            self._size += size - self._entries.pop(key, (None, 0))[1]
+            self._entries[key] = (entry, size)
             group = self._group(key)
             while self._size > self._limit:
                 oldest = next(
-                    (other for other in self._values if self._group(other) != group), None
+                    (other for other in self._entries if self._group(other) != group), None
                 )
                 if oldest is None:
                     return
-                self._size -= self._values.pop(oldest)[1]
+                self._size -= self._entries.pop(oldest)[1]
 
 
 class IndexCache:
-    """The caches of one database's index: of partitions, of terms by owner and term, and of vocabularies by partition."""
+    """The caches of one database's index.
+
+    They hold partitions, terms by owner and term, and vocabularies by partition.
+    """
 
     def __init__(self) -> None:
         self.partitions = SizedCache(PARTITIONS_LIMIT, group=itemgetter(1))
@@ -211,13 +226,19 @@ def shared_cache(tx: Transaction) -> IndexCache:
 
 
 def cache_of(tx: Transaction) -> IndexCache:
-    """The same; an empty one where the transaction has written, and so sees what may be rolled back."""
+    """Return the shared cache, or an empty one in a transaction that has written.
+
+    Such a transaction sees rows that may be rolled back.
+    """
     return IndexCache() if tx.has_written else shared_cache(tx)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """A partition's row as a search reads it. `vectors` is how many of its documents are embedded, by the model `embedding`."""
+    """A partition's row in a search.
+
+    `vectors` is the number of its documents that are embedded by the model `embedding`.
+    """
 
     owner_id: str
     seq: int
@@ -228,13 +249,16 @@ class PartitionRow:
 
     @property
     def state(self) -> tuple[int, int, int]:
-        """Postings of another state are read again."""
+        """The state that postings belong to; postings of another state are read again."""
         return self.seq, self.generation, self.documents
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """What one search reads: partitions, buffers by owner, documents by partition, and postings by partition and term."""
+    """The rows that one search reads.
+
+    Buffers are by owner, documents by partition, and postings by partition and term.
+    """
 
     partitions: list[PartitionRow] = field(default_factory=list)
     buffers: dict[str, list[Any]] = field(default_factory=dict)
@@ -243,14 +267,20 @@ class Snapshot:
 
 
 def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> Snapshot:
-    """The partitions of these owners with their buffers and documents, and the postings of these terms: two statements at most."""
+    """Read the partitions, buffers and documents of these owners, and the terms' postings.
+
+    It takes two statements at most.
+    """
     cache = cache_of(tx)
-    keys = product(owners, terms) if len(owners) <= _MOST_CACHED else ()
-    known: dict[tuple[str, str], tuple[Any, Posting]] = {
-        key: found for key in keys if (found := cache.terms.get(key))
-    }
+    is_cacheable = len(owners) <= _MAX_CACHED_OWNERS
+    postings: dict[tuple[str, str], tuple[Any, Posting]] = {}
+    for key in product(owners, terms) if is_cacheable else ():
+        if entry := cache.terms.get(key):
+            postings[key] = entry
     missing = [
-        term for term in dict.fromkeys(terms) if any((owner, term) not in known for owner in owners)
+        term
+        for term in dict.fromkeys(terms)
+        if any((owner, term) not in postings for owner in owners)
     ]
     snapshot = Snapshot()
     chunks: dict[tuple[int, str | None], dict[int, bytes]] = {}
@@ -258,7 +288,12 @@ def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> 
         if row.part == _PARTITIONS:
             snapshot.partitions.append(
                 PartitionRow(
-                    row.name, row.partition, row.number, row.generation, row.vectors, row.embedding
+                    owner_id=row.name,
+                    seq=row.partition,
+                    documents=row.number,
+                    generation=row.generation,
+                    vectors=row.vectors,
+                    embedding=row.embedding,
                 )
             )
         elif row.part == _BUFFER:
@@ -271,20 +306,21 @@ def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> 
         (partition, term)
         for partition in snapshot.partitions
         for term in terms
-        if term not in missing and known[partition.owner_id, term][0] != partition.state
+        if term not in missing and postings[partition.owner_id, term][0] != partition.state
     ]
     chunks |= _read_changes(tx, cache, snapshot, stale)
     new = [*stale, *((partition, term) for partition in snapshot.partitions for term in missing)]
     for partition, term in new:
         posting = decoded(chunks.get((partition.seq, term), {}))
-        read = known[partition.owner_id, term] = partition.state, posting
-        if len(owners) <= _MOST_CACHED:
-            # Some 600 bytes are beside its arrays.
+        entry = (partition.state, posting)
+        postings[partition.owner_id, term] = entry
+        if is_cacheable:
+            # An entry takes some 600 bytes more than its arrays.
             size = 600 + posting.positions.nbytes + posting.times.nbytes + posting.named.nbytes
-            cache.terms.put((partition.owner_id, term), read, size)
+            cache.terms.put((partition.owner_id, term), entry, size)
     for partition in snapshot.partitions:
         for term in terms:
-            _, posting = known[partition.owner_id, term]
+            _, posting = postings[partition.owner_id, term]
             if len(posting.positions):
                 snapshot.postings[partition.seq, term] = posting
     return snapshot
@@ -296,34 +332,40 @@ def _read_changes(
     snapshot: Snapshot,
     stale: Sequence[tuple[PartitionRow, str]],
 ) -> dict[tuple[int, str | None], dict[int, bytes]]:
-    """Bring the documents of the snapshot up to date, and read the postings that are stale: with one statement, if any."""
+    """Update the snapshot's documents, and read the chunks of stale postings.
+
+    It takes one statement, or none.
+    """
     snapshot.documents = {
         partition.seq: _cached_documents(cache, partition) for partition in snapshot.partitions
     }
-    behind = [p for p in snapshot.partitions if len(snapshot.documents[p.seq]) < p.documents]
-    if not (behind or stale):
+    outdated = [
+        partition
+        for partition in snapshot.partitions
+        if len(snapshot.documents[partition.seq]) < partition.documents
+    ]
+    if not (outdated or stale):
         return {}
     since = min(
-        (len(snapshot.documents[partition.seq]) // DOCUMENT_CHUNK for partition in behind),
+        (len(snapshot.documents[partition.seq]) // DOCUMENT_CHUNK for partition in outdated),
         default=_NEVER,
     )
-    values = {
-        "partitions": sorted(
-            {partition.seq for partition in (*behind, *(partition for partition, _ in stale))}
-        ),
+    changed = {partition.seq for partition in outdated}
+    changed |= {partition.seq for partition, _ in stale}
+    parameters = {
+        "partitions": sorted(changed),
         "terms": sorted({term for _, term in stale}),
         "since": since,
     }
     chunks: dict[tuple[int, str | None], dict[int, bytes]] = {}
-    for row in tx.all(_CHANGED, values):
+    for row in tx.all(_CHANGED, parameters):
         chunks.setdefault((row.partition, row.term), {})[row.chunk] = row.data
-    for partition in behind:
+    for partition in outdated:
         parts = chunks.get((partition.seq, None), {})
-        known = snapshot.documents[partition.seq][: since * DOCUMENT_CHUNK]
-        read = read_documents(b"".join(parts[number] for number in sorted(parts)))
-        records = snapshot.documents[partition.seq] = np.concatenate([known, read])[
-            : partition.documents
-        ]
+        old_records = snapshot.documents[partition.seq][: since * DOCUMENT_CHUNK]
+        new_records = read_documents(b"".join(parts[number] for number in sorted(parts)))
+        records = np.concatenate([old_records, new_records])[: partition.documents]
+        snapshot.documents[partition.seq] = records
         cache.partitions.put(
             ("documents", partition.seq), (partition.generation, records), records.nbytes
         )
@@ -331,14 +373,10 @@ def _read_changes(
 
 
 def _cached_documents(cache: IndexCache, partition: PartitionRow) -> Documents:
-    generation, records = cache.partitions.get(("documents", partition.seq)) or (
-        None,
-        read_documents(b""),
-    )
-    documents: Documents = (
-        records[: partition.documents] if generation == partition.generation else records[:0]
-    )
-    return documents
+    cached: tuple[int, Documents] | None = cache.partitions.get(("documents", partition.seq))
+    if cached is None or cached[0] != partition.generation:
+        return read_documents(b"")
+    return cached[1][: partition.documents]
 
 
 def posting_of(records: Postings) -> Posting:
@@ -349,7 +387,7 @@ def posting_of(records: Postings) -> Posting:
 
 
 def decoded(chunks: Mapping[int, bytes]) -> Posting:
-    """The posting in these chunks of one term, which come in any order."""
+    """Return the posting of one term from its chunks, by number."""
     data = b"".join(chunks[number] for number in sorted(chunks))
     return posting_of(read_postings(data)) if data else NO_POSTING
 

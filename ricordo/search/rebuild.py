@@ -1,8 +1,9 @@
-"""Rebuilding the index of a partition while it is searched: words and vectors, or vectors alone.
+"""Rebuild a partition's index, or its vectors alone, while it is searched.
 
-The new index grows under a name of its own, from the messages and passages themselves, and at the end takes the owner's name in
-one transaction. What is written meanwhile waits in the owner's write buffer: the job's key keeps flushes off. Of that buffer the
-rows are deleted that the new index has seen already. Both are jobs: they may be killed anywhere and run again.
+The new index is built under a name of its own from the messages and passages. At the end it takes
+the owner's name in one transaction. Documents that are written meanwhile wait in the owner's write
+buffer, since the job's key prevents flushes. The buffer's rows that the new index holds already are
+deleted. Both are jobs: they may be killed anywhere and run again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +50,7 @@ _SOME_OWNERS = (
     select(_OWNERS.c.id, _OWNERS.c.organization_id)
     .where(_OWNERS.c.id > bindparam("after"))
     .order_by(_OWNERS.c.id)
-    .limit(bindparam("most"))
+    .limit(bindparam("limit"))
 )
 
 
@@ -60,7 +61,7 @@ _DOCUMENTS = {
     ),
     "passages": (passages, passages.c.archive_id == bindparam("owner_id")),
 }
-# In the order of an index that both tables have.
+# Ordered as an index of both tables is.
 _PORTIONS = {
     kind: select(table)
     .where(
@@ -68,7 +69,7 @@ _PORTIONS = {
         tuple_(table.c.created_at, table.c.seq) > tuple_(bindparam("created_at"), bindparam("seq")),
     )
     .order_by(table.c.created_at, table.c.seq)
-    .limit(bindparam("most"))
+    .limit(bindparam("limit"))
     for kind, (table, condition) in _DOCUMENTS.items()
 }
 _COUNTS = {
@@ -84,7 +85,7 @@ _WAITING_JOB = jobs.ROWS.select.where(
     jobs_table.c.status == "waiting",
     jobs_table.c.is_single,
 )
-# A deletion changes the owner's row first, so a lock on that prevents it.
+# A deletion changes the owner's row first, so a lock of that row prevents it.
 _OWNER_LOCKED = {
     kind: select(table.c.id)
     .where(table.c.id == bindparam("owner_id"))
@@ -102,25 +103,26 @@ _RECORDS = (
     .where(search_partitions.c.owner_id == bindparam("owner_id"))
 )
 _OLD = "#old"
-# Before every document: the earliest time and number there are.
+# Before every document: the lowest possible time and number.
 _START = (-(2**63), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildPortion:
-    """Documents to index, the rows of the owner's buffer that they make needless, and where the next portion begins."""
+    """Documents to index, and the key after which the next portion begins.
+
+    `buffer_seqs` are the rows of the owner's buffer for the same documents.
+    """
 
     entries: Sequence[IndexEntry]
-    seen: Sequence[int]
+    buffer_seqs: Sequence[int]
     after: tuple[int, int]
 
 
-def some_owners(tx: Transaction, after: str, most: int = AT_ONCE) -> list[tuple[str, str]]:
-    """Agents and archives, each with its organization, in the order of their ids."""
-    return [
-        (row.id, row.organization_id)
-        for row in tx.all(_SOME_OWNERS, {"after": after, "most": most})
-    ]
+def some_owners(tx: Transaction, after: str, limit: int = AT_ONCE) -> list[tuple[str, str]]:
+    """Return agents and archives with their organizations, ordered by id."""
+    rows = tx.all(_SOME_OWNERS, {"after": after, "limit": limit})
+    return [(row.id, row.organization_id) for row in rows]
 
 
 def add_job(
@@ -143,29 +145,37 @@ def count_documents(tx: Transaction, owner_id: str) -> int:
 
 
 def conversations_of(tx: Transaction, owner_id: str) -> dict[int, int]:
-    """The conversations of passages, which only the old index knows; what is damaged there is left out."""
+    """Return the conversations of passages by document.
+
+    Only the old index has them. Its damaged chunks are left out.
+    """
     from ricordo.search.reader import DOCUMENT, read_documents
 
-    found: dict[int, int] = {}
+    conversations: dict[int, int] = {}
     if write_buffer.kind_of(owner_id) == "messages":
-        return found
+        return conversations
     for row in tx.all(_RECORDS, {"owner_id": owner_id}):
         if len(row.data) % DOCUMENT.itemsize == 0:
             records: Any = read_documents(row.data)
-            found |= zip(records["number"].tolist(), records["conversation"].tolist(), strict=True)
+            conversations |= zip(
+                records["number"].tolist(), records["conversation"].tolist(), strict=True
+            )
     waiting = write_buffer.oldest(tx, owner_id, write_buffer.count(tx, owner_id))
-    return found | {row.document: row.conversation for row in waiting if not row.is_deleted}
+    return conversations | {row.document: row.conversation for row in waiting if not row.is_deleted}
 
 
 def read_portion(
     tx: Transaction, owner_id: str, after: tuple[int, int], conversations: Mapping[int, int]
 ) -> RebuildPortion | None:
-    """The next documents of the partition; None after the last. To be read in one snapshot."""
+    """Return the next documents of the partition; None after the last.
+
+    Must run in one snapshot.
+    """
     kind = write_buffer.kind_of(owner_id)
     created_at, seq = after
     rows = tx.all(
         _PORTIONS[kind],
-        {"owner_id": owner_id, "created_at": created_at, "seq": seq, "most": AT_ONCE},
+        {"owner_id": owner_id, "created_at": created_at, "seq": seq, "limit": AT_ONCE},
     )
     if not rows:
         return None
@@ -184,7 +194,7 @@ def read_portion(
 
 
 def add_portion(tx: Transaction, owner_id: str, portion: RebuildPortion) -> None:
-    """Put the documents into the new index."""
+    """Add the documents to the new index."""
     from ricordo.search.flush import pack_rows, write_rows
 
     write_buffer.put(tx, owner_id + NEW, portion.entries)
@@ -198,53 +208,63 @@ def drop_remains(tx: Transaction, owner_id: str) -> bool:
     )
 
 
-def take_over(tx: Transaction, owner_id: str, seen: Sequence[int]) -> None:
-    """Let the new index serve, unless its owner is deleted; `seen` are the rows of the buffer that it holds already."""
+def take_over(tx: Transaction, owner_id: str, buffer_seqs: Sequence[int]) -> None:
+    """Replace the index by the new one, unless its owner is deleted.
+
+    `buffer_seqs` are the rows of the buffer that the new index holds already.
+    """
     tx.lock(_OWNER_LOCKED[write_buffer.kind_of(owner_id)], {"owner_id": owner_id})
     owner = partitions.owner_of(tx, owner_id)
     if owner is None or owner.organization_id == DELETED:
         return
     old = partitions.lock_partition(tx, owner_id)
     generation = old.generation + 1 if old else 1
-    write_buffer.delete_rows(tx, seen)
-    for name, becomes in ((owner_id, owner_id + _OLD), (owner_id + NEW, owner_id)):
-        tx.run(_RENAME, {"from_name": name, "to_name": becomes, "new_generation": generation})
+    write_buffer.delete_rows(tx, buffer_seqs)
+    for from_name, to_name in ((owner_id, owner_id + _OLD), (owner_id + NEW, owner_id)):
+        tx.run(_RENAME, {"from_name": from_name, "to_name": to_name, "new_generation": generation})
 
 
 async def reindex(indexer: "Indexer", job: Job, report: Report) -> None:
-    """Rebuild the partition's index with its vectors, then replace the one that serves."""
-    store, owner_id = indexer.store, str(job.payload["owner_id"])
+    """Rebuild the partition's index with its vectors, then replace the old one."""
+    store = indexer.store
+    owner_id = str(job.payload["owner_id"])
     await _drop_remains(indexer, owner_id)
     owner = await store.read(lambda tx: partitions.owner_of(tx, owner_id))
     if owner is None:
         return
-    handle = indexer.wanted_model(owner.embedding)
+    handle = indexer.choose_model(owner.embedding)
     documents = await store.read(lambda tx: count_documents(tx, owner_id))
     total = documents * (2 if handle else 1)
-    seen: list[int] = []
-    done, after = 0, _START
+    buffer_seqs: list[int] = []
+    indexed = 0
+    after = _START
     conversations = await store.read(lambda tx: conversations_of(tx, owner_id))
     while portion := await store.read(
         lambda tx, after=after: read_portion(tx, owner_id, after, conversations)  # type: ignore[misc]
     ):
         await store.write(lambda tx, portion=portion: add_portion(tx, owner_id, portion))  # type: ignore[misc]
-        seen += portion.seen
-        done, after = done + len(portion.entries), portion.after
-        report(min(done, total), total)
+        buffer_seqs += portion.buffer_seqs
+        indexed += len(portion.entries)
+        after = portion.after
+        report(min(indexed, total), total)
     if handle:
         await indexer.make_vectors(owner_id + NEW, handle, owner, report, documents)
-    await store.write(lambda tx: take_over(tx, owner_id, seen))
+    await store.write(lambda tx: take_over(tx, owner_id, buffer_seqs))
     await _drop_remains(indexer, owner_id)
     report(total, total)
 
 
 async def reembed(indexer: "Indexer", job: Job, report: Report) -> None:
-    """Make all vectors of the partition again; the old ones serve until the last is made."""
+    """Make all vectors of the partition again.
+
+    The old ones serve until the last one is made.
+    """
     from ricordo.search.vectors import drop_vectors
 
-    store, owner_id = indexer.store, str(job.payload["owner_id"])
+    store = indexer.store
+    owner_id = str(job.payload["owner_id"])
     owner = await store.read(lambda tx: partitions.owner_of(tx, owner_id))
-    handle = indexer.wanted_model(owner.embedding) if owner else None
+    handle = indexer.choose_model(owner.embedding) if owner else None
     if owner is None or handle is None:
         return
     await store.write(lambda tx: drop_vectors(tx, owner_id, handle + NEW))

@@ -1,9 +1,10 @@
-"""How well documents answer a question by its words: pure numpy, no SQL; similarities and the final order are `fusion.py`'s.
+"""Lexical scores of documents in pure numpy, without SQL.
 
-A word found in one turn of a talk also speaks for the turns around it: an answer seldom repeats the words of its question.
-So each hit is spread to its neighbours when a question is asked, and nothing about neighbours is stored. For that, documents
-are laid out in slots, the turns of a session side by side and a few empty slots between two sessions: spreading is then a
-sum of shifted arrays.
+Similarities and the final order are in `fusion.py`. A word in one turn of a conversation also
+counts for the turns around it, since an answer seldom repeats the words of its question. So each
+hit is spread to its neighbours during a search, and nothing about neighbours is stored. For that,
+documents are laid out in slots: the turns of a session side by side, and a few empty slots between
+two sessions. Spreading is then a sum of shifted arrays.
 """
 
 from collections.abc import Sequence
@@ -17,29 +18,37 @@ Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 
-# A longer pause (microseconds) between two turns begins another session: what is said after it seldom answers what came before.
+# A longer pause (microseconds) between two turns begins another session: a turn after it seldom
+# answers a turn before it.
 PAUSE = 3 * 60 * 60 * 1_000_000
 NO_CONVERSATION = 0
-# How far a hit reaches, in turns. It counts 10 tenths for its own turn and 4, 3, 2, 1 for those before and after.
+# How far a hit reaches, in turns. It counts 10 tenths for its own turn, and 4, 3, 2, 1 for the
+# turns before and after.
 REACH = 4
 TENTHS = 10
-MOST_TIMES = 8  # more repeats of a word say nothing more; with it all sums below stay under 256
-# BM25's: how fast repeats stop counting, and how much longer surroundings weaken a hit.
+# More repeats of a word count no more. With this limit all sums below stay under 256.
+MOST_TIMES = 8
+# Parameters of BM25: how fast repeats stop counting, and how much longer surroundings weaken a hit.
 SATURATION = 1.2
 LENGTH_SHARE = 0.4
 LENGTH_REACH = 2
 # Rarity without this factor silences words that are in half of a small partition's documents.
 RARITY = 10.0
 _NAMED = 128
-# Below this share of all slots, touching only the slots around the hits is quicker than going over all.
+# Below this share of all slots, updating only the slots around the hits is faster than updating
+# all.
 FEW_HITS = 1 / 256
-# A question is seldom the answer to another.
+# A question seldom answers another question.
 QUESTION_MALUS = 0.15
 
 
 @dataclass(frozen=True, slots=True)
 class SlotLayout:
-    """The layout of documents: `slot` by position below `size`, without neighbours from `alone`; `weakening` by slot's length."""
+    """The layout of documents in slots.
+
+    `slot` holds the slot of each position. There are `size` slots; from `alone` on they have no
+    neighbours. `weakening` holds the length term of BM25 for each slot.
+    """
 
     slot: Integers
     size: int
@@ -49,7 +58,10 @@ class SlotLayout:
 
 @dataclass(frozen=True, slots=True)
 class DocumentColumns:
-    """A partition's documents by position: seq, time, which are alive (`count` of them), and the `worth` of a score."""
+    """A partition's documents by position.
+
+    `count` of them are `alive`. `worth` is the factor of a document's score.
+    """
 
     number: Integers
     created_at: Integers
@@ -68,15 +80,22 @@ class DocumentColumns:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A frequent term worked out for all documents: `gain` by slot, and who is `spoken` of by name (None: nobody)."""
+    """The scores of a frequent term for all documents.
+
+    `gain` is by slot. `is_named` marks the documents whose speaker's name holds the term (None: no
+    document).
+    """
 
     gain: Floats
-    spoken: Bools | None
+    is_named: Bools | None
 
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """A term's positions, how often each text holds it, whether the speaker's name does, and the `spread` of these."""
+    """A term's documents: positions, counts in the text, and hits in the speaker's name.
+
+    A frequent term can have a `spread`.
+    """
 
     positions: npt.NDArray[Any]
     times: npt.NDArray[np.uint8]
@@ -86,7 +105,10 @@ class Posting:
 
 
 def documents_of(records: npt.NDArray[np.void], alive: Bools) -> DocumentColumns:
-    """Read records with number, created_at, conversation, length (in words) and asks; deleted ones have no neighbours."""
+    """Read records with number, created_at, conversation, length (in words) and asks.
+
+    Deleted documents have no neighbours.
+    """
     number = records["number"].astype(np.int64)
     created_at = records["created_at"].astype(np.int64)
     worth = np.where(records["asks"] == 1, np.float32(1 - QUESTION_MALUS), np.float32(1))
@@ -94,22 +116,29 @@ def documents_of(records: npt.NDArray[np.void], alive: Bools) -> DocumentColumns
     slot, alone, size = _arrange(
         records["conversation"].astype(np.uint64), created_at, number, alive
     )
-    weakening = _weakening(slot, size, alone, records["length"], alive)
+    weakening = _weakening(slot, size, alone, length=records["length"], alive=alive)
     return DocumentColumns(
-        number, created_at, alive, worth, count, SlotLayout(slot, size, alone, weakening)
+        number=number,
+        created_at=created_at,
+        alive=alive,
+        worth=worth,
+        count=count,
+        layout=SlotLayout(slot, size, alone, weakening),
     )
 
 
 def _arrange(
     conversation: npt.NDArray[np.uint64], created_at: Integers, number: Integers, alive: Bools
 ) -> tuple[Integers, int, int]:
-    """Lay documents out by conversation, time and number; returns slots, where those alone begin, and where they end."""
-    order = _in_order(conversation, created_at, number)
+    """Lay documents out by conversation, time and number.
+
+    Returns the slots by position, the first slot without neighbours, and the number of slots.
+    """
+    order = _order(conversation, created_at, number)
     if not alive.all():
         order = np.flatnonzero(alive) if order is None else order[alive[order]]
-    conversations, times = (
-        (conversation, created_at) if order is None else (conversation[order], created_at[order])
-    )
+    conversations = conversation if order is None else conversation[order]
+    times = created_at if order is None else created_at[order]
     begins = np.ones(len(conversations) + 1, dtype=np.bool_)
     begins[1:-1] = (
         (conversations[1:] != conversations[:-1])
@@ -139,23 +168,28 @@ def _arrange(
     return slot, alone, size
 
 
-def _in_order(
+def _order(
     conversation: npt.NDArray[np.uint64], created_at: Integers, number: Integers
 ) -> Integers | None:
-    """Positions by (conversation, created_at, number), None: as they are. Most spaces need no sorting, or only by conversation."""
-    if (number[1:] > number[:-1]).all() and (created_at[1:] >= created_at[:-1]).all():
-        return (
-            None
-            if (conversation[1:] == conversation[:-1]).all()
-            else np.argsort(conversation, kind="stable")
-        )
-    return np.lexsort((number, created_at, conversation))
+    """Return the positions sorted by (conversation, created_at, number); None if they are.
+
+    Most partitions need no sorting, or only by conversation.
+    """
+    is_by_time = (number[1:] > number[:-1]).all() and (created_at[1:] >= created_at[:-1]).all()
+    if not is_by_time:
+        return np.lexsort((number, created_at, conversation))
+    if (conversation[1:] == conversation[:-1]).all():
+        return None
+    return np.argsort(conversation, kind="stable")
 
 
 def _weakening(
-    slot: Integers, size: int, alone: int, length: npt.NDArray[Any], alive: Bools
+    slot: Integers, size: int, alone: int, *, length: npt.NDArray[Any], alive: Bools
 ) -> Floats:
-    """See `SlotLayout`: how many words a document and those up to two places beside it have, compared with the mean of all."""
+    """Return the length term of BM25 for each slot.
+
+    It compares the words of a document and of up to two neighbours on each side with the mean.
+    """
     lengths: Floats = np.zeros(size, dtype=np.float32)
     lengths[slot] = length
     if not alive.all():
@@ -165,28 +199,31 @@ def _weakening(
         around[offset:alone] += lengths[: alone - offset]
         around[: alone - offset] += lengths[offset:alone]
     around += 1
-    words = float(around.take(slot).sum(where=alive, dtype=np.float64))
+    word_count = float(around.take(slot).sum(where=alive, dtype=np.float64))
     count = int(np.count_nonzero(alive))
-    around *= np.float32(TENTHS * SATURATION * LENGTH_SHARE * max(count, 1) / (words or 1))
+    around *= np.float32(TENTHS * SATURATION * LENGTH_SHARE * max(count, 1) / (word_count or 1))
     around += np.float32(TENTHS * SATURATION * (1 - LENGTH_SHARE))
     return around
 
 
 def lexical(documents: DocumentColumns, postings: Sequence[Posting]) -> Floats:
-    """The score of each document, (n,): 0 without a hit in itself or in its neighbours, without an upper bound."""
+    """Return the score of each document, (n,).
+
+    It is 0 without a hit in the document or its neighbours, and has no upper bound.
+    """
     layout = documents.layout
     total: Floats = np.zeros(layout.size, dtype=np.float32)
     hits = np.zeros(layout.size, dtype=np.uint8)
     scratch = np.empty((2, layout.size), dtype=np.float32)
     for posting in postings:
-        found = len(posting.positions)
-        if not found:
+        hit_count = len(posting.positions)
+        if not hit_count:
             continue
-        weight = np.float32(posting.weight * rarity(documents, found) * (SATURATION + 1))
+        weight = np.float32(posting.weight * rarity(documents, hit_count) * (SATURATION + 1))
         if posting.spread:
             total += np.multiply(posting.spread.gain, weight, out=scratch[0])
-        elif found < FEW_HITS * layout.size:
-            _add_few(total, hits, layout, posting, weight)
+        elif hit_count < FEW_HITS * layout.size:
+            _add_few(total, hits, layout, posting=posting, weight=weight)
         else:
             gain = _gain(layout, posting, hits, scratch)
             gain *= weight
@@ -194,28 +231,38 @@ def lexical(documents: DocumentColumns, postings: Sequence[Posting]) -> Floats:
     return total.take(layout.slot)
 
 
-def rarity(documents: DocumentColumns, found: int) -> float:
-    """What a term weighs that so many documents hold: about the score of one that holds it once."""
-    return float(np.log1p(RARITY * max(documents.count - found + 0.5, 0.5) / (found + 0.5)))
+def rarity(documents: DocumentColumns, hit_count: int) -> float:
+    """Return the weight of a term in `hit_count` documents.
+
+    It is about the score of a document that holds the term once.
+    """
+    other_count = max(documents.count - hit_count + 0.5, 0.5)
+    return float(np.log1p(RARITY * other_count / (hit_count + 0.5)))
 
 
 def spread_of(documents: DocumentColumns, posting: Posting) -> Spread:
-    """The posting worked out for all documents: what a search for a term that many hold spends most of its time on."""
+    """Return the posting's scores for all documents.
+
+    A search for a frequent term spends most of its time on them.
+    """
     size = documents.layout.size
     scratch = np.empty((2, size), dtype=np.float32)
     gain = _gain(documents.layout, posting, np.zeros(size, dtype=np.uint8), scratch).copy()
-    spoken: Bools | None = None
+    is_named: Bools | None = None
     if posting.named.any():
-        spoken = np.zeros(len(documents), dtype=np.bool_)
-        spoken[posting.positions] = posting.named
-    return Spread(gain, spoken)
+        is_named = np.zeros(len(documents), dtype=np.bool_)
+        is_named[posting.positions] = posting.named
+    return Spread(gain, is_named)
 
 
 def _gain(
     layout: SlotLayout, posting: Posting, hits: npt.NDArray[np.uint8], scratch: Floats
 ) -> Floats:
-    """What the term adds to each slot for a weight of 1, (size,), in `scratch` (2, size); `hits` (size,) are zeros, also after."""
-    # Scattering is what costs, so both numbers are put into one.
+    """Return the term's score for each slot at a weight of 1, (size,).
+
+    It is computed in `scratch` (2, size). `hits` (size,) must be zeros, and are zeros again after.
+    """
+    # Scattering is the costly part, so both numbers are packed into one.
     slots = layout.slot.take(posting.positions)
     hits[slots] = np.minimum(posting.times, MOST_TIMES) + posting.named * np.uint8(_NAMED)
     named = (hits >> np.uint8(7)) * np.uint8(TENTHS)
@@ -235,10 +282,13 @@ def _gain(
     return gain
 
 
-def _fives(values: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """The sums of each value and the four after it: twice, a hit counts 5 where it stands, and 4, 3, 2, 1 on both sides."""
-    pairs = values[1:] + values[:-1]
-    return (pairs[2:] + pairs[:-2])[1:] + values[:-REACH]
+def _fives(counts: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Return the sums of each number and the four after it.
+
+    Applied twice, a hit counts 5 in its own slot, and 4, 3, 2, 1 on both sides.
+    """
+    pairs = counts[1:] + counts[:-1]
+    return (pairs[2:] + pairs[:-2])[1:] + counts[:-REACH]
 
 
 _OFFSETS = np.arange(-REACH, REACH + 1)
@@ -249,6 +299,7 @@ def _add_few(
     total: Floats,
     hits: npt.NDArray[np.uint8],
     layout: SlotLayout,
+    *,
     posting: Posting,
     weight: np.float32,
 ) -> None:

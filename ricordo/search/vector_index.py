@@ -1,7 +1,7 @@
-"""What a service that keeps vectors must do, and the values it is given.
+"""The protocol of an outside service for vectors, with its records and filters.
 
-The feature `vector_services` implements it; the index of our own does not go through it. Text is the truth and
-vectors are a cache, so whatever an implementation holds may be dropped and sent again at any time.
+The feature `vector_services` implements it; our own index does not use it. Text is the truth and
+vectors are a cache, so the vectors of an implementation may be dropped and sent again at any time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class VectorRecord:
-    """A message, passage or chunk by number, with its vector and filters; `conversation` is a message's, or a chunk's file."""
+    """A message, passage or chunk by number, with its vector and filters.
+
+    `conversation` is the conversation of a message, or the file of a chunk.
+    """
 
     document: int
     vector: Sequence[float]
@@ -24,15 +27,22 @@ class VectorRecord:
     tags: tuple[str, ...] = ()
 
     def fields(self) -> dict[str, Any]:
-        filtered = {
-            name: getattr(self, name) for name in ("created_at", "role", "conversation", "user_id")
+        return {
+            "created_at": self.created_at,
+            "role": self.role,
+            "conversation": self.conversation,
+            "user_id": self.user_id,
+            "tags": list(self.tags),
         }
-        return {**filtered, "tags": list(self.tags)}
 
 
 @dataclass(frozen=True, slots=True)
 class VectorFilter:
-    """What may be found; empty means any. Times are inclusive, `users` has "" for no user, any of `tags` or `all_tags` count."""
+    """The conditions of a search; an empty one admits all documents.
+
+    Times are inclusive. "" in `users` stands for no user. One of `tags` must match, with `all_tags`
+    all of them.
+    """
 
     roles: tuple[str, ...] = ()
     conversation: str | None = None
@@ -45,36 +55,50 @@ class VectorFilter:
 
 @runtime_checkable
 class VectorIndex(Protocol):
-    """Vectors by partition and model, which never mix. Every method may be repeated, and raises Unavailable with a sentence."""
+    """Vectors by partition and model, which never mix.
+
+    Every method may be repeated, and raises Unavailable with a sentence.
+    """
 
     @property
     def name(self) -> str:
-        """How an archive names it in `vector_db_provider`: tpuf, pinecone, qdrant."""
+        """The name in an archive's `vector_db_provider`: tpuf, pinecone, qdrant."""
         ...
 
     async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
-        """Keep these; a document that is there already is replaced. After an error some may be kept: send them all again."""
+        """Store these records; a stored document is replaced.
+
+        After an error some may be stored: send all of them again.
+        """
         ...
 
     async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
-        """Forget these documents; those that are not there are no error."""
+        """Remove these documents. Missing ones are no error."""
         ...
 
     async def drop(self, partition: str, model: str) -> None:
-        """Forget the partition's vectors of this model; nothing there is no error."""
+        """Remove the partition's vectors of this model, if there are any."""
         ...
 
     async def search(
-        self, partition: str, model: str, vector: Sequence[float], limit: int, wanted: VectorFilter
+        self,
+        partition: str,
+        model: str,
+        vector: Sequence[float],
+        limit: int,
+        conditions: VectorFilter,
     ) -> list[tuple[int, float]]:
-        """The nearest documents that the filter admits, as (document, cosine similarity), best first; [] where none is kept."""
+        """Return the nearest documents that the filter admits, the best first.
+
+        Each is a document with its cosine similarity.
+        """
         ...
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         ...
 
 
-def portions(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
-    """Cut the items into sequences of at most so many."""
-    return (items[start : start + most] for start in range(0, len(items), most))
+def portions(sequence: Sequence[T], limit: int) -> Iterator[Sequence[T]]:
+    """Cut a sequence into portions of at most `limit`."""
+    return (sequence[start : start + limit] for start in range(0, len(sequence), limit))

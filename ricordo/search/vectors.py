@@ -1,7 +1,7 @@
-"""Vectors of a partition by position: how they are stored, and the nearest of them to a query's.
+"""Vectors of a partition by position: storage, and search of the nearest.
 
-Few are compared exactly. Of many, a first look compares one bit a dimension, the second half of them only where the first
-half is promising, and the best thousand are compared exactly.
+Few vectors are compared exactly. Of many, a first pass compares one bit a dimension: half of the
+bits for all vectors, the rest only for promising ones. The best thousand are compared exactly.
 Vectors are a cache: they can be dropped and rebuilt.
 """
 
@@ -33,17 +33,18 @@ from ricordo.storage.schema.core_tables import (
 
 FEW = 8192
 LOOKED_AT_AGAIN = 1000
-# Of so many the second half of the bits is looked at too: with them 0.970 of the ten nearest are found, with all of them 0.972.
+# The second half of the bits is compared for this many vectors. So 0.970 of the ten nearest are
+# found; comparing all bits of all vectors finds 0.972.
 PROMISING = 16 * LOOKED_AT_AGAIN
 VECTOR = np.dtype("<f2")
-# From so many it is told which are promising.
+# Sample size for the distance below which vectors are promising.
 _SAMPLE = 8192
-# So many are compared at a time: what that needs stays in the processor's cache.
+# Batches of comparisons, sized so that their arrays stay in the processor's cache.
 _LOOKED_AT_ONCE = 16_384
 _COMPARED_AT_ONCE = 256
-# What all share is computed again when they grew by this factor.
+# The common directions are computed again when the vectors grew by this factor.
 _GROWTH = 1.1
-# So many are made ready at a time: what that needs beside them stays small.
+# Vectors are prepared in batches of this size, so that temporary arrays stay small.
 _AT_ONCE = 4096
 
 _JSON = messages.c.parts.type
@@ -67,7 +68,7 @@ _OF_MODEL = (
     search_vectors.c.partition == bindparam("partition"),
     search_vectors.c.embedding == bindparam("embedding"),
 )
-# Vectors are stored in the order of positions, so the last chunk tells how many there are.
+# Vectors are stored in the order of positions, so the last chunk shows how many there are.
 _LAST_STORED = (
     select(
         search_vectors.c.chunk,
@@ -106,10 +107,12 @@ _SERVE = (
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The vectors of the first documents of a partition, one a row, each of length 1; zeros where a document is deleted.
+    """The vectors of the first documents of a partition, one a row.
 
-    Of few, `rows` are floats. Of many they are bytes, which times `scales` are the numbers, and `bits` says in which dimensions
-    each lies beyond the mean, sixty-four to a word, a row for each word. `common` is what the first `counted` of them share.
+    Each has length 1; those of deleted documents are zeros. The `rows` of few vectors are floats.
+    The rows of many are bytes, which times `scales` give the numbers; their `bits` are the
+    dimensions in which a vector lies above the mean, sixty-four to a word, with a row for each
+    word. `common` are the common directions of the first `counted` vectors.
     """
 
     rows: npt.NDArray[Any]
@@ -135,51 +138,76 @@ class Vectors:
 
 @dataclass(frozen=True, slots=True)
 class ShownVectors:
-    """The vectors at these positions (ascending) of a partition: those that a user may see, and what they share."""
+    """The vectors that a user may see, by ascending positions in a partition.
+
+    `common` are their common directions.
+    """
 
     vectors: Vectors
     positions: Integers
     common: fusion.CommonDirections | None
 
 
-def vectors_from(new: npt.NDArray[Any], known: Vectors | None = None) -> Vectors:
-    """Ready to be searched: these, behind `known` ones. What they share is computed again as `shared_by` says."""
-    count = len(new) + (len(known) if known else 0)
+def vectors_from(new: npt.NDArray[Any], earlier: Vectors | None = None) -> Vectors:
+    """Prepare these vectors for searches, and append them to the earlier ones.
+
+    The common directions are computed again when `shared_by` changes.
+    """
+    vectors = _appended(new, earlier)
+    counted = shared_by(len(vectors))
+    if earlier is not None and counted == earlier.counted:
+        common = earlier.common
+        bits = earlier.bits
+    else:
+        common = _common_of(vectors, np.arange(counted))
+        bits = None
+    if len(vectors) > FEW:
+        bits = _extended_bits(vectors, bits, common)
+    return replace(vectors, bits=bits, common=common, counted=counted)
+
+
+def _appended(new: npt.NDArray[Any], earlier: Vectors | None) -> Vectors:
+    """Return the rows of both, without bits and common directions."""
+    count = len(new) + (len(earlier) if earlier else 0)
     if count <= FEW:
         floats = new.astype(np.float32)
-        together = Vectors(
-            np.concatenate([known.rows, floats]) if known else floats, None, None, None, 0
-        )
+        rows = np.concatenate([earlier.rows, floats]) if earlier else floats
+        return Vectors(rows, scales=None, bits=None, common=None, counted=0)
+    parts = []
+    if earlier is None:
+        parts.append(_as_bytes(new))
+    elif earlier.scales is None:
+        parts += [_as_bytes(earlier.rows), _as_bytes(new)]
     else:
-        before = (known,) if known and known.scales is not None else ()
-        parts = [known.rows, new] if known and known.scales is None else [new]
-        made = [_as_bytes(part) for part in parts]
-        rows = np.concatenate([*(old.rows for old in before), *(rows for rows, _ in made)])
-        scales = np.concatenate([*(old.scales for old in before), *(scales for _, scales in made)])
-        together = Vectors(rows, scales, None, None, 0)
-    counted = shared_by(count)
-    if known is None or counted != known.counted:
-        common, held = _common_of(together, np.arange(counted)), None
-    else:
-        common, held = known.common, known.bits
-    if count <= FEW:
-        return replace(together, common=common, counted=counted)
-    start = 0 if held is None else held.shape[1]
-    parts = [
-        _beyond(together.floats(slice(at, at + _AT_ONCE)), common)
-        for at in range(start, count, _AT_ONCE)
-    ]
-    bits = np.concatenate(
-        [*([] if held is None else [held]), *(np.ascontiguousarray(part.T) for part in parts)],
-        axis=1,
+        parts += [(earlier.rows, earlier.scales), _as_bytes(new)]
+    return Vectors(
+        rows=np.concatenate([rows for rows, _ in parts]),
+        scales=np.concatenate([scales for _, scales in parts]),
+        bits=None,
+        common=None,
+        counted=0,
     )
-    return replace(together, bits=bits, common=common, counted=counted)
+
+
+def _extended_bits(
+    vectors: Vectors,
+    bits: npt.NDArray[np.uint64] | None,
+    common: fusion.CommonDirections | None,
+) -> npt.NDArray[np.uint64]:
+    """Return the bits of all vectors; `bits` are those of the first ones."""
+    parts = [] if bits is None else [bits]
+    start = 0 if bits is None else bits.shape[1]
+    for position in range(start, len(vectors), _AT_ONCE):
+        floats = vectors.floats(slice(position, position + _AT_ONCE))
+        parts.append(np.ascontiguousarray(_beyond(floats, common).T))
+    return np.concatenate(parts, axis=1)
 
 
 def shared_by(count: int) -> int:
-    """Return how many of so many vectors tell what all share: fewer by at most a tenth, so that it seldom changes.
+    """Return how many of `count` vectors the common directions are computed from.
 
-    It depends on nothing else, or scores would tell when a server was started, and who wrote since.
+    It is smaller by at most a tenth, so that it seldom changes. It depends on nothing else.
+    Otherwise scores would show when a server was started, and who wrote since.
     """
     if count < fusion.LEAST_SAMPLE:
         return count
@@ -187,7 +215,7 @@ def shared_by(count: int) -> int:
 
 
 def _common_of(vectors: Vectors, positions: Integers) -> fusion.CommonDirections | None:
-    """Return what the vectors at these positions share, from a sample of them."""
+    """Return the common directions of a sample of the vectors at these positions."""
     sample = vectors.floats(positions[:: max(1, len(positions) // fusion.MOST_SAMPLE)])
     return fusion.common_of(sample[sample.any(axis=1)])
 
@@ -195,17 +223,16 @@ def _common_of(vectors: Vectors, positions: Integers) -> fusion.CommonDirections
 def part_of(
     cache: reader.IndexCache, partition: reader.PartitionRow, vectors: Vectors, view: PartitionView
 ) -> Vectors | ShownVectors:
-    """Return those of a partition's vectors whose documents are in the view."""
-    if view.shown is None:
+    """Return the partition's vectors of the documents in the view."""
+    if view.partition_positions is None:
         return vectors
-    positions = view.shown[: int(np.searchsorted(view.shown, len(vectors)))]
+    embedded_count = int(np.searchsorted(view.partition_positions, len(vectors)))
+    positions = view.partition_positions[:embedded_count]
     counted = shared_by(len(positions))
     if counted < fusion.LEAST_SAMPLE:
         return ShownVectors(vectors, positions, None)
-    key, state = (
-        ("common", (partition.seq, view.audience)),
-        (partition.generation, partition.embedding, counted),
-    )
+    key = ("common", (partition.seq, view.audience))
+    state = (partition.generation, partition.embedding, counted)
     cached: tuple[Any, fusion.CommonDirections | None] | None = cache.partitions.get(key)
     if cached and cached[0] == state:
         return ShownVectors(vectors, positions, cached[1])
@@ -215,159 +242,179 @@ def part_of(
 
 
 def similarities_shown(
-    shown: ShownVectors, query: Floats, may: Bools | None, also: Bools
+    shown_vectors: ShownVectors, query: Floats, may: Bools | None, also: Bools
 ) -> fusion.Similarities:
-    """Compare as `similarities` does; positions, `may` and `also` count only the documents shown."""
-    vectors, positions = shown.vectors, shown.positions
+    """Compare as `similarities` does, with positions among the shown documents."""
+    vectors = shown_vectors.vectors
+    positions = shown_vectors.positions
     count = len(positions)
     if not count or vectors.rows.shape[1] != len(query):
         return fusion.NO_SIMILARITIES
-    asked = fusion.focus(query, shown.common)
+    focused_query = fusion.focus(query, shown_vectors.common)
     if vectors.scales is None:
-        return fusion.Similarities(np.arange(count), (vectors.rows @ asked).take(positions))
+        return fusion.Similarities(np.arange(count), (vectors.rows @ focused_query).take(positions))
     if count <= FEW:
-        return fusion.Similarities(np.arange(count), _compared(vectors, asked, positions))
+        return fusion.Similarities(np.arange(count), _compared(vectors, focused_query, positions))
     allowed = np.zeros(len(vectors), dtype=np.bool_)
     allowed[positions] = True if may is None else may[:count]
-    chosen = also[:count].copy()
-    chosen[np.searchsorted(positions, _first_look(vectors, asked, len(vectors), allowed))] = True
-    found = np.flatnonzero(chosen)
-    return fusion.Similarities(found, _compared(vectors, asked, positions[found]))
+    is_chosen = also[:count].copy()
+    near = _first_look(vectors, focused_query, len(vectors), allowed)
+    is_chosen[np.searchsorted(positions, near)] = True
+    chosen = np.flatnonzero(is_chosen)
+    return fusion.Similarities(chosen, _compared(vectors, focused_query, positions[chosen]))
 
 
-def _compared(vectors: Vectors, asked: Floats, positions: Integers) -> Floats:
+def _compared(vectors: Vectors, focused_query: Floats, positions: Integers) -> Floats:
     """Return the similarities of many vectors' rows at these positions."""
-    values: Floats = np.empty(len(positions), dtype=np.float32)
+    scores: Floats = np.empty(len(positions), dtype=np.float32)
     for start in range(0, len(positions), _COMPARED_AT_ONCE):
-        some = positions[start : start + _COMPARED_AT_ONCE]
-        rows = vectors.rows.take(some, axis=0).astype(np.float32)
-        np.matmul(rows, asked, out=values[start : start + _COMPARED_AT_ONCE])
+        batch = positions[start : start + _COMPARED_AT_ONCE]
+        rows = vectors.rows.take(batch, axis=0).astype(np.float32)
+        np.matmul(rows, focused_query, out=scores[start : start + _COMPARED_AT_ONCE])
     if vectors.scales is not None:
-        values *= vectors.scales.take(positions)
-    return values
+        scores *= vectors.scales.take(positions)
+    return scores
 
 
 def _as_bytes(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Each row in 255 steps, and how large a step is: half the memory of half floats, and less than half the time to compare."""
-    found = np.empty(rows.shape, dtype=np.int8)
+    """Return each row in 255 steps, and the size of its step.
+
+    Bytes take half the memory of half floats, and less than half the time to compare.
+    """
+    bytes_of_rows = np.empty(rows.shape, dtype=np.int8)
     scales: Floats = np.empty(len(rows), dtype=np.float32)
     for start in range(0, len(rows), _AT_ONCE):
-        some = rows[start : start + _AT_ONCE].astype(np.float32)
-        scale = np.maximum(some.max(axis=1), -some.min(axis=1)) / np.float32(127)
+        batch = rows[start : start + _AT_ONCE].astype(np.float32)
+        scale = np.maximum(batch.max(axis=1), -batch.min(axis=1)) / np.float32(127)
         scales[start : start + _AT_ONCE] = scale
-        some /= np.where(scale > 0, scale, np.float32(1))[:, None]
-        np.rint(some, out=some)
-        found[start : start + _AT_ONCE] = some
-    return found, scales
+        batch /= np.where(scale > 0, scale, np.float32(1))[:, None]
+        np.rint(batch, out=batch)
+        bytes_of_rows[start : start + _AT_ONCE] = batch
+    return bytes_of_rows, scales
 
 
 def similarities(
     vectors: Vectors, query: Floats, may: Bools | None, also: Bools
 ) -> fusion.Similarities:
-    """How near documents are to the query beyond what all share: of those that `may` be found, and always those in `also`."""
+    """Return the similarities to the query, without the common directions of all.
+
+    Compared are the nearest documents of those that `may` be in the results, and always those in
+    `also`.
+    """
     count = min(len(vectors), len(also))
     if not count or vectors.rows.shape[1] != len(query):
         return fusion.NO_SIMILARITIES
-    asked = fusion.focus(query, vectors.common)
+    focused_query = fusion.focus(query, vectors.common)
     if vectors.scales is None:
-        return fusion.Similarities(np.arange(count), vectors.rows[:count] @ asked)
-    chosen = also[:count].copy()
-    chosen[_first_look(vectors, asked, count, may)] = True
-    positions = np.flatnonzero(chosen)
-    return fusion.Similarities(positions, _compared(vectors, asked, positions))
+        return fusion.Similarities(np.arange(count), vectors.rows[:count] @ focused_query)
+    is_chosen = also[:count].copy()
+    is_chosen[_first_look(vectors, focused_query, count, may)] = True
+    positions = np.flatnonzero(is_chosen)
+    return fusion.Similarities(positions, _compared(vectors, focused_query, positions))
 
 
 def read_vectors(tx: Transaction, partitions: Sequence[reader.PartitionRow]) -> dict[int, Vectors]:
-    """The vectors of each partition that has some, by its number. Only those that were added since the last search are read."""
+    """Return the vectors of each partition that has some, by its number.
+
+    Only vectors that were added since the last search are read.
+    """
     cache = reader.cache_of(tx).partitions
-    known: dict[int, Vectors] = {}
-    wanted = [partition for partition in partitions if partition.embedding and partition.vectors]
-    for partition in wanted:
+    vectors_by_partition: dict[int, Vectors] = {}
+    embedded = [partition for partition in partitions if partition.embedding and partition.vectors]
+    for partition in embedded:
         cached: tuple[Any, Vectors] | None = cache.get(("vectors", partition.seq))
-        if (
-            cached
-            and cached[0] == (partition.generation, partition.embedding)
-            and len(cached[1]) <= partition.vectors
-        ):
-            known[partition.seq] = cached[1]
-    behind = [
-        partition for partition in wanted if len(known.get(partition.seq, ())) < partition.vectors
+        version = (partition.generation, partition.embedding)
+        if cached and cached[0] == version and len(cached[1]) <= partition.vectors:
+            vectors_by_partition[partition.seq] = cached[1]
+    cached_counts = {
+        partition.seq: len(vectors_by_partition.get(partition.seq, ())) for partition in embedded
+    }
+    outdated = [
+        partition for partition in embedded if cached_counts[partition.seq] < partition.vectors
     ]
-    if not behind:
-        return known
-    since = min(len(known.get(partition.seq, ())) for partition in behind) // reader.VECTOR_CHUNK
+    if not outdated:
+        return vectors_by_partition
+    since = min(cached_counts[partition.seq] for partition in outdated) // reader.VECTOR_CHUNK
     chunks: dict[tuple[int, str], list[Any]] = {}
-    embeddings = sorted({str(partition.embedding) for partition in behind})
-    values = {
-        "partitions": [partition.seq for partition in behind],
-        "embeddings": embeddings,
+    parameters = {
+        "partitions": [partition.seq for partition in outdated],
+        "embeddings": sorted({str(partition.embedding) for partition in outdated}),
         "since": since,
     }
-    for row in tx.all(_READ, values):
+    for row in tx.all(_READ, parameters):
         new = np.frombuffer(row.data, dtype=VECTOR).reshape(-1, row.dimensions)
         chunks.setdefault((row.partition, row.embedding), []).append(new)
-    for partition in behind:
+    for partition in outdated:
         if parts := chunks.get((partition.seq, str(partition.embedding))):
-            before = known.get(partition.seq)
-            new = np.concatenate(parts)[len(before or ()) - since * reader.VECTOR_CHUNK :]
-            vectors = known[partition.seq] = vectors_from(new, before)
+            first_new = cached_counts[partition.seq] - since * reader.VECTOR_CHUNK
+            vectors = vectors_from(
+                np.concatenate(parts)[first_new:], vectors_by_partition.get(partition.seq)
+            )
+            vectors_by_partition[partition.seq] = vectors
             version = (partition.generation, partition.embedding)
             cache.put(("vectors", partition.seq), (version, vectors), vectors.nbytes)
-    return known
+    return vectors_by_partition
 
 
-def _first_look(vectors: Vectors, asked: Floats, count: int, may: Bools | None) -> Integers:
+def _first_look(vectors: Vectors, focused_query: Floats, count: int, may: Bools | None) -> Integers:
+    """Return the positions that are nearest to the query by their bits."""
     assert vectors.bits is not None  # noqa: S101 - many vectors always have them
-    word = _packed(asked[None, :] > 0)[0]
-    half = (len(word) + 1) // 2
-    apart = _apart(vectors.bits[:half], word[:half], count)
+    words = _packed(focused_query[None, :] > 0)[0]
+    half = (len(words) + 1) // 2
+    distances = _distances(vectors.bits[:half], words[:half], count)
     if may is not None:
-        apart[~may[:count]] = np.iinfo(apart.dtype).max
-    most = count if may is None else int(np.count_nonzero(may[:count]))
-    if not most:
+        distances[~may[:count]] = np.iinfo(distances.dtype).max
+    allowed_count = count if may is None else int(np.count_nonzero(may[:count]))
+    if not allowed_count:
         return np.empty(0, dtype=np.int64)
-    # An odd step, as turns of a talk alternate and a filter may leave out every other.
-    few = apart[:: (count // _SAMPLE) | 1]
-    near = np.flatnonzero(apart <= _bar(few, PROMISING / count if most > PROMISING else 1))
-    further = apart.take(near).astype(np.uint16)
-    for number in range(half, len(word)):
-        further += np.bitwise_count(vectors.bits[number].take(near) ^ word[number])
-    most = min(LOOKED_AT_AGAIN, len(near))
-    bar = _bar(further, most / max(len(near), 1))
-    nearer, equal = near[further < bar], near[further == bar]
-    return np.concatenate([nearer, equal[: max(most - len(nearer), 0)]])
+    # An odd step, since turns of a conversation alternate, and a filter may leave out every other.
+    sample = distances[:: (count // _SAMPLE) | 1]
+    share = PROMISING / count if allowed_count > PROMISING else 1
+    near = np.flatnonzero(distances <= _bound(sample, share))
+    full_distances = distances.take(near).astype(np.uint16)
+    for number in range(half, len(words)):
+        full_distances += np.bitwise_count(vectors.bits[number].take(near) ^ words[number])
+    limit = min(LOOKED_AT_AGAIN, len(near))
+    bound = _bound(full_distances, limit / max(len(near), 1))
+    nearer = near[full_distances < bound]
+    equal = near[full_distances == bound]
+    return np.concatenate([nearer, equal[: max(limit - len(nearer), 0)]])
 
 
-def _bar(apart: npt.NDArray[Any], share: float) -> int:
-    """What at least this share of these small numbers do not exceed, below the largest there may be: such are passed over."""
-    most = int(np.iinfo(apart.dtype).max) - 1
+def _bound(distances: npt.NDArray[Any], share: float) -> int:
+    """Return a bound that at least this share of the distances do not exceed.
+
+    It is below the largest possible number, which marks skipped vectors.
+    """
+    highest = int(np.iinfo(distances.dtype).max) - 1
     if share >= 1:
-        return most
-    return min(int(np.searchsorted(np.cumsum(np.bincount(apart)), share * len(apart))), most)
+        return highest
+    cumulated = np.cumsum(np.bincount(distances))
+    return min(int(np.searchsorted(cumulated, share * len(distances))), highest)
 
 
-def _apart(
-    bits: npt.NDArray[np.uint64], word: npt.NDArray[np.uint64], count: int
+def _distances(
+    bits: npt.NDArray[np.uint64], words: npt.NDArray[np.uint64], count: int
 ) -> npt.NDArray[Any]:
-    """In how many of these dimensions each of the first vectors lies on another side of the mean than what is asked, (count,)."""
-    # Bytes are counted quickest; the largest number is for vectors that are skipped.
-    kind: Any = np.uint8 if len(word) <= 3 else np.uint16
-    apart = np.empty(count, dtype=kind)
-    differ, counts = (
-        np.empty(_LOOKED_AT_ONCE, dtype=np.uint64),
-        np.empty(_LOOKED_AT_ONCE, dtype=np.uint8),
-    )
+    """Return how many bits of each of the first vectors differ from the query's, (count,)."""
+    # Bytes are the fastest to add up. The largest number is left for vectors that are skipped.
+    dtype: Any = np.uint8 if len(words) <= 3 else np.uint16
+    distances = np.empty(count, dtype=dtype)
+    xor_buffer = np.empty(_LOOKED_AT_ONCE, dtype=np.uint64)
+    count_buffer = np.empty(_LOOKED_AT_ONCE, dtype=np.uint8)
     for start in range(0, count, _LOOKED_AT_ONCE):
-        here = apart[start : start + _LOOKED_AT_ONCE]
-        different, counted = differ[: len(here)], counts[: len(here)]
-        for number, asked_bits in enumerate(word):
-            np.bitwise_xor(bits[number, start : start + len(here)], asked_bits, out=different)
-            np.bitwise_count(different, out=counted)
+        batch = distances[start : start + _LOOKED_AT_ONCE]
+        end = start + len(batch)
+        differences = xor_buffer[: len(batch)]
+        bit_counts = count_buffer[: len(batch)]
+        for number, word in enumerate(words):
+            np.bitwise_xor(bits[number, start:end], word, out=differences)
+            np.bitwise_count(differences, out=bit_counts)
             if number == 0:
-                here[:] = counted
+                batch[:] = bit_counts
             else:
-                here += counted
-    return apart
+                batch += bit_counts
+    return distances
 
 
 def _beyond(rows: Floats, common: fusion.CommonDirections | None) -> npt.NDArray[np.uint64]:
@@ -377,48 +424,55 @@ def _beyond(rows: Floats, common: fusion.CommonDirections | None) -> npt.NDArray
 def _packed(signs: Bools) -> npt.NDArray[np.uint64]:
     bits = np.packbits(signs, axis=1)
     padding = -bits.shape[1] % 8
-    return (np.pad(bits, ((0, 0), (0, padding))) if padding else bits).view(np.uint64)
+    if padding:
+        bits = np.pad(bits, ((0, 0), (0, padding)))
+    return bits.view(np.uint64)
 
 
-def next_batch(tx: Transaction, owner_id: str, embedding: str, most: int) -> EmbeddingBatch | None:
-    """The next documents to embed with this model; None where all flushed ones have their vectors."""
+def next_batch(tx: Transaction, owner_id: str, embedding: str, limit: int) -> EmbeddingBatch | None:
+    """Return the next documents to embed with this model.
+
+    None if all flushed documents have their vectors.
+    """
     partition = partition_of(tx, owner_id)
     if partition is None:
         return None
     start = _stored(tx, partition.seq, embedding)[0]
     if start >= partition.documents:
         return None
-    records = _records(tx, partition, start, most)
-    documents = tuple(int(r["number"]) if r["alive"] else None for r in records)
+    records = _records(tx, partition, start, limit)
+    documents = tuple(int(record["number"]) if record["alive"] else None for record in records)
     return EmbeddingBatch(owner_id, embedding, start, documents, partition.documents)
 
 
 def add_vectors(
     tx: Transaction, batch: EmbeddingBatch, vectors: Mapping[int, Sequence[float]], size: int
 ) -> bool:
-    """Store vectors of a batch by the numbers of its documents, zeros for those without.
+    """Store the vectors of a batch by document number, zeros for missing ones.
 
-    A partition's first model serves from its first vector on, a later one takes over when it has them all; new vectors of a model
-    then replace its old ones, and this returns True. Raises Conflict where someone else stored them meanwhile, or where the
-    model's vectors have changed their size.
+    The vectors of a partition's first model serve at once. Those of a later model serve when all
+    are there. Then new vectors of a model replace its old ones, and this returns True.
+
+    Raises:
+        Conflict: another process stored them meanwhile, or the model's vectors have a new size.
     """
     partition = lock_partition(tx, batch.owner_id)
     stored, dimensions = _stored(tx, partition.seq, batch.embedding) if partition else (-1, 0)
     if partition is None or stored != batch.start or (stored and dimensions != size):
         raise Conflict(
-            "These vectors do not continue what is stored. Go on from there, or drop the vectors first."
+            "These vectors do not continue what is stored. "
+            "Go on from there, or drop the vectors first."
         )
-    # Read again: what was deleted since must not leave a vector.
+    # Read again, since a document that was deleted meanwhile must not leave a vector.
     records = _records(tx, partition, batch.start, len(batch.documents))
     rows = np.zeros((len(records), size), dtype=VECTOR)
-    for place, record in enumerate(records):
-        if record["alive"] and (vector := vectors.get(int(record["number"]))) is not None:
-            rows[place] = vector
-    values = {"partition": partition.seq, "embedding": batch.embedding, "dimensions": size}
-    tx.run(
-        _APPEND,
-        [{**values, **chunk} for chunk in reader.chunks_of(rows, batch.start, reader.VECTOR_CHUNK)],
-    )
+    for index, record in enumerate(records):
+        vector = vectors.get(int(record["number"]))
+        if record["alive"] and vector is not None:
+            rows[index] = vector
+    key = {"partition": partition.seq, "embedding": batch.embedding, "dimensions": size}
+    chunks = reader.chunks_of(rows, batch.start, reader.VECTOR_CHUNK)
+    tx.run(_APPEND, [{**key, **chunk} for chunk in chunks])
     count = stored + len(rows)
     if partition.embedding not in (None, batch.embedding) and count < partition.documents:
         return False
@@ -434,23 +488,30 @@ def add_vectors(
 
 
 def documents_of(tx: Transaction, batch: EmbeddingBatch) -> list[tuple[str, VectorRecord]]:
-    """The documents of a batch that are still there: the text to embed, with the name of who said it, and a record to fill."""
-    found: list[tuple[str, VectorRecord]] = []
+    """Return each existing document of a batch as its text and an unfilled record.
+
+    The text of a message begins with its speaker's name.
+    """
+    documents: list[tuple[str, VectorRecord]] = []
     kind = kind_of(batch.owner_id)
-    for row in tx.all(
-        _DOCUMENTS[kind], {"ids": [number for number in batch.documents if number is not None]}
-    ):
+    numbers = [number for number in batch.documents if number is not None]
+    for row in tx.all(_DOCUMENTS[kind], {"ids": numbers}):
         record = VectorRecord(row.seq, (), row.created_at, user_id=row.user_id or "")
         if kind == "passages":
-            found.append((row.text, replace(record, tags=tuple(row.tags))))
+            text = row.text
+            record = replace(record, tags=tuple(row.tags))
         else:
             text = f"{row.name}: {row.text}" if row.name else row.text
-            found.append((text, replace(record, role=row.role, conversation=row.conversation_id)))
-    return found
+            record = replace(record, role=row.role, conversation=row.conversation_id)
+        documents.append((text, record))
+    return documents
 
 
 def drop_vectors(tx: Transaction, owner_id: str, model: str) -> None:
-    """Delete the vectors of one model. If it serves, searches go on with words alone until there are new ones."""
+    """Delete the vectors of one model.
+
+    If they serve, searches use words alone until there are new ones.
+    """
     partition = lock_partition(tx, owner_id)
     if partition is None:
         return
@@ -462,32 +523,36 @@ def drop_vectors(tx: Transaction, owner_id: str, model: str) -> None:
 def _serve(
     tx: Transaction, partition: Any, embedding: str | None, count: int, *, is_other: bool = False
 ) -> None:
-    """Let these vectors serve; where they are other ones than before, what is cached of the partition is not used any more."""
+    """Let these vectors serve.
+
+    If they replace other ones, a new generation makes all caches of the partition invalid.
+    """
     is_other = is_other or (embedding != partition.embedding and partition.embedding is not None)
-    values = {
-        "new_embedding": embedding,
-        "new_vectors": count,
-        "new_generation": partition.generation + is_other,
-    }
-    tx.run(_SERVE, {"partition": partition.seq, **values})
-
-
-def _records(tx: Transaction, partition: Any, start: int, most: int) -> reader.Documents:
-    first, last = (
-        start // reader.DOCUMENT_CHUNK,
-        (min(start + most, partition.documents) - 1) // reader.DOCUMENT_CHUNK,
+    tx.run(
+        _SERVE,
+        {
+            "partition": partition.seq,
+            "new_embedding": embedding,
+            "new_vectors": count,
+            "new_generation": partition.generation + is_other,
+        },
     )
+
+
+def _records(tx: Transaction, partition: Any, start: int, limit: int) -> reader.Documents:
+    end = min(start + limit, partition.documents)
+    first = start // reader.DOCUMENT_CHUNK
+    last = (end - 1) // reader.DOCUMENT_CHUNK
     rows = tx.all(_SOME_DOCUMENTS, {"partition": partition.seq, "first": first, "last": last})
-    return reader.read_documents(b"".join(row.data for row in rows))[
-        start - first * reader.DOCUMENT_CHUNK :
-    ][:most]
+    records = reader.read_documents(b"".join(row.data for row in rows))
+    offset = start - first * reader.DOCUMENT_CHUNK
+    return records[offset : offset + limit]
 
 
 def _stored(tx: Transaction, partition: int, embedding: str) -> tuple[int, int]:
-    """How many vectors of the model there are, and their dimensions."""
+    """Return the number of the model's vectors, and their dimensions."""
     row = tx.first(_LAST_STORED, {"partition": partition, "embedding": embedding})
     if row is None:
         return 0, 0
-    return row.chunk * reader.VECTOR_CHUNK + row.size // (
-        VECTOR.itemsize * row.dimensions
-    ), row.dimensions
+    in_last_chunk = row.size // (VECTOR.itemsize * row.dimensions)
+    return row.chunk * reader.VECTOR_CHUNK + in_last_chunk, row.dimensions

@@ -1,11 +1,12 @@
-"""What a text is found by: its terms, the same for the index and for questions, and the same on every database.
+"""The terms of a text, the same for the index, for queries and on every database.
 
-Words are folded to one spelling and stemmed, by the word alone: a question of one word must give the term that a letter gave.
-Scripts without spaces give overlapping pairs of characters. What is written
-together gives its parts and the whole without joiners: `foo_bar`, `foo-bar` and `fooBar` give foo, bar and foobar;
-`user@example.com` gives user, example, com and userexamplecom; `GPT-4` gives gpt, 4 and gpt4. `don't` is dont, `Caroline's`
-caroline, `l'eau` eau. A number keeps its points and loses its thousands' commas: 3.14, 1.2.3 (of `v1.2.3` too), 1000000.
-Slashes and colons separate. An emoji is a term, `C++` and `C#` are.
+Words are folded to one spelling and stemmed. Only the word itself decides: a query of one word must
+give the term that a long text gave. Scripts without spaces give overlapping pairs of characters. A
+compound gives its parts and the whole without joiners: `foo_bar`, `foo-bar` and `fooBar` give foo,
+bar and foobar; `user@example.com` gives user, example, com and userexamplecom; `GPT-4` gives gpt, 4
+and gpt4. `don't` is dont, `Caroline's` caroline, `l'eau` eau. A number keeps its points and loses
+its thousands' commas: 3.14, 1.2.3 (of `v1.2.3` too), 1000000. Slashes and colons separate. An emoji
+is a term, and so are `C++` and `C#`.
 """
 
 import re
@@ -23,7 +24,7 @@ import Stemmer  # type: ignore[import-not-found, unused-ignore]
 
 
 def load_words(name: str) -> dict[str, Any]:
-    """Read a file of `data/`: stop words and endings by language, or how eight languages name times."""
+    """Read a TOML file of `data/`, e.g. the stop words by language."""
     return tomllib.loads(
         files("ricordo.search").joinpath("data", f"{name}.toml").read_text("utf-8")
     )
@@ -33,111 +34,123 @@ _LISTS = load_words("stop_words")
 STOP_WORDS: Final = {
     language: frozenset(words.split()) for language, words in _LISTS["words"].items()
 }
-# The stemming algorithm of a language, and what may follow the root of a word.
+# The stemming algorithm of a language, and the endings that may follow a word's root.
 ENDINGS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    language: (found["algorithm"], ("", *found["endings"].split()))
-    for language, found in _LISTS["endings"].items()
+    language: (table["algorithm"], ("", *table["endings"].split()))
+    for language, table in _LISTS["endings"].items()
 }
 LATIN_STEMMER: Final = "english"  # for every word in Latin letters, whatever its language
 TERM_LENGTH: Final = 64
 
-# Scripts written without spaces, and Hangul, whose particles stick to words. Their digits and punctuation are left out.
+# Scripts without spaces, and Hangul, whose particles are written with their words. Digits and
+# punctuation are left out.
 SPACELESS: Final = (
     "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ecf\u0edc-\u0edf"  # Thai, Lao
-    "\u1000-\u103f\u1050-\u109f\ua9e0-\ua9ef\ua9fa-\ua9fe\uaa60-\uaa7f\u1780-\u17d3"  # Burmese, Khmer
+    "\u1000-\u103f\u1050-\u109f\ua9e0-\ua9ef\ua9fa-\ua9fe\uaa60-\uaa7f"  # Burmese
+    "\u1780-\u17d3"  # Khmer
     "\u1100-\u11ff\u3131-\u318e\ua960-\ua97c\uac00-\ud7a3\ud7b0-\ud7fb"  # Hangul
-    "\u3041-\u3096\u3099\u309a\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff\U0001aff0-\U0001b16f"  # kana
-    "\u3105-\u312f\u31a0-\u31bf\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-    "\U00020000-\U000323af"  # Bopomofo, Han
+    "\u3041-\u3096\u3099\u309a\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"  # kana
+    "\U0001aff0-\U0001b16f"  # kana
+    "\u3105-\u312f\u31a0-\u31bf"  # Bopomofo
+    "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff"  # Han
+    "\uf900-\ufaff\U00020000-\U000323af"  # Han
 )
-# `\w` knows letters and digits only; vowel signs and other marks belong to their words too. Inside a character class.
+# For a character class: `\w` matches letters and digits only, and vowel signs and other marks
+# belong to words too.
 MARKS: Final = (
     "".join(
         chr(code)
         for code in (*range(0x300, 0x3100), *range(0xA66F, 0xABF0), 0xFB1E, *range(0xFE20, 0xFE30))
         if unicodedata.category(chr(code)).startswith("M")
     )
-    + "\U00010a01-\U00010a3f\U00011000-\U00011fff\U0001e8d0-\U0001e8d6\U0001e944-\U0001e94a"  # letters and marks alike
+    # Blocks of letters and marks.
+    + "\U00010a01-\U00010a3f\U00011000-\U00011fff\U0001e8d0-\U0001e8d6\U0001e944-\U0001e94a"
 )
-# Accents that Latin, Greek and Cyrillic letters wear; the marks of other scripts are in blocks of their own.
+# Accents of Latin, Greek and Cyrillic letters. The marks of other scripts are in other blocks.
 _ACCENTS = re.compile(
     r"[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+"
 )
-# In Cyrillic a breve makes another letter (й, ў), so only stress and diaeresis go.
+# In Cyrillic a breve makes another letter (й, ў), so only stress and diaeresis are removed.
 _CYRILLIC_ACCENTS = re.compile(r"[\u0300\u0301\u0308]+")
 _LETTERS: Final = str.maketrans(
     {
-        **{
-            "ø": "o",
-            "æ": "ae",
-            "œ": "oe",
-            "ł": "l",
-            "đ": "d",
-            "ð": "d",
-            "þ": "th",
-            "ı": "i",
-            "ħ": "h",
-            "ŋ": "n",
-        },
-        **{"ə": "e", "ɛ": "e", "ɔ": "o"},
-        # Arabic: vowels and stretching are seldom written; Persian and Urdu type the same letters by other codes.
+        "ø": "o",
+        "æ": "ae",
+        "œ": "oe",
+        "ł": "l",
+        "đ": "d",
+        "ð": "d",
+        "þ": "th",
+        "ı": "i",
+        "ħ": "h",
+        "ŋ": "n",
+        "ə": "e",
+        "ɛ": "e",
+        "ɔ": "o",
+        # Arabic: vowels and stretching are seldom written. Persian and Urdu use other codes for the
+        # same letters.
         **dict.fromkeys(
             [*range(0x610, 0x61B), 0x640, *range(0x64B, 0x660), 0x670, *range(0x6D6, 0x6DD)]
         ),
-        **{"ی": "ي", "ى": "ي", "ک": "ك", "ۀ": "ه", "ہ": "ه"},
+        "ی": "ي",
+        "ى": "ي",
+        "ک": "ك",
+        "ۀ": "ه",
+        "ہ": "ه",
         # Hebrew points and accents, and the marks of abbreviations.
         **dict.fromkeys(
             [*range(0x591, 0x5BE), 0x5BF, 0x5C1, 0x5C2, 0x5C4, 0x5C5, 0x5C7, 0x5F3, 0x5F4]
         ),
         # Hindi is spelled with and without the dot below, and with either sign for a nasal vowel.
-        **{"\u093c": None, "\u0901": "\u0902"},
+        "\u093c": None,
+        "\u0901": "\u0902",
     }
 )
 # The first code after each script, and the stemmer of its words; "" leaves them whole.
 _STEMMERS: Final = (
-    *(
-        (0x250, LATIN_STEMMER),
-        (0x370, ""),
-        (0x400, "greek"),
-        (0x530, "russian"),
-        (0x590, "armenian"),
-        (0x600, ""),
-    ),
-    *(
-        (0x700, "arabic"),
-        (0x900, ""),
-        (0x980, "hindi"),
-        (0xB80, ""),
-        (0xC00, "tamil"),
-        (0x1E00, ""),
-    ),
-    *((0x1F00, LATIN_STEMMER), (0x2000, "greek")),
+    (0x250, LATIN_STEMMER),
+    (0x370, ""),
+    (0x400, "greek"),
+    (0x530, "russian"),
+    (0x590, "armenian"),
+    (0x600, ""),
+    (0x700, "arabic"),
+    (0x900, ""),
+    (0x980, "hindi"),
+    (0xB80, ""),
+    (0xC00, "tamil"),
+    (0x1E00, ""),
+    (0x1F00, LATIN_STEMMER),
+    (0x2000, "greek"),
 )
-# Plurals no English word has: their words are conflated whatever the language of the text is.
+# Plurals that no English word has. They are conflated in texts of any language.
 _FOREIGN_PLURAL: Final = re.compile(
     r"(?<=..)(?:(?<=ung|eit|aft)en|(?<=[sz]ion)en|(?<=in)nen|(?<=cion)es)$"
 )
-# PDFs, 1990s: the stemmer wants a vowel before it believes in a plural.
+# Such as PDFs and 1990s: the stemmer needs a vowel before a plural s.
 _SHORT_PLURAL: Final = re.compile(r"(?<=^[^aeiouy]{3})(?<!s)s$|(?<=^[0-9]{4})s$")
 _PLURAL_LETTERS: Final = ("s", "n", "x")
 _PLURAL_OF: Final = ((re.compile(r"(?<=...)coes$"), "cao"), (re.compile(r"(?<=..[mnv])aux$"), "al"))
 
 _machines: dict[str, Stemmer.Stemmer] = {}
-_machine_in_use = Lock()  # a stemmer is C with a buffer of its own, not for two threads at once
+_machine_in_use = Lock()  # a stemmer is C with one buffer, so only one thread may use it
 
 QUERY_TERMS: Final = 64
-_KEPT_WORDS: Final = 50_000
-_KEPT_QUESTION_WORDS: Final = 10_000
-_KEPT_LENGTH: Final = 40  # longer words come once: they would only fill the cache
+_CACHED_WORDS: Final = 50_000
+_CACHED_QUESTION_WORDS: Final = 10_000
+_MAX_CACHED_LENGTH: Final = 40  # longer words come once: they would only fill the cache
 QUESTION_LENGTH: Final = 20_000  # characters of a question that are read
 
-# Soft hyphens, joiners, direction and variation marks: invisible, and inside words.
+# Soft hyphens, joiners, direction and variation marks: invisible characters inside words.
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u200c-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe00-\ufe0f\ufeff]+"
 )
 _APOSTROPHE = re.compile("[\u2018\u2019\u02bc\u201b]")
 _SPACELESS = re.compile(f"([{SPACELESS}]+)")
-_SYMBOL = "[\u231a\u231b\u23e9-\u23f3\u2600-\u27bf\u2b1b\u2b1c\u2b50\u2b55\U0001f300-\U0001f3fa\U0001f400-\U0001faff]"
+_SYMBOL = (
+    "[\u231a\u231b\u23e9-\u23f3\u2600-\u27bf\u2b1b\u2b1c\u2b50\u2b55"
+    "\U0001f300-\U0001f3fa\U0001f400-\U0001faff]"
+)
 _NUMBER = r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?(?!\w)"
 _ASCII_WORD = re.compile(rf"{_NUMBER}|[A-Za-z](?:\+\+|\#)(?!\w)|\w+(?:[.@'&-]\w+)*", re.ASCII)
 _WORD = re.compile(
@@ -149,7 +162,8 @@ _SIGN = re.compile(rf"[A-Za-z](?:\+\+|\#)|[\U0001f1e6-\U0001f1ff]{{2}}|{_SYMBOL}
 _ENGLISH_ENDING = re.compile(r"'(?:s|ll|re|ve|d|m)$", re.IGNORECASE)
 _NOT = re.compile(r"n't$", re.IGNORECASE)
 _ELISION = re.compile(
-    r"^(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu|quelqu|dell|nell|all|dall|sull|dagl|un|quell|quest|gl|sant|bell|com|dov|cos)'"
+    r"^(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu|quelqu|dell|nell|all|dall|sull|dagl|un|quell"
+    r"|quest|gl|sant|bell|com|dov|cos)'"
     r"(?=\w\w|[^\W\d]$)",
     re.IGNORECASE,
 )
@@ -159,57 +173,69 @@ _CASE_CHANGE = re.compile(r"(?<=[a-zß-öø-ÿ])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z
 _ACRONYMS = re.compile(r"[A-Z]{2,}s")
 _VERSION = re.compile(r"v([0-9]+\..*)")
 
-_LANGUAGES_OF: Final[
-    dict[str, list[str]]
-] = {}  # in the order of their lists: the first of equals is taken
+# Languages by stop word, in the order of their lists: of equals the first is chosen.
+_LANGUAGES_OF: Final[dict[str, list[str]]] = {}
 for _code, _stop_words in STOP_WORDS.items():
     for _stop_word in _stop_words:
         _LANGUAGES_OF.setdefault(_stop_word, []).append(_code)
-# Of so few words two that look foreign may be what is asked for: "dog" and "men" are Danish for though and but.
+# In a shorter query two foreign stop words may be its subject: "dog" and "men" are Danish for
+# though and but.
 _FEW_WORDS: Final = 6
-# English words that are more often meant than not when they are written like a name.
+# Stop words that are usually names when they are written like one.
 _ALSO_NAMES: Final = frozenset({"will", "may"})
 _INFIX_LENGTH: Final = 5
 _LETTERS_ONLY = re.compile(rf"(?:[^\W\d_]|[{MARKS}])+")
-# What German, Dutch and the Romance languages add to a word; cut from it before it is looked for inside others.
+# Endings of German, Dutch and the Romance languages, cut from a word that is searched inside
+# others.
 _INFLECTION = re.compile(r"(?<=.....)(?:en|er|es|em|e|n|s|a|o|i)$")
-# More words near in meaning to one than these blur what is asked.
+# More related words for one word would blur the query.
 MOST_RELATED = 3
 _QUESTION_MARKS = ("?", "？", "؟", "⁇", "⁈", "՞", "፧")
 _AFTER_QUESTION = " \t\r\n\"')]}»”’*_!"
 
 
 def terms(text: str) -> list[str]:
-    """The terms a text is found by, in order, repeats and stop words kept; each has 1 to 64 characters, no space or control."""
+    """Return the terms of a text in order, with repeats and stop words.
+
+    Each has 1 to 64 characters, without spaces and control characters.
+    """
     if text.isascii():
         return _terms_of(_ASCII_WORD.findall(text))
-    found: list[str] = []
+    text_terms: list[str] = []
     for piece, is_spaceless in _stretches(text):
-        found += (
-            _pairs(piece)
-            if is_spaceless
-            else _terms_of((_ASCII_WORD if piece.isascii() else _WORD).findall(piece))
-        )
-    return found
+        if is_spaceless:
+            text_terms += _pairs(piece)
+        else:
+            text_terms += _terms_of(_words_of(piece))
+    return text_terms
 
 
 def query_terms(text: str) -> list[str]:
-    """The distinct terms of a question in order, without the stop words of its language unless nothing else is left; at most 64."""
+    """Return the distinct terms of a query in order, at most 64.
+
+    The stop words of its language are left out, unless it has nothing else.
+    """
     words = _question(text)
-    plain = [piece for _, pieces in words for piece in pieces]
-    stop = STOP_WORDS[_language(plain, needed=3 if len(words) < _FEW_WORDS else 2)]
-    shouted = text.isupper()
-    kept: dict[str, None] = {}
+    all_pieces = [piece for _, pieces in words for piece in pieces]
+    needed = 3 if len(words) < _FEW_WORDS else 2
+    stop_words = STOP_WORDS[_language(all_pieces, needed)]
+    is_shouted = text.isupper()
+    text_terms: dict[str, None] = {}
     for position, (word, pieces) in enumerate(words):
-        meant = not shouted and _is_meant(word, position)
-        kept.update((stem(piece), None) for piece in pieces if meant or piece not in stop)
-        if len(kept) >= QUERY_TERMS:
+        is_meant = not is_shouted and _is_meant(word, position)
+        text_terms.update(
+            (stem(piece), None) for piece in pieces if is_meant or piece not in stop_words
+        )
+        if len(text_terms) >= QUERY_TERMS:
             break
-    return list(kept or dict.fromkeys(map(stem, plain)))[:QUERY_TERMS]
+    return list(text_terms or dict.fromkeys(map(stem, all_pieces)))[:QUERY_TERMS]
 
 
 def other_forms(text: str) -> list[str]:
-    """Terms of other forms of a question's words, where its language is one that the default stemmer does not know; at most 64."""
+    """Return the terms of other forms of a query's words, at most 64.
+
+    They help in languages that the default stemmer does not know.
+    """
     words = [piece for _, pieces in _question(text) for piece in pieces]
     language = _language(words)
     if language not in ENDINGS:
@@ -217,12 +243,8 @@ def other_forms(text: str) -> list[str]:
     algorithm, endings = ENDINGS[language]
     forms: dict[str, None] = {}
     for word in dict.fromkeys(words):
-        if (
-            len(word) < 4
-            or not word.isascii()
-            or not word.isalpha()
-            or word in STOP_WORDS[language]
-        ):
+        is_plain = word.isascii() and word.isalpha()
+        if len(word) < 4 or not is_plain or word in STOP_WORDS[language]:
             continue
         root = stem_by(algorithm, word)
         if len(root) >= 3:
@@ -234,12 +256,15 @@ def other_forms(text: str) -> list[str]:
 
 
 def language_of(text: str) -> str:
-    """The language a question is in, by its stop words: an ISO 639-1 code, `en` where nothing tells."""
+    """Return the language code (ISO 639-1) of a query's stop words, else `en`."""
     return _language([piece for _, pieces in _question(text) for piece in pieces])
 
 
 def infix(term: str) -> str | None:
-    """What to look for inside other terms, as part of a compound, when nothing holds this one; None where that makes no sense."""
+    """Return the text to search inside other terms if no document holds this term.
+
+    It finds compounds. None for a term that cannot be part of one.
+    """
     if len(term) == 1:
         return term if _SPACELESS.fullmatch(term) else None
     if len(term) < _INFIX_LENGTH or not _LETTERS_ONLY.fullmatch(term) or _SPACELESS.search(term):
@@ -262,37 +287,43 @@ def _pairs(run: str) -> list[str]:
     return [first + second for first, second in pairwise(run)] or [run]
 
 
+def _words_of(text: str) -> list[str]:
+    return (_ASCII_WORD if text.isascii() else _WORD).findall(text)
+
+
 def _terms_of(words: list[str]) -> list[str]:
-    found: list[str] = []
+    word_terms: list[str] = []
     for word in words:
-        found += _stems(word) if len(word) <= _KEPT_LENGTH else map(stem, _pieces(word))
-    return found
+        if len(word) <= _MAX_CACHED_LENGTH:
+            word_terms += _stems(word)
+        else:
+            word_terms += map(stem, _pieces(word))
+    return word_terms
 
 
-@lru_cache(_KEPT_WORDS)
+@lru_cache(_CACHED_WORDS)
 def _stems(word: str) -> tuple[str, ...]:
     return tuple(map(stem, _pieces(word)))
 
 
-@lru_cache(_KEPT_QUESTION_WORDS)
+@lru_cache(_CACHED_QUESTION_WORDS)
 def _folded(word: str) -> tuple[str, ...]:
     return tuple(_pieces(word))
 
 
 def _question(text: str) -> list[tuple[str, tuple[str, ...]]]:
-    """Each word of a question as written, with the folded words it is made of."""
-    found: list[tuple[str, tuple[str, ...]]] = []
+    """Return each written word of a query, with its folded parts."""
+    words: list[tuple[str, tuple[str, ...]]] = []
     for piece, is_spaceless in _stretches(text[:QUESTION_LENGTH]):
         if is_spaceless:
-            found += [(pair, (pair,)) for pair in _pairs(piece)]
+            words += [(pair, (pair,)) for pair in _pairs(piece)]
         else:
-            words = (_ASCII_WORD if piece.isascii() else _WORD).findall(piece)
-            found += [(word, _folded(word)) for word in words]
-    return found
+            words += [(word, _folded(word)) for word in _words_of(piece)]
+    return words
 
 
 def _pieces(word: str) -> list[str]:
-    """The folded words that one written word is made of, then the whole of them if there are several."""
+    """Return the folded parts of a written word, then the whole of several."""
     if word.isascii() and word.isalnum() and (word.islower() or word.istitle() or word.isdecimal()):
         return [word.lower()]
     if _SIGN.fullmatch(word):
@@ -314,18 +345,26 @@ def _pieces(word: str) -> list[str]:
 
 
 def _number(text: str) -> list[str]:
-    """A number with points, without the v of a version; a date such as 7.5.2023 is found by its year too."""
+    """Return a number with points, without the v of a version.
+
+    A date such as 7.5.2023 also gives its year.
+    """
     version = _VERSION.fullmatch(text)
     number = version[1] if version else text
     return [number, *(part for part in number.split(".")[2:] if len(part) == 4)]
 
 
 def _language(words: Iterable[str], needed: int = 2) -> str:
-    """The language whose stop words most of these words are; fewer than `needed` in Latin letters make no text foreign yet."""
-    known = dict.fromkeys(word for word in words if word in _LANGUAGES_OF)
-    matches = Counter(language for word in known for language in _LANGUAGES_OF[word])
+    """Return the language with the most stop words among these words, else `en`.
+
+    Fewer than `needed` stop words in ASCII letters are not enough for another language.
+    """
+    stop_words = dict.fromkeys(word for word in words if word in _LANGUAGES_OF)
+    matches = Counter(language for word in stop_words for language in _LANGUAGES_OF[word])
     best = max(matches, key=lambda language: (matches[language], language == "en"), default="en")
-    return best if matches[best] >= needed or not all(map(str.isascii, known)) else "en"
+    if matches[best] >= needed or not all(map(str.isascii, stop_words)):
+        return best
+    return "en"
 
 
 def _is_meant(word: str, position: int) -> bool:
@@ -338,25 +377,31 @@ def is_question(text: str) -> bool:
 
 
 def related_terms(related: Mapping[str, Sequence[str]], words: Sequence[str]) -> list[str]:
-    """Terms for words near in meaning to those asked for, a few for each of `words` that they are given for."""
-    found: dict[str, None] = {}
+    """Return the terms of related words, a few for each of the query's `words`.
+
+    `related` are the words near in meaning to a word.
+    """
+    related_words: dict[str, None] = {}
     for word, nearest in related.items():
-        if terms(word)[:1] != terms(word) or not set(terms(word)) <= set(words):
+        word_terms = terms(word)
+        if len(word_terms) > 1 or not set(word_terms) <= set(words):
             continue
-        others = (near for other in nearest for near in terms(other)[:1])
-        new = [near for near in dict.fromkeys(others) if near not in words]
-        found |= dict.fromkeys(new[:MOST_RELATED])
-    return list(found)
+        near_terms = dict.fromkeys(term for other in nearest for term in terms(other)[:1])
+        new = [term for term in near_terms if term not in words]
+        related_words |= dict.fromkeys(new[:MOST_RELATED])
+    return list(related_words)
 
 
 def fold(word: str) -> str:
-    """One spelling for a word in NFKC: small letters, without accents, ASCII digits; "" if no letter or digit is in it."""
+    """Return one spelling of a word: lower case, without accents, with ASCII digits.
+
+    "" for a word without a letter or digit.
+    """
     if word.isascii():
         return word.lower()
     folded = unicodedata.normalize("NFD", unicodedata.normalize("NFKC", word.casefold()))
-    accents = (
-        _CYRILLIC_ACCENTS if any("\u0400" <= letter <= "\u052f" for letter in folded) else _ACCENTS
-    )
+    is_cyrillic = any("\u0400" <= letter <= "\u052f" for letter in folded)
+    accents = _CYRILLIC_ACCENTS if is_cyrillic else _ACCENTS
     folded = unicodedata.normalize("NFC", accents.sub("", folded).translate(_LETTERS))
     if any(letter.isdecimal() and letter > "9" for letter in folded):
         folded = "".join(str(unicodedata.decimal(letter, letter)) for letter in folded)
@@ -365,7 +410,10 @@ def fold(word: str) -> str:
 
 @lru_cache(100_000)
 def stem(folded: str) -> str:
-    """The term of a folded word: its stem by the stemmer of its script, at most `TERM_LENGTH` characters."""
+    """Return the term of a folded word: the stem by its script's stemmer.
+
+    A term has at most `TERM_LENGTH` characters.
+    """
     folded = folded[:TERM_LENGTH]
     algorithm = _algorithm(folded)
     if not algorithm:
@@ -378,7 +426,7 @@ def stem(folded: str) -> str:
 
 
 def stem_by(algorithm: str, folded: str) -> str:
-    """The stem of a folded word by the Snowball algorithm of this name."""
+    """Return the stem of a folded word by the Snowball algorithm of this name."""
     with _machine_in_use:
         machine = _machines.get(algorithm)
         if machine is None:

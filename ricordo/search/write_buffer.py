@@ -1,7 +1,8 @@
-"""The write buffer of the index: a document waits there, searchable, from the transaction that stores it until it is flushed.
+"""The write buffer of the index: documents that are stored and not flushed yet.
 
-One row a document, so that indexing costs one statement however many there are. A deletion is a row too, with the words to take
-out. A row's data is a header of fixed size, then UTF-8 parts separated by NUL: the speaker's terms, the text's terms, the labels.
+They can be searched there. Each document is one row, so any number of them is indexed by one
+statement. A deletion is a row too, with the words to remove. A row's data is a header of fixed
+size, then UTF-8 parts separated by NUL: the speaker's terms, the text's terms, the labels.
 """
 
 import logging
@@ -23,23 +24,26 @@ from ricordo.storage.schema.core_tables import messages, passages, search_buffer
 
 log = logging.getLogger(__name__)
 FLUSH = "search.flush"
-# So many rows cost a search about a millisecond more, so then a flush is due at once; else soon after the first row, as only what
-# is flushed is found by its meaning. A process asks for so many quick flushes within the longer while, and then for later ones.
+# This many rows cost a search about a millisecond more, so a flush is due at once. A shorter buffer
+# is flushed soon after its first row, since only flushed documents are found by meaning.
 LONG_BUFFER = 256
+# A process adds at most QUICK_FLUSHES jobs with the quick delay within FLUSH_DELAY. Further jobs
+# get the longer delay.
 FLUSH_DELAY = 30 * SECOND
 QUICK_DELAY = SECOND // 2
 QUICK_FLUSHES = 10
 _QUICK = "quick flushes of the search index"
-MOST_OWNERS = 10_000  # whose written rows a process counts
+MOST_OWNERS = 10_000  # owners whose written rows a process counts
 ROLES = ("", "system", "user", "assistant", "tool", "approval", "summary")
-# A label is a term that no text can hold: it finds documents by what they are marked with.
+# A label is a term that no text can hold. It finds the documents that are marked with it.
 LABEL = "\x01"
-_MOST_TERM = 512
-# So much of one text is indexed: a whole book in one message must not hold up everybody who writes.
+_MAX_TERM_BYTES = 512
+# The indexed part of a text: a whole book in one message must not delay all other writes.
 MOST_CHARACTERS = 200_000
 MOST_WORDS = 20_000
-# PostgreSQL clears deleted rows by itself too late: with 100,000 of them in the buffer a search took 20 ms more. So a process
-# clears the buffer when it has deleted so many; it skips what another clears already.
+# PostgreSQL clears deleted rows too late: with 100,000 of them in the buffer a search took 20 ms
+# more. So a process vacuums the buffer after this many deletions, unless another one does at the
+# moment.
 ROWS_BETWEEN_VACUUMS = 5_000
 _VACUUM = "VACUUM (SKIP_LOCKED, ANALYZE) search_buffer"
 _HEADER = struct.Struct("<??BqQQI")
@@ -48,7 +52,7 @@ _OLDEST = (
     select(search_buffer.c.seq, search_buffer.c.document, search_buffer.c.data)
     .where(search_buffer.c.owner_id == bindparam("owner_id"))
     .order_by(search_buffer.c.seq)
-    .limit(bindparam("most"))
+    .limit(bindparam("limit"))
 )
 _COUNT = select(func.count().label("rows")).where(search_buffer.c.owner_id == bindparam("owner_id"))
 _COUNT_THESE = select(func.count().label("rows")).where(search_buffer.c.seq.op("IN")(_SEQS))
@@ -57,7 +61,10 @@ _DELETE = delete(search_buffer).where(search_buffer.c.seq.op("IN")(_SEQS))
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """A document to index or to delete: `conversation` (or its fingerprint) and `user_id` are filters, `speaker` may be empty."""
+    """A document to index or to delete.
+
+    `conversation` (or its fingerprint) and `user_id` are filters. `speaker` may be empty.
+    """
 
     id: str
     text: str
@@ -71,7 +78,10 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class BufferRow:
-    """A row of the buffer: `seq` is the row's own number, `document` that of the message or passage."""
+    """A row of the buffer.
+
+    `seq` is its own number, `document` that of the message or passage.
+    """
 
     seq: int
     document: int
@@ -88,8 +98,12 @@ class BufferRow:
 
 
 def _insert_from(documents: Table) -> Any:
-    """Document numbers are given by the database, so they are looked up by the statement itself."""
-    owner_id, data = bindparam("owner_id", type_=String), bindparam("data", type_=LargeBinary)
+    """Return the statement that adds a row.
+
+    The database assigns document numbers, so the statement looks them up.
+    """
+    owner_id = bindparam("owner_id", type_=String)
+    data = bindparam("data", type_=LargeBinary)
     row = select(cast(owner_id, String), documents.c.seq, cast(data, LargeBinary)).where(
         documents.c.id == bindparam("document_id")
     )
@@ -103,7 +117,7 @@ _INSERTS: Mapping[str, Any] = {
 
 
 def kind_of(owner_id: str) -> str:
-    """What kind of documents a partition holds, by the id of its owner."""
+    """Return the kind of a partition's documents, by the id of its owner."""
     return "messages" if owner_id.startswith("agent-") else "passages"
 
 
@@ -111,58 +125,62 @@ def put(
     tx: Transaction, owner_id: str, entries: Sequence[IndexEntry], *, is_deleted: bool = False
 ) -> None:
     if entries:
-        values = [
-            {"owner_id": owner_id, "document_id": e.id, "data": pack(e, is_deleted=is_deleted)}
-            for e in entries
+        rows = [
+            {
+                "owner_id": owner_id,
+                "document_id": entry.id,
+                "data": pack(entry, is_deleted=is_deleted),
+            }
+            for entry in entries
         ]
-        tx.run(_INSERTS[kind_of(owner_id)], values)
+        tx.run(_INSERTS[kind_of(owner_id)], rows)
 
 
 def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: int) -> None:
-    """Add a job that flushes the owner's buffer, where one is due now that so many rows were added.
+    """Add a job that flushes the owner's buffer, if it is due.
 
-    At once for a long buffer, soon while this process asks for few flushes, and after a while where it asks for many, since many
-    rows together cost less than a few at a time.
+    A long buffer is flushed at once. Otherwise the job comes soon while this process adds few jobs,
+    and later while it adds many: one flush of many rows costs less than many small ones.
     """
-    # How many rows this process wrote for an owner since it last added a job, and when that one is due: too few is harmless, a
-    # sweep finds what was missed.
+    # For each owner: the rows that this process wrote since it last added a job, and the time of
+    # that job. A count that is too low is harmless, since a sweep finds the rest.
     written: dict[str, tuple[int, int]] = tx.cache.setdefault(flush_when_due, {})
-    asked: deque[int] = tx.cache.setdefault(_QUICK, deque(maxlen=QUICK_FLUSHES))
-    before, due_at = written.get(owner_id, (0, 0))
+    quick_jobs: deque[int] = tx.cache.setdefault(_QUICK, deque(maxlen=QUICK_FLUSHES))
+    earlier_rows, due_at = written.get(owner_id, (0, 0))
     now = tx.clock.now()
-    if due_at > now + FLUSH_DELAY or (asked and asked[-1] > now):  # the clock was set back
+    if due_at > now + FLUSH_DELAY or (quick_jobs and quick_jobs[-1] > now):
+        # The clock was set back.
         due_at = 0
-        asked.clear()
-    count = before + rows
+        quick_jobs.clear()
+    count = earlier_rows + rows
     is_long = count >= LONG_BUFFER
-    is_quick = len(asked) < QUICK_FLUSHES or now - asked[0] >= FLUSH_DELAY
+    is_quick = len(quick_jobs) < QUICK_FLUSHES or now - quick_jobs[0] >= FLUSH_DELAY
     not_before = now + (QUICK_DELAY if is_quick else FLUSH_DELAY)
     if is_long:
         not_before = now
-    after = (count, due_at)
-    # One that was put off while there was much to do is brought forward.
-    is_asked = is_long or now >= due_at or (is_quick and due_at > not_before)
-    if is_asked:
+    # A job that was delayed while there were many is brought forward.
+    is_due = is_long or now >= due_at or (is_quick and due_at > not_before)
+    if is_due:
         is_new = add_flush_job(
             tx, owner_id, organization_id, not_before=not_before, hurries=is_long or is_quick
         )
-        # Rows that come after a flush which comes sooner than in that while must ask again.
-        after = (
-            0 if is_long else rows if is_new else count,
-            not_before if is_new and not is_long else 0,
-        )
+        if is_long:
+            count = 0
+        elif is_new:
+            count = rows
+        # 0 after a flush that may come sooner than `not_before`: later rows must add a job again.
+        due_at = not_before if is_new and not is_long else 0
 
-    def note() -> None:
-        if is_asked and is_quick:
-            asked.append(now)
+    def remember() -> None:
+        if is_due and is_quick:
+            quick_jobs.append(now)
         written.pop(owner_id, None)
-        written[owner_id] = after
+        written[owner_id] = (count, due_at)
         while len(written) > MOST_OWNERS:
-            del written[
-                next(iter(written))
-            ]  # the one that wrote longest ago; it asks for a job once more
+            # The owner with the oldest write; its next write adds a job once more.
+            del written[next(iter(written))]
 
-    tx.after_commit.append(note)
+    tx.after_commit.append(remember)
 
 
 def add_flush_job(
@@ -173,12 +191,15 @@ def add_flush_job(
     not_before: int = 0,
     hurries: bool = True,
 ) -> bool:
-    """Add a job that flushes this buffer, and return True; where one waits already and it `hurries`, let it come no later."""
+    """Add a job that flushes this buffer; return False if one waits already.
+
+    With `hurries`, a waiting job is brought forward to `not_before`.
+    """
     job = Job(
         FLUSH,
         organization_id,
         {"owner_id": owner_id},
-        owner_id,
+        key=owner_id,
         is_single=True,
         not_before=not_before,
     )
@@ -188,9 +209,9 @@ def add_flush_job(
     return added is not None
 
 
-def oldest(tx: Transaction, owner_id: str, most: int) -> list[BufferRow]:
-    """The owner's oldest rows, at most so many."""
-    rows = tx.all(_OLDEST, {"owner_id": owner_id, "most": most})
+def oldest(tx: Transaction, owner_id: str, limit: int) -> list[BufferRow]:
+    """Return the owner's oldest rows."""
+    rows = tx.all(_OLDEST, {"owner_id": owner_id, "limit": limit})
     return [unpack(row.seq, row.document, row.data) for row in rows]
 
 
@@ -203,18 +224,18 @@ def has_all(tx: Transaction, seqs: Sequence[int]) -> bool:
 
 
 def delete_rows(tx: Transaction, seqs: Sequence[int]) -> None:
-    """Delete these rows; after the commit, vacuum the table on PostgreSQL where many were deleted by now."""
+    """Delete these rows; vacuum the table after many deletions on PostgreSQL."""
     tx.run(_DELETE, {"seqs": list(seqs)})
     if tx.connection.dialect.name != "postgresql":
         return
-    counted: dict[str, int] = tx.cache.setdefault("deleted rows of the write buffer", {})
+    counter: dict[str, int] = tx.cache.setdefault("deleted rows of the write buffer", {})
     cursor: Any = tx.connection.connection.cursor
 
     def vacuum() -> None:
-        counted["rows"] = counted.get("rows", 0) + len(seqs)
-        if counted["rows"] < ROWS_BETWEEN_VACUUMS:
+        counter["rows"] = counter.get("rows", 0) + len(seqs)
+        if counter["rows"] < ROWS_BETWEEN_VACUUMS:
             return
-        counted["rows"] = 0
+        counter["rows"] = 0
         try:
             cursor().execute(_VACUUM)
         except Exception as error:
@@ -224,8 +245,8 @@ def delete_rows(tx: Transaction, seqs: Sequence[int]) -> None:
 
 
 def pack(entry: IndexEntry, *, is_deleted: bool = False) -> bytes:
-    """The data of an entry's row."""
-    words = terms(entry.text[:MOST_CHARACTERS])[:MOST_WORDS]
+    """Return the data of an entry's row."""
+    text_terms = terms(entry.text[:MOST_CHARACTERS])[:MOST_WORDS]
     header = _HEADER.pack(
         is_deleted,
         is_question(entry.text),
@@ -233,34 +254,50 @@ def pack(entry: IndexEntry, *, is_deleted: bool = False) -> bytes:
         entry.created_at,
         fingerprint(entry.conversation),
         fingerprint(entry.user_id),
-        len(words),
+        len(text_terms),
     )
     parts = [
         " ".join(terms(entry.speaker)),
-        " ".join(words),
+        " ".join(text_terms),
         *(label_term(label) for label in entry.labels),
     ]
     return header + "\0".join(parts).encode()
 
 
 def unpack(seq: int, document: int, data: bytes) -> BufferRow:
-    """The row of which `pack` made the data."""
+    """Return the row of packed data."""
     is_deleted, asks, role, created_at, conversation, user, length = _HEADER.unpack_from(data)
     speaker, text, *labels = data[_HEADER.size :].decode().split("\0")
-    words = speaker.split(), text.split(), labels
     return BufferRow(
-        seq, document, is_deleted, asks, role, created_at, conversation, user, length, *words
+        seq=seq,
+        document=document,
+        is_deleted=is_deleted,
+        asks=asks,
+        role=role,
+        created_at=created_at,
+        conversation=conversation,
+        user=user,
+        length=length,
+        speaker=speaker.split(),
+        text=text.split(),
+        labels=labels,
     )
 
 
 def fingerprint(name: str | int | None) -> int:
-    """Sixty-four bits that stand for an id in a filter; 0 for none. A fingerprint is returned as it is."""
+    """Return 64 bits that stand for an id in a filter; 0 for none.
+
+    A fingerprint is returned unchanged.
+    """
     if isinstance(name, int):
         return name
-    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little") if name else 0
+    if not name:
+        return 0
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 def label_term(label: str) -> str:
-    name = label.encode()
-    is_plain = len(name) <= _MOST_TERM and "\0" not in label
-    return LABEL + (label if is_plain else "\x02" + blake2b(name, digest_size=24).hexdigest())
+    encoded = label.encode()
+    if len(encoded) <= _MAX_TERM_BYTES and "\0" not in label:
+        return LABEL + label
+    return LABEL + "\x02" + blake2b(encoded, digest_size=24).hexdigest()

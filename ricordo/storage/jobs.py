@@ -27,7 +27,7 @@ from ricordo.storage.engine.repository import (
     new_values,
     setter,
 )
-from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.engine.store import Store, Transaction, name_of
 from ricordo.storage.schema.core_tables import jobs
 
 T = TypeVar("T")
@@ -367,7 +367,7 @@ class FencedStore:
             return work(tx)
 
         # Slow writes are logged by the name of this function.
-        fenced.__qualname__ = getattr(work, "__qualname__", repr(work))
+        fenced.__qualname__ = name_of(work)
         return await self._store.write(fenced)
 
     def require_in_place(self) -> None:

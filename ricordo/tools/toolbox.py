@@ -27,6 +27,7 @@ from ricordo.errors import Invalid, RicordoError
 from ricordo.memory.recall import Recall
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.prompt.transcript import truncate
+from ricordo.sandbox.service import Sandbox
 from ricordo.settings import Settings
 from ricordo.storage import tools
 from ricordo.storage.engine.store import Store, Transaction
@@ -92,7 +93,7 @@ class ToolContext:
             needs an approval is refused.
         report: Reports the progress of a long call to the turn's readers.
         step: The step that makes the call.
-        runtime: The server's Runtime, for tools that begin turns.
+        runtime: The server's Runtime, for tools that begin turns or run programs.
     """
 
     call_id: str
@@ -110,6 +111,12 @@ class ToolContext:
     step: CallingStep = field(default_factory=CallingStep)
     # Its type, Runtime, is in a package that may not be imported here.
     runtime: Any = None
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """Return the server's sandbox, in which programs of users and models run."""
+        sandbox: Sandbox = self.runtime.sandbox
+        return sandbox
 
     @property
     def subject_id(self) -> str:

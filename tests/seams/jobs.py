@@ -19,6 +19,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.llm.registry.models import Models
 from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
+from ricordo.sandbox.service import Sandbox
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import jobs
 from ricordo.storage.engine.postgres import PostgresStore
@@ -42,7 +43,7 @@ def quick_jobs() -> Iterator[None]:
 def runtime_on(store: Store, folder: Path) -> Runtime:
     settings = Settings(data_dir=folder, find_local_models=False)
     models = Models(settings, ProviderSettings.model_construct(), [])
-    return Runtime(settings, store, models, Toolbox([]), Plugins([]))
+    return Runtime(settings, store, models, Toolbox([]), Plugins([]), Sandbox(settings))
 
 
 @asynccontextmanager

@@ -26,6 +26,7 @@ from ricordo.llm.scripted import (
 from ricordo.plugins import Plugins
 from ricordo.prompt.texts import text as prompt_text  # noqa: F401 - for tests
 from ricordo.runtime import LiveTurn, Runtime
+from ricordo.sandbox.service import Sandbox
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import agents, blocks, conversations, messages, runs
 from ricordo.storage.engine.repository import Page
@@ -79,7 +80,7 @@ class Hooks:
     def tools(self) -> Sequence[ServerTool]:
         return self.offered
 
-    def tool_runners(self, _settings: Settings) -> Sequence[ToolRunner]:
+    def tool_runners(self, _settings: Settings, _sandbox: Sandbox) -> Sequence[ToolRunner]:
         return self.runners
 
     async def after_turn(self, _runtime: Runtime, run: Run) -> None:
@@ -106,12 +107,14 @@ class Stage:
         models = Models(settings, ProviderSettings.model_construct())
         models.add(self.model)
         plugins = Plugins([("builtin", BUILTIN), ("hooks", hooks)])
+        sandbox = Sandbox(settings)
         self.runtime = Runtime(
             settings,
             store,
             models,
-            Toolbox(plugins.tools(), plugins.tool_runners(settings)),
+            Toolbox(plugins.tools(), plugins.tool_runners(settings, sandbox)),
             plugins,
+            sandbox,
         )
 
     async def open(self) -> "Stage":
@@ -120,6 +123,7 @@ class Stage:
 
     async def close(self) -> None:
         await asyncio.gather(*(turn.cancel() for turn in list(self.runtime.live.values())))
+        await self.runtime.sandbox.close()
         await self.runtime.models.close()
 
     async def agent(self, *with_blocks: tuple[str, str], **spec: Any) -> str:

@@ -28,8 +28,8 @@ DATABASES = ("postgresql",)
 LIMIT = 60  # seconds
 ANY = VectorFilter()
 # From forty vectors on, and never by itself: a test says when.
-SLOW = BuildPlan(least=40, quiet=3600, again=3600)
-QUICK = BuildPlan(least=40, quiet=0, again=0)
+SLOW = BuildPlan(min_vectors=40, quiet_seconds=3600, retry_seconds=3600)
+QUICK = BuildPlan(min_vectors=40, quiet_seconds=0, retry_seconds=0)
 Rows = list[tuple[Any, ...]]
 
 
@@ -146,7 +146,7 @@ async def test_filters_and_limits_decide_between_the_index_and_an_exact_search(
 ) -> None:
     await index.upsert("archive-1", "model", records(3000))
     assert await index.build("archive-1", "model", 8)
-    values = pgvector._values(group := VectorGroup("archive-1", "model", 8), unit(1), 10, ANY)
+    values = pgvector._parameters(group := VectorGroup("archive-1", "model", 8), unit(1), 10, ANY)
     for statement, is_by_index in ((pgvector._near(8), True), (pgvector._NEAREST, False)):
         explained = text("EXPLAIN " + statement.element.text)  # type: ignore[attr-defined]
         plan = await index._store.read(
@@ -286,7 +286,7 @@ async def test_vectors_without_length_or_too_long_and_what_is_no_number(
         )
     assert await documents(index, "archive-2") == []
     # A vector too long for an index is searched exactly.
-    other = PgVectorIndex(store, BuildPlan(least=1, quiet=0, again=0))
+    other = PgVectorIndex(store, BuildPlan(min_vectors=1, quiet_seconds=0, retry_seconds=0))
     await other.upsert("archive-3", "model", [VectorRecord(1, unit(1, 4001), 1)])
     assert [hit[0] for hit in await other.search("archive-3", "model", unit(1, 4001), 5, ANY)] == [
         1

@@ -1,5 +1,8 @@
 """The rows of jobs: who may claim which, who may say how one ended, and what is kept."""
 
+import logging
+from functools import partial
+
 import pytest
 
 from ricordo.domain.clock import SECOND
@@ -9,6 +12,8 @@ from ricordo.errors import Invalid, NotFound
 from ricordo.storage import jobs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.jobs import FencedStore
 from tests.seams.jobs import add, get
 from tests.seams.stores import ManualClock
 
@@ -144,3 +149,20 @@ async def test_of_too_many_ended_jobs_the_newest_stay(
     assert await store.write(jobs.prune) == 5
     kept = await store.read(lambda tx: jobs.page(tx, scope, Page(order="asc")))
     assert [job.id for job in kept] == [job.id for job in added[5:]]
+
+
+async def test_a_jobs_slow_write_is_logged_without_the_arguments_of_its_function(
+    store: SqliteStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ricordo.storage.engine.store.SLOW_WRITE", 0)
+
+    def save(tx: Transaction, *, text: str) -> None: ...
+
+    await add(store)
+    (job,) = await claim(store)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "ricordo.storage.engine.store"):
+        await FencedStore(store, job).write(partial(save, text="what Ada said"))
+    (record,) = caplog.records
+    assert "save" in str(record.__dict__["work"])
+    assert "Ada" not in str(record.__dict__)

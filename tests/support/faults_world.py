@@ -18,6 +18,7 @@ from ricordo.llm.policy import CallPolicy
 from ricordo.llm.registry.models import Models
 from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
+from ricordo.sandbox.service import Sandbox
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage.engine.postgres import PostgresStore, open_postgres
 from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
@@ -204,7 +205,9 @@ class World:
             policy=CallPolicy(retries=1, timeout=TIME_OUT, sleep=lambda _seconds: asyncio.sleep(0)),
         )
         plugins = Plugins([("builtin", BUILTIN), ("campaign", Hooks(self._tools))])
-        self.runtime = Runtime(settings, self.store, models, Toolbox(plugins.tools()), plugins)
+        self.runtime = Runtime(
+            settings, self.store, models, Toolbox(plugins.tools()), plugins, Sandbox(settings)
+        )
         await self.store.write(close_expired if self._database else close_all)
         await self.store.write(lambda tx: sync_tools(tx, Scope(), self.runtime.toolbox))
 

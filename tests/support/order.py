@@ -62,7 +62,7 @@ LONG = (
     "tests/features/move/",
     "tests/features/custom_tools/",
     "tests/features/run_code/",
-    "tests/features/sandbox/",
+    "tests/sandbox/",
     "tests/features/git/",
     "tests/test_patterns.py",
     "tests/features/backups/",

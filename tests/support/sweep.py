@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 import httpx2
 
 from ricordo.memory.schemas import FOLDER
-from tests.seams.people import OPERATOR, World, bearer, open_world, world_on
+from tests.seams.people import OPERATOR, World, bearer, world_on
 from tests.seams.routes import TEXT, Cell, cells_of, least
 from tests.support.fuzz import HOSTILE, OUTSIDE, as_json, as_text, stream_faults
 
@@ -282,10 +282,12 @@ def _try_all(swept: Sweep, cell: Cell, chance: random.Random, share: float) -> N
     swept.ask(cell)
 
 
-def sample(folder: Path, number: int, most: int, every: int) -> SweepReport:
+def sample(
+    folder: Path, number: int, most: int, every: int, database: str = "sqlite"
+) -> SweepReport:
     """Try so many values of every so-manieth route, in one world; and in each field that changes something, the empty text."""
     report, chance = SweepReport(), random.Random(number)  # noqa: S311
-    with open_world(folder) as world:
+    with world_on(folder, database) as world:
         swept = Sweep(world, report)
         for cell in swept.cells()[::every]:
             places = swept.places(cell)

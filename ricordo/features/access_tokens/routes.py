@@ -1,4 +1,7 @@
-"""Access tokens over HTTP: made, listed and deleted. A token is shown once, in the answer that made it."""
+"""Access tokens over HTTP: create, list and delete.
+
+A token is shown once, in the answer to its creation.
+"""
 
 import re
 from dataclasses import dataclass
@@ -21,14 +24,15 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import ApiKey, hash_of
 
 router = Routes(prefix="/v1/client-side-access-tokens", tags=["access tokens"])
-# Who may speak for a user, or for all: the program of a tool has none of these, and would outlive its call.
+# Scopes of callers who may act for a user, or for all. The program of a tool has none of them; a
+# token would outlive its call.
 _makes = needs(ADMIN, IMPERSONATE, APPROVE)
 _ADDRESS = re.compile(r"https?://[^/?#@]+/?", re.IGNORECASE)
 Access = Literal["read_messages", "write_messages", "read_agent", "write_agent"]
 
 
 class PolicyRequest(RequestPart):
-    """An agent, and what may be done with it."""
+    """An agent, and the allowed accesses to it."""
 
     type: Literal["agent"]
     id: str = Field(pattern=pattern("agent"))
@@ -46,7 +50,7 @@ class TokenRequest(RequestModel):
 
 
 class PolicyItemResponse(ResponseModel):
-    """An agent, and what may be done with it."""
+    """An agent, and the allowed accesses to it."""
 
     id: str
     access: list[Access]
@@ -54,14 +58,17 @@ class PolicyItemResponse(ResponseModel):
 
 
 class PolicyResponse(ResponseModel):
-    """What a token may do."""
+    """The allowed accesses of a token."""
 
     data: list[PolicyItemResponse]
     version: Literal["1"] = "1"
 
 
 class TokenResponse(ResponseModel):
-    """A token. Once it was made, `token` is its id, by which it can be deleted, and not the token itself."""
+    """A token.
+
+    After its creation `token` is its id, by which it can be deleted, and not the token itself.
+    """
 
     token: str
     expiresAt: str  # noqa: N815 - a wire fact
@@ -71,13 +78,20 @@ class TokenResponse(ResponseModel):
     @classmethod
     def from_key(cls, key: ApiKey, token: str) -> Json:
         accesses: dict[str, list[str]] = {}
-        for id, _, access in (one.partition(":") for one in key.scopes if one.startswith("agent-")):
-            accesses.setdefault(id, []).append(access)
-        data = [
+        for scope in key.scopes:
+            if scope.startswith("agent-"):
+                id, _, access = scope.partition(":")
+                accesses.setdefault(id, []).append(access)
+        policy_items = [
             PolicyItemResponse.of(None, id=id, access=access) for id, access in accesses.items()
         ]
-        until, policy = stamp(key.expires_at), PolicyResponse.of(None, data=data)
-        return cls.of(None, token=token, expiresAt=until, hostname=key.name, policy=policy)
+        return cls.of(
+            None,
+            token=token,
+            expiresAt=stamp(key.expires_at),
+            hostname=key.name,
+            policy=PolicyResponse.of(None, data=policy_items),
+        )
 
 
 TokenRequest.take_back(TokenResponse)
@@ -92,7 +106,7 @@ class TokensResponse(ResponseModel):
 
 @dataclass(frozen=True, slots=True)
 class TokenQuery:
-    """Which tokens are wanted."""
+    """The filter of a list of tokens."""
 
     agent_id: Annotated[
         str | None, Query(alias="agentId", description="Only those for this agent.")
@@ -106,33 +120,42 @@ class TokenQuery:
 @router.post("", response_model=TokenResponse)
 @_makes
 def create(tx: Transaction, context: RequestContext, body: TokenRequest) -> Json:
-    """Make a token that a page may hold: for these agents alone, and until it expires. It is shown once."""
+    """Make a token for a page: for these agents only, and until it expires.
+
+    It is shown once.
+    """
     origin = origin_of(body.hostname)
     if not origin or not _ADDRESS.fullmatch(body.hostname):
         raise Invalid(
             "hostname is the address of the pages without a path, such as https://app.example.org."
         )
     secret = context.request.app.state.authentication.secret
-    pairs = [(item.id, access) for item in body.policy for access in item.access]
+    pairs = [(policy.id, access) for policy in body.policy for access in policy.access]
     until = to_micros(body.expires_at) if body.expires_at else None
-    return TokenResponse.from_key(*service.create(tx, context.scope, secret, origin, pairs, until))
+    key, token = service.create(
+        tx, context.scope, secret, origin=origin, pairs=pairs, expires_at=until
+    )
+    return TokenResponse.from_key(key, token)
 
 
 @router.get("", response_model=TokensResponse)
 @_makes
 def list_tokens(
-    tx: Transaction, context: RequestContext, which: Annotated[TokenQuery, Depends()]
+    tx: Transaction, context: RequestContext, query: Annotated[TokenQuery, Depends()]
 ) -> Json:
-    """The tokens that your key made and that have not expired, the newest first; for administrators all."""
-    found = queries.page(tx, context.scope, which.agent_id, which.limit + 1, which.offset)
-    shown = [TokenResponse.from_key(key, key.id) for key in found[: which.limit]]
-    return TokensResponse.of(None, tokens=shown, hasNextPage=len(found) > which.limit)
+    """Return the valid tokens of your key, the newest first; for administrators all."""
+    keys = queries.page(tx, context.scope, query.agent_id, query.limit + 1, query.offset)
+    tokens = [TokenResponse.from_key(key, key.id) for key in keys[: query.limit]]
+    return TokensResponse.of(None, tokens=tokens, hasNextPage=len(keys) > query.limit)
 
 
 @router.delete("/{token}", response_model=dict[str, bool])
 @_makes
 async def delete(context: RequestContext, token: str) -> dict[str, bool]:
-    """Delete a token, by itself or by its id. Every server refuses it within a second."""
+    """Delete a token, by itself or by its id.
+
+    Every server refuses it within a second.
+    """
     authentication = context.request.app.state.authentication
     hash = hash_of(authentication.secret, token)
     if not await context.store.write(lambda tx: queries.delete_one(tx, context.scope, token, hash)):

@@ -29,6 +29,7 @@ def create(
     tx: Transaction,
     scope: Scope,
     secret: bytes,
+    *,
     origin: str,
     pairs: Sequence[tuple[str, str]],
     expires_at: int | None,

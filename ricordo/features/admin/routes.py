@@ -1,4 +1,4 @@
-"""Whether the server lives and is ready, for whatever starts it again."""
+"""Health checks of the server, for the program that restarts it."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from ricordo.storage.engine.store import Store
 log = logging.getLogger(__name__)
 router = Routes(tags=["health"], scope="agents", open_paths=("/v1/health/live", "/v1/health/ready"))
 _PATIENCE = 2.0  # seconds for the database
-# Until when, by the monotonic clock, the last save counts.
+# The time of the monotonic clock until which the last successful save counts.
 _SAVED_UNTIL: WeakKeyDictionary[Store, float] = WeakKeyDictionary()
 _SAVED_SECONDS = 3.0
 _WORDS: dict[DatabaseFailure, str] = {
@@ -45,14 +45,17 @@ class ReadyResponse(ResponseModel):
 @router.get("/v1/health/live", response_model=LiveResponse)
 @needs()
 async def live() -> Json:
-    """Answer as long as the process does; nothing else is asked."""
+    """Answer while the process runs; nothing else is checked."""
     return LiveResponse.of(None, status="live")
 
 
 @router.get("/v1/health/ready", response_model=ReadyResponse)
 @needs()
 async def ready(request: Request) -> Json:
-    """Answer 200 where turns can begin here; 503 with the reason while the database fails, or the server stops."""
+    """Answer 200 if turns can begin here.
+
+    Answers 503 with the reason while the database fails, or the server stops.
+    """
     if problems := await _problems(request.app.state.runtime):
         raise Unavailable(" ".join(problems))
     return ReadyResponse.of(None, status="ready")
@@ -74,14 +77,18 @@ async def _problems(runtime: Runtime) -> list[str]:
             await _require_savable(runtime)
     except TimeoutError:
         problems.append(f"The database does not answer within {_PATIENCE:g} seconds.")
-    except RicordoError as error:  # what it says may name places, and anybody may ask
+    except RicordoError as error:
+        # Its message may name files, and anybody may ask.
         kind = error.kind if isinstance(error, DatabaseFailed) else "down"
         problems.append(f"{_WORDS[kind]} The server's log says why.")
     return problems
 
 
 async def _require_savable(runtime: Runtime) -> None:
-    """Raise where nothing can be saved; it is tried once in some seconds, however often somebody asks."""
+    """Raise if nothing can be saved.
+
+    It is tried once in some seconds, however often it is asked.
+    """
     now = time.monotonic()
     if now < _SAVED_UNTIL.get(runtime.store, 0.0):
         return

@@ -1,4 +1,4 @@
-"""Groups in agent files, written as requests for new groups with ids of the file."""
+"""Groups in agent files: requests for new groups, with ids of the file."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -554,7 +554,10 @@ def _share_blocks(agents: list[Json]) -> None:
 
 
 def _tool(raw: Json, file: MendedFile) -> Json:
-    """Return a tool; add it to the file's tools if its source can be run."""
+    """Return a tool; add it to the file's tools if it has source code.
+
+    A source that cannot be run is left out and noted.
+    """
     notes = file.notes
     id = raw["id"]
     tool = without_unknown(raw, _TOOL, "Tools", id, notes)

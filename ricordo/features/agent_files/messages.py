@@ -42,7 +42,8 @@ _PARTS = TypeAdapter(tuple[Part, ...], config=ConfigDict(revalidate_instances="a
 def to_af(message: Message, id: str, agent_id: str) -> Json:
     """Return the message in the format that other servers read."""
     decisions = [part for part in message.parts if isinstance(part, ApprovalPart)]
-    calls, returns = message.tool_calls, message.tool_returns
+    calls = message.tool_calls
+    returns = message.tool_returns
     return {
         "type": "message",
         "id": id,
@@ -325,7 +326,7 @@ def _returns(raw: Mapping[str, Any], text: str) -> list[Part]:
 
 
 def _answer(answer: Mapping[str, Any]) -> Part:
-    """Return a person's decision on a call, or the result of the client's own tool."""
+    """Return a person's decision on a call, or a client tool's result."""
     call_id = str(answer.get("tool_call_id"))
     if answer.get("type") == "approval":
         return ApprovalPart(call_id, bool(answer.get("approve")), answer.get("reason"))

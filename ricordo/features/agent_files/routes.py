@@ -1,4 +1,4 @@
-"""Agent files over HTTP: an agent out, and agents in."""
+"""Routes to export and import agents as files."""
 
 from dataclasses import replace
 from functools import partial
@@ -35,17 +35,20 @@ async def export_file(
     use_legacy_format: Annotated[bool, Query(description="Not supported.")] = False,
     scrub_messages: Annotated[bool, Query(description="Leave out what was said.")] = False,
 ) -> Response:
-    """The agent as an agent file: what other servers read, and under `ricordo` all of its history and archives."""
+    """Return the agent as an agent file.
+
+    Other servers read its first part; under `ricordo` is all of its history and archives.
+    """
     if use_legacy_format:
         raise Invalid("Legacy format is not supported. Leave use_legacy_format out.")
-    made = await context.store.read(
+    file = await context.store.read(
         lambda tx: export.export(tx, context, agent_id, conversation_id, scrubs=scrub_messages)
     )
-    return answer(made)
+    return answer(file)
 
 
 class AgentImportResponse(ResponseModel):
-    """The agents that were made, and what of the file was mended or left out."""
+    """The created agents, and notes of mended or left-out parts."""
 
     agent_ids: list[str]
     warnings: list[str]
@@ -57,25 +60,26 @@ async def import_file(
     body: Annotated[ImportForm, File()],
     x_override_embedding_model: Annotated[str | None, Header(description="As `embedding`.")] = None,
 ) -> Json:
-    """Make the agents of an agent file: all of it in one piece, or nothing. What does not fit is mended or left out, and named."""
-    options, data, notes = (
-        body.options(x_override_embedding_model),
-        await body.file.read(),
-        ImportNotes(),
-    )
+    """Create the agents of an agent file, all of them or none.
+
+    Parts that do not fit are mended or left out, and named in the response.
+    """
+    options = body.options(x_override_embedding_model)
+    data = await body.file.read()
+    notes = ImportNotes()
     for name, value in (body.model_extra or {}).items():
         notes.add_unknown("The form", f"form.{name}", value)
     file = await offload(
         lambda: service.read(context.runtime, decode(data, notes), options, notes), len(data)
     )
-    ready = [await _prepare(context, spec, options, notes) for spec in file.specs]
-    file = replace(file, specs=[spec for spec, _ in ready])
+    prepared = [await _prepare(context, spec, options, notes) for spec in file.specs]
+    file = replace(file, specs=[spec for spec, _ in prepared])
     insert = partial(
         service.insert,
         context=context,
         file=file,
         options=options,
-        infos=[info for _, info in ready],
+        infos=[info for _, info in prepared],
     )
     agent_ids = await context.store.write(insert)
     return AgentImportResponse.of(None, agent_ids=agent_ids, warnings=notes.lines())
@@ -84,13 +88,17 @@ async def import_file(
 async def _prepare(
     context: RequestContext, spec: AgentSpec, options: ImportOptions, notes: ImportNotes
 ) -> tuple[AgentSpec, ModelInfo]:
-    """Return the spec with its model, or with the default one where this server does not have the file's."""
+    """Return the spec with its model.
+
+    The default model replaces one that this server does not have.
+    """
     try:
         return await prepare(context.runtime, context.scope, spec)
     except RicordoError as error:
         if options.model or not spec.model:
             raise
-        handle, reason = spec.model, str(error)
+        handle = spec.model
+        reason = str(error)
     spec, info = await prepare(
         context.runtime, context.scope, replace(spec, model=None, context_window=None)
     )

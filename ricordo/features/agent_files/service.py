@@ -62,7 +62,10 @@ class ImportOptions:
 
 @dataclass
 class ImportedIds:
-    """Ids of this server by the file's local ids, for the parts stored so far."""
+    """Ids of this server by the file's local ids.
+
+    They are added as the parts are stored.
+    """
 
     ids: dict[str, str] = field(default_factory=dict)
 
@@ -334,7 +337,7 @@ def _insert_folders(
 
 
 def free_folder_name(tx: Transaction, context: RequestContext, name: str) -> str:
-    """Return the name, with a number behind it if the caller has such a folder."""
+    """Return the name, with a number if the caller has such a folder."""
     free_name = name
     number = 1
     while files.find_folder(tx, context.scope.organization_id, free_name, context.scope.subject):

@@ -1,4 +1,4 @@
-"""Notes of changes that an import makes, and helpers that fit values to a model.
+"""Notes of an import's changes, and helpers that fit values to a model.
 
 The rule: an import refuses only a broken file. Any other part that does not fit is mended, or left
 out on its own and named in a note.

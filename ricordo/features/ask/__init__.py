@@ -1,8 +1,12 @@
-"""Questions about a user, answered from all that is kept of them, with the messages and lines of memory that the answer is from."""
+"""Questions about a user, answered from all stored data with citations.
+
+The answer cites messages and lines of memory.
+"""
 
 from typing import Any
 
-# Who else answers questions, by their names: modules with `is_on()` and `answer(user_id, question)`, imported when asked first.
+# Other services that answer questions, by name: modules with `is_on()` and
+# `answer(user_id, question)`. They are imported at the first question.
 ANSWERERS: dict[str, str] = {}
 
 

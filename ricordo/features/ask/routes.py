@@ -1,4 +1,4 @@
-"""`POST /users/{user}/ask`."""
+"""The route `POST /users/{user}/ask`."""
 
 from pydantic import Field
 
@@ -9,7 +9,7 @@ from ricordo.errors import Forbidden
 from ricordo.features.ask import service
 
 router = Routes(prefix="/users/{user_id}/ask", tags=["users' memory"], scope="memory")
-_NEEDED = ("memory:read", "messages:read", "archives:read")
+_SCOPES = ("memory:read", "messages:read", "archives:read")
 
 
 class AskRequest(RequestModel):
@@ -22,7 +22,10 @@ class AskRequest(RequestModel):
 
 
 class SourceResponse(ResponseModel):
-    """What an answer rests on, by its number there: a message, a line of memory (`fact`), or a passage."""
+    """A source of an answer, with its number in it.
+
+    It is a message, a line of memory (`fact`), or a passage.
+    """
 
     number: int
     kind: str
@@ -35,7 +38,10 @@ class SourceResponse(ResponseModel):
 
 
 class AskResponse(ResponseModel):
-    """An answer with the sources that it cites. `known` is false where what is kept does not answer the question."""
+    """An answer with the sources that it cites.
+
+    `known` is false if the stored data does not answer the question.
+    """
 
     answer: str
     known: bool
@@ -44,12 +50,17 @@ class AskResponse(ResponseModel):
 
 @router.post("", response_model=AskResponse)
 async def ask(context: RequestContext, user_id: str, body: AskRequest) -> Json:
-    """Answer a question about a user from what is kept of them, with citations. Nothing of it is stored but its cost."""
-    if lacking := [scope for scope in _NEEDED if not context.scope.may(scope)]:
+    """Answer a question about a user from all stored data, with citations.
+
+    Only the cost of it is stored.
+    """
+    if missing := [scope for scope in _SCOPES if not context.scope.may(scope)]:
         raise Forbidden(
-            f"This key lacks the scope {lacking[0]}. Ask an administrator for a key that has it."
+            f"This key lacks the scope {missing[0]}. Ask an administrator for a key that has it."
         )
     context = await for_user(context, user_id)
-    found = await service.ask(context.runtime, context.scope, body.question, body.model)
-    cited = [SourceResponse.of(found.sources[number - 1], number=number) for number in found.cited]
-    return AskResponse.of(None, answer=found.text, known=found.is_known, citations=cited)
+    outcome = await service.ask(context.runtime, context.scope, body.question, body.model)
+    cited = [
+        SourceResponse.of(outcome.sources[number - 1], number=number) for number in outcome.cited
+    ]
+    return AskResponse.of(None, answer=outcome.text, known=outcome.is_known, citations=cited)

@@ -1,4 +1,4 @@
-"""What is kept that may answer a question about a user, and the answer that a model makes of it."""
+"""Sources for a question about a user, and a model's answer from them."""
 
 import re
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from ricordo.storage import agents, archives, runs
 from ricordo.storage.engine.store import Store, Transaction
 
 MOST = 24  # sources of one answer
-_EACH = 1200  # characters of a source that are read
+_MOST_CHARACTERS = 1200  # of one source
 _CITED = re.compile(r"\[(\d{1,3})\]")
 _UNKNOWN = "NOT KNOWN"
 NOT_KNOWN = "This is not known."
@@ -42,7 +42,10 @@ what is noted of the person.
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A piece of what is kept: a message, a line of a block, or a passage. `created_at` is None for lines."""
+    """A stored message, line of a block, or passage.
+
+    `created_at` is None for lines.
+    """
 
     kind: str
     id: str
@@ -54,19 +57,25 @@ class Source:
 
     @property
     def shown(self) -> str:
-        """One line that says what it is, and its words."""
-        when = f" on {to_datetime(self.created_at):%Y-%m-%d}" if self.created_at else ""
-        who = {"user": "said by the person", "assistant": "said by an agent"}.get(
-            self.role or "", ""
-        )
-        what = who or (f"noted in {self.label}" if self.kind == "fact" else "kept in an archive")
-        words = self.text if len(self.text) <= _EACH else f"{self.text[:_EACH]}…"
-        return f"({what}{when}) {disarm(words, 'sources')}"
+        """Return the source's kind, date and text in one line."""
+        date = f" on {to_datetime(self.created_at):%Y-%m-%d}" if self.created_at else ""
+        if self.role == "user":
+            origin = "said by the person"
+        elif self.role == "assistant":
+            origin = "said by an agent"
+        elif self.kind == "fact":
+            origin = f"noted in {self.label}"
+        else:
+            origin = "kept in an archive"
+        text = self.text
+        if len(text) > _MOST_CHARACTERS:
+            text = f"{text[:_MOST_CHARACTERS]}…"
+        return f"({origin}{date}) {disarm(text, 'sources')}"
 
 
 @dataclass(frozen=True, slots=True)
 class CitedAnswer:
-    """An answer; `cited` are the numbers in it, from 1, of the sources."""
+    """An answer with its sources; `cited` are the sources' numbers in it, from 1."""
 
     text: str
     is_known: bool
@@ -75,7 +84,7 @@ class CitedAnswer:
 
 
 async def sources_for(store: Store, recall: Recall, scope: Scope, question: str) -> list[Source]:
-    """Return what is kept of the user of the scope that may answer the question, the likeliest first."""
+    """Return sources that may answer a question about the user, best first."""
     user_id = scope.subject
     if user_id is None:
         raise NotFound("Questions are about a user. Name one.")
@@ -88,75 +97,90 @@ async def sources_for(store: Store, recall: Recall, scope: Scope, question: str)
 
     def facts_of(tx: Transaction) -> list[Source]:
         memory = user_memory.open_memory(tx, scope, user_id)
-        found = facts_in(user_memory.listed(tx, memory), question)[:MOST]
+        facts = facts_in(user_memory.listed(tx, memory), question)[:MOST]
         return [
-            Source("fact", f"{one.block.id}#{one.number}", one.text, label=one.block.label)
-            for one in found
+            Source("fact", f"{fact.block.id}#{fact.number}", fact.text, label=fact.block.label)
+            for fact in facts
         ]
 
-    said = [
+    message_sources = [
         Source(
             "message",
-            one.message.id,
-            one.message.text,
-            one.message.created_at,
-            one.message.role,
-            one.message.agent_id,
+            hit.message.id,
+            hit.message.text,
+            created_at=hit.message.created_at,
+            role=hit.message.role,
+            agent_id=hit.message.agent_id,
         )
-        for one in await recall.messages(question, messages_of, MOST)
-        if one.message.user_id == user_id
+        for hit in await recall.messages(question, messages_of, MOST)
+        if hit.message.user_id == user_id
     ]
-    kept = [
-        Source("passage", one.passage.id, one.passage.text, one.passage.created_at)
-        for one in await recall.passages(question, passages_of, MOST)
-        if one.passage.user_id == user_id
+    passage_sources = [
+        Source("passage", hit.passage.id, hit.passage.text, hit.passage.created_at)
+        for hit in await recall.passages(question, passages_of, MOST)
+        if hit.passage.user_id == user_id
     ]
-    ranked = zip_longest(await store.read(facts_of), said, kept)
-    return [one for each in ranked for one in each if one and one.text.strip()][:MOST]
+    ranked = zip_longest(await store.read(facts_of), message_sources, passage_sources)
+    sources = [source for of_rank in ranked for source in of_rank]
+    return [source for source in sources if source and source.text.strip()][:MOST]
 
 
 async def answer_of_others(scope: Scope, question: str) -> CitedAnswer | None:
-    """Return what another service says of the user, where one is configured; it cites nothing."""
+    """Return the answer of another configured service, without citations.
+
+    Returns None if no service is configured.
+    """
     for name in ANSWERERS.values():
         service: Any = import_module(name)
         if service.is_on() and scope.subject:
-            said: str | None = await service.answer(scope.subject, question)
-            return CitedAnswer(said or NOT_KNOWN, bool(said), (), ())
+            text: str | None = await service.answer(scope.subject, question)
+            return CitedAnswer(text or NOT_KNOWN, bool(text), (), ())
     return None
 
 
 async def ask(
     runtime: Runtime, scope: Scope, question: str, handle: str | None = None
 ) -> CitedAnswer:
-    """Answer a question about the user of the scope; the cost is among the expenses. Raises NotFound, ModelError."""
-    if told := await answer_of_others(scope, question):
-        return told
+    """Answer a question about the user of the scope. Raises NotFound, ModelError.
+
+    The cost is booked as an expense of the organization.
+    """
+    if answer := await answer_of_others(scope, question):
+        return answer
     sources = await sources_for(runtime.store, runtime.recall, scope, question)
     if not sources:
         return CitedAnswer(NOT_KNOWN, False, (), ())
     models = await runtime.organization_providers.of(scope.organization_id)
     model = models.get(handle or (await runtime.models.find_default()).handle)
     if model.info.handle == LIBRARIAN:
-        # It is no language model: it quotes what it found, and says no more.
-        best = range(1, min(len(sources), 5) + 1)
+        # The librarian is no language model: the best sources are quoted.
+        numbers = range(1, min(len(sources), 5) + 1)
         return CitedAnswer(
-            "\n".join(f"[{number}] {sources[number - 1].shown}" for number in best),
+            "\n".join(f"[{number}] {sources[number - 1].shown}" for number in numbers),
             True,
             sources,
-            tuple(best),
+            tuple(numbers),
         )
-    organization_id, settings = scope.organization_id, runtime.settings
+    organization_id = scope.organization_id
+    settings = runtime.settings
     await runtime.store.read(lambda tx: require_common_budget(tx, settings, organization_id))
-    listed = "\n".join(f"[{number}] {one.shown}" for number, one in enumerate(sources, 1))
-    words = f"<sources>\n{listed}\n</sources>\n\nThe question: {question}"
+    listed = "\n".join(f"[{number}] {source.shown}" for number, source in enumerate(sources, 1))
+    prompt = f"<sources>\n{listed}\n</sources>\n\nThe question: {question}"
     now = runtime.store.clock.now()
-    asked = [
-        Message(new_id("message"), "", "", "system", (TextPart(_SYSTEM),), now),
-        Message(new_id("message"), "", "", "user", (TextPart(words),), now),
-    ]
-    reply = await whole_reply(model, ModelRequest(tuple(asked), user_id=scope.subject))
-    spent = Expense(organization_id, "other", model.info.handle, reply.usage, None, scope.subject)
-    await runtime.store.write(lambda tx: runs.add_expense(tx, spent))
+    request_messages = (
+        Message(new_id("message"), "", "", "system", parts=(TextPart(_SYSTEM),), created_at=now),
+        Message(new_id("message"), "", "", "user", parts=(TextPart(prompt),), created_at=now),
+    )
+    reply = await whole_reply(model, ModelRequest(request_messages, user_id=scope.subject))
+    expense = Expense(
+        organization_id,
+        "other",
+        model.info.handle,
+        usage=reply.usage,
+        agent_id=None,
+        user_id=scope.subject,
+    )
+    await runtime.store.write(lambda tx: runs.add_expense(tx, expense))
     text = "".join(part.text for part in reply.parts if isinstance(part, TextPart)).strip()
     if not text or _UNKNOWN in text[:40].upper():
         return CitedAnswer(NOT_KNOWN, False, sources, ())

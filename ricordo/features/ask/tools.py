@@ -21,12 +21,17 @@ async def query_student(context: ToolContext, question: str) -> str:
     if not question.strip():
         raise Invalid("Ask a question.")
     scope = replace(context.scope, subject_id=user_id)
-    if told := await answer_of_others(scope, question):
-        return told.text
+    if answer := await answer_of_others(scope, question):
+        return answer.text
     began = context.turn_began()
-    found = await sources_for(context.store, context.recall, scope, question)
-    # What is being said right now would be the best answer to itself.
-    found = [
-        one for one in found if one.created_at is None or began is None or one.created_at < began
+    sources = await sources_for(context.store, context.recall, scope, question)
+    # Messages of this turn are left out: the question itself would match best.
+    sources = [
+        source
+        for source in sources
+        if source.created_at is None or began is None or source.created_at < began
     ]
-    return "\n".join(f"[{number}] {one.shown}" for number, one in enumerate(found, 1)) or NOT_KNOWN
+    return (
+        "\n".join(f"[{number}] {source.shown}" for number, source in enumerate(sources, 1))
+        or NOT_KNOWN
+    )

@@ -1,4 +1,7 @@
-"""The audit of memory: junk, duplicates, unsupported lines, secrets and growth, on the command line."""
+"""The audit of memory on the command line.
+
+It finds junk, duplicates, unsupported lines and secrets, and shows growth.
+"""
 
 from ricordo.plugins import Commands
 

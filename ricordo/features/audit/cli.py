@@ -1,4 +1,7 @@
-"""`ricordo memory audit`: the quality of memory as a table or as JSON. Reads the database, also while a server runs."""
+"""`ricordo memory audit`: print the quality of memory as a table or as JSON.
+
+It reads the database, also while a server runs.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +26,12 @@ _MEANING: "dict[Kind, str]" = {
 @app.command("audit")
 def audit_memory(
     as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
-    most: int = typer.Option(20, min=0, help="How many findings and blocks to show."),
+    limit: int = typer.Option(20, "--most", min=0, help="How many findings and blocks to show."),
 ) -> None:
-    """Find junk, duplicates and secrets in all memory. Also lines without support, and growth. Changes nothing."""
+    """Find junk, duplicates and secrets in all memory.
+
+    Also lines without support, and growth. Changes nothing.
+    """
     import json
 
     from ricordo.domain.scope import Scope
@@ -35,58 +41,64 @@ def audit_memory(
 
     settings, _ = load_settings()
     with read_beside(settings) as tx:
-        found = audit(tx, Scope())
-    typer.echo(
-        json.dumps(to_json(found), ensure_ascii=False, indent=2) if as_json else table(found, most)
-    )
+        outcome = audit(tx, Scope())
+    if as_json:
+        typer.echo(json.dumps(to_json(outcome), ensure_ascii=False, indent=2))
+    else:
+        typer.echo(table(outcome, limit))
 
 
-def to_json(found: "Audit") -> dict[str, Any]:
+def to_json(outcome: "Audit") -> dict[str, Any]:
     """Return the whole audit as JSON."""
     import dataclasses
 
     growth = [
-        {**dataclasses.asdict(one), "characters_per_version": round(one.per_version, 1)}
-        for one in found.growth
+        {
+            **dataclasses.asdict(block_growth),
+            "characters_per_version": round(block_growth.per_version, 1),
+        }
+        for block_growth in outcome.growth
     ]
-    return {**dataclasses.asdict(found), "growth": growth}
+    return {**dataclasses.asdict(outcome), "growth": growth}
 
 
-def table(found: "Audit", most: int) -> str:
+def table(outcome: "Audit", limit: int) -> str:
     """Return the audit as lines of text."""
     lines = [
-        f"{found.blocks:,} blocks with {found.lines:,} lines, and {found.passages:,} passages\n"
+        f"{outcome.blocks:,} blocks with {outcome.lines:,} lines, "
+        f"and {outcome.passages:,} passages\n"
     ]
-    lines += [f"{found.counts.get(kind, 0):>6,}  {kind:<15} {_MEANING[kind]}" for kind in _MEANING]
-    if found.findings:
-        lines += ["", *_findings(found.findings[:most])]
-    if len(found.findings) > most:
+    lines += [
+        f"{outcome.counts.get(kind, 0):>6,}  {kind:<15} {_MEANING[kind]}" for kind in _MEANING
+    ]
+    if outcome.findings:
+        lines += ["", *_findings(outcome.findings[:limit])]
+    if len(outcome.findings) > limit:
         lines.append(
-            f"… and {len(found.findings) - most:,} more. All of them: ricordo memory audit --json"
+            f"… and {len(outcome.findings) - limit:,} more. "
+            "All of them: ricordo memory audit --json"
         )
-    if found.growth:
-        lines += ["", *_growth(found.growth[:most])]
+    if outcome.growth:
+        lines += ["", *_growth(outcome.growth[:limit])]
     return "\n".join(lines)
 
 
 def _findings(findings: "Sequence[Finding]") -> list[str]:
     lines: list[str] = []
     owner = ""
-    for one in findings:
-        if one.owner != owner:
-            owner = one.owner
+    for finding in findings:
+        if finding.owner != owner:
+            owner = finding.owner
             lines.append(owner)
-        place = f"{one.place}:{one.line}" if one.line else one.place
-        lines.append(f"  {one.kind:<15} {place}  {one.text}  ({one.reason})")
+        position = f"{finding.place}:{finding.line}" if finding.line else finding.place
+        lines.append(f"  {finding.kind:<15} {position}  {finding.text}  ({finding.reason})")
     return lines
 
 
 def _growth(growth: "Sequence[Growth]") -> list[str]:
     lines = [f"{'characters':>10}  {'of limit':>8}  {'versions':>8}  {'per version':>11}  block"]
-    for one in growth:
-        share = one.characters / max(1, one.limit)
-        numbers = (
-            f"{one.characters:>10,}  {share:>8.0%}  {one.versions:>8,}  {one.per_version:>+11.1f}"
-        )
-        lines.append(f"{numbers}  {one.label} ({one.policy}) of {one.owner}")
+    for item in growth:
+        share = item.characters / max(1, item.limit)
+        numbers = f"{item.characters:>10,}  {share:>8.0%}  {item.versions:>8,}  {item.per_version:>+11.1f}"
+        lines.append(f"{numbers}  {item.label} ({item.policy}) of {item.owner}")
     return lines

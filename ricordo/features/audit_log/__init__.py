@@ -1,4 +1,7 @@
-"""The audit log: who changed what and who was refused, in chained rows that show when one was removed or changed."""
+"""The audit log: a row for each change and each refusal.
+
+The rows form a chain of hashes, so that a removed or changed row shows.
+"""
 
 from typing import Any
 

@@ -4,7 +4,7 @@ from ricordo.setting_types import FeatureSettings, about
 
 
 class AuditLogSettings(FeatureSettings):
-    """How long the audit log is kept."""
+    """The time for which the audit log is kept."""
 
     audit_log_days: int = about(
         "For how many days rows of the audit log are kept.", 365, ge=1, le=36_500

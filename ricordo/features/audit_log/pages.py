@@ -8,21 +8,30 @@ from ricordo.features.web.inside import Api
 from ricordo.features.web.shell import Pages, address_of, render
 
 router = Pages("/ui/audit-log", scope="users")
-_PAGE = 50
+_ROWS_PER_PAGE = 50
 _FILTERS = ("user_id", "action", "from", "to", "refused")
 
 
 @router.get("")
 @needs(ADMIN)
 async def list_rows(request: Request) -> Response:
-    """The rows, the newest first, by the filters of the form."""
-    asked = {name: request.query_params.get(name) or None for name in _FILTERS}
-    after = request.query_params.get("after")
-    rows = await Api(request).get("/v1/audit-log", limit=_PAGE + 1, after=after, **asked)
-    older = (
-        address_of("/ui/audit-log", **asked, after=rows[_PAGE - 1]["id"]) if rows[_PAGE:] else ""
+    """List the rows that match the form's filters, the newest first."""
+    filters = {name: request.query_params.get(name) or None for name in _FILTERS}
+    # One row more than the page shows that there is another page.
+    rows = await Api(request).get(
+        "/v1/audit-log",
+        limit=_ROWS_PER_PAGE + 1,
+        after=request.query_params.get("after"),
+        **filters,
     )
-    export = address_of("/v1/audit-log/export", **asked)
+    has_more = len(rows) > _ROWS_PER_PAGE
+    rows = rows[:_ROWS_PER_PAGE]
+    older = address_of("/ui/audit-log", **filters, after=rows[-1]["id"]) if has_more else ""
     return await render(
-        request, "audit_log/rows.html", rows=rows[:_PAGE], asked=asked, older=older, export=export
+        request,
+        "audit_log/rows.html",
+        rows=rows,
+        filters=filters,
+        older=older,
+        export=address_of("/v1/audit-log/export", **filters),
     )

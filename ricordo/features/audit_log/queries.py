@@ -1,10 +1,11 @@
-"""The SQL of the audit log: rows appended to their chain, read by filters, and deleted when they are old."""
+"""The SQL of the audit log: append, read and expire rows of a chain."""
 
 import secrets
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import takewhile
 from typing import Any
 
 import orjson
@@ -20,29 +21,27 @@ from ricordo.storage.schema.core_tables import users as users_table
 
 START = "0" * 64
 AT_ONCE = 1000
-# What a row's hash is made of, in this order.
+# The columns of a row's hash, in this order.
 HASHED = (
-    *(
-        "organization_id",
-        "number",
-        "created_at",
-        "person",
-        "on_behalf_of",
-        "key_id",
-        "role",
-        "action",
-        "objects",
-    ),
-    *("status", "repeats", "previous"),
+    "organization_id",
+    "number",
+    "created_at",
+    "person",
+    "on_behalf_of",
+    "key_id",
+    "role",
+    "action",
+    "objects",
+    "status",
+    "repeats",
+    "previous",
 )
 _NEW_CHAIN = {"number": 0, "hash": START, "first": 1, "anchor": START}
 _CHAIN = select(audit_chains).where(equal(audit_chains, "organization_id"))
 _LOCKED_CHAIN = _CHAIN.with_for_update()
-_INSERT, _INSERT_PERSON, _INSERT_CHAIN = (
-    insert(audit_log),
-    insert(audit_people),
-    Missing(audit_chains),
-)
+_INSERT = insert(audit_log)
+_INSERT_PERSON = insert(audit_people)
+_INSERT_CHAIN = Missing(audit_chains)
 _MOVE = setter(
     audit_chains, "number", "hash", where=audit_chains.c.organization_id == bindparam("this")
 )
@@ -51,8 +50,10 @@ _EXISTING = select(users_table.c.id).where(
 )
 _PEOPLE = select(audit_people).where(one_of(audit_people.c.id, "ids"))
 _OF_USER = select(audit_people.c.id).where(equal(audit_people, "user_id"))
-_by, _for = audit_people.alias("by_whom"), audit_people.alias("for_whom")
-_by_user, _for_user = users_table.alias("by_user"), users_table.alias("for_user")
+_by = audit_people.alias("by_whom")
+_for = audit_people.alias("for_whom")
+_by_user = users_table.alias("by_user")
+_for_user = users_table.alias("for_user")
 _ROWS = (
     select(
         audit_log,
@@ -73,7 +74,7 @@ Person = tuple[str, str | None, str]
 
 @dataclass(slots=True)
 class AuditDraft:
-    """What is to be recorded. `for_user` is an id or a name."""
+    """A row without its number and pseudonyms. `for_user` is an id or a name."""
 
     action: str
     status: int
@@ -90,7 +91,11 @@ class AuditDraft:
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which rows are wanted: by a user or for them, of an action that has these words, of a time, and refused ones alone."""
+    """A selection of rows; None selects all.
+
+    `user_id` selects the rows by a user and on behalf of them, `action` those whose action contains
+    this text, `refused` only refused requests.
+    """
 
     user_id: str | None = None
     action: str | None = None
@@ -101,8 +106,8 @@ class AuditFilter:
     def conditions(self) -> Iterator[ColumnElement[bool]]:
         rows = audit_log.c
         if self.user_id:
-            theirs = _OF_USER.params(user_id=self.user_id)
-            yield rows.person.in_(theirs) | rows.on_behalf_of.in_(theirs)
+            pseudonyms = _OF_USER.params(user_id=self.user_id)
+            yield rows.person.in_(pseudonyms) | rows.on_behalf_of.in_(pseudonyms)
         if self.action:
             yield func.lower(rows.action).contains(self.action.lower(), autoescape=True)
         if self.since is not None:
@@ -114,35 +119,41 @@ class AuditFilter:
 
 
 def hash_of(row: Mapping[str, Any]) -> str:
-    """Return the hash of a row, which the next one holds."""
+    """Return the hash of a row, which the next row stores."""
     content = orjson.dumps([row[name] for name in HASHED], option=orjson.OPT_SORT_KEYS)
     return sha256(content).hexdigest()
 
 
 def pseudonym(salt: str, person: Person) -> str:
-    """Return the name of this person in rows: nobody can find the person by it without the salt."""
+    """Return the person's name in rows, which leads to them only with the salt."""
     return "person-" + sha256(orjson.dumps([salt, *person])).hexdigest()[:32]
 
 
 def append(
-    tx: Transaction, drafts: Sequence[AuditDraft], known: Mapping[Person, str]
+    tx: Transaction, drafts: Sequence[AuditDraft], pseudonyms: Mapping[Person, str]
 ) -> dict[Person, str]:
-    """Add rows to the ends of their chains; returns the pseudonyms that are new, where `known` has those of before."""
+    """Add rows to the ends of their chains, and return the new pseudonyms.
+
+    `pseudonyms` are those of earlier calls.
+    """
     by_organization: dict[str, list[AuditDraft]] = defaultdict(list)
     for draft in drafts:
         by_organization[draft.organization_id].append(draft)
-    made: dict[Person, str] = {}
-    for organization_id, own in sorted(
-        by_organization.items()
-    ):  # in one order, so that two servers never wait for each other
-        values = {"organization_id": organization_id}
-        chain = tx.first(_LOCKED_CHAIN, values)
-        if chain is None:
-            tx.run(_INSERT_CHAIN, values | _NEW_CHAIN)
-            chain = tx.first(_LOCKED_CHAIN, values)
-        people = _people(tx, organization_id, own, known, made)
-        number, previous, rows = chain.number, chain.hash, []
-        for draft, (person, on_behalf_of) in zip(own, people, strict=True):
+    new_pseudonyms: dict[Person, str] = {}
+    # Chains are locked in sorted order, so that two servers never wait for each other.
+    for organization_id, organization_drafts in sorted(by_organization.items()):
+        chain = _lock_chain(tx, organization_id)
+        people = _people(
+            tx,
+            organization_id,
+            organization_drafts,
+            pseudonyms=pseudonyms,
+            new_pseudonyms=new_pseudonyms,
+        )
+        number = chain.number
+        previous = chain.hash
+        rows = []
+        for draft, (person, on_behalf_of) in zip(organization_drafts, people, strict=True):
             number += 1
             row = {
                 "id": new_id("audit"),
@@ -163,68 +174,98 @@ def append(
             rows.append(row)
         tx.run(_INSERT, rows)
         tx.run(_MOVE, {"this": organization_id, "new_number": number, "new_hash": previous})
-    return made
+    return new_pseudonyms
+
+
+def _lock_chain(tx: Transaction, organization_id: str) -> Any:
+    """Return the organization's chain, which is created if it is missing, and lock it."""
+    parameters = {"organization_id": organization_id}
+    chain = tx.first(_LOCKED_CHAIN, parameters)
+    if chain is None:
+        tx.run(_INSERT_CHAIN, parameters | _NEW_CHAIN)
+        chain = tx.first(_LOCKED_CHAIN, parameters)
+    return chain
 
 
 def _people(
     tx: Transaction,
     organization_id: str,
     drafts: Sequence[AuditDraft],
-    known: Mapping[Person, str],
-    made: dict[Person, str],
+    *,
+    pseudonyms: Mapping[Person, str],
+    new_pseudonyms: dict[Person, str],
 ) -> list[tuple[str | None, str | None]]:
-    """Return the pseudonyms of who asked and for whom, which are stored where they are new."""
-    wanted: list[tuple[Person, Person]] = []
+    """Return the pseudonyms of each draft's caller and of the user it acted for.
+
+    New ones are stored, and added to `new_pseudonyms`.
+    """
+    pairs: list[tuple[Person, Person]] = []
     for draft in drafts:
-        named = draft.for_user and users.named(tx, organization_id, draft.for_user)
-        for_user = named.id if named and named.id != draft.user_id else None
-        by: Person = (organization_id, draft.user_id, draft.address)
-        wanted.append((by, (organization_id, for_user, "")))
-    fresh = {one for pair in wanted for one in pair if (one[1] or one[2]) and one not in known}
-    if fresh:
-        # Whoever was forgotten meanwhile gets no pseudonym that leads back to them.
-        ids = sorted({user_id for _, user_id, _ in fresh if user_id})
-        found = (
-            {row.id for row in tx.all(_EXISTING, {"ids": ids, "organization_id": organization_id})}
-            if ids
-            else set()
-        )
-        for one in sorted(fresh, key=repr):
-            if one[1] is None or one[1] in found:
-                made[one] = _insert_person(tx, one)
-    names = {**known, **made}
-    return [(names.get(by), names.get(for_whom)) for by, for_whom in wanted]
+        user = draft.for_user and users.named(tx, organization_id, draft.for_user)
+        for_user_id = user.id if user and user.id != draft.user_id else None
+        caller: Person = (organization_id, draft.user_id, draft.address)
+        pairs.append((caller, (organization_id, for_user_id, "")))
+    new_people = {
+        person
+        for pair in pairs
+        for person in pair
+        if (person[1] or person[2]) and person not in pseudonyms
+    }
+    # A user erased meanwhile gets no pseudonym, since it would lead back to them.
+    user_ids = sorted({user_id for _, user_id, _ in new_people if user_id})
+    existing_ids = _existing_users(tx, organization_id, user_ids)
+    for person in sorted(new_people, key=repr):
+        if person[1] is None or person[1] in existing_ids:
+            new_pseudonyms[person] = _insert_person(tx, person)
+    all_pseudonyms = {**pseudonyms, **new_pseudonyms}
+    return [
+        (all_pseudonyms.get(caller), all_pseudonyms.get(for_user)) for caller, for_user in pairs
+    ]
+
+
+def _existing_users(tx: Transaction, organization_id: str, user_ids: Sequence[str]) -> set[str]:
+    if not user_ids:
+        return set()
+    rows = tx.all(_EXISTING, {"ids": user_ids, "organization_id": organization_id})
+    return {row.id for row in rows}
 
 
 def _insert_person(tx: Transaction, person: Person) -> str:
+    organization_id, user_id, address = person
     salt = secrets.token_hex(16)
-    id, (organization_id, user_id, address) = pseudonym(salt, person), person
-    values = {
-        "id": id,
+    person_id = pseudonym(salt, person)
+    columns = {
+        "id": person_id,
         "organization_id": organization_id,
         "user_id": user_id,
         "address": address,
         "salt": salt,
+        "created_at": tx.clock.now(),
     }
-    tx.run(_INSERT_PERSON, values | {"created_at": tx.clock.now()})
-    return id
+    tx.run(_INSERT_PERSON, columns)
+    return person_id
 
 
 def page(
     tx: Transaction, organization_id: str, wanted: Page, asked: AuditFilter
 ) -> list[dict[str, Any]]:
-    """Return the rows of a page, with who is behind their pseudonyms; erased people are None."""
+    """Return one page of rows with the people of their pseudonyms.
+
+    Erased people are None.
+    """
     statement = _ROWS.where(audit_log.c.organization_id == organization_id, *asked.conditions())
     return [_read(row) for row in read_page(tx, statement, audit_log, wanted, by=("number",))]
 
 
 def rows_after(tx: Transaction, organization_id: str, number: int) -> list[dict[str, Any]]:
-    """Return the next rows of the chain as they are stored."""
-    its = (audit_log.c.organization_id == organization_id, audit_log.c.number > number)
-    return [
-        _read(row)
-        for row in tx.all(select(audit_log).where(*its).order_by(audit_log.c.number).limit(AT_ONCE))
-    ]
+    """Return the next rows of the chain in their stored form."""
+    next_rows = (
+        select(audit_log)
+        .where(audit_log.c.organization_id == organization_id, audit_log.c.number > number)
+        .order_by(audit_log.c.number)
+        .limit(AT_ONCE)
+    )
+    return [_read(row) for row in tx.all(next_rows)]
 
 
 def people(tx: Transaction, ids: Sequence[str]) -> Sequence[Row[Any]]:
@@ -236,15 +277,17 @@ def chains(tx: Transaction) -> Sequence[Row[Any]]:
 
 
 def expire(tx: Transaction, organization_id: str, before: int) -> bool:
-    """Delete some rows older than this, and keep the hash of the last of them as the anchor; whether there may be more."""
+    """Delete some rows older than this; return True if there may be more.
+
+    The hash of the last deleted row is stored as the chain's anchor.
+    """
     chain = tx.first(_LOCKED_CHAIN, {"organization_id": organization_id})
     rows = rows_after(tx, organization_id, chain.first - 1)
-    count = next(
-        (place for place, row in enumerate(rows) if row["created_at"] >= before), len(rows)
-    )
-    if count == 0:
+    old_rows = list(takewhile(lambda row: row["created_at"] < before, rows))
+    if not old_rows:
         return False
-    anchor, first = hash_of(rows[count - 1]), rows[count - 1]["number"] + 1
+    last = old_rows[-1]
+    first = last["number"] + 1
     tx.run(
         delete(audit_log).where(
             audit_log.c.organization_id == organization_id, audit_log.c.number < first
@@ -253,21 +296,21 @@ def expire(tx: Transaction, organization_id: str, before: int) -> bool:
     tx.run(
         update(audit_chains)
         .where(audit_chains.c.seq == chain.seq)
-        .values(first=first, anchor=anchor)
+        .values(first=first, anchor=hash_of(last))
     )
-    if count == AT_ONCE:
+    if len(old_rows) == AT_ONCE:
         return True
-    used = (
-        select(column).where(column.is_not(None))
+    is_unused = [
+        audit_people.c.id.not_in(select(column).where(column.is_not(None)))
         for column in (audit_log.c.person, audit_log.c.on_behalf_of)
-    )
-    # A newer one may be in use by a server that has not written with it yet.
+    ]
+    # A server may have cached a newer pseudonym, and not used it in a row yet.
     is_old = (audit_people.c.organization_id == organization_id) & (
         audit_people.c.created_at < before
     )
-    tx.run(delete(audit_people).where(is_old, *(audit_people.c.id.not_in(one) for one in used)))
+    tx.run(delete(audit_people).where(is_old, *is_unused))
     return False
 
 
 def _read(row: Row[Any]) -> dict[str, Any]:
-    return {str(name): value for name, value in row._mapping.items()}
+    return {str(name): column for name, column in row._mapping.items()}

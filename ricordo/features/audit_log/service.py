@@ -1,4 +1,4 @@
-"""Writing, checking and exporting the audit log."""
+"""Write, check and export the audit log."""
 
 import asyncio
 import getpass
@@ -29,55 +29,59 @@ from ricordo.storage.migrations import write_transaction
 from ricordo.storage.schema.columns import metadata
 
 log = logging.getLogger(__name__)
-_HOUR = 3600.0
-_MOST_LATE = 10_000
-_MOST_PEOPLE = 10_000
+_HOUR_SECONDS = 3600.0
+_MAX_UNSAVED = 10_000
+_MAX_PEOPLE = 10_000
 
 
 class AuditWriter:
-    """Writes what is recorded at the same time in one transaction."""
+    """Writes rows that are recorded at the same time in one transaction."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[AuditDraft, asyncio.Future[None]]] = []
-        # What the database refused for now; nobody waits for it.
-        self._late: list[AuditDraft] = []
+        # Rows whose write failed; the next write retries them.
+        self._unsaved: list[AuditDraft] = []
         self._task: asyncio.Task[None] | None = None
-        self._known: dict[Person, str] = {}
-        self._known_since = 0
+        self._pseudonyms: dict[Person, str] = {}
+        self._pseudonyms_since = 0
 
     def add(self, store: Store, draft: AuditDraft) -> asyncio.Future[None]:
-        """Record this; the future is done once that is committed, or could not be."""
-        done = asyncio.get_running_loop().create_future()
-        self._waiting.append((draft, done))
+        """Record this; the future is done when it is committed, or its write failed."""
+        commit = asyncio.get_running_loop().create_future()
+        self._waiting.append((draft, commit))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._write(store))
-        return done
+        return commit
 
     async def _write(self, store: Store) -> None:
         while self._waiting:
-            batch, self._waiting = self._waiting, []
-            drafts, self._late = [*self._late, *(draft for draft, _ in batch)], []
+            batch = self._waiting
+            drafts = [*self._unsaved, *(draft for draft, _ in batch)]
+            self._waiting = []
+            self._unsaved = []
             await self._commit(store, drafts)
-            for _, done in batch:
-                if not done.done():
-                    done.set_result(None)
+            for _, commit in batch:
+                if not commit.done():
+                    commit.set_result(None)
 
     async def _commit(self, store: Store, drafts: Sequence[AuditDraft]) -> None:
-        """Write these rows, or keep them for later where the database fails."""
-        # Pseudonyms are of a day at most, so that old ones that no row has can be deleted.
-        if drafts[0].created_at - self._known_since > DAY or len(self._known) > _MOST_PEOPLE:
-            self._known, self._known_since = {}, drafts[0].created_at
+        """Write these rows, or keep them for later if the database fails."""
+        # Pseudonyms are cached for a day at most, so that old unused ones can be deleted.
+        is_old = drafts[0].created_at - self._pseudonyms_since > DAY
+        if is_old or len(self._pseudonyms) > _MAX_PEOPLE:
+            self._pseudonyms = {}
+            self._pseudonyms_since = drafts[0].created_at
         try:
-            self._known |= await store.write(
-                partial(queries.append, drafts=drafts, known=self._known)
+            self._pseudonyms |= await store.write(
+                partial(queries.append, drafts=drafts, pseudonyms=self._pseudonyms)
             )
         except Unavailable:
             log.exception(
                 "rows of the audit log could not be written yet", extra={"rows": len(drafts)}
             )
-            self._late = [*self._late, *drafts][-_MOST_LATE:]
+            self._unsaved = [*self._unsaved, *drafts][-_MAX_UNSAVED:]
         except Exception:
-            if len(drafts) > 1:  # one of them may be at fault
+            if len(drafts) > 1:  # one of them may have caused it
                 for draft in drafts:
                     await self._commit(store, [draft])
                 return
@@ -98,14 +102,15 @@ async def _expire(runtime: Runtime, _job: Job, _report: Report) -> None:
             pass
 
 
-EXPIRY = JobHandler("audit_log.expire", _expire, every_seconds=_HOUR)
+EXPIRY = JobHandler("audit_log.expire", _expire, every_seconds=_HOUR_SECONDS)
 
 
 @contextmanager
 def recorded_command(settings: Settings, command: str) -> Iterator[list[str]]:
-    """Record a command of the operator once it has ended, with its exit code.
+    """Record a command of the operator when it ends, with its exit code.
 
-    The list that is given gets a sentence where that could not be written: what the command did counts all the same.
+    If the row cannot be written, a sentence is added to the yielded list. The command counts all
+    the same.
     """
     problems: list[str] = []
     try:
@@ -148,7 +153,7 @@ def _account() -> str:
 
 @dataclass(slots=True)
 class AuditCheck:
-    """What a check of one organization's chain found; `problems` are sentences."""
+    """The check of one organization's chain; `problems` are sentences."""
 
     organization_id: str
     first: int
@@ -158,36 +163,38 @@ class AuditCheck:
 
 
 def verify(tx: Transaction, expected: Sequence[str] = ()) -> tuple[list[AuditCheck], list[str]]:
-    """Check every row of every chain against the one before, and who is behind the pseudonyms.
+    """Check every row of every chain against the row before, and all pseudonyms.
 
-    `expected` are numbers with hashes (`120:8f3a…`) that were in some chain; those that are in none come back too.
+    `expected` are numbers with hashes (`120:8f3a…`) that were in some chain. The second list
+    returned has those that are in none.
     """
     missing = set(expected)
-    return [_verified(tx, chain, missing) for chain in queries.chains(tx)], sorted(missing)
+    checks = [_check_chain(tx, chain, missing) for chain in queries.chains(tx)]
+    return checks, sorted(missing)
 
 
-def _verified(tx: Transaction, chain: Any, missing: set[str]) -> AuditCheck:
+def _check_chain(tx: Transaction, chain: Any, missing: set[str]) -> AuditCheck:
     check = AuditCheck(chain.organization_id, chain.first, chain.number, chain.hash)
-    number, expected, checked = chain.first - 1, chain.anchor, set[str]()
+    number = chain.first - 1
+    expected = chain.anchor
+    checked_people: set[str] = set()
     missing.discard(f"{number}:{expected}")
     while rows := queries.rows_after(tx, chain.organization_id, number):
         for row in rows:
             if row["number"] != number + 1:
                 check.problems.append(f"{_span(number + 1, row['number'] - 1)} missing.")
             elif row["previous"] != expected:
-                what = (
-                    f"Row {number} was changed"
-                    if number >= chain.first
-                    else "Rows before the first one were changed"
-                )
-                check.problems.append(f"{what}, or row {number + 1} was.")
-            number, expected = row["number"], queries.hash_of(row)
+                before = "Rows before the first one were changed"
+                if number >= chain.first:
+                    before = f"Row {number} was changed"
+                check.problems.append(f"{before}, or row {number + 1} was.")
+            number = row["number"]
+            expected = queries.hash_of(row)
             missing.discard(f"{number}:{expected}")
-        named = (
-            {row[name] for row in rows for name in ("person", "on_behalf_of")} - checked - {None}
-        )
-        _check_people(tx, check, sorted(named))
-        checked |= named
+        people = {row[name] for row in rows for name in ("person", "on_behalf_of")}
+        new_people = people - checked_people - {None}
+        _check_people(tx, check, sorted(new_people))
+        checked_people |= new_people
     if number < chain.number:
         check.problems.append(f"{_span(number + 1, chain.number)} missing.")
     elif number > chain.number:
@@ -198,7 +205,7 @@ def _verified(tx: Transaction, chain: Any, missing: set[str]) -> AuditCheck:
 
 
 def _check_people(tx: Transaction, check: AuditCheck, ids: Sequence[str]) -> None:
-    for row in queries.people(tx, ids):  # those of erased users are not there any more
+    for row in queries.people(tx, ids):  # the rows of erased users are deleted
         if queries.pseudonym(row.salt, (row.organization_id, row.user_id, row.address)) != row.id:
             check.problems.append(f"Who {row.id} is was changed.")
 
@@ -208,7 +215,7 @@ def _span(first: int, last: int) -> str:
 
 
 def exported(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row as JSON has it."""
+    """Return a row in its JSON form."""
     return {name: row[name] for name in row if name != "seq"} | {
         "created_at": stamp(row["created_at"])
     }

@@ -1,6 +1,7 @@
-"""The tables of the audit log: its rows, the end of each organization's chain, and who is behind the pseudonyms in rows.
+"""The tables of the audit log: rows, ends of chains, and people.
 
-A row names people by pseudonyms alone, so that it never changes. Erasing a user deletes what says who their pseudonyms are.
+A row names people only by pseudonyms, so it never changes. Erasing a user deletes the rows that
+link their pseudonyms to them.
 """
 
 from sqlalchemy import Index, UniqueConstraint
@@ -21,12 +22,12 @@ audit_log = table(
     *root(),
     *numbers("number"),
     *timestamps("created_at"),
-    # Pseudonyms: who asked, and for whom.
+    # Pseudonyms of the caller and of the user that the caller acted for.
     *strings("person", "on_behalf_of"),
     *strings("key_id", "role"),
     *strings("action", null=False),
     json_value("objects"),
-    # Of a request the HTTP status, of a command its exit code.
+    # The HTTP status of a request, or the exit code of a command.
     *numbers("status", "repeats"),
     # The SHA-256 of the row before.
     *strings("previous", null=False),
@@ -37,7 +38,7 @@ audit_chains = table(
     "audit_chains",
     seq(),
     reference("organization_id", "organizations"),
-    # The last row and its hash; the first row that is kept, and the hash of the one before it.
+    # The last row and its hash; the first kept row, and the hash of the row before it.
     *numbers("number"),
     *strings("hash", null=False),
     *numbers("first"),

@@ -1,4 +1,7 @@
-"""Backups of the whole database, and upgrades of it: `ricordo backup`, `ricordo restore` and `ricordo upgrade`, and a page."""
+"""Backups, restores and upgrades of the whole database.
+
+The commands are `ricordo backup`, `ricordo restore` and `ricordo upgrade`; there is a page too.
+"""
 
 from typing import Any
 
@@ -7,7 +10,7 @@ from ricordo.plugins import Commands, PluginPage
 
 
 class BackupsPlugin:
-    """Adds the commands, the backups of the data folder to the API, the jobs that make and check them, and a page."""
+    """Adds the commands, the API of backups, their job, and a page."""
 
     requires = ("accounts", "move", "audit_log", "web")
 

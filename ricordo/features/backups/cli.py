@@ -1,4 +1,4 @@
-"""`ricordo backup`, `ricordo restore` and `ricordo upgrade`: the whole database as a file, back again, and brought up to date."""
+"""`ricordo backup`, `ricordo restore` and `ricordo upgrade`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,14 +28,16 @@ def backup(
 
     settings, _ = load_settings()
     with recorded_command(settings, "ricordo backup") as problems:
-        done = _copied(lambda report: service.back_up(settings, file, report))
+        copied = _copy_with_progress(lambda report: service.back_up(settings, file, report))
     typer.echo(
-        f"{file} holds {sum(done.rows.values()):,} rows. Their numbers and their hashes are equal."
+        f"{file} holds {sum(copied.rows.values()):,} rows. "
+        "Their numbers and their hashes are equal."
     )
     typer.echo(
-        f"Keep {settings.data_dir / 'secret.key'} too, in another place: without it stored keys are of no use."
+        f"Keep {settings.data_dir / 'secret.key'} too, in another place: without it stored keys "
+        "are of no use."
     )
-    _tell(problems)
+    _print_problems(problems)
 
 
 @app.command("restore")
@@ -57,24 +59,28 @@ def restore(
 
     settings, _ = load_settings()
     with recorded_command(settings, "ricordo restore") as problems:
-        done = _copied(lambda report: service.restore(file, settings, report, replace=replace))
-    typer.echo(
-        f"{address(settings)} holds {sum(done.rows.values()):,} rows now, equal to the backup's."
-    )
-    if not done.was_sealed:
-        typer.echo(f"About {file}: {UNSEALED}")
-    if done.leaves_vectors:
-        typer.echo(
-            "Vectors in pgvector are not copied. Create them again with: ricordo search reindex --vectors-only"
+        copied = _copy_with_progress(
+            lambda report: service.restore(file, settings, report, replace=replace)
         )
-    _tell(problems)
+    typer.echo(
+        f"{address(settings)} holds {sum(copied.rows.values()):,} rows now, equal to the backup's."
+    )
+    if not copied.was_sealed:
+        typer.echo(f"About {file}: {UNSEALED}")
+    if copied.leaves_vectors:
+        typer.echo(
+            "Vectors in pgvector are not copied. Create them again with: "
+            "ricordo search reindex --vectors-only"
+        )
+    _print_problems(problems)
 
 
 @app.command("upgrade")
 def upgrade() -> None:
     """Bring the database to this version of Ricordo.
 
-    Backs it up first, and checks it after. A start of the server does the same; this shows how it went. Stop the server first.
+    Backs it up first, and checks it after. A start of the server does the same; this command prints
+    the outcome. Stop the server first.
     """
     from ricordo.features import FEATURES
     from ricordo.features.audit_log.service import recorded_command
@@ -86,36 +92,37 @@ def upgrade() -> None:
     settings, _ = load_settings()
     tables = load_plugins(FEATURES).tables()
     with recorded_command(settings, "ricordo upgrade") as problems:
-        done = service.upgrade(settings, tables)
-    if done.before == done.after:
-        typer.echo(f"{address(settings)} has schema {done.after}, which is this Ricordo's.")
+        upgraded = service.upgrade(settings, tables)
+    if upgraded.before == upgraded.after:
+        typer.echo(f"{address(settings)} has schema {upgraded.after}, which is this Ricordo's.")
     else:
         typer.echo(
-            f"{address(settings)} had schema {done.before}, and has schema {done.after} now."
+            f"{address(settings)} had schema {upgraded.before}, "
+            f"and has schema {upgraded.after} now."
         )
-        kept = (
-            f"As it was, it is in {done.backup}."
-            if done.backup
-            else "There is no backup of it as it was: install pg_dump."
-        )
-        typer.echo(kept)
-    typer.echo(f"Checked: {done.tables} tables with all columns, {done.rows:,} rows, none lost.")
-    _tell(problems)
+        if upgraded.backup:
+            typer.echo(f"As it was, it is in {upgraded.backup}.")
+        else:
+            typer.echo("There is no backup of it as it was: install pg_dump.")
+    typer.echo(
+        f"Checked: {upgraded.tables} tables with all columns, {upgraded.rows:,} rows, none lost."
+    )
+    _print_problems(problems)
 
 
-def _tell(problems: "list[str]") -> None:
+def _print_problems(problems: "list[str]") -> None:
     for problem in problems:
         typer.echo(problem, err=True)
 
 
-def _copied(copy: "Callable[[Report], MoveReport]") -> "MoveReport":
+def _copy_with_progress(copy: "Callable[[Report], MoveReport]") -> "MoveReport":
     from ricordo.cli.screen import ProgressLine
     from ricordo.features import FEATURES
     from ricordo.plugins import load_plugins
 
-    load_plugins(FEATURES).tables()  # they are copied too
+    load_plugins(FEATURES).tables()  # registers the tables of features, so that they are copied
     progress = ProgressLine()
     try:
-        return copy(lambda phase, table, *done: progress.show(f"{phase} {table}", *done))
+        return copy(lambda phase, table, *counts: progress.show(f"{phase} {table}", *counts))
     finally:
         progress.end()

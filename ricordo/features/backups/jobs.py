@@ -1,4 +1,7 @@
-"""The job that makes a backup in the data folder. It may be killed anywhere and run again."""
+"""The job that writes a backup into the data folder.
+
+It may be killed at any time and run again.
+"""
 
 import asyncio
 from threading import Event
@@ -10,23 +13,27 @@ from ricordo.features.backups import service
 from ricordo.runtime import Runtime
 
 MAKE = "backups.make"
-# How often a backup that failed is tried: a full disk does not empty itself.
+# Attempts of a backup. More would not help, for example if the disk is full.
 ATTEMPTS = 2
 
 
 async def make(runtime: Runtime, job: Job, report: Report) -> None:
-    """Write the backup that the job names, whole or not at all, in a thread of its own."""
-    target, is_cancelled = service.folder_of(runtime.settings) / job.payload["name"], Event()
+    """Write the backup that the job names, in a thread of its own.
 
-    def tell(_phase: str, _table: str, done: int, total: int) -> None:
+    The file appears only when it is complete.
+    """
+    target = service.folder_of(runtime.settings) / job.payload["name"]
+    is_cancelled = Event()
+
+    def report_rows(_phase: str, _table: str, count: int, total: int) -> None:
         if is_cancelled.is_set():
             raise Unavailable("The backup was cancelled. Begin another one.")
-        report(done, total)
+        report(count, total)
 
     def work() -> Any:
-        return service.back_up(runtime.settings, target, tell)
+        return service.back_up(runtime.settings, target, report_rows)
 
-    if target.exists():  # the server was killed behind the last step
+    if target.exists():  # the server was killed after the last step
         return
     try:
         await asyncio.to_thread(work)

@@ -1,4 +1,4 @@
-"""The page of backups: which there are, and how one is put back."""
+"""The page of backups, with instructions for a restore."""
 
 from shlex import quote
 
@@ -18,15 +18,22 @@ _HOME = "/ui/backups"
 @router.get("")
 @needs(ADMIN)
 async def list_backups(request: Request) -> Response:
-    """The backups; while one is made, the page renews itself."""
-    api, settings = Api(request), request.app.state.runtime.settings
-    found = await api.get("/v1/backups")
+    """Show the backups; the page reloads itself while one is made."""
+    api = Api(request)
+    settings = request.app.state.runtime.settings
+    backups = await api.get("/v1/backups")
     jobs = await api.find("/v1/jobs/", kind=MAKE, limit=1) or []
-    names = [one["name"] for one in found if one["name"].endswith(".db")]
+    names = [backup["name"] for backup in backups if backup["name"].endswith(".db")]
     newest = quote(str(folder_of(settings) / names[0])) if names else ""
-    shown = {"backups": found, "job": jobs[0] if jobs else None, "newest": newest}
-    shown |= {"is_postgres": settings.postgres_url is not None, "data_dir": settings.data_dir}
-    return await render(request, "backups/backups.html", **shown)
+    return await render(
+        request,
+        "backups/backups.html",
+        backups=backups,
+        job=jobs[0] if jobs else None,
+        newest=newest,
+        is_postgres=settings.postgres_url is not None,
+        data_dir=settings.data_dir,
+    )
 
 
 @router.post("/make")
@@ -39,8 +46,8 @@ async def make(request: Request) -> Response:
 @router.post("/{backup_name}/check")
 @needs(ADMIN)
 async def check(request: Request, backup_name: str) -> Response:
-    told = await Api(request).ask("POST", f"/v1/backups/{backup_name}/check")
-    return done(request, _HOME, told["message"])
+    note = await Api(request).ask("POST", f"/v1/backups/{backup_name}/check")
+    return done(request, _HOME, note["message"])
 
 
 @router.post("/{backup_name}/delete")

@@ -1,6 +1,7 @@
-"""Backups of a database while servers use it, and back: copied in one snapshot, compared by hash, put into place in one step.
+"""Back up, restore and upgrade the database.
 
-And the upgrade of a database that an older Ricordo wrote.
+A backup is copied in one snapshot while servers use the database, compared by hash, and put into
+place in one step. An upgrade brings a database of an older Ricordo to this version.
 """
 
 import asyncio
@@ -31,7 +32,10 @@ from ricordo.storage.schema.columns import metadata
 
 @dataclass(frozen=True, slots=True)
 class UpgradeReport:
-    """The schemas before and after, the backup where one was needed and could be made, and what was checked."""
+    """The schemas before and after an upgrade, its backup, and counts of the check.
+
+    There is no backup if none was needed or could be made.
+    """
 
     before: int
     after: int
@@ -41,30 +45,35 @@ class UpgradeReport:
 
 
 def folder_of(settings: Settings) -> Path:
-    """Where backups are that a migration makes, and those that are made over HTTP."""
-    return (
-        settings.data_dir if settings.postgres_url else settings.database_path.parent
-    ) / "backups"
+    """Return the folder of backups that migrations and the HTTP API make."""
+    parent = settings.data_dir if settings.postgres_url else settings.database_path.parent
+    return parent / "backups"
 
 
 def back_up(settings: Settings, target: Path, report: Report) -> MoveReport:
-    """Write the database into an SQLite file while servers go on. Raises Conflict where it exists, NotFound, Unavailable."""
+    """Write the database into an SQLite file while servers use it.
+
+    Raises Conflict if the file exists, NotFound, Unavailable.
+    """
     target = target.absolute()
     if target.exists():
         raise Conflict(f"{target} is there already. Name a new file.")
     make_private_folder(target.parent)
     with file_for(settings.data_dir, target) as part:
-        done = move(settings, at_file(settings, part), MoveOptions(force=True), report)
-        write_hashes(part, done.hashes, done.rows)
+        copied = move(settings, at_file(settings, part), MoveOptions(force=True), report)
+        write_hashes(part, copied.hashes, copied.rows)
         settle(part)
         seal(part)
-    return done
+    return copied
 
 
 def restore(
     source: Path, settings: Settings, report: Report, *, replace: bool = False
 ) -> MoveReport:
-    """Put a backup in place of an unused database (`replace`: a full one). Raises Conflict, Invalid, NotFound, Unavailable."""
+    """Put a backup in place of an unused database.
+
+    `replace` allows a database that is not empty. Raises Conflict, Invalid, NotFound, Unavailable.
+    """
     source = source.absolute()
     hashes = require_sound(source)
     if settings.postgres_url is not None:
@@ -90,32 +99,35 @@ def restore(
 
 
 def upgrade(settings: Settings, tables: Sequence[Table]) -> UpgradeReport:
-    """Back up and migrate an unused database, create plugins' `tables`, and check it. Raises NotFound, Conflict, Unavailable."""
-    found = check(settings)
-    if found.state == "absent":
+    """Back up, migrate and check an unused database.
+
+    `tables` are tables of plugins, which are created. Raises NotFound, Conflict, Unavailable.
+    """
+    status = check(settings)
+    if status.state == "absent":
         raise NotFound(
             f"There is no database at {address(settings)}. A server makes one when it starts."
         )
-    if found.state == "broken":
-        raise Unavailable(found.reason)
-    with exclusive_access(settings) as connection:  # raises Conflict where a server uses it
+    if status.state == "broken":
+        raise Unavailable(status.reason)
+    with exclusive_access(settings) as connection:  # raises Conflict if a server uses it
         before = _count_rows(connection)
     folder = folder_of(settings)
-    old = set(folder.glob("*"))
+    old_files = set(folder.glob("*"))
     asyncio.run(_migrate(settings, tables))
-    made = sorted({*folder.glob("*")} - old)
+    backups = sorted({*folder.glob("*")} - old_files)
     with exclusive_access(settings) as connection:
         problems = _problems(connection, before)
         after = _count_rows(connection)
-    backup = made[-1] if made else None
+    backup = backups[-1] if backups else None
     if problems:
-        kept = f" Keep {backup}, which is the database as it was." if backup else ""
+        hint = f" Keep {backup}, which is the database as it was." if backup else ""
         raise Unavailable(
             "The database is not as it should be after the upgrade: "
-            f"{'; '.join(problems[:5])}.{kept}"
+            f"{'; '.join(problems[:5])}.{hint}"
         )
     rows = sum(after[name] for name in before if name in after)
-    return UpgradeReport(found.schema, check(settings).schema, backup, len(metadata.tables), rows)
+    return UpgradeReport(status.schema, check(settings).schema, backup, len(metadata.tables), rows)
 
 
 async def _migrate(settings: Settings, tables: Sequence[Table]) -> None:
@@ -130,33 +142,32 @@ async def _migrate(settings: Settings, tables: Sequence[Table]) -> None:
 
 
 def _count_rows(connection: Connection) -> dict[str, int]:
-    """The rows of each table of ours that is there."""
-    there = {*inspect(connection).get_table_names()}
-    ours = [table for table in metadata.sorted_tables if table.name in there]
+    """Return the number of rows of each existing table of ours."""
+    existing = {*inspect(connection).get_table_names()}
+    tables = [table for table in metadata.sorted_tables if table.name in existing]
     return {
-        one.name: connection.execute(select(func.count()).select_from(one)).scalar_one()
-        for one in ours
+        table.name: connection.execute(select(func.count()).select_from(table)).scalar_one()
+        for table in tables
     }
 
 
 def _problems(connection: Connection, before: dict[str, int]) -> list[str]:
-    """What of the tables, their columns and their rows is not there."""
-    found, after = inspect(connection), _count_rows(connection)
+    """Return the tables, columns and rows that are missing, and other damage."""
+    inspector = inspect(connection)
+    after = _count_rows(connection)
     problems = [
         f"{name} lost {count - after.get(name, 0)} rows"
         for name, count in before.items()
         if after.get(name, 0) < count
     ]
     for table in metadata.sorted_tables:
-        there = (
-            {column["name"] for column in found.get_columns(table.name)}
-            if table.name in after
-            else set()
-        )
+        names = set()
+        if table.name in after:
+            names = {column["name"] for column in inspector.get_columns(table.name)}
         problems += [
             f"{table.name} has no {column.name}"
             for column in table.columns
-            if column.name not in there
+            if column.name not in names
         ]
     if connection.dialect.name == "sqlite":
         for pragma in ("integrity_check", "foreign_key_check"):

@@ -1,10 +1,16 @@
-"""Batches: many requests to agents, sent at once and answered by a job, for older clients of the retired Letta V1 server."""
+"""Batches: many requests to agents, sent at once and answered by a job.
+
+They are for older clients of the retired Letta V1 server.
+"""
 
 from typing import Any
 
 
 class BatchesPlugin:
-    """Adds batches to the API. Messages have the shape of agent files there, and turns run as schedules let theirs run."""
+    """Adds batches to the API.
+
+    Their messages have the format of agent files, and their turns the scope of schedules' turns.
+    """
 
     requires = ("agent_files", "schedules")
 

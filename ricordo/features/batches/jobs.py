@@ -1,7 +1,8 @@
-"""Answering the requests of a batch, a few agents at a time: each by an ordinary turn, and those to one agent in their order.
+"""The job that answers a batch's requests, a few agents at a time.
 
-The messages get otids that are made of the batch and their place in it. So a job that is killed anywhere and runs again finds the
-turns that it began, and begins none twice; one that was cut off with the server is answered anew.
+Each request is an ordinary turn; requests to one agent run in their order. The otids of messages
+are made of the batch and their index. So a job that is killed and runs again finds the turns that
+it started, and starts none twice. A turn that was cut off with the server is run again.
 """
 
 import asyncio
@@ -31,23 +32,29 @@ from ricordo.storage import jobs
 from ricordo.storage.jobs import FencedStore
 
 AT_ONCE = 4
-# While an agent is busy with others, its request is tried for about ten minutes.
-_BUSY, _BUSY_ATTEMPTS = Backoff(0.5, 2, 30), 25
+# While an agent is busy with other turns, its request is tried for about ten minutes.
+_BUSY = Backoff(0.5, 2, 30)
+_BUSY_ATTEMPTS = 25
 
 
 async def answer_batch(runtime: Runtime, job: Job, report: Report) -> None:
-    """Answer what has no answer yet, and end the batch. Raises Invalid where not one request was answered."""
-    by_agent = await runtime.store.read(lambda tx: queries.waiting(tx, job.id))
-    total, agents = job.payload["requests"], iter(by_agent.values())
-    left = sum(map(len, by_agent.values()))
+    """Answer the waiting requests, and end the batch.
+
+    Raises Invalid if no request was answered.
+    """
+    numbers_by_agent = await runtime.store.read(lambda tx: queries.waiting(tx, job.id))
+    total = job.payload["requests"]
+    waiting_count = sum(map(len, numbers_by_agent.values()))
+    # All tasks take from one iterator, so each agent is taken once.
+    agents = iter(numbers_by_agent.values())
 
     async def answer_some(agents: Iterator[list[int]]) -> None:
-        nonlocal left
-        for numbers in agents:  # the next agent that nobody has begun with
+        nonlocal waiting_count
+        for numbers in agents:
             for number in numbers:
                 await _answer(runtime, job, number)
-                left -= 1
-                report(total - left, total)
+                waiting_count -= 1
+                report(total - waiting_count, total)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -63,31 +70,31 @@ async def answer_batch(runtime: Runtime, job: Job, report: Report) -> None:
 
 
 async def _answer(runtime: Runtime, job: Job, number: int) -> None:
-    """Run the turn of one request, or find the one that was begun before, and store how it ended."""
-    sent = await runtime.store.read(lambda tx: queries.request(tx, job.id, number))
-    if sent is None:
+    """Run or find the turn of one request, and store its end."""
+    request = await runtime.store.read(lambda tx: queries.request(tx, job.id, number))
+    if request is None:
         return
     run_id: str | None = None
     problem: str | None = None
     try:
-        run = await _ended_run(runtime, job, number, BatchItemRequest.model_validate(sent))
+        run = await _ended_run(runtime, job, number, BatchItemRequest.model_validate(request))
         run_id = run.id
         if run.status in ("failed", "cancelled"):
             problem = (run.error or {}).get("message") or "The run was cancelled."
     except Unavailable:
-        raise  # the whole job is tried again
+        raise  # the job is repeated
     except RicordoError as error:
         problem = str(error)
     fenced = FencedStore(runtime.store, job)
-    await fenced.write(lambda tx: queries.save(tx, job.id, number, run_id, problem))
+    await fenced.write(lambda tx: queries.save(tx, job.id, number, run_id=run_id, problem=problem))
 
 
-async def _ended_run(runtime: Runtime, job: Job, number: int, item: BatchItemRequest) -> Run:
+async def _ended_run(runtime: Runtime, job: Job, number: int, request: BatchItemRequest) -> Run:
     scope = await runtime.store.read(lambda tx: scope_of(tx, Maker(**job.payload["maker"])))
-    request = _with_otids(request_of(scope, item.agent_id, item), f"{job.id}-{number}")
+    turn_request = _with_otids(request_of(scope, request.agent_id, request), f"{job.id}-{number}")
     for attempt in range(1, _BUSY_ATTEMPTS + 1):
         with suppress(Busy):
-            run = await _turn(runtime, job, request)
+            run = await _turn(runtime, job, turn_request)
             if not was_cut_off(run):
                 return run
             if runtime.is_stopping:
@@ -97,31 +104,37 @@ async def _ended_run(runtime: Runtime, job: Job, number: int, item: BatchItemReq
 
 
 async def _turn(runtime: Runtime, job: Job, request: TurnRequest) -> Run:
-    """The run of this request, once it has ended. It is cancelled with its batch, but goes on where only this job is stopped."""
-    begun = asyncio.ensure_future(run_turn(runtime, request))
+    """Run the turn to its end, and return its run.
+
+    It is cancelled with its batch. It continues if only this job is stopped.
+    """
+    start = asyncio.ensure_future(run_turn(runtime, request))
     try:
-        return (await collect(await asyncio.shield(begun))).run
+        return (await collect(await asyncio.shield(start))).run
     except asyncio.CancelledError:
         with suppress(RicordoError):
-            turn = await begun
+            turn = await start
             if await runtime.store.read(lambda tx: service.is_cancelled(tx, job)):
                 await turn.cancel()
         raise
 
 
 def _with_otids(request: TurnRequest, name: str) -> TurnRequest:
-    said = [
-        replace(one, otid=one.otid or f"{name}-{place}")
-        for place, one in enumerate(request.messages)
+    messages = [
+        replace(message, otid=message.otid or f"{name}-{index}")
+        for index, message in enumerate(request.messages)
     ]
-    decided = request.approval and replace(
-        request.approval, otid=request.approval.otid or f"{name}-approval"
-    )
-    return replace(request, messages=tuple(said), approval=decided)
+    approval = request.approval
+    if approval:
+        approval = replace(approval, otid=approval.otid or f"{name}-approval")
+    return replace(request, messages=tuple(messages), approval=approval)
 
 
 async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
-    """Tell of the end of the batch, and note with it what came of that. Raises where it was not taken."""
+    """Send the callback of an ended batch, and store its outcome.
+
+    Raises the error of a callback that was not accepted.
+    """
     batch = await runtime.store.read(
         lambda tx: jobs.get(tx, Scope(job.organization_id), job.payload["batch_id"])
     )
@@ -129,13 +142,13 @@ async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
     if batch.ended_at is None:
         raise Unavailable("The batch has not ended yet.")
     if callback.get("sent_at") and not callback.get("error"):
-        return  # killed right after it was noted
-    told = {
+        return  # an earlier attempt was killed right after it stored the outcome
+    body = {
         "job_id": batch.id,
         "status": JobResponse.of(batch)["status"],
         "completed_at": stamp(batch.ended_at),
     }
-    changes, failure = await deliver(runtime, job, callback["url"], orjson.dumps(told))
+    changes, failure = await deliver(runtime, job, callback["url"], orjson.dumps(body))
     await runtime.store.write(lambda tx: queries.note_callback(tx, batch, changes))
     if failure:
         raise failure

@@ -1,4 +1,4 @@
-"""What is sent to make a batch, and how batches are answered."""
+"""Request and response models of batches."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -28,27 +28,34 @@ class BatchRequest(RequestModel):
 
 
 class BatchResponse(JobResponse):
-    """A batch. `metadata` counts its requests, and says of one batch alone which failed and why."""
+    """A batch. `metadata` counts its requests by status.
+
+    A single batch also has the errors of its failed requests.
+    """
 
     job_type: Literal["batch"] = "batch"  # type: ignore[assignment]
 
     @classmethod
     def of(cls, job: Any, /, **fields: Any) -> Json:
-        """Return the batch, from its job and how many of its requests have each status."""
-        counts, problems = fields["counts"], fields.get("problems")
-        callback, total = job.payload["callback"], job.payload["requests"]
-        done, failed = counts.get("completed", 0), counts.get("failed", 0)
-        told = {
-            "requests": total,
-            "completed": done,
-            "failed": failed,
+        """Return the batch from its job.
+
+        `counts` are the numbers of its requests by status, `problems` the errors of failed ones.
+        """
+        counts = fields["counts"]
+        callback = job.payload["callback"]
+        metadata = {
+            "requests": job.payload["requests"],
+            "completed": counts.get("completed", 0),
+            "failed": counts.get("failed", 0),
             "waiting": counts.get("waiting", 0),
         }
+        if fields.get("problems") is not None:
+            metadata["errors"] = fields["problems"]
+        if job.error:
+            metadata["error"] = job.error
         return super().of(job) | {
             "job_type": "batch",
-            "metadata": told
-            | ({} if problems is None else {"errors": problems})
-            | ({"error": job.error} if job.error else {}),
+            "metadata": metadata,
             "callback_url": callback.get("url"),
             "callback_sent_at": stamp(callback.get("sent_at")),
             "callback_status_code": callback.get("status_code"),

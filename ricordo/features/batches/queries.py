@@ -1,4 +1,4 @@
-"""The requests of batches: a row for each, beside the job that the batch is."""
+"""The requests of batches, a row for each. The batch itself is a job."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,8 @@ from ricordo.storage.schema.columns import json_value, numbers, reference, seq, 
 from ricordo.storage.schema.core_tables import jobs
 from ricordo.storage.schema.core_tables import messages as message_rows
 
-# `status` is "waiting", "completed" or "failed". What was asked is kept until it is answered: then the agent's history has it.
+# `status` is "waiting", "completed" or "failed". `request` is emptied when it is answered: from
+# then on the agent's history has it.
 batch_items = table(
     "batch_items",
     seq(),
@@ -31,78 +32,80 @@ batch_items = table(
     erasure="delete",
 )
 _c = batch_items.c
-_MOST_PROBLEMS = 100
+_PROBLEM_LIMIT = 100
 
 
 def insert_all(tx: Transaction, job: Job, requests: Sequence[dict[str, Any]]) -> None:
-    of_all = {"job_id": job.id, "user_id": job.user_id, "status": "waiting"}
     rows = [
-        of_all | {"agent_id": one["agent_id"], "number": n, "request": one}
-        for n, one in enumerate(requests)
+        {
+            "job_id": job.id,
+            "user_id": job.user_id,
+            "status": "waiting",
+            "agent_id": request["agent_id"],
+            "number": number,
+            "request": request,
+        }
+        for number, request in enumerate(requests)
     ]
     tx.run(insert(batch_items), rows)
 
 
 def waiting(tx: Transaction, job_id: str) -> dict[str, list[int]]:
-    """Return the numbers of the requests that have no answer yet, by agent, in their order."""
-    found: dict[str, list[int]] = {}
-    wanted = select(_c.agent_id, _c.number).where(_c.job_id == job_id, _c.status == "waiting")
-    for row in tx.all(wanted.order_by(_c.number)):
-        found.setdefault(row.agent_id, []).append(row.number)
-    return found
+    """Return the numbers of unanswered requests in their order, by agent."""
+    numbers_by_agent: dict[str, list[int]] = {}
+    unanswered = select(_c.agent_id, _c.number).where(_c.job_id == job_id, _c.status == "waiting")
+    for row in tx.all(unanswered.order_by(_c.number)):
+        numbers_by_agent.setdefault(row.agent_id, []).append(row.number)
+    return numbers_by_agent
 
 
 def request(tx: Transaction, job_id: str, number: int) -> dict[str, Any] | None:
-    """Return what is asked; None where the agent is gone, and the request with it."""
+    """Return a request; None if it was deleted with its agent."""
     row = tx.first(select(_c.request).where(_c.job_id == job_id, _c.number == number))
     return None if row is None else dict(row.request)
 
 
 def save(
-    tx: Transaction, job_id: str, number: int, run_id: str | None, problem: str | None
+    tx: Transaction, job_id: str, number: int, *, run_id: str | None, problem: str | None
 ) -> None:
-    """Store how a request ended: with a run, or why without an answer."""
-    values: dict[str, Any] = {
+    """Store the end of a request: its run, or its problem."""
+    columns: dict[str, Any] = {
         "status": "failed" if problem else "completed",
         "run_id": run_id,
         "problem": problem,
         "request": {},
     }
-    tx.run(update(batch_items).where(_c.job_id == job_id, _c.number == number).values(values))
+    tx.run(update(batch_items).where(_c.job_id == job_id, _c.number == number).values(columns))
 
 
 def counts(tx: Transaction, job_ids: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Return how many requests of each batch have each status."""
-    found: dict[str, dict[str, int]] = {id: {} for id in job_ids}
-    counted = select(_c.job_id, _c.status, func.count().label("requests")).where(
-        _c.job_id.in_(job_ids)
-    )
-    for row in tx.all(counted.group_by(_c.job_id, _c.status)):
-        found[row.job_id][row.status] = row.requests
-    return found
+    """Return the numbers of each batch's requests by status."""
+    counts_by_job: dict[str, dict[str, int]] = {job_id: {} for job_id in job_ids}
+    request_count = func.count().label("requests")
+    of_jobs = select(_c.job_id, _c.status, request_count).where(_c.job_id.in_(job_ids))
+    for row in tx.all(of_jobs.group_by(_c.job_id, _c.status)):
+        counts_by_job[row.job_id][row.status] = row.requests
+    return counts_by_job
 
 
 def problems(tx: Transaction, job_id: str) -> list[dict[str, Any]]:
-    """Return the first requests that failed, and why."""
-    wanted = select(_c.number, _c.agent_id, _c.run_id, _c.problem).where(
+    """Return the first failed requests with their problems."""
+    failed = select(_c.number, _c.agent_id, _c.run_id, _c.problem).where(
         _c.job_id == job_id, _c.status == "failed"
     )
-    return [
-        {str(name): value for name, value in row._mapping.items()}
-        for row in tx.all(wanted.order_by(_c.number).limit(_MOST_PROBLEMS))
-    ]
+    rows = tx.all(failed.order_by(_c.number).limit(_PROBLEM_LIMIT))
+    return [{str(name): column for name, column in row._mapping.items()} for row in rows]
 
 
 def page_of_messages(
-    tx: Transaction, scope: Scope, wanted: Page, job_id: str, agent_id: str | None
+    tx: Transaction, scope: Scope, page: Page, job_id: str, agent_id: str | None
 ) -> list[Message]:
-    """Return one page of what agents answered in a batch: their words, calls and results."""
-    of_batch = message_rows.c.run_id.in_(
+    """Return one page of agents' messages in a batch: texts, calls and results."""
+    is_of_batch = message_rows.c.run_id.in_(
         select(_c.run_id).where(_c.job_id == job_id, _c.run_id.is_not(None))
     )
-    return messages.page(
-        tx, scope, wanted, of_batch, message_rows.c.step_id.is_not(None), agent_id=agent_id
-    )
+    is_of_agent = message_rows.c.step_id.is_not(None)
+    return messages.page(tx, scope, page, is_of_batch, is_of_agent, agent_id=agent_id)
 
 
 def note_callback(tx: Transaction, job: Job, changes: dict[str, Any]) -> None:

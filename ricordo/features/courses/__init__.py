@@ -1,4 +1,4 @@
-"""Courses: agents, memory blocks and tasks that a course designer lays down in one TOML file."""
+"""Courses: agents, memory blocks and tasks in one TOML file."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from ricordo.plugins import Commands
 
 
 class CoursesPlugin:
-    """Adds the table of courses, their routes, `ricordo course`, and the job that applies changed files."""
+    """Adds courses: their table, routes and job, and `ricordo course`."""
 
     requires = ("formats", "schedules", "templates", "workspaces")
 

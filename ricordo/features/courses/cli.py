@@ -1,4 +1,7 @@
-"""`ricordo course`: courses as files of the data folder. The server applies them as it starts, and when they change."""
+"""`ricordo course`: courses as files of the data folder.
+
+The server applies them when it starts and when they change.
+"""
 
 from pathlib import Path
 
@@ -35,8 +38,8 @@ def new(
 
     example = _EXAMPLES / f"{like}.toml"
     if not example.is_file():
-        known = ", ".join(sorted(path.stem for path in _EXAMPLES.glob("*.toml")))
-        raise NotFound(f'There is no worked course "{like}". Use one of: {known}.')
+        examples = ", ".join(sorted(path.stem for path in _EXAMPLES.glob("*.toml")))
+        raise NotFound(f'There is no worked course "{like}". Use one of: {examples}.')
     text = example.read_text("utf-8")
     parse_course(text, name)
     path = _folder() / name / FILE
@@ -52,30 +55,32 @@ def check(names: list[str] = typer.Argument(None, help="Courses.  [all]")) -> No
     """Check the files of courses. Ends with 1 where something is wrong."""
     from ricordo.features.courses.course_file import read_courses
 
-    found, faults = read_courses(_folder())
-    wanted = names or [*found, *faults]
+    folder = _folder()
+    courses, faults = read_courses(folder)
+    names = names or [*courses, *faults]
     unknown = [
-        f"{name}: there is no such course in {_folder()}."
-        for name in wanted
-        if name not in found | faults
+        f"{name}: there is no such course in {folder}."
+        for name in names
+        if name not in courses and name not in faults
     ]
-    wrong = [*unknown, *(faults[name] for name in wanted if name in faults)]
-    for name in wanted:
-        if course := found.get(name):
+    sentences = [*unknown, *(faults[name] for name in names if name in faults)]
+    for name in names:
+        if course := courses.get(name):
             counts = (
-                (len(course.agents), "agent"),
-                (len(course.blocks), "block"),
-                (len(course.tasks), "task"),
+                _count(len(course.agents), "agent"),
+                _count(len(course.blocks), "block"),
+                _count(len(course.tasks), "task"),
             )
-            typer.echo(
-                f"{name}: "
-                + ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
-            )
-    if wrong:
-        typer.echo("\n".join(wrong), err=True)
+            typer.echo(f"{name}: {', '.join(counts)}")
+    if sentences:
+        typer.echo("\n".join(sentences), err=True)
         raise typer.Exit(1)
-    if not wanted:
-        typer.echo(f"There are no courses in {_folder()}. Make one with: ricordo course new NAME")
+    if not names:
+        typer.echo(f"There are no courses in {folder}. Make one with: ricordo course new NAME")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @app.command("apply")
@@ -89,7 +94,7 @@ def apply(server: str | None = _Server) -> None:
 
 @app.command("list")
 def list_courses(server: str | None = _Server) -> None:
-    """Show the courses, their agents, and what is wrong with their files."""
+    """Show the courses, their agents, and the faults of their files."""
     from ricordo.cli.client import any_server
 
     with any_server(server, lambda _: None) as client:
@@ -97,10 +102,13 @@ def list_courses(server: str | None = _Server) -> None:
 
 
 def _show(courses: list[dict[str, object]]) -> None:
-    for one in courses:
-        agents = one["agents"]
-        ids = [f"  {name}  {id}" for name, id in agents.items()] if isinstance(agents, dict) else []
-        fault = [f"  not in use: {one['fault']}"] if one["fault"] else []
-        typer.echo("\n".join([f"{one['name']}  {one['title'] or ''}".rstrip(), *ids, *fault]))
+    for course in courses:
+        lines = [f"{course['name']}  {course['title'] or ''}".rstrip()]
+        agents = course["agents"]
+        if isinstance(agents, dict):
+            lines += [f"  {name}  {agent_id}" for name, agent_id in agents.items()]
+        if course["fault"]:
+            lines.append(f"  not in use: {course['fault']}")
+        typer.echo("\n".join(lines))
     if not courses:
         typer.echo("There are no courses. Make one with: ricordo course new NAME")

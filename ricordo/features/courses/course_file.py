@@ -1,11 +1,14 @@
-"""Courses as their designers write them, in TOML: agents, memory blocks with their fields, and tasks. Every fault has its line."""
+"""The TOML file of a course: agents, memory blocks and tasks.
+
+A block can have fields. Every fault names its line.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from ricordo.domain.block import DEFAULT_LIMIT, Policy, require_label
 from ricordo.domain.block_schema import BlockSchema
@@ -16,11 +19,12 @@ from ricordo.features.schedules.cron import parse as parse_cron
 from ricordo.memory.schemas import BLOCK_KEYS, Lines, read_toml, schema_in, unfit
 from ricordo.memory.sections import Problem, refuse
 
+T = TypeVar("T")
 FILE = "agents.toml"
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
 _NAMING = 'Use small letters, digits and "-", at most 64.'
-_LARGEST = 262_144  # bytes of a file
-_COURSE = {
+_MAX_FILE_BYTES = 262_144
+_COURSE: dict[str, type] = {
     "title": str,
     "description": str,
     "timezone": str,
@@ -35,30 +39,36 @@ _AGENT: dict[str, type] = {
     "instructions": str,
     "model": str,
     "tools": list,
+    "context_window": int,
+    "max_steps": int,
+    "workspace": str,
 }
-_AGENT.update(context_window=int, max_steps=int, workspace=str)
 _BLOCK = {**BLOCK_KEYS, "label": str, "value": str, "shared": bool, "teachers_see": bool}
-_TASK = {
+_TASK: dict[str, type] = {
     "name": str,
     "agent": str,
     "instructions": str,
     "cron": str,
     "idle_minutes": int,
     "cooldown_minutes": int,
+    "active_days": int,
+    "timezone": str,
 }
-_TASK.update(active_days=int, timezone=str)
 Workspace = Literal["none", "isolated", "shared"]
 _WORKSPACES = ("none", "isolated", "shared")
-_WRITING = {
+_EXAMPLES = {
     "agent": '[[agent]] with a name, as name = "coach"',
     "block": '[[block]] with a label, as label = "student"',
+    "task": '[[task]] with a name, as name = "weekly"',
 }
-_WRITING |= {"task": '[[task]] with a name, as name = "weekly"'}
 
 
 @dataclass(frozen=True, slots=True)
 class CourseAgent:
-    """An agent of a course. `tools` are names, None for the usual ones; `line` is where it stands in the file."""
+    """An agent of a course.
+
+    `tools` are names, None for the base tools. `line` is its place in the file.
+    """
 
     name: str
     instructions: str
@@ -74,9 +84,10 @@ class CourseAgent:
 
 @dataclass(frozen=True, slots=True)
 class CourseBlock:
-    """A block that every agent of the course sees: the student's own, or with `shared` one text for everybody.
+    """A block that every agent of the course sees.
 
-    `schema` says which fields it has; without one it is a text that begins as `value`.
+    Each student has a copy of it; with `shared` there is one text for everybody. `schema` holds its
+    fields; without one it is a text that begins as `value`.
     """
 
     label: str
@@ -94,10 +105,17 @@ class CourseBlock:
     def schema_name(self) -> str:
         return self.label.replace("/", ".")
 
+    @property
+    def fields(self) -> Any:
+        return self.schema.fields if self.schema else None
+
 
 @dataclass(frozen=True, slots=True)
 class CourseTask:
-    """What an agent does for each student by itself: at the times of a cron expression, or once they were away for a while."""
+    """A task that an agent does for each student without being asked.
+
+    It runs at the times of a cron expression, or after the student was away for `idle_minutes`.
+    """
 
     name: str
     agent: str
@@ -112,7 +130,7 @@ class CourseTask:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A course that was read without a fault. `digest` names its text."""
+    """A course whose file has no fault. `digest` is the hash of its text."""
 
     name: str
     title: str
@@ -128,236 +146,234 @@ class Course:
         return sha256(self.text.encode()).hexdigest()
 
     @property
-    def where(self) -> str:
+    def file_name(self) -> str:
         return f"{self.name}/{FILE}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A table of the file, with the list that collects problems."""
+
+    table: Mapping[str, Any]
+    lines: Lines
+    problems: list[Problem]
+    path: tuple[str | int, ...] = ()
+
+    @property
+    def line(self) -> int:
+        return self.lines.of(*self.path).line
+
+    def add_problem(self, sentence: str, *path: str | int) -> None:
+        self.problems.append(self.lines.problem(sentence, *self.path, *path))
+
+    def require_keys(self, types: Mapping[str, type]) -> None:
+        self.problems.extend(unfit(self.table, types, self.lines, *self.path))
+
+    def require_name(self) -> None:
+        if not _NAME.fullmatch(str(self.table.get("name", ""))):
+            self.add_problem(f'"name" is missing or cannot be used. {_NAMING}', "name")
+
+    def require_instructions(self, sentence: str) -> None:
+        if not str(self.table.get("instructions") or "").strip():
+            self.add_problem(sentence, "instructions")
+
+    def require_zone(self) -> None:
+        if isinstance(self.table.get("timezone"), str):
+            try:
+                zone(self.table["timezone"])
+            except Invalid as error:
+                self.add_problem(str(error), "timezone")
+
+    def require_between(self, key: str, low: int, high: int) -> None:
+        number = self.table.get(key)
+        if type(number) is int and not low <= number <= high:
+            self.add_problem(f'"{key}" must lie between {low} and {high}.', key)
+
+
 def parse_course(text: str, name: str) -> Course:
-    """The course that a TOML text lays down. Raises Invalid with every problem, its file and its line."""
-    where = f"{name}/{FILE}"
+    """Read a course from the TOML text of its file.
+
+    Raises:
+        Invalid: the text has faults; the message has a line for each, with its place.
+    """
+    file_name = f"{name}/{FILE}"
     if not _NAME.fullmatch(name):
         raise Invalid(f'"{name[:80]}" cannot be the name of a course. {_NAMING}')
-    table, lines = read_toml(text, where), Lines(text)
-    problems = unfit(table, _COURSE, lines)
-    _require_zone(table, lines, problems)
-    agents = _each(table, "agent", lines, problems, _agent)
-    blocks = _each(table, "block", lines, problems, _block)
-    tasks = _each(table, "task", lines, problems, _task)
+    table = read_toml(text, file_name)
+    problems: list[Problem] = []
+    entry = _Entry(table, Lines(text), problems)
+    entry.require_keys(_COURSE)
+    entry.require_zone()
+    agents = _entries(entry, "agent", _agent)
+    blocks = _entries(entry, "block", _block)
+    tasks = _entries(entry, "task", _task)
     if not table.get("agent"):
-        problems.append(Problem(1, f"a course needs an agent. Add {_WRITING['agent']}."))
-    for each, what in ((agents, "agent"), (blocks, "block"), (tasks, "task")):
-        problems += _twice(
-            [(one.label if isinstance(one, CourseBlock) else one.name, one.line) for one in each],
-            what,
-        )
-    known = {agent.name for agent in agents}
-    first = agents[0].name if len(agents) == 1 else ""
-    tasks = [replace(task, agent=task.agent or first) for task in tasks]
-    for task in tasks:
-        if task.agent not in known and agents:
-            told = f'"agent" must name an agent of this course: {", ".join(sorted(known))}.'
-            problems.append(Problem(task.line, told))
+        problems.append(Problem(1, f"a course needs an agent. Add {_EXAMPLES['agent']}."))
+    problems += _duplicates([(agent.name, agent.line) for agent in agents], "agent")
+    problems += _duplicates([(block.label, block.line) for block in blocks], "block")
+    problems += _duplicates([(task.name, task.line) for task in tasks], "task")
+    only_agent = agents[0].name if len(agents) == 1 else ""
+    tasks = [replace(task, agent=task.agent or only_agent) for task in tasks]
+    problems += _agent_problems(tasks, agents)
     if problems:
-        refuse(problems, where)
-    title = table.get("title") or name.replace("-", " ").capitalize()
-    parts = (tuple(agents), tuple(blocks), tuple(tasks))
-    return Course(name, title, table.get("description"), *parts, text, table.get("timezone"))
+        refuse(problems, file_name)
+    return Course(
+        name=name,
+        title=table.get("title") or name.replace("-", " ").capitalize(),
+        description=table.get("description"),
+        agents=tuple(agents),
+        blocks=tuple(blocks),
+        tasks=tuple(tasks),
+        text=text,
+        timezone=table.get("timezone"),
+    )
 
 
-def _each(
-    table: Mapping[str, Any],
-    key: str,
-    lines: Lines,
-    problems: list[Problem],
-    read: Callable[[Mapping[str, Any], Lines, int, list[Problem]], Any],
-) -> list[Any]:
-    found = table.get(key)
-    if not isinstance(found, list):
+def _entries(course: _Entry, key: str, read: Callable[[_Entry], T | None]) -> list[T]:
+    """Read each table of an array, and leave out those with problems."""
+    tables = course.table.get(key)
+    if not isinstance(tables, list):
         return []
-    made = []
-    for place, one in enumerate(found):
-        if not isinstance(one, dict):
-            problems.append(lines.problem(f"write each as {_WRITING[key]}.", key, place))
-        elif made_of := read(one, lines, place, problems):
-            made.append(made_of)
-    return made
+    entries = []
+    for index, table in enumerate(tables):
+        if not isinstance(table, dict):
+            course.add_problem(f"write each as {_EXAMPLES[key]}.", key, index)
+            continue
+        entry = read(_Entry(table, course.lines, course.problems, (key, index)))
+        if entry is not None:
+            entries.append(entry)
+    return entries
 
 
-def _agent(
-    one: Mapping[str, Any], lines: Lines, place: int, problems: list[Problem]
-) -> CourseAgent | None:
-    path, before = ("agent", place), len(problems)
-    problems += unfit(one, _AGENT, lines, *path)
-    _require_name(one, "name", lines, problems, *path)
-    if not str(one.get("instructions") or "").strip():
-        problems.append(
-            lines.problem(
-                '"instructions" say what the agent does. Fill them in.', *path, "instructions"
-            )
-        )
-    tools = one.get("tools")
+def _agent_problems(tasks: Sequence[CourseTask], agents: Sequence[CourseAgent]) -> list[Problem]:
+    """Return a problem for each task of an unknown agent."""
+    if not agents:
+        return []
+    names = {agent.name for agent in agents}
+    sentence = f'"agent" must name an agent of this course: {", ".join(sorted(names))}.'
+    return [Problem(task.line, sentence) for task in tasks if task.agent not in names]
+
+
+def _agent(entry: _Entry) -> CourseAgent | None:
+    table = entry.table
+    problem_count = len(entry.problems)
+    entry.require_keys(_AGENT)
+    entry.require_name()
+    entry.require_instructions('"instructions" say what the agent does. Fill them in.')
+    tools = table.get("tools")
     if isinstance(tools, list) and not all(isinstance(tool, str) for tool in tools):
-        problems.append(
-            lines.problem(
-                '"tools" must be a list of names, as ["conversation_search"].', *path, "tools"
-            )
-        )
-    for key, least, most in (("context_window", 1_000, 10_000_000), ("max_steps", 1, 200)):
-        _require_between(one, key, least, most, lines, problems, *path)
-    if isinstance(one.get("workspace"), str) and one["workspace"] not in _WORKSPACES:
-        problems.append(
-            lines.problem(
-                f'"workspace" must be one of: {", ".join(_WORKSPACES)}.', *path, "workspace"
-            )
-        )
-    if len(problems) > before:
+        entry.add_problem('"tools" must be a list of names, as ["conversation_search"].', "tools")
+    entry.require_between("context_window", 1_000, 10_000_000)
+    entry.require_between("max_steps", 1, 200)
+    if isinstance(table.get("workspace"), str) and table["workspace"] not in _WORKSPACES:
+        entry.add_problem(f'"workspace" must be one of: {", ".join(_WORKSPACES)}.', "workspace")
+    if len(entry.problems) > problem_count:
         return None
-    kept = {name: value for name, value in one.items() if name != "tools"}
-    return CourseAgent(
-        **kept, tools=None if tools is None else tuple(tools), line=lines.of(*path).line
-    )
+    settings = {key: setting for key, setting in table.items() if key != "tools"}
+    tool_names = None if tools is None else tuple(tools)
+    return CourseAgent(**settings, tools=tool_names, line=entry.line)
 
 
-def _block(
-    one: Mapping[str, Any], lines: Lines, place: int, problems: list[Problem]
-) -> CourseBlock | None:
-    path, before = ("block", place), len(problems)
-    problems += unfit(one, _BLOCK, lines, *path)
+def _block(entry: _Entry) -> CourseBlock | None:
+    table = entry.table
+    problem_count = len(entry.problems)
+    entry.require_keys(_BLOCK)
     try:
-        label = require_label(str(one.get("label", "")))
+        label = require_label(str(table.get("label", "")))
     except Invalid as error:
-        problems.append(lines.problem(str(error), *path, "label"))
+        entry.add_problem(str(error), "label")
         label = ""
-    if one.get("fields") is not None and "value" in one:
-        problems.append(
-            lines.problem('a block has "fields" or a "value". Keep one of them.', *path, "value")
-        )
-    # The settings are checked as a schema's; a block without fields is given one for that.
-    settings = {
-        "policy": one.get("policy"),
-        "limit": one.get("limit", DEFAULT_LIMIT),
-        "title": one.get("title", ""),
-    }
-    fields = one.get("fields", {"text": {"kind": "text"}})
-    table = {**settings, "description": one.get("description", ""), "fields": fields}
-    schema = None
-    if len(problems) == before:
-        schema, found = schema_in(table, label.replace("/", "."), lines, *path)
-        problems += found
-    if len(problems) > before or schema is None:
+    if table.get("fields") is not None and "value" in table:
+        entry.add_problem('a block has "fields" or a "value". Keep one of them.', "value")
+    if len(entry.problems) > problem_count:
         return None
-    if len(str(one.get("value", ""))) > schema.limit:
-        problems.append(
-            lines.problem(f'"value" is longer than the limit of {schema.limit}.', *path, "value")
-        )
+    schema, schema_problems = schema_in(
+        _schema_table(table), label.replace("/", "."), entry.lines, *entry.path
+    )
+    entry.problems.extend(schema_problems)
+    if schema is None or schema_problems:
+        return None
+    value = str(table.get("value", ""))
+    if len(value) > schema.limit:
+        entry.add_problem(f'"value" is longer than the limit of {schema.limit}.', "value")
     return CourseBlock(
-        label,
-        lines.of(*path).line,
-        one.get("title"),
-        one.get("description"),
-        str(one.get("value", "")),
-        schema.limit,
-        cast(Policy, one.get("policy") or "propose"),
-        bool(one.get("shared")),
-        bool(one.get("teachers_see")),
-        schema if "fields" in one else None,
+        label=label,
+        line=entry.line,
+        title=table.get("title"),
+        description=table.get("description"),
+        value=value,
+        limit=schema.limit,
+        policy=cast(Policy, table.get("policy") or "propose"),
+        shared=bool(table.get("shared")),
+        teachers_see=bool(table.get("teachers_see")),
+        schema=schema if "fields" in table else None,
     )
 
 
-def _task(
-    one: Mapping[str, Any], lines: Lines, place: int, problems: list[Problem]
-) -> CourseTask | None:
-    path, before = ("task", place), len(problems)
-    problems += unfit(one, _TASK, lines, *path)
-    _require_name(one, "name", lines, problems, *path)
-    if not str(one.get("instructions") or "").strip():
-        problems.append(
-            lines.problem(
-                '"instructions" say what is to be done. Fill them in.', *path, "instructions"
-            )
-        )
-    if ("cron" in one) == ("idle_minutes" in one):
-        problems.append(
-            lines.problem(
-                'a task has a "cron" expression or "idle_minutes". Give one of them.', *path
-            )
-        )
-    _require_zone(one, lines, problems, *path)
-    if isinstance(one.get("cron"), str) and len(problems) == before:
+def _schema_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the block's settings as a schema, since they are checked as one.
+
+    A block without fields gets a field for that.
+    """
+    return {
+        "policy": table.get("policy"),
+        "limit": table.get("limit", DEFAULT_LIMIT),
+        "title": table.get("title", ""),
+        "description": table.get("description", ""),
+        "fields": table.get("fields", {"text": {"kind": "text"}}),
+    }
+
+
+def _task(entry: _Entry) -> CourseTask | None:
+    table = entry.table
+    problem_count = len(entry.problems)
+    entry.require_keys(_TASK)
+    entry.require_name()
+    entry.require_instructions('"instructions" say what is to be done. Fill them in.')
+    if ("cron" in table) == ("idle_minutes" in table):
+        entry.add_problem('a task has a "cron" expression or "idle_minutes". Give one of them.')
+    entry.require_zone()
+    if isinstance(table.get("cron"), str) and len(entry.problems) == problem_count:
         try:
-            parse_cron(one["cron"], one.get("timezone"))
+            parse_cron(table["cron"], table.get("timezone"))
         except Invalid as error:
-            problems.append(lines.problem(str(error), *path, "cron"))
-    if "timezone" in one and "cron" not in one:
-        problems.append(lines.problem('"timezone" belongs to "cron".', *path, "timezone"))
-    if "cooldown_minutes" in one and "idle_minutes" not in one:
-        problems.append(
-            lines.problem(
-                '"cooldown_minutes" belongs to "idle_minutes".', *path, "cooldown_minutes"
-            )
-        )
+            entry.add_problem(str(error), "cron")
+    if "timezone" in table and "cron" not in table:
+        entry.add_problem('"timezone" belongs to "cron".', "timezone")
+    if "cooldown_minutes" in table and "idle_minutes" not in table:
+        entry.add_problem('"cooldown_minutes" belongs to "idle_minutes".', "cooldown_minutes")
     for key in ("idle_minutes", "cooldown_minutes"):
-        _require_between(one, key, 1, 525_600, lines, problems, *path)
-    _require_between(one, "active_days", 1, 3650, lines, problems, *path)
-    if len(problems) > before:
+        entry.require_between(key, 1, 525_600)
+    entry.require_between("active_days", 1, 3650)
+    if len(entry.problems) > problem_count:
         return None
-    return CourseTask(**{"agent": "", **one}, line=lines.of(*path).line)
+    return CourseTask(**{"agent": "", **table}, line=entry.line)
 
 
-def _require_name(
-    one: Mapping[str, Any], key: str, lines: Lines, problems: list[Problem], *path: str | int
-) -> None:
-    if not _NAME.fullmatch(str(one.get(key, ""))):
-        problems.append(
-            lines.problem(f'"{key}" is missing or cannot be used. {_NAMING}', *path, key)
-        )
-
-
-def _require_zone(
-    one: Mapping[str, Any], lines: Lines, problems: list[Problem], *path: str | int
-) -> None:
-    if isinstance(one.get("timezone"), str):
-        try:
-            zone(one["timezone"])
-        except Invalid as error:
-            problems.append(lines.problem(str(error), *path, "timezone"))
-
-
-def _require_between(
-    one: Mapping[str, Any],
-    key: str,
-    least: int,
-    most: int,
-    lines: Lines,
-    problems: list[Problem],
-    *path: str | int,
-) -> None:
-    value = one.get(key)
-    if type(value) is int and not least <= value <= most:
-        problems.append(lines.problem(f'"{key}" must lie between {least} and {most}.', *path, key))
-
-
-def _twice(named: Sequence[tuple[str, int]], what: str) -> list[Problem]:
-    first: dict[str, int] = {}
+def _duplicates(named_lines: Sequence[tuple[str, int]], noun: str) -> list[Problem]:
+    """Return a problem for each name that stands in an earlier line too."""
+    first_lines: dict[str, int] = {}
     problems = []
-    for name, line in named:
-        if name in first:
-            problems.append(
-                Problem(
-                    line,
-                    f'the {what} "{name}" is in line {first[name]} already. Rename one of the two.',
-                )
+    for name, line in named_lines:
+        if name in first_lines:
+            sentence = (
+                f'the {noun} "{name}" is in line {first_lines[name]} already. '
+                "Rename one of the two."
             )
-        first.setdefault(name, line)
+            problems.append(Problem(line, sentence))
+        first_lines.setdefault(name, line)
     return problems
 
 
 def read_courses(folder: Path) -> tuple[dict[str, Course], dict[str, str]]:
-    """The courses in a folder that can be used, and by name what is wrong with the others. Raises Unavailable.
+    """Return a folder's usable courses by name, and the others' faults.
 
     Courses that give one label different fields are all refused, each with the places.
+
+    Raises:
+        Unavailable: the folder cannot be read.
     """
-    found: dict[str, Course] = {}
+    courses: dict[str, Course] = {}
     faults: dict[str, str] = {}
     try:
         paths = sorted(folder.glob(f"*/{FILE}"))
@@ -368,49 +384,57 @@ def read_courses(folder: Path) -> tuple[dict[str, Course], dict[str, str]]:
     for path in paths:
         name = path.parent.name
         try:
-            found[name] = parse_course(read_text(path), name)
+            courses[name] = parse_course(read_text(path), name)
         except (Invalid, Unavailable) as error:
             faults[name] = str(error)
-    for name, words in conflicts(found.values()).items():
-        faults[name] = words
-        del found[name]
-    return found, faults
+    for name, fault in conflicts(courses.values()).items():
+        faults[name] = fault
+        del courses[name]
+    return courses, faults
 
 
 def read_text(path: Path) -> str:
-    """The text of a course's file. Raises Invalid, Unavailable."""
-    where = f"{path.parent.name}/{path.name}"
+    """Return the text of a course's file. Raises Invalid, Unavailable."""
+    file_name = f"{path.parent.name}/{path.name}"
     try:
-        with path.open("rb") as opened:
-            content = opened.read(_LARGEST + 1)
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         raise Unavailable(
-            f"{where} cannot be read: {error.strerror}. See to its permissions."
+            f"{file_name} cannot be read: {error.strerror}. See to its permissions."
         ) from error
-    if len(content) > _LARGEST:
-        raise Invalid(f"{where} is larger than {_LARGEST} bytes. Shorten it.")
+    if len(content) > _MAX_FILE_BYTES:
+        raise Invalid(f"{file_name} is larger than {_MAX_FILE_BYTES} bytes. Shorten it.")
     try:
         return normal_text(content.decode("utf-8"))
     except UnicodeDecodeError:
-        raise Invalid(f"{where} is not UTF-8 text. Save it as UTF-8.") from None
+        raise Invalid(f"{file_name} is not UTF-8 text. Save it as UTF-8.") from None
 
 
 def conflicts(courses: Iterable[Course]) -> dict[str, str]:
-    """What is wrong, by course, where two courses give blocks of one label different fields."""
-    first: dict[str, tuple[Course, CourseBlock]] = {}
-    told: dict[str, list[str]] = {}
+    """Return the faults, by course, of labels with other fields in another course."""
+    first_blocks: dict[str, tuple[Course, CourseBlock]] = {}
+    faults: dict[str, list[str]] = {}
     for course in courses:
         for block in course.blocks:
-            if block.shared:  # every course has its own
+            if block.shared:  # each course has its own text
                 continue
-            other, same = first.setdefault(block.label, (course, block))
-            if other is not course and _fields(block) != _fields(same):
-                places = (f"{other.where}: Line {same.line}", f"{course.where}: Line {block.line}")
-                words = f'the block "{block.label}" has other fields in {{}}. Give both the same fields, or rename one.'
-                told.setdefault(other.name, []).append(f"{places[0]}: {words.format(places[1])}")
-                told.setdefault(course.name, []).append(f"{places[1]}: {words.format(places[0])}")
-    return {name: "\n".join(dict.fromkeys(lines)) for name, lines in told.items()}
+            other, same = first_blocks.setdefault(block.label, (course, block))
+            if other is course or block.fields == same.fields:
+                continue
+            location = f"{course.file_name}: Line {block.line}"
+            other_location = f"{other.file_name}: Line {same.line}"
+            faults.setdefault(other.name, []).append(
+                _conflict(block.label, other_location, location)
+            )
+            faults.setdefault(course.name, []).append(
+                _conflict(block.label, location, other_location)
+            )
+    return {name: "\n".join(dict.fromkeys(lines)) for name, lines in faults.items()}
 
 
-def _fields(block: CourseBlock) -> Any:
-    return block.schema.fields if block.schema else None
+def _conflict(label: str, location: str, other_location: str) -> str:
+    return (
+        f'{location}: the block "{label}" has other fields in {other_location}. '
+        "Give both the same fields, or rename one."
+    )

@@ -1,4 +1,7 @@
-"""Courses are applied as the server starts, and within a minute of a change of a file."""
+"""The job that applies courses.
+
+It runs when the server starts and each minute, so a changed file is applied within a minute.
+"""
 
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.features.courses.service import apply_all

@@ -1,4 +1,4 @@
-"""What is sent and answered of courses."""
+"""Request and response models of courses."""
 
 from typing import Annotated
 
@@ -14,7 +14,10 @@ class CourseRequest(RequestModel):
 
 
 class CourseResponse(ResponseModel):
-    """A course. `fault` says why its file is not in use as it is now; `agents` are the ids of its agents by their names."""
+    """A course with the ids of its agents by their names.
+
+    `fault` is the reason why its present file is not in use.
+    """
 
     name: str
     title: str | None
@@ -59,7 +62,7 @@ class CourseTaskResponse(ResponseModel):
 
 
 class CourseCheckResponse(ResponseModel):
-    """What a text would make, without making it."""
+    """The course that a text describes; nothing is stored."""
 
     name: str
     title: str

@@ -4,8 +4,9 @@ from ricordo.setting_types import FeatureSettings, Folder, about
 
 
 class CourseSettings(FeatureSettings):
-    """Where courses are."""
+    """The folder of the courses."""
 
     courses_dir: Folder | None = about(
-        "Folder with the courses, each in a folder of its own. Without it: `courses` in the data folder."
+        "Folder with the courses, each in a folder of its own. "
+        "Without it: `courses` in the data folder."
     )

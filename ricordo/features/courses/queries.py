@@ -1,4 +1,4 @@
-"""The table of courses: what was applied of each, and what is wrong with its file."""
+"""The table of courses: the applied file, and the fault of the present one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,7 @@ courses = table(
     *names("name", null=False),
     *names("title"),
     *texts("description"),
-    # The file as it was applied last, and its digest; what is wrong with the file as it is now.
+    # The file as it was applied last, its digest, and the fault of the present file.
     *strings("source", "digest", "fault", erasure="keep"),
     # The ids of its agents, by their names in the file.
     json_value("agents"),
@@ -37,7 +37,10 @@ courses = table(
 
 @dataclass(frozen=True, slots=True)
 class StoredCourse:
-    """A course in the database. `fault` says why its file is not in use as it is now; `agents` are ids by names."""
+    """A course in the database, with the ids of its agents by name.
+
+    `fault` is the reason why its present file is not in use.
+    """
 
     id: str
     organization_id: str
@@ -63,16 +66,20 @@ def find(tx: Transaction, scope: Scope, name: str) -> StoredCourse | None:
 
 
 def get(tx: Transaction, scope: Scope, name: str, *, locks: bool = False) -> StoredCourse:
-    """Return the course; where it `locks`, nobody else changes it until this transaction ends. Raises NotFound."""
+    """Return the course; with `locks`, lock its row until the transaction ends.
+
+    Raises NotFound.
+    """
     if locks:
         tx.lock(_LOCK, {"organization_id": scope.organization_id, "name": name})
-    if (found := find(tx, scope, name)) is None:
+    course = find(tx, scope, name)
+    if course is None:
         raise NotFound(f'There is no course "{name[:80]}". Make one with: ricordo course new NAME')
-    return found
+    return course
 
 
-def page(tx: Transaction, scope: Scope, wanted: Page) -> Sequence[StoredCourse]:
-    return _ROWS.page(tx, scope, wanted)
+def page(tx: Transaction, scope: Scope, page: Page) -> Sequence[StoredCourse]:
+    return _ROWS.page(tx, scope, page)
 
 
 def everyone(tx: Transaction, scope: Scope) -> Sequence[StoredCourse]:

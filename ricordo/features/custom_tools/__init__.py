@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class CustomToolsPlugin:
     """Routes to create and try tools, and the runner of their calls."""
 
-    requires = ("sandbox", "web")
+    requires = ("web",)
 
     def routes(self) -> list[Any]:
         return [
@@ -33,7 +33,7 @@ class CustomToolsPlugin:
     def pages(self) -> list[PluginPage]:
         return [PluginPage("Tools", "/ui/tools")]
 
-    def tool_runners(self, settings: "Settings") -> list[Any]:
+    def tool_runners(self, settings: "Settings", _sandbox: Any) -> list[Any]:
         from ricordo.features.custom_tools.runner import CustomTools
 
         return [CustomTools(settings)]

@@ -18,8 +18,8 @@ from typing import Any
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, Unavailable
-from ricordo.features.sandbox.child import STDOUT, start_child
 from ricordo.runtime import Runtime
+from ricordo.sandbox.child import STDOUT, start_child
 from ricordo.settings import Settings
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Store, Transaction

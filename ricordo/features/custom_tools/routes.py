@@ -1,8 +1,6 @@
-"""Tools from source code over HTTP: making, changing, deleting, finding and trying them."""
+"""Tools from source code over HTTP: create, change, delete, search and try."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
 
 import orjson
 
@@ -29,16 +27,19 @@ router = Routes(prefix="/v1", tags=["tools"], scope="tools")
 
 @router.post("/tools/", response_model=ToolResponse)
 async def create(context: RequestContext, body: models.ToolCreateRequest) -> Tool:
-    """Store a tool. Its name, description and schema are read from the source where they are not sent."""
+    """Store a tool.
+
+    Its name, description and schema are read from the source if they are not sent.
+    """
     schema = await asyncio.to_thread(service.schema_for, body)
     return await context.store.write(lambda tx: service.create(tx, context.scope, body, schema))
 
 
 @router.put("/tools/", response_model=ToolResponse)
 async def upsert(context: RequestContext, body: models.ToolCreateRequest) -> Tool:
-    """Store a tool, or change the one that has its name; of that one, what is left out stays."""
+    """Store a tool, or change the tool of its name; a missing field stays."""
     name = await asyncio.to_thread(service.name_for, body)
-    tool = await context.store.read(lambda tx: service.named(tx, context.scope, name))
+    tool = await context.store.read(lambda tx: service.tool_by_name(tx, context.scope, name))
     if tool is None:
         schema = await asyncio.to_thread(service.schema_for, body)
         return await context.store.write(lambda tx: service.upsert(tx, context.scope, body, schema))
@@ -51,7 +52,10 @@ async def upsert(context: RequestContext, body: models.ToolCreateRequest) -> Too
 
 @router.patch("/tools/{tool_id}", response_model=ToolResponse)
 async def modify(context: RequestContext, tool_id: str, body: models.ToolUpdateRequest) -> Tool:
-    """Change a tool; new source code changes its schema too. Of the server's own tools a few settings can be changed."""
+    """Change a tool; new source code changes its schema too.
+
+    Only a few settings of the server's own tools can be changed.
+    """
     tool = await context.store.read(lambda tx: tools.get(tx, context.scope, tool_id))
     schema = await asyncio.to_thread(service.new_schema, tool, body)
     return await context.store.write(
@@ -70,40 +74,51 @@ async def delete(context: RequestContext, tool_id: str) -> Json:
 async def search(
     context: RequestContext, body: models.ToolSearchRequest
 ) -> list[service.FoundTool]:
-    """Find tools by words and by meaning; without a query, the newest."""
-    types, tags, query = body.tool_types or (), body.tags or (), body.query or ""
-    found = await context.store.read(lambda tx: service.searched(tx, context.scope, types, tags))
+    """Search tools by words and by meaning; without a query, return the newest."""
+    query = body.query or ""
+    candidates = await context.store.read(
+        lambda tx: service.search_candidates(
+            tx, context.scope, body.tool_types or (), body.tags or ()
+        )
+    )
     if not query.strip():
-        return service.fused(found[: body.limit], range(len(found[: body.limit])), None)
-    texts = [service.text_of(tool) for tool in found]
-    words = None
+        newest = candidates[: body.limit]
+        return service.fuse_rankings(newest, range(len(newest)), None)
+    texts = [service.text_of(tool) for tool in candidates]
+    word_ranking = None
+    vector_ranking = None
     if body.search_mode != "vector":
-        words = await offload(lambda: service.by_words(query, texts), sum(map(len, texts)))
-    vectors = None if body.search_mode == "fts" else await _by_meaning(context, query, texts)
-    return service.fused(found, words, vectors)[: body.limit]
+        length = sum(map(len, texts))
+        word_ranking = await offload(lambda: service.rank_by_words(query, texts), length)
+    if body.search_mode != "fts":
+        vector_ranking = await _rank_by_meaning(context, query, texts)
+    return service.fuse_rankings(candidates, word_ranking, vector_ranking)[: body.limit]
 
 
-async def _by_meaning(context: RequestContext, query: str, texts: list[str]) -> list[int] | None:
+async def _rank_by_meaning(
+    context: RequestContext, query: str, texts: list[str]
+) -> list[int] | None:
     embedders = context.runtime.models.embedders
     handle = embedders.default_handle()
     if handle is None or not texts:
         return None
     model = embedders.get(handle)
-    (asked,) = await model.embed([query], purpose="query")
+    (query_vector,) = await model.embed([query], purpose="query")
     vectors = await model.embed(texts)
-    return await offload(lambda: service.by_vectors(asked, vectors), len(texts) * len(asked) * 8)
+    size = len(texts) * len(query_vector) * 8  # bytes
+    return await offload(lambda: service.rank_by_vectors(query_vector, vectors), size)
 
 
 @router.post("/tools/run", response_model=ToolTrialResponse)
 async def try_source(context: RequestContext, body: models.ToolTrialRequest) -> Json:
-    """Run a tool once, from its source; nothing is stored."""
+    """Run a tool once from its source; nothing is stored."""
     fields = body.model_dump(
         include={"source_code", "source_type", "json_schema", "args_json_schema"}
     )
-    asked = models.ToolCreateRequest(**fields, description=body.name or "A trial.")
+    creation = models.ToolCreateRequest(**fields, description=body.name or "A trial.")
     if body.name and not body.json_schema:
-        asked.json_schema = {"name": body.name}
-    schema = await asyncio.to_thread(service.schema_for, asked)
+        creation.json_schema = {"name": body.name}
+    schema = await asyncio.to_thread(service.schema_for, creation)
     parameters = tuple(schema.parameters.get("properties", {}))
     caller = Caller(context.scope)
     call = ToolCall(
@@ -115,11 +130,13 @@ async def try_source(context: RequestContext, body: models.ToolTrialRequest) -> 
         parameters=parameters,
         caller=caller,
         has_network=NETWORK in (body.tags or ()),
-        requirements=texts_of([one.model_dump() for one in body.pip_requirements or ()]),
+        requirements=texts_of(
+            [requirement.model_dump() for requirement in body.pip_requirements or ()]
+        ),
     )
     trial = await _answer(context, call)
-    value = trial["func_return"]
-    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    returned = trial["func_return"]
+    text = returned if isinstance(returned, str) else orjson.dumps(returned).decode()
     return ToolTrialResponse.of(
         None, **trial, date=context.store.clock.now(), name=schema.name, tool_return=text
     )
@@ -129,7 +146,10 @@ async def try_source(context: RequestContext, body: models.ToolTrialRequest) -> 
 async def run_for_agent(
     context: RequestContext, agent_id: str, tool_name: str, body: ToolRunRequest
 ) -> Json:
-    """Run one of the agent's tools from source code, outside of any turn; the agent does not hear of it."""
+    """Run one of the agent's tools from source code, outside of any turn.
+
+    The agent is not told.
+    """
     state = await context.store.read(lambda tx: agents.load_whole(tx, context.scope, agent_id))
     tool = next((tool for tool in state.tools if tool.name == tool_name), None)
     if tool is None:
@@ -141,12 +161,13 @@ async def run_for_agent(
 
 
 async def _answer(context: RequestContext, call: ToolCall) -> Json:
-    settings = context.runtime.settings
-    output = await run_call(settings, await prepared(context.store, settings, call))
-    made: Mapping[str, Any] = {
-        "status": "error" if output.is_error else "success",
-        "func_return": output.value,
-    }
+    runtime = context.runtime
+    call = await prepared(context.store, runtime.settings, call)
+    output = await run_call(runtime.sandbox, runtime.settings, call)
     return ToolRunResponse.of(
-        output, **made, stdout=list(output.stdout), stderr=list(output.stderr)
+        output,
+        status="error" if output.is_error else "success",
+        func_return=output.value,
+        stdout=list(output.stdout),
+        stderr=list(output.stderr),
     )

@@ -19,9 +19,9 @@ from ricordo.features.custom_tools.options import CustomToolsSettings
 from ricordo.features.custom_tools.source import needs_of
 from ricordo.features.custom_tools.surroundings import Caller, way_to_server
 from ricordo.features.custom_tools.vault import secrets_of, without_secrets
-from ricordo.features.sandbox.options import SandboxSettings
-from ricordo.features.sandbox.process import program_beside
-from ricordo.features.sandbox.service import SandboxLimits, SandboxResult, sandbox_of
+from ricordo.sandbox.options import SandboxSettings
+from ricordo.sandbox.process import program_beside
+from ricordo.sandbox.service import Sandbox, SandboxLimits, SandboxResult
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage.engine.store import Store
@@ -66,9 +66,8 @@ class CustomTools:
         """Run one call; its standard output is streamed to the turn's readers."""
         caller = Caller(context.scope, context.state, context.memory.blocks())
         call = call_of(tool, arguments, caller)
-        return await run_call(
-            self._settings, await prepared(context.store, self._settings, call), context.report
-        )
+        call = await prepared(context.store, self._settings, call)
+        return await run_call(context.sandbox, self._settings, call, context.report)
 
     async def close(self) -> None:
         """Nothing is held between calls: each sandbox ends by itself."""
@@ -110,7 +109,9 @@ async def prepared(store: Store, settings: Settings, call: ToolCall) -> ToolCall
     )
 
 
-async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> ToolOutput:
+async def run_call(
+    sandbox: Sandbox, settings: Settings, call: ToolCall, report: Any = None
+) -> ToolOutput:
     """Run a call in the sandbox. Raises Unavailable if code cannot run here."""
     tool_settings = CustomToolsSettings()
     limits = SandboxLimits(
@@ -164,7 +165,7 @@ async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> To
             raise Invalid(
                 "The arguments are nested too deeply. Call the tool with simpler ones."
             ) from None
-        result = await sandbox_of(settings).run_python(
+        result = await sandbox.run_python(
             program, stdin, call.python, environment=environment, **sandbox_options
         )
     output = _output_of(result, call)

@@ -34,7 +34,7 @@ def name_for(request: ToolCreateRequest) -> str:
     return name if isinstance(name, str) else schema_for(request).name
 
 
-def named(tx: Transaction, scope: Scope, name: str) -> Tool | None:
+def tool_by_name(tx: Transaction, scope: Scope, name: str) -> Tool | None:
     """Return the tool of this name, if any."""
     return tools.by_names(tx, scope, [name]).get(name)
 
@@ -324,7 +324,7 @@ def text_of(tool: Tool) -> str:
     return f"{tool.name.replace('_', ' ')}: {tool.description} {parameters} {' '.join(tool.tags)}"
 
 
-def by_words(query: str, texts: Sequence[str]) -> list[int]:
+def rank_by_words(query: str, texts: Sequence[str]) -> list[int]:
     """Rank the texts that share words with the query, by their indexes.
 
     The best comes first; rare words count more.
@@ -345,7 +345,7 @@ def by_words(query: str, texts: Sequence[str]) -> list[int]:
     )
 
 
-def by_vectors(query: Sequence[float], vectors: Sequence[Sequence[float]]) -> list[int]:
+def rank_by_vectors(query: Sequence[float], vectors: Sequence[Sequence[float]]) -> list[int]:
     """Rank the vectors near the query, by their indexes; the nearest comes first."""
     nearness = [
         sum(left * right for left, right in zip(query, vector, strict=True)) for vector in vectors
@@ -356,7 +356,7 @@ def by_vectors(query: Sequence[float], vectors: Sequence[Sequence[float]]) -> li
     )
 
 
-def fused(
+def fuse_rankings(
     candidates: Sequence[Tool],
     word_ranking: Iterable[int] | None,
     vector_ranking: Iterable[int] | None,
@@ -373,7 +373,7 @@ def fused(
     return sorted(matches, key=lambda match: -match.combined_score)
 
 
-def searched(
+def search_candidates(
     tx: Transaction, scope: Scope, types: Sequence[str], tags: Sequence[str]
 ) -> list[Tool]:
     """Return the tools of these types that have one of the tags, if any are named."""

@@ -1,7 +1,7 @@
-"""The variables of an organization over HTTP, by the routes of sandbox configurations.
+"""The variables of an organization, by the routes of sandbox configurations.
 
-Clients of the retired Letta V1 server keep variables in such a configuration. Here an organization has exactly one, which the
-operator's settings decide.
+Clients of the retired Letta V1 server keep variables in such a configuration. Here an organization
+has exactly one, which the operator's settings decide.
 """
 
 from dataclasses import replace
@@ -24,7 +24,10 @@ from ricordo.secret import Secret
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1/sandbox-config", tags=["tools"], scope="tools")
-_OPERATORS = "The sandbox is set up by the operator's settings (RICORDO_SANDBOX), and packages by each tool's pip_requirements."
+_OPERATORS = (
+    "The sandbox is set up by the operator's settings (RICORDO_SANDBOX), and packages by each "
+    "tool's pip_requirements."
+)
 
 
 class VariableRequest(RequestModel):
@@ -36,7 +39,7 @@ class VariableRequest(RequestModel):
 
 
 class VariableUpdate(RequestModel):
-    """What changes of a variable. A field that is left out stays."""
+    """Changes of a variable; a missing field stays."""
 
     key: SecretName | None = None
     value: str | None = Field(None, max_length=20_000)
@@ -44,7 +47,7 @@ class VariableUpdate(RequestModel):
 
 
 class VariableResponse(AuthorFields):
-    """A variable: its name. The value is never shown."""
+    """A variable without its value, which is never shown."""
 
     id: str
     key: Annotated[str, From("name")]
@@ -61,7 +64,7 @@ VariableUpdate.take_back(VariableResponse)
 
 
 class LocalConfigRequest(RequestModel):
-    """A local sandbox as clients describe it: nothing of it can be chosen here."""
+    """A local sandbox in the form of clients; its fields have no effect here."""
 
     ignored: ClassVar = dict.fromkeys(
         ("use_venv", "venv_name", "force_create_venv"), "Environments are made as needed."
@@ -105,58 +108,58 @@ async def list_configs(
     after: str | None = None,
     sandbox_type: Literal["local", "e2b", "modal"] | None = None,
 ) -> list[Json]:
-    """The sandbox of the organization: a list of one."""
+    """Return the organization's sandbox in a list."""
     return [] if after or sandbox_type in ("e2b", "modal") else [_config(context.scope)]
 
 
 @router.post("/", response_model=SandboxConfigResponse)
 async def create_config(context: RequestContext, body: SandboxConfigRequest) -> Json:
-    """The sandbox of the organization, which is always there."""
+    """Return the organization's sandbox, which always exists."""
     (body.config or body).refuse_unsupported()
     return _config(context.scope)
 
 
 @router.post("/local/default", response_model=SandboxConfigResponse)
 async def create_local(context: RequestContext) -> Json:
-    """The sandbox of the organization, which is always there."""
+    """Return the organization's sandbox, which always exists."""
     return _config(context.scope)
 
 
 @router.post("/local", response_model=SandboxConfigResponse)
 async def create_custom(context: RequestContext, body: LocalConfigRequest) -> Json:
-    """The sandbox of the organization, for a configuration that asks for nothing."""
+    """Return the organization's sandbox, for a configuration without wishes."""
     body.refuse_unsupported()
     return _config(context.scope)
 
 
 @router.post("/e2b/default", response_model=SandboxConfigResponse)
 async def create_e2b(context: RequestContext) -> Json:  # noqa: ARG001
-    """Refused: tools run in this server's own sandbox."""
+    """Refuse: tools run in this server's own sandbox."""
     raise Conflict(_OPERATORS)
 
 
 @router.post("/local/recreate-venv", response_model=SandboxConfigResponse)
 async def recreate(context: RequestContext) -> Json:  # noqa: ARG001
-    """Refused: environments are made and removed by themselves."""
+    """Refuse: environments are created and removed automatically."""
     raise Conflict(_OPERATORS)
 
 
 @router.patch("/environment-variable/{variable_id}", response_model=VariableResponse)
 async def modify(context: RequestContext, variable_id: str, body: VariableUpdate) -> Json:
-    """Change a variable; tools have the new value from their next call on."""
-    sealed = (
-        None
-        if body.value is None
-        else Secret(context.runtime.settings.data_dir).encrypt(body.value)
-    )
+    """Change a variable; tools get the new value from their next call on."""
+    sealed: str | None = None
+    if body.value is not None:
+        sealed = Secret(context.runtime.settings.data_dir).encrypt(body.value)
 
     def change(tx: Transaction) -> Variable:
-        known = queries.get(tx, context.scope, variable_id)
-        words = body.description if "description" in body.model_fields_set else known.description
-        changed = replace(
-            known, name=body.key or known.name, sealed=sealed or known.sealed, description=words
-        )
-        return queries.change(tx, context.scope, changed)
+        variable = queries.get(tx, context.scope, variable_id)
+        if body.key:
+            variable = replace(variable, name=body.key)
+        if sealed:
+            variable = replace(variable, sealed=sealed)
+        if "description" in body.model_fields_set:
+            variable = replace(variable, description=body.description)
+        return queries.change(tx, context.scope, variable)
 
     return _json(context, await context.store.write(change))
 
@@ -172,7 +175,7 @@ def delete_variable(tx: Transaction, context: RequestContext, variable_id: str) 
 async def modify_config(
     context: RequestContext, sandbox_config_id: str, body: SandboxConfigRequest
 ) -> Json:
-    """The sandbox of the organization, for a change that asks for nothing."""
+    """Return the organization's sandbox, for a change without wishes."""
     _require(context.scope, sandbox_config_id)
     (body.config or body).refuse_unsupported()
     return _config(context.scope)
@@ -180,14 +183,17 @@ async def modify_config(
 
 @router.delete("/{sandbox_config_id}", status_code=204, response_class=Response)
 async def delete_config(context: RequestContext, sandbox_config_id: str) -> Response:
-    """Refused: the sandbox of the organization is always there."""
+    """Refuse: the organization's sandbox always exists."""
     _require(context.scope, sandbox_config_id)
     raise Conflict(f"{_OPERATORS} Delete its variables one by one.")
 
 
 @router.post("/{sandbox_config_id}/environment-variable", response_model=VariableResponse)
 async def create(context: RequestContext, sandbox_config_id: str, body: VariableRequest) -> Json:
-    """Store a variable for all tools of the organization. One of an agent with the same name comes before it."""
+    """Store a variable for all tools of the organization.
+
+    A secret of an agent with the same name takes precedence.
+    """
     _require(context.scope, sandbox_config_id)
     sealed = Secret(context.runtime.settings.data_dir).encrypt(body.value)
     new = Variable("", context.scope.organization_id, body.key, sealed, body.description)
@@ -202,10 +208,11 @@ async def create(context: RequestContext, sandbox_config_id: str, body: Variable
 def list_variables(
     tx: Transaction, context: RequestContext, sandbox_config_id: str, paging: Paged
 ) -> list[Json]:
-    """The names of the variables."""
+    """Return the variables without their values."""
     _require(context.scope, sandbox_config_id)
     return [
-        _json(context, one) for one in queries.page(tx, context.scope, paging.page(default=1000))
+        _json(context, variable)
+        for variable in queries.page(tx, context.scope, paging.page(default=1000))
     ]
 
 

@@ -1,10 +1,13 @@
-"""Dolt: databases with versions, on a Dolt server or in a file of doltlite, as remotes of a user's memory."""
+"""Dolt databases as remotes of a user's memory.
+
+They have versions, and are on a Dolt server or in a file of doltlite.
+"""
 
 from typing import Any
 
 
 class DoltPlugin:
-    """Adds remotes of the kind `dolt`, and one for all users where a setting says so."""
+    """Adds remotes of the kind `dolt`, and one for all users by a setting."""
 
     requires = ("remotes", "erasure", "tasks")
 

@@ -1,10 +1,13 @@
-"""The process in which doltlite runs: it takes the place of SQLite in all of its process, so never in the server's.
+"""The process in which doltlite runs.
 
-Started as `python -I child.py <file> <descriptor of a pipe>`; it knows nothing of Ricordo. It is sent `{"sql", "values"}` in JSON,
-and sends `{"rows"}` or `{"error"}`. It ends when the pipe is closed, and what was not committed then is rolled back.
+doltlite replaces SQLite in its whole process, so it must not run in the server's. Started as
+`python -I child.py <file> <descriptor of a pipe>`; it imports nothing of Ricordo. It is sent
+`{"sql", "values"}` in JSON, and sends `{"rows"}` or `{"error"}`. It ends when the pipe is closed,
+and uncommitted changes are rolled back then.
 """
 
-import doltlite  # type: ignore[import-untyped,unused-ignore]  # isort: skip  # noqa: F401 - before sqlite3, whose place it takes
+# Before sqlite3, which it replaces.
+import doltlite  # type: ignore[import-untyped,unused-ignore]  # isort: skip  # noqa: F401
 
 import contextlib
 import json
@@ -18,7 +21,7 @@ _PATIENCE = 30.0  # seconds to wait for another process that writes the file
 
 
 def main() -> None:
-    """Answer statements on the file until there are no more."""
+    """Answer statements on the file until the pipe is closed."""
     os.umask(0o077)
     server: Connection = Connection(int(sys.argv[2]))
     answer: dict[str, Any] = {"rows": []}
@@ -30,9 +33,9 @@ def main() -> None:
     ):
         while True:
             server.send_bytes(json.dumps(answer).encode())
-            asked = json.loads(server.recv_bytes())
+            request = json.loads(server.recv_bytes())
             try:
-                answer = {"rows": connection.execute(asked["sql"], asked["values"]).fetchall()}
+                answer = {"rows": connection.execute(request["sql"], request["values"]).fetchall()}
             except sqlite3.Error as error:
                 answer = {"error": str(error)}
 

@@ -1,7 +1,7 @@
-"""One user's rows of `memory_blocks` in a Dolt database, with its commits and branches: all that is said to Dolt is said here.
+"""One user's rows of `memory_blocks` in a Dolt database, with its commits and branches.
 
-Everything blocks, so it is called in a thread. A change of `main` happens whole or not at all, and only while `main` is where
-the caller last saw it.
+All statements to Dolt are here, and block, so call this module in a thread. A change of `main`
+happens whole or not at all, and only while `main` is where the caller last saw it.
 """
 
 import json
@@ -23,14 +23,14 @@ from ricordo.memory.merge import merge_lines
 MAIN = "main"
 TABLE = "memory_blocks"
 _COLUMNS = "label, title, body, schema_ref"
-_MOST_STEPS = (
-    200  # commits of others of which each is looked at; of more, those that touch the user's rows
-)
+# Of up to this many commits of others each is read; of more, only those that touch the user's rows.
+_MOST_STEPS = 200
 _MERGES = "SELECT commit_hash, parent_hash FROM dolt_commit_ancestors WHERE parent_index = 1"
 _TOUCHING = (
     f"SELECT DISTINCT to_commit FROM dolt_diff_{TABLE} WHERE to_user_id = ? OR from_user_id = ?"  # noqa: S608
 )
-# The last lines of a commit name the version that it is, so that one which was made just before a kill is found again.
+# The last lines of a commit name its version, so that a commit made just before a kill is
+# recognized.
 _TRAILER = re.compile(
     r"(?:\A|\n\n)Ricordo-Version: ([0-9a-f]{40}) (\d{1,18})\nRicordo-Chain: (\S+)\s*\Z"
 )
@@ -43,7 +43,7 @@ MOST_COMMITS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class DoltRow:
-    """What a row holds beside its key."""
+    """The columns of a row without its key."""
 
     title: str | None
     body: str
@@ -55,9 +55,10 @@ Rows = Mapping[str, DoltRow]
 
 @dataclass(frozen=True, slots=True)
 class RemoteCommit:
-    """A commit of somebody else: the user's rows before and after it, and the proposals that it merged.
+    """A commit of somebody else: the user's rows before and after it.
 
-    `authors` are names with addresses, more than one where it stands for several commits; `at` is its time in microseconds.
+    `merged` are the ids of the proposals that it merged. `authors` are names with addresses, more
+    than one if it stands for several commits; `at` is its time in microseconds.
     """
 
     commit: str
@@ -70,7 +71,10 @@ class RemoteCommit:
 
 
 class DoltCommit(NamedTuple):
-    """A commit of the log, or the one that a branch names. `author` is a name with an address, `at` a time in microseconds."""
+    """A commit of the log, or the newest one of a branch.
+
+    `author` is a name with an address, `at` a time in microseconds.
+    """
 
     hash: str
     message: str
@@ -84,16 +88,17 @@ class DoltCommit(NamedTuple):
 
     @property
     def is_ours(self) -> bool:
-        """Whether the branch is as it was made, without a commit of somebody else."""
+        """Return True if nobody else committed to the proposal's branch."""
         return proposal_in(self.message) == self.proposal_id
 
 
 @dataclass(frozen=True, slots=True)
 class DoltEdit:
-    """One commit to be made: the new rows (None: deleted), its author, date, message and stamp.
+    """One commit to make: the new rows (None: deleted), its author, date, message.
 
-    `before` are the texts that these rows are expected to hold; one that holds another keeps what that has in other lines, and
-    where that is impossible becomes what the memory holds now, which has all that was there: `latest`.
+    `before` are the texts that these rows are expected to hold. A row with another text is merged.
+    If the same lines changed, it becomes the memory's present text of `latest`, which has all
+    changes.
     """
 
     changes: Mapping[str, DoltRow | None]
@@ -104,21 +109,25 @@ class DoltEdit:
     latest: Mapping[str, str] = field(default_factory=dict)
 
     def onto(self, now: Rows) -> dict[str, DoltRow | None]:
-        """What of it is to be written where the rows are as they are now."""
+        """Return the rows to write if the present rows are `now`."""
         changes: dict[str, DoltRow | None] = {}
         for label, row in self.changes.items():
-            there = now.get(label)
-            if row and there and there.body not in (row.body, self.before.get(label, there.body)):
-                merged = merge_lines(self.before[label], row.body, there.body)
+            stored = now.get(label)
+            if (
+                row
+                and stored
+                and stored.body not in (row.body, self.before.get(label, stored.body))
+            ):
+                merged = merge_lines(self.before[label], row.body, stored.body)
                 body = self.latest.get(label, row.body) if merged is None else merged
                 row = replace(row, body=body)  # noqa: PLW2901
-            if row != there:
+            if row != stored:
                 changes[label] = row
         return changes
 
 
 class Database:
-    """The rows of the user who has this name there."""
+    """The rows of the user with this name."""
 
     def __init__(self, engine: Engine, user: str) -> None:
         self.engine = engine
@@ -126,7 +135,10 @@ class Database:
         self._scratch = f"ricordo/{_part(user)}"
 
     def prepare(self) -> None:
-        """Check out `main`, with the table there. Raises Conflict where a change of it is not committed."""
+        """Check out `main`, and create the table if it is missing.
+
+        Raises Conflict if there are uncommitted changes of it.
+        """
         self.engine.call("dolt_checkout", MAIN)
         if self.engine.run(
             "SELECT name FROM dolt_branches WHERE name = ?", self._scratch
@@ -134,7 +146,8 @@ class Database:
             self.engine.call("dolt_branch", "-D", self._scratch)
         if self._status() - {"new table"}:
             raise Conflict(
-                f"There are changes of {TABLE} on main of the remote that nobody committed. Commit them there, or reset them."
+                f"There are changes of {TABLE} on main of the remote that nobody committed. Commit "
+                "them there, or reset them."
             )
         self.engine.run(self.engine.make_table)
         if self._status():
@@ -147,23 +160,22 @@ class Database:
         return str(self.engine.run(f"SELECT dolt_hashof('{MAIN}')")[0][0])
 
     def rows(self, commit: str | None) -> dict[str, DoltRow]:
-        """The user's rows by label, as they are at a commit, or now where none is named."""
+        """Return the user's rows by label at a commit, or (None) now."""
         table = self.engine.table_at if commit else TABLE
-        sql = f"SELECT {_COLUMNS} FROM {table} WHERE user_id = ?"  # noqa: S608 - no words of others
-        values = [*filter(None, (commit, self._user))]
-        require_few(self.engine, sql.partition(" FROM ")[2], values, MOST_ROWS, "body", "title")
-        found = self.engine.run(sql, *values)
+        sql = f"SELECT {_COLUMNS} FROM {table} WHERE user_id = ?"  # noqa: S608 - constant names
+        parameters = [*filter(None, (commit, self._user))]
+        require_few(self.engine, sql.partition(" FROM ")[2], parameters, MOST_ROWS, "body", "title")
         return {
             str(label): DoltRow(_text(title), _text(body) or "", _text(schema_ref))
-            for label, title, body, schema_ref in found
+            for label, title, body, schema_ref in self.engine.run(sql, *parameters)
         }
 
     def log(self, after: str | None = None, until: str = MAIN) -> list[DoltCommit]:
-        """The commits of `main`, or of what is `until`, newest first; with `after`, those that this one does not have."""
-        wanted = until if after is None else f"{after}..{until}"
-        require_few(self.engine, "dolt_log(?)", [wanted], MOST_COMMITS, "message")
+        """Return the commits of `until`, newest first, without those of `after`."""
+        revisions = until if after is None else f"{after}..{until}"
+        require_few(self.engine, "dolt_log(?)", [revisions], MOST_COMMITS, "message")
         rows = self.engine.run(
-            "SELECT commit_hash, message, committer, email, date FROM dolt_log(?)", wanted
+            "SELECT commit_hash, message, committer, email, date FROM dolt_log(?)", revisions
         )
         return [
             DoltCommit(
@@ -176,68 +188,80 @@ class Database:
         ]
 
     def steps(self, base: str | None, head: str) -> list[str]:
-        """The commits from the base, without it, to the head along first parents; the head alone where they do not lead there.
+        """Return the commits from the base to the head, without the base.
 
-        Without a base, all from the first.
+        They follow first parents. Without a base they begin with the first commit. If first parents
+        do not lead to the base, the head alone is returned.
         """
         require_few(self.engine, "dolt_commit_ancestors", [], 2 * MOST_COMMITS, "commit_hash")
         rows = self.engine.run(
             "SELECT commit_hash, parent_hash FROM dolt_commit_ancestors WHERE parent_index = 0"
         )
         parents = {str(commit): _text(parent) for commit, parent in rows}
-        found: list[str] = []
+        path: list[str] = []
         commit: str | None = head
         while commit is not None and commit != base:
-            found.append(commit)
+            path.append(commit)
             commit = parents.get(commit)
-        return found[::-1] if commit == base else [head]
+        return path[::-1] if commit == base else [head]
 
     def commits_since(
         self, base: str | None, head: str, *, as_one: bool = False
     ) -> list[RemoteCommit]:
-        """What others committed from a commit on, the oldest first; what does not change the user's rows is left out.
+        """Return the commits of others that change the user's rows, oldest first.
 
-        With `as_one` it is put together as one commit of all its authors.
+        `as_one` combines them into one commit of all their authors.
         """
-        log = {one.hash: one for one in self.log(base, head)}
+        log = {logged.hash: logged for logged in self.log(base, head)}
         steps = [head] if as_one else self.steps(base, head)
         merges = {str(commit): str(parent) for commit, parent in self.engine.run(_MERGES)}
         touching = self._touching() if base is None or len(steps) > _MOST_STEPS else {*steps}
-        found: list[RemoteCommit] = []
+        remote_commits: list[RemoteCommit] = []
         before: Rows = self.rows(base) if base else {}
         for commit in steps:
             if commit not in touching and commit not in merges and commit != head:
                 base = commit
                 continue
-            # Rows that stay are kept once: a history may be long.
+            # Equal rows share one object, since a history may be long.
             after = {
                 label: _same(before.get(label), row) for label, row in self._rows_at(commit).items()
             }
             if after != before:
-                one = log.get(commit) or DoltCommit(commit, "")
-                brought = self.log(base, commit) if commit in merges or len(steps) == 1 else [one]
-                merged = tuple(id for each in brought if (id := proposal_in(each.message)))
-                of_merge = [each for each in brought if each.hash != commit]
-                writers = (
-                    [each for hash, each in log.items() if hash in touching] if as_one else [one]
-                )
+                logged = log.get(commit) or DoltCommit(commit, "")
+                new_commits = [logged]
+                if commit in merges or len(steps) == 1:
+                    new_commits = self.log(base, commit)
+                proposal_ids = (proposal_in(new.message) for new in new_commits)
+                of_merge = [new for new in new_commits if new.hash != commit]
+                writers = [logged]
+                if as_one:
+                    writers = [writer for hash, writer in log.items() if hash in touching]
                 if (
                     commit in merges
                     and of_merge
                     and _is_from(self._rows_at(merges[commit]), before, after)
                 ):
-                    writers = of_merge  # whoever merged it changed nothing of it
-                authors = frozenset(each.author for each in writers or [one])
-                message = _TRAILER.sub("", one.message).strip()
-                found.append(RemoteCommit(commit, message, before, after, merged, authors, one.at))
+                    writers = of_merge  # the merge itself changed nothing
+                remote_commits.append(
+                    RemoteCommit(
+                        commit,
+                        message=_TRAILER.sub("", logged.message).strip(),
+                        before=before,
+                        after=after,
+                        merged=tuple(filter(None, proposal_ids)),
+                        authors=frozenset(writer.author for writer in writers or [logged]),
+                        at=logged.at,
+                    )
+                )
             base = commit
             before = after
-        return found
+        return remote_commits
 
     def commit(self, expected: str, edit: DoltEdit, merged: DoltCommit | None = None) -> str:
-        """Make the edit the next commit of `main`, as a merge of a proposal's branch where one is given; returns its hash.
+        """Make the edit the next commit of `main`, and return the new head.
 
-        Where it changes nothing, and merges nothing, nothing is committed. Raises RemoteMoved.
+        With `merged` the commit is a merge of that proposal's branch. An edit that changes and
+        merges nothing is not committed. Raises RemoteMoved.
         """
         with self.transaction():
             if self.head() != expected:
@@ -249,11 +273,14 @@ class Database:
 
     def branches(self) -> list[DoltCommit]:
         rows = self.engine.run("SELECT hash, latest_commit_message, name FROM dolt_branches")
-        found = (DoltCommit(str(hash), str(message), str(name)) for hash, message, name in rows)
-        return [one for one in found if one.branch.startswith(branches_of(self._user))]
+        branches = (DoltCommit(str(hash), str(message), str(name)) for hash, message, name in rows)
+        return [commit for commit in branches if commit.branch.startswith(branches_of(self._user))]
 
     def open_branch(self, name: str, start: str, edit: DoltEdit) -> None:
-        """Make a branch with one commit, at a commit; under its name it is there as a whole or not at all."""
+        """Create a branch with one commit on `start`.
+
+        The branch appears under its name as a whole or not at all.
+        """
         self.engine.call("dolt_branch", self._scratch, start)
         self.engine.call("dolt_checkout", self._scratch)
         try:
@@ -269,7 +296,7 @@ class Database:
         self.engine.call("dolt_branch", "-D", name)
 
     def commit_of(self, version: str, chain_id: str) -> str | None:
-        """The commit that says it is this version (hex) of the chain, if there is one."""
+        """Return the commit whose trailer names this version (hex) of the chain, or None."""
         rows = self.engine.run(
             "SELECT commit_hash, message FROM dolt_log WHERE message LIKE ?",
             f"%Ricordo-Version: {version}%",
@@ -281,11 +308,11 @@ class Database:
         return None
 
     def _touching(self) -> set[str]:
-        """The commits that changed the user's rows."""
+        """Return the commits that changed the user's rows."""
         return {str(row[0]) for row in self.engine.run(_TOUCHING, self._user, self._user)}
 
     def _rows_at(self, commit: str) -> dict[str, DoltRow]:
-        """The user's rows at a commit, none where there was no table yet."""
+        """Return the user's rows at a commit; none if the table did not exist."""
         try:
             return self.rows(commit)
         except EngineError:
@@ -303,13 +330,17 @@ class Database:
         try:
             yield
         finally:
-            # What is to stay was committed by `dolt_commit`; there may be nothing to roll back any more.
+            # Changes to keep were committed by `dolt_commit`, which may have ended the transaction.
             with suppress(EngineError):
                 self.engine.run("ROLLBACK")
 
     def _begin_merge(self, branch: str) -> bool:
-        """Merge without a commit; rows that conflict stay as they were, and the caller writes them. False: it is merged already."""
-        # doltlite reports conflicts by an error, a Dolt server in its answer; any other fault shows below or at the commit.
+        """Merge without a commit; return False if the branch is merged already.
+
+        Conflicting rows stay as they were, and the caller writes them.
+        """
+        # doltlite reports conflicts by an error, a Dolt server in its answer. Any other fault shows
+        # below or at the commit.
         with suppress(EngineError):
             self.engine.call("dolt_merge", branch, "--no-ff", "--no-commit")
         if self.engine.run("SELECT * FROM dolt_conflicts"):
@@ -317,13 +348,16 @@ class Database:
         return bool(self.engine.run("SELECT is_merging FROM dolt_merge_status")[0][0])
 
     def _write(self, edit: DoltEdit, before: Rows, *, is_merge: bool = False) -> bool:
-        """Write the rows of the edit, made on those before it; a merge may have put other texts in their place by now."""
-        wanted = edit.onto(before)
+        """Write the edit onto the rows `before`; return False if nothing changes.
+
+        A merge may have put other texts in their place meanwhile.
+        """
+        targets = edit.onto(before)
         now = self.rows(None) if is_merge else before
         changed = {
             label: row
             for label in edit.changes
-            if (row := wanted.get(label, before.get(label))) != now.get(label)
+            if (row := targets.get(label, before.get(label))) != now.get(label)
         }
         for label, row in changed.items():
             if row is None:
@@ -348,34 +382,34 @@ class Database:
 
     def _commit(self, edit: DoltEdit, *options: str) -> str:
         self.engine.call("dolt_add", TABLE)
-        given = ("-m", edit.message, "--author", edit.author, "--date", edit.date, *options)
-        return str(self.engine.call("dolt_commit", *given)[0][0])
+        arguments = ("-m", edit.message, "--author", edit.author, "--date", edit.date, *options)
+        return str(self.engine.call("dolt_commit", *arguments)[0][0])
 
 
-def _is_from(theirs: Rows, before: Rows, after: Rows) -> bool:
-    """Whether all that differs between the rows came from theirs as it is there."""
+def _is_from(source: Rows, before: Rows, after: Rows) -> bool:
+    """Return True if all differences between the rows came from `source`."""
     labels = {label for label in {*before, *after} if before.get(label) != after.get(label)}
-    return all(theirs.get(label) == after.get(label) for label in labels)
+    return all(source.get(label) == after.get(label) for label in labels)
 
 
-def _same(was: DoltRow | None, row: DoltRow) -> DoltRow:
-    return was if was == row and was is not None else row
+def _same(previous: DoltRow | None, row: DoltRow) -> DoltRow:
+    return previous if previous is not None and previous == row else row
 
 
 def _micros(date: object) -> int | None:
-    """A date of Dolt's, which is in UTC, in microseconds."""
+    """Convert a date of Dolt, which is in UTC, to microseconds."""
     try:
         return to_micros(datetime.fromisoformat(str(date)))
     except ValueError:
         return None
 
 
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
+def _text(cell: object) -> str | None:
+    return None if cell is None else str(cell)
 
 
 class Trailer(NamedTuple):
-    """Which version a commit is: its git id in hex, its number, and its chain."""
+    """The version of a commit: git id in hex, number, and chain."""
 
     version: str
     number: int
@@ -383,20 +417,23 @@ class Trailer(NamedTuple):
 
 
 def version_message(last: BlockVersion, reason: str | None = None) -> str:
-    shown = (last.reason if reason is None else reason).strip()[:_LONGEST_REASON]
+    text = (last.reason if reason is None else reason).strip()[:_LONGEST_REASON]
     lines = f"Ricordo-Version: {last.id.hex()} {last.number}\nRicordo-Chain: {last.chain_id}"
-    return f"{shown}\n\n{lines}" if shown else lines
+    return f"{text}\n\n{lines}" if text else lines
 
 
 def trailer_of(message: str) -> Trailer | None:
-    """Which version a commit says it is; None where it says nothing. Only the very end of the message counts."""
-    found = _TRAILER.search(message)
-    return Trailer(found[1], int(found[2]), found[3]) if found else None
+    """Return the version that a commit's message names, or None.
+
+    Only the very end of the message counts.
+    """
+    match = _TRAILER.search(message)
+    return Trailer(match[1], int(match[2]), match[3]) if match else None
 
 
 def proposal_message(proposal: Proposal) -> str:
-    """What is known of a proposal, as JSON."""
-    known: dict[str, Any] = {
+    """Return the facts about a proposal as JSON."""
+    facts: dict[str, Any] = {
         "proposal": proposal.id,
         "label": proposal.label,
         "new_label": proposal.new_label,
@@ -414,12 +451,12 @@ def proposal_message(proposal: Proposal) -> str:
         "is_untrusted": proposal.is_untrusted,
     }
     return json.dumps(
-        {name: value for name, value in known.items() if value is not None}, ensure_ascii=False
+        {name: fact for name, fact in facts.items() if fact is not None}, ensure_ascii=False
     )
 
 
 def proposal_in(message: str) -> str | None:
-    """The id of the proposal whose commit this is; None where it is none."""
+    """Return the id of the proposal of a commit, or None."""
     try:
         id = json.loads(message).get("proposal") if message.startswith("{") else None
     except ValueError:
@@ -437,14 +474,14 @@ def branches_of(user: str) -> str:
 
 
 def date_of(at: int) -> str:
-    """A time in microseconds as Dolt reads dates of commits, in whole seconds UTC."""
+    """Return a time in microseconds as Dolt's date: whole seconds in UTC."""
     return to_datetime(at).replace(microsecond=0, tzinfo=None).isoformat()
 
 
 def _part(text: str) -> str:
     if _PLAIN.fullmatch(text) and not text.endswith(".lock") and not text.startswith("-"):
         return _cut(text)
-    # `quote` leaves some signs alone that a branch may not hold, and dots, which it may not hold everywhere.
+    # `quote` keeps "~", which no branch may hold, and ".", which it may not hold everywhere.
     return _cut(quote(text, safe="").replace(".", "%2E").replace("~", "%7E"))
 
 

@@ -1,8 +1,10 @@
-"""Dolt databases by their addresses, and the two engines that speak Dolt: a Dolt server, and doltlite in a child process.
+"""Dolt databases by their addresses, and the two engines: a Dolt server, and doltlite.
 
-An address is `mysql://user@host:3306/database`, or a file of doltlite at `doltlite:///path/file.db`. A server is connected to only
-where every machine behind its name is public, unless the operator allows others, and at the very IP address that was checked. A
-file lies in one of the folders that the operator named. What differs between the engines is here and nowhere else.
+An address is `mysql://user@host:3306/database`, or a file of doltlite at
+`doltlite:///path/file.db`. A server is connected to only if all addresses of its name are public
+(unless the operator allows private ones), at the very IP address that was checked. A file must be
+in one of the folders that the operator named. All differences between the engines are in this
+module.
 """
 
 import json
@@ -28,22 +30,29 @@ Row = Sequence[Any]
 CHILD = Path(__file__).with_name("child.py")
 _TIMEOUT = 60.0  # seconds for one statement
 MOST_BYTES = 64 * 1024 * 1024  # of the texts of one answer
-# What the child needs to start; it gets nothing else of the server's environment.
-_KEPT = ("PATH", "HOME", "LANG", "TMPDIR")
-_TABLE = """CREATE TABLE IF NOT EXISTS memory_blocks (user_id VARCHAR(255) NOT NULL, label VARCHAR(255) NOT NULL, \
-title VARCHAR(255), body {text}, schema_ref VARCHAR(255), updated_at TIMESTAMP{null}, PRIMARY KEY (user_id, label))"""
+# The only variables of the server's environment that the child gets, to be able to start.
+_CHILD_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR")
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS memory_blocks ("
+    "user_id VARCHAR(255) NOT NULL, label VARCHAR(255) NOT NULL, title VARCHAR(255), body {text}, "
+    "schema_ref VARCHAR(255), updated_at TIMESTAMP{null}, PRIMARY KEY (user_id, label))"
+)
 _UNQUOTED = "/!$&'()*+,:;=@~"
 _PORT = 3306
 _CONNECT = 10.0  # seconds
 _ORDINARY = b"SQLite format 3\0"
-_HOW = "Give a Dolt server as mysql://user@host:3306/database, or a file as doltlite:///folder/memory.db."
+_HOW = (
+    "Give a Dolt server as mysql://user@host:3306/database, or a file as "
+    "doltlite:///folder/memory.db."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class DoltAddress:
-    """An address without its password, and its parts: a file of doltlite at `path`, or a server.
+    """An address without its password, and its parts.
 
-    `allow_private` and `folders` are what the operator allows.
+    It is a file of doltlite at `path`, or a server. `allow_private` and `folders` are the
+    operator's permissions.
     """
 
     address: str
@@ -57,7 +66,7 @@ class DoltAddress:
     folders: tuple[Path, ...] = ()
 
     def require_usable(self) -> None:
-        """Raise Invalid where it can be no remote, as far as that can be told without a connection."""
+        """Raise Invalid if it cannot be a remote, without connecting to it."""
         path = self.path
         if path is None:
             if not self.allow_private:
@@ -83,7 +92,10 @@ class DoltAddress:
             )
 
     def connect(self) -> socket.socket:
-        """An open connection to the server. Raises Invalid where that is not allowed, Unavailable where none answers."""
+        """Open a connection to the server.
+
+        Raises Invalid if the address is not allowed, Unavailable if no server answers.
+        """
         return connect(
             self.host, self.port, _CONNECT, allow_private=self.allow_private, setting=PRIVATE
         )
@@ -96,7 +108,10 @@ def read_address(
     allow_private: bool = False,
     folders: tuple[Path, ...] = (),
 ) -> DoltAddress:
-    """The parsed address; a password in it is taken out. Raises Invalid, which quotes no password."""
+    """Parse an address, and separate the password in it.
+
+    Raises Invalid, which quotes no password.
+    """
     try:
         parts = urlsplit(address)
         port = parts.port
@@ -111,10 +126,10 @@ def read_address(
     if parts.scheme == "doltlite":
         path = Path(unquote(parts.path))
         if path.is_absolute() and not parts.netloc:
-            # One file has one address, whatever links lead to it.
+            # Resolve links, so that one file has one address.
             path = require_folder(path, folders)
         plain = f"doltlite://{parts.netloc}{quote(str(path), safe=_UNQUOTED)}"
-        found = DoltAddress(plain, path, host=parts.netloc, folders=folders)
+        dolt_address = DoltAddress(plain, path, host=parts.netloc, folders=folders)
     elif parts.scheme not in ("mysql", "dolt") or not parts.hostname or not parts.path.strip("/"):
         raise Invalid(f"This is no address of a Dolt database. {_HOW}")
     else:
@@ -123,22 +138,24 @@ def read_address(
         database = unquote(parts.path.strip("/"))
         plain = f"mysql://{quote(user, safe='')}@{host}:{port or _PORT}/{quote(database, safe='')}"
         password = password if parts.password is None else unquote(parts.password)
-        found = DoltAddress(
+        dolt_address = DoltAddress(
             plain,
-            None,
-            parts.hostname,
-            port or _PORT,
-            user,
-            password,
-            database,
+            host=parts.hostname,
+            port=port or _PORT,
+            user=user,
+            password=password,
+            database=database,
             allow_private=allow_private,
         )
-    found.require_usable()
-    return found
+    dolt_address.require_usable()
+    return dolt_address
 
 
 def marker_of(address: str) -> FolderMarker | None:
-    """The file beside a file of doltlite that says which organization's it is: its rows name their users."""
+    """Return the file that names the organization of a file of doltlite.
+
+    It lies beside that file, whose rows name their users.
+    """
     parts = urlsplit(address)
     if parts.scheme != "doltlite":
         return None
@@ -147,7 +164,10 @@ def marker_of(address: str) -> FolderMarker | None:
 
 
 def claim(address: str, organization_id: str) -> None:
-    """Note whose a file of doltlite is. Raises Conflict where it is another organization's."""
+    """Note the organization of a file of doltlite.
+
+    Raises Conflict if it has another.
+    """
     if marker := marker_of(address):
         marker.claim(organization_id)
 
@@ -157,7 +177,10 @@ class EngineError(Unavailable):
 
 
 class Engine(ABC):
-    """One connection to a Dolt database, with one statement at a time; `?` is the place of a value in all of them."""
+    """One connection to a Dolt database, with one statement at a time.
+
+    In all statements `?` is the place of a value.
+    """
 
     begin: str
     make_table: str
@@ -166,11 +189,14 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, sql: str, *values: object) -> list[Row]:
-        """Return the rows of a statement. Raises EngineError where it is refused, Unavailable where the engine has stopped."""
+        """Return the rows of a statement.
+
+        Raises EngineError if it is refused, Unavailable if the engine has stopped.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Close the connection; what is not committed is rolled back."""
+        """Close the connection; uncommitted changes are rolled back."""
 
     def call(self, procedure: str, *values: str) -> list[Row]:
         return self.run(self.call_sql.format(procedure, ", ".join("?" for _ in values)), *values)
@@ -240,7 +266,7 @@ def start_child(path: Path, pipe: int) -> "subprocess.Popen[bytes]":
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={name: os.environ[name] for name in _KEPT if name in os.environ},
+        env={name: os.environ[name] for name in _CHILD_VARIABLES if name in os.environ},
         pass_fds=[pipe],
     )
 
@@ -261,9 +287,9 @@ class Doltlite(Engine):
         address.require_usable()
         assert address.path  # noqa: S101 - it is a file
         address.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._pipe, theirs = Pipe()
-        with theirs:
-            self.process = start_child(address.path, theirs.fileno())
+        self._pipe, child_end = Pipe()
+        with child_end:
+            self.process = start_child(address.path, child_end.fileno())
         try:
             self._answer()
         except RicordoError:
@@ -272,7 +298,7 @@ class Doltlite(Engine):
 
     def run(self, sql: str, *values: object) -> list[Row]:
         """Return the rows of a statement."""
-        with suppress(OSError):  # it has ended, and gives no answer either
+        with suppress(OSError):  # the child has ended, which `_answer` reports
             self._pipe.send_bytes(json.dumps({"sql": sql, "values": values}).encode())
         return self._answer()
 
@@ -293,7 +319,8 @@ class Doltlite(Engine):
         if answer is None:
             self.process.kill()
             raise Unavailable(
-                "doltlite has stopped, or does not answer. This is tried again; check the file's folder."
+                "doltlite has stopped, or does not answer. This is tried again; check the file's "
+                "folder."
             )
         if "error" in answer:
             raise EngineError(answer["error"])
@@ -306,16 +333,20 @@ def open_engine(address: DoltAddress) -> Engine:
 
 
 def require_few(
-    engine: Engine, source: str, values: Sequence[object], most: int, *texts: str
+    engine: Engine, source: str, values: Sequence[object], limit: int, *texts: str
 ) -> None:
-    """Raise TooLong where a table has more rows, or more in these texts, than are read at once: others fill it."""
+    """Raise TooLong if a table has too many rows or bytes.
+
+    The bytes are those of `texts`. Others write these tables, so their size is not limited.
+    """
     size = " + ".join(f"LENGTH(COALESCE({text}, ''))" for text in texts)
     ((count, length),) = engine.run(
         f"SELECT COUNT(*), COALESCE(SUM({size}), 0) FROM {source}",  # noqa: S608
         *values,
     )
-    if int(count) > most or int(length) > MOST_BYTES:
+    if int(count) > limit or int(length) > MOST_BYTES:
         raise TooLong(
-            f"The remote holds {count} rows with {int(length)} characters in one table, of which {most} and {MOST_BYTES} "
-            "are read. Use a database with less in it, or squash its history."
+            f"The remote holds {count} rows with {int(length)} characters in one table, of which "
+            f"{limit} and {MOST_BYTES} are read. Use a database with less in it, or squash its "
+            "history."
         )

@@ -1,7 +1,8 @@
-"""A commit of somebody else in a Dolt database, on its way into a user's memory: versions, approvals, and what conflicts.
+"""Pull somebody else's commit in a Dolt database into a user's memory.
 
-It becomes versions by the same functions as every write, with the author, date and message of the commit, by the right of the
-owner who added the remote.
+It becomes versions by the same functions as every write, with the author, date and message of the
+commit, by the right of the owner who added the remote. It may also approve proposals, and conflict
+with the memory.
 """
 
 import re
@@ -25,67 +26,71 @@ from ricordo.storage.engine.store import Transaction
 _PROPOSAL = re.compile(r"proposal-[0-9a-f-]{36}")
 
 
-def take_over(tx: Transaction, remote: Remote, owner: Actor, step: RemoteCommit) -> Remote:
-    """Make versions of a commit, and note that it is seen, and what conflicts and waits as proposals; returns the remote then.
+def pull_commit(tx: Transaction, remote: Remote, owner: Actor, step: RemoteCommit) -> Remote:
+    """Make versions of a commit, and proposals of its conflicts; note the remote's state.
 
-    Raises Invalid, TooLong where a row cannot be a block: then nothing is changed.
+    Returns the remote as noted. Raises Invalid, TooLong if a row cannot be a block: then nothing is
+    changed.
     """
     owned = user_memory.open_memory(tx, Scope(remote.organization_id), owner.id)
     chain = versions.lock(tx, owned.chain.id) or owned.chain
     pulled = _PulledCommit(tx, owned, owner, _metadata(tx, owned, owner, step), step)
     pulled.approve()
     pulled.rename()
-    for label in sorted({*step.before, *step.after} - pulled.done):
+    for label in sorted({*step.before, *step.after} - pulled.settled_labels):
         if step.before.get(label) != step.after.get(label):
-            pulled.take(label, step.before.get(label), step.after.get(label))
+            pulled.apply(label, step.before.get(label), step.after.get(label))
     conflicts = filter(None, (open_conflicts(tx, remote), *pulled.conflicts))
-    # What came from there is there; only what was written here has to be pushed.
+    # Pulled versions exist at the remote; only versions written here have to be pushed.
     after = versions.lock(tx, owned.chain.id) or chain
     followed = after.versions if remote.followed == chain.versions else remote.followed
-    noted = replace(
+    changed = replace(
         remote, seen=step.commit, followed=followed, last_error=" ".join(conflicts) or None
     )
-    remotes.note(tx, noted)
-    return noted
+    remotes.note(tx, changed)
+    return changed
 
 
 def _metadata(
     tx: Transaction, owned: UserMemory, owner: Actor, step: RemoteCommit
 ) -> ChangeMetadata:
-    """The author, date and message of a commit; the author is the owner where it stands for commits of several.
+    """Return the author, date and message of a commit.
 
-    Versions stay in the order of their dates, and none is of the future.
+    The author is the owner if it stands for commits of several authors. Versions stay in the order
+    of their dates, and none is dated in the future.
     """
     authors = CommitAuthors(tx, owned.scope, owner)
     newest = next(iter(history.page(tx, owned.chain.id, limit=1)), None)
-    made_at = (
-        None
-        if step.at is None
-        else min(max(step.at, newest.created_at if newest else 0), tx.clock.now())
-    )
+    made_at = None
+    if step.at is not None:
+        made_at = min(max(step.at, newest.created_at if newest else 0), tx.clock.now())
     return replace(authors.metadata(authors.only(step.authors), step.message), made_at=made_at)
 
 
 def open_conflicts(tx: Transaction, remote: Remote) -> str | None:
-    noted = remotes.get(tx, Scope(remote.organization_id), remote.id).last_error
+    """Return the noted conflicts while one of their proposals waits."""
+    last_error = remotes.get(tx, Scope(remote.organization_id), remote.id).last_error
     waiting = {proposal.id for proposal in proposals.waiting(tx, remote.chain_id)}
-    return noted if waiting & set(_PROPOSAL.findall(noted or "")) else None
+    return last_error if waiting & set(_PROPOSAL.findall(last_error or "")) else None
 
 
 @dataclass(slots=True)
 class _PulledCommit:
-    """One commit on its way into the memory: `done` are the labels that are settled, `conflicts` sentences for the owner."""
+    """One commit on its way into the memory.
+
+    `settled_labels` need no more work, `conflicts` are sentences for the owner.
+    """
 
     tx: Transaction
     owned: UserMemory
-    by: Actor
+    owner: Actor
     metadata: ChangeMetadata
     step: RemoteCommit
-    done: set[str] = field(default_factory=set)
+    settled_labels: set[str] = field(default_factory=set)
     conflicts: list[str] = field(default_factory=list)
 
     def approve(self) -> None:
-        """Approve the proposals that the owner merged, each with the text that came of it."""
+        """Approve the proposals that the owner merged, each with its merged text."""
         for id in self.step.merged:
             try:
                 proposal = proposals.get(self.tx, self.owned.scope, id)
@@ -100,28 +105,31 @@ class _PulledCommit:
                 continue
             text = None if after is None else _merged(before, after, self._find(label))
             if text is None and not (proposal.value is None and after is None):
-                continue  # it is taken as any other change
-            outcome = approval.approve(self.tx, self.owned.scope, id, self.by, body=text)
+                continue  # it is handled like any other change
+            outcome = approval.approve(self.tx, self.owned.scope, id, self.owner, body=text)
             if isinstance(outcome, approval.Conflicted):
                 self.conflicts.append(f'"{label}": {outcome.proposal.note} It waits as {id}.')
-            self.done |= {label, target}
+            self.settled_labels |= {label, target}
 
     def rename(self) -> None:
-        """Rename the block where one row went and another came with the same text; it keeps its history."""
+        """Rename the block if one row was replaced by another with the same text.
+
+        It keeps its history.
+        """
         before = self.step.before
         after = self.step.after
-        old = [label for label in before if label not in after and label not in self.done]
-        new = [label for label in after if label not in before and label not in self.done]
+        old = [label for label in before if label not in after and label not in self.settled_labels]
+        new = [label for label in after if label not in before and label not in self.settled_labels]
         if len(old) != 1 or len(new) != 1 or before[old[0]].body != after[new[0]].body:
             return
         if self._find(old[0]) is None or self._find(new[0]) is not None:
             return
         user_memory.rename(self.tx, self.owned, old[0], new[0], self.metadata)
-        self.done |= {old[0], new[0]}
+        self.settled_labels |= {old[0], new[0]}
         self._set(new[0], before[old[0]], after[new[0]])
 
-    def take(self, label: str, before: DoltRow | None, after: DoltRow | None) -> None:
-        """Write, make or delete one block, or note the conflict."""
+    def apply(self, label: str, before: DoltRow | None, after: DoltRow | None) -> None:
+        """Write, create or delete one block, or note the conflict."""
         block = self._find(label)
         if after is None:
             if block is not None and before is not None and block.value == before.body:
@@ -142,9 +150,9 @@ class _PulledCommit:
 
     def _set(self, label: str, before: DoltRow | None, after: DoltRow) -> None:
         changed = {
-            name: value
+            name: getattr(after, name)
             for name in ("title", "schema_ref")
-            if (value := getattr(after, name)) != getattr(before, name, None)
+            if getattr(after, name) != getattr(before, name, None)
         }
         if changed:
             user_memory.change_settings(self.tx, self.owned, label, changed, self.metadata)
@@ -158,9 +166,10 @@ class _PulledCommit:
         try:
             proposal = propose(self.tx, draft, ChangeMetadata(self.metadata.author, message))
         except Unchanged:
-            return  # a final newline, which is no difference
+            return  # only a final newline differs
         self.conflicts.append(
-            f'"{label}" changed here and at the remote in the same lines. What the remote had waits as {proposal.id}.'
+            f'"{label}" changed here and at the remote in the same lines. What the remote had '
+            f"waits as {proposal.id}."
         )
 
 

@@ -1,11 +1,12 @@
-"""Dolt databases as remotes of a user's memory: a commit for each version, and a branch for each proposal that waits.
+"""Dolt databases as remotes of a user's memory.
 
-What is there is pulled first, then what is new here is pushed, one version after the other. No lock on the memory is kept
-meanwhile, and each step can be repeated: a commit says which version it is, and `main` must be where it was last seen.
+A database has a commit for each version, and a branch for each proposal. A sync pulls first, then
+pushes new versions one after the other. The memory is not locked meanwhile, and each step can be
+repeated: a commit names its version, and `main` must be where it was last seen.
 
-What an owner commits there becomes versions by the same functions as every write of an owner. Where the memory went on too, both
-changes stay if they are of different lines. Where they are not, what the remote held waits as a proposal of the owner: nothing is
-lost, and the memory stays what it is.
+An owner's commits become versions by the same functions as every write of an owner. If the memory
+changed too, both changes stay if they are of different lines. Otherwise the remote's text waits as
+a proposal of the owner: nothing is lost, and the memory stays as it is.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ from ricordo.features.dolt.engines import (
     open_engine,
     read_address,
 )
-from ricordo.features.dolt.pulled_commit import open_conflicts, take_over
+from ricordo.features.dolt.pulled_commit import open_conflicts, pull_commit
 from ricordo.features.erasure.service import forgotten_names
 from ricordo.features.remotes import queries as remotes
 from ricordo.features.remotes.service import add_for_all, owner_of, require_lease, until_settled
@@ -52,8 +53,8 @@ from ricordo.storage import blocks, history, proposals, versions
 from ricordo.storage.engine.store import Store, Transaction
 
 _KIND = "dolt"
-_ORGANIZATION = "{organization}"  # its place in RICORDO_DOLT_REMOTE
-_PORTION = 50  # versions that are read, and then noted, at once
+_ORGANIZATION = "{organization}"  # the place of its id in RICORDO_DOLT_REMOTE
+_PORTION = 50  # versions that are read at once, and then noted
 
 
 class DoltRemotes:
@@ -63,45 +64,45 @@ class DoltRemotes:
     is_shared = True  # its rows name their users
     marker = staticmethod(marker_of)
 
-    def read(self, asked: Access, settings: Settings) -> Access:
-        """Check the address, and take a password out of it."""
-        if asked.options or asked.username:
+    def read(self, access: Access, settings: Settings) -> Access:
+        """Check the address, and separate a password in it."""
+        if access.options or access.username:
             raise Invalid(
                 "A Dolt remote takes no options, and its user name is a part of its address."
             )
-        found = _address(asked, settings)
-        return Access(found.address, None, found.password)
+        address = _address(access, settings)
+        return Access(address.address, None, address.password)
 
     async def sync(
         self, store: Store, remote: Remote, access: Access, settings: Settings
     ) -> Remote:
-        """Bring the database and the memory together.
+        """Pull from the database, then push.
 
-        Raises Unavailable where it cannot be reached or refuses, Conflict or Invalid where what is there cannot be pulled; nothing
-        is lost on either side.
+        Raises Unavailable if it cannot be reached or refuses, Conflict or Invalid if its content
+        cannot be pulled; nothing is lost on either side.
         """
         user = await store.read(lambda tx: owner_of(tx, remote))
-        if asked := database_of_all(settings, remote.organization_id):
-            common = _address(asked, settings)
+        if common_access := database_of_all(settings, remote.organization_id):
+            common = _address(common_access, settings)
             if common.address == access.address:
                 access = replace(access, password=common.password or access.password)
-        # Also what is cancelled while it connects, or while it closes, leaves no connection or child process behind.
+        # The shields close the connection or child process also after a cancellation.
         opening = asyncio.create_task(asyncio.to_thread(open_engine, _address(access, settings)))
         try:
             database = Database(await asyncio.shield(opening), user.identifier or user.id)
             await asyncio.to_thread(claim, access.address, remote.organization_id)
-            done = await _DoltSync(store, database, remote, user).run()
+            synced = await _DoltSync(store, database, remote, user).run()
         finally:
             await asyncio.shield(_close(opening))
-        return replace(done, last_error=await store.read(lambda tx: open_conflicts(tx, remote)))
+        return replace(synced, last_error=await store.read(lambda tx: open_conflicts(tx, remote)))
 
 
 def database_of_all(settings: Settings, organization_id: str) -> Access | None:
-    """The database that RICORDO_DOLT_REMOTE names for all users of an organization."""
-    named = settings.dolt_remote.get_secret_value() if settings.dolt_remote else None
-    if named is None or (_ORGANIZATION not in named and organization_id != LOCAL_ORGANIZATION):
+    """Return the database that RICORDO_DOLT_REMOTE names for all users of an organization."""
+    address = settings.dolt_remote.get_secret_value() if settings.dolt_remote else None
+    if address is None or (_ORGANIZATION not in address and organization_id != LOCAL_ORGANIZATION):
         return None
-    return Access(named.replace(_ORGANIZATION, organization_id))
+    return Access(address.replace(_ORGANIZATION, organization_id))
 
 
 def _address(access: Access, settings: Settings) -> DoltAddress:
@@ -119,7 +120,7 @@ async def _close(opening: asyncio.Task[Engine]) -> None:
 
 
 class _DoltSync:
-    """One sync. `remote` is how far it is."""
+    """One sync. `remote` is its progress."""
 
     def __init__(self, store: Store, database: Database, remote: Remote, user: User) -> None:
         self.remote = remote
@@ -131,7 +132,7 @@ class _DoltSync:
         self._scope = Scope(remote.organization_id)
 
     async def run(self) -> Remote:
-        """Pull, then push; a commit of somebody else meanwhile makes it begin again."""
+        """Pull, then push; start again if somebody else commits meanwhile."""
         await asyncio.to_thread(self._database.prepare)
         return await until_settled(self._attempt)
 
@@ -144,17 +145,21 @@ class _DoltSync:
         return self.remote
 
     async def _pull(self) -> None:
-        seen = await asyncio.to_thread(look, self._database, self.remote)
-        if seen.head != self.remote.seen:
-            self.remote = await self._store.read(lambda tx: caught_up(tx, self.remote, seen))
-        if seen.head != self.remote.seen:
-            await self._take_over(seen.head)
-            self.remote = replace(self.remote, seen=seen.head)
+        remote_head = await asyncio.to_thread(read_head, self._database, self.remote)
+        if remote_head.commit != self.remote.seen:
+            self.remote = await self._store.read(
+                lambda tx: recover_progress(tx, self.remote, remote_head)
+            )
+        if remote_head.commit != self.remote.seen:
+            await self._pull_commits(remote_head.commit)
+            self.remote = replace(self.remote, seen=remote_head.commit)
 
-    async def _take_over(self, head: str) -> None:
-        """Pull commit by commit; from one that cannot be pulled on, all in one, for it may be mended since.
+    async def _pull_commits(self, head: str) -> None:
+        """Pull commit by commit.
 
-        What was there before is pulled as a history into an empty memory alone, and into another as one change.
+        If one cannot be pulled, it and the later ones are pulled as one, since a later commit may
+        have corrected it. The first pull brings a whole history only into an empty memory, and one
+        change into any other.
         """
         base = self.remote.seen
         chain_id = self.remote.chain_id
@@ -164,21 +169,21 @@ class _DoltSync:
         )
         for number, step in enumerate(steps):
             try:
-                await self._take_over_step(step)
+                await self._pull_commit(step)
             except RicordoError:
                 if len(steps) - number < 2:
                     raise
                 authors = frozenset[tuple[str, str]]().union(
-                    *(one.authors for one in steps[number:])
+                    *(later.authors for later in steps[number:])
                 )
-                await self._take_over_step(
+                await self._pull_commit(
                     replace(steps[-1], commit=head, before=step.before, authors=authors)
                 )
                 return
 
-    async def _take_over_step(self, step: RemoteCommit) -> None:
+    async def _pull_commit(self, step: RemoteCommit) -> None:
         self.remote = await self._store.write(
-            lambda tx: take_over(tx, remote=self.remote, owner=self._owner, step=step)
+            lambda tx: pull_commit(tx, remote=self.remote, owner=self._owner, step=step)
         )
 
     async def _push(self) -> None:
@@ -194,10 +199,17 @@ class _DoltSync:
             rows, newest, waiting, now = await self._store.read(self._memory)
             tasks = await self._store.read(lambda tx: task_tables.rows_of(tx, self._user))
             if newest is None or newest.number == self.remote.followed:
-                head = await asyncio.to_thread(self._level, rows, newest, now)
+                head = await asyncio.to_thread(self._commit_settings, rows, newest, now)
                 await asyncio.to_thread(self._sync_branches, waiting, head)
                 head = await asyncio.to_thread(
-                    task_tables.bring_in_step, self._database, self._name, tasks, head, now
+                    partial(
+                        task_tables.write_rows,
+                        self._database,
+                        self._name,
+                        tasks,
+                        expected=head,
+                        now=now,
+                    )
                 )
                 self.remote = replace(self.remote, seen=head)
                 return
@@ -206,23 +218,28 @@ class _DoltSync:
         remotes.note(tx, replace(self.remote, last_error=open_conflicts(tx, self.remote)))
 
     def _commit(self, edit: DoltEdit, last: BlockVersion) -> str:
-        """Commit a version; one that approved a proposal merges its branch, while that is as it was made."""
+        """Commit a version, and merge the branch of the proposal that it approved.
+
+        A branch with commits of others is not merged.
+        """
         merged = None
         if last.proposal_id is not None:
-            of_proposal = (
-                one for one in self._database.branches() if one.proposal_id == last.proposal_id
-            )
-            merged = next((one for one in of_proposal if one.is_ours), None)
+            for branch in self._database.branches():
+                if branch.proposal_id == last.proposal_id and branch.is_ours:
+                    merged = branch
+                    break
         return self._database.commit(self.remote.seen or "", edit, merged)
 
-    def _level(self, rows: Mapping[str, DoltRow], last: BlockVersion | None, now: int) -> str:
-        """Commit what no version tells of, titles and schemas; returns the head."""
+    def _commit_settings(
+        self, rows: Mapping[str, DoltRow], last: BlockVersion | None, now: int
+    ) -> str:
+        """Commit titles and schemas, which have no versions; return the head."""
         head = self.remote.seen or self._database.head()
-        there = self._database.rows(head)
+        remote_rows = self._database.rows(head)
         differing = {
             label: rows.get(label)
-            for label in {*there, *rows}
-            if there.get(label) != rows.get(label)
+            for label in {*remote_rows, *rows}
+            if remote_rows.get(label) != rows.get(label)
         }
         if not differing or last is None:
             return head
@@ -232,17 +249,17 @@ class _DoltSync:
         )
 
     def _sync_branches(self, waiting: list[Proposal], head: str) -> None:
-        wanted = {branch_of(self._name, proposal): proposal for proposal in waiting}
-        for one in self._database.branches():
-            if (
-                wanted.pop(one.branch, None) is None and one.is_ours
-            ):  # what others committed on it would be lost with it
-                self._database.drop_branch(one.branch)
-        for name, proposal in wanted.items():
+        missing = {branch_of(self._name, proposal): proposal for proposal in waiting}
+        for branch in self._database.branches():
+            proposal_waits = missing.pop(branch.branch, None) is not None
+            # A branch with commits of others stays, since they would be lost with it.
+            if not proposal_waits and branch.is_ours:
+                self._database.drop_branch(branch.branch)
+        for name, proposal in missing.items():
             self._open_branch(name, proposal, head)
 
     def _open_branch(self, name: str, proposal: Proposal, head: str) -> None:
-        """Make the branch of a proposal, from the version that it was made from."""
+        """Create the branch of a proposal, on the version that it was made from."""
         row = self._database.rows(head).get(proposal.label)
         if proposal.base is not None and (row.body if row else None) != proposal.base_value:
             start = self._database.commit_of(proposal.base.hex(), proposal.chain_id)
@@ -251,10 +268,8 @@ class _DoltSync:
                 row = self._database.rows(start).get(proposal.label)
         changes: dict[str, DoltRow | None] = {proposal.label: None}
         if proposal.value is not None:
-            title, schema_ref = (row.title, row.schema_ref) if row else (None, None)
-            changes[proposal.new_label or proposal.label] = DoltRow(
-                title, proposal.value, schema_ref
-            )
+            base_row = row or DoltRow(None, "", None)
+            changes[proposal.new_label or proposal.label] = replace(base_row, body=proposal.value)
         date = date_of(proposal.created_at)
         message = proposal_message(proposal)
         self._database.open_branch(
@@ -262,18 +277,23 @@ class _DoltSync:
         )
 
     def _portion(self, tx: Transaction) -> list[tuple[DoltEdit, BlockVersion]]:
-        """The next versions as edits, each with the last version in it; versions of one git commit are one edit."""
+        """Return the next versions as edits, each with its last version.
+
+        The versions of one git commit are one edit.
+        """
         chain_id = self.remote.chain_id
         after = self.remote.followed
         newest_first = history.page(tx, chain_id, limit=_PORTION, before=after + _PORTION + 1)
-        found = [version for version in reversed(newest_first) if version.number > after]
-        # One commit may have changed many blocks, and is never divided.
-        while found and (more := history.page(tx, chain_id, limit=1, before=found[-1].number + 2)):
-            if more[0].number == found[-1].number or more[0].id != found[-1].id:
+        new_versions = [version for version in reversed(newest_first) if version.number > after]
+        # One commit may have changed many blocks, and must not be divided.
+        while new_versions and (
+            more := history.page(tx, chain_id, limit=1, before=new_versions[-1].number + 2)
+        ):
+            if more[0].number == new_versions[-1].number or more[0].id != new_versions[-1].id:
                 break
-            found.append(more[0])
-        now = self._rows(tx) if found else {}
-        groups = [list(group) for _, group in groupby(found, key=lambda version: version.id)]
+            new_versions.append(more[0])
+        now = self._rows(tx) if new_versions else {}
+        groups = [list(group) for _, group in groupby(new_versions, key=lambda version: version.id)]
         return [(self._edit(tx, group, now), group[-1]) for group in groups]
 
     def _edit(
@@ -297,11 +317,11 @@ class _DoltSync:
         latest = {label: row.body for label, row in now.items()}
         return DoltEdit(
             changes,
-            signature(last.author),
-            date_of(last.created_at),
-            version_message(last),
-            before,
-            latest,
+            author=signature(last.author),
+            date=date_of(last.created_at),
+            message=version_message(last),
+            before=before,
+            latest=latest,
         )
 
     def _memory(
@@ -323,61 +343,67 @@ class _DoltSync:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenHead:
-    """The head of `main`, and the newest commits that say they are versions of this chain, the newest version first.
+class RemoteHead:
+    """The head of `main`, and the commits that name versions of this chain.
 
-    `known` is the commit that was seen last, None where the history does not have it.
+    `last_seen` is the commit that was seen last, None if the history does not have it. `ours` are
+    the commits since then with their trailers, the newest version first.
     """
 
-    head: str
-    known: str | None
+    commit: str
+    last_seen: str | None
     ours: tuple[tuple[str, Trailer], ...] = ()
 
 
-def look(database: Database, remote: Remote) -> SeenHead:
-    """See what came to `main` since the commit that the remote was seen at."""
+def read_head(database: Database, remote: Remote) -> RemoteHead:
+    """Read the head of `main`, and its commits since the last sync."""
     head = database.head()
     if head == remote.seen:
-        return SeenHead(head, head)
+        return RemoteHead(head, head)
     log = database.log()
-    known = remote.seen if any(commit.hash == remote.seen for commit in log) else None
-    if known is not None:
-        log = database.log(known)
+    last_seen = remote.seen if any(commit.hash == remote.seen for commit in log) else None
+    if last_seen is not None:
+        log = database.log(last_seen)
     trailers = ((commit.hash, trailer_of(commit.message)) for commit in log)
     ours = [
         (hash, trailer)
         for hash, trailer in trailers
         if trailer and trailer.chain_id == remote.chain_id
     ]
-    return SeenHead(head, known, tuple(sorted(ours, key=lambda one: -one[1].number)))
+    ours.sort(key=lambda pair: -pair[1].number)
+    return RemoteHead(head, last_seen, tuple(ours))
 
 
-def caught_up(tx: Transaction, remote: Remote, seen: SeenHead) -> Remote:
-    """The remote as it really is: what was pushed just before a kill counts, and what is not there any more does not."""
-    for commit, trailer in seen.ours:
-        if seen.known is not None and trailer.number < remote.followed:
-            break  # a copy that somebody made of an older one
-        found = history.page(tx, remote.chain_id, limit=1, before=trailer.number + 1)
-        if found and (found[0].number, found[0].id.hex()) == (trailer.number, trailer.version):
+def recover_progress(tx: Transaction, remote: Remote, head: RemoteHead) -> Remote:
+    """Return the remote with its true progress.
+
+    A commit that was pushed just before a kill counts; one that has disappeared does not.
+    """
+    for commit, trailer in head.ours:
+        if head.last_seen is not None and trailer.number < remote.followed:
+            break  # a copy that somebody made of an older commit
+        newest = history.page(tx, remote.chain_id, limit=1, before=trailer.number + 1)
+        if newest and (newest[0].number, newest[0].id.hex()) == (trailer.number, trailer.version):
             return replace(remote, seen=commit, followed=trailer.number)
-    return remote if seen.known is not None else replace(remote, seen=None, followed=0)
+    return remote if head.last_seen is not None else replace(remote, seen=None, followed=0)
 
 
 async def _add_missing(runtime: Runtime, _job: Job, _report: Report) -> None:
     """Make the database of all users a remote of each memory that lacks it.
 
-    A user with the name of one who was forgotten is left out: the database may still hold what is to be forgotten.
+    A user with the name of a forgotten one is left out: the database may still hold the forgotten
+    user's rows.
     """
     if runtime.settings.dolt_remote is None:
         return
     is_forgotten = await forgotten_names(runtime)
     for organization_id in await runtime.store.read(remotes.organization_ids):
-        if asked := database_of_all(runtime.settings, organization_id):
+        if access := database_of_all(runtime.settings, organization_id):
             await add_for_all(
                 runtime,
                 runtime.remotes[_KIND],
                 organization_id,
-                asked,
+                access,
                 partial(is_forgotten, organization_id),
             )
 

@@ -15,13 +15,14 @@ router = Routes(tags=["users' memory"], scope="memory")
 WithAgents = Annotated[
     bool,
     Query(
-        description="Delete the agents that are the user's alone too, with blocks and archives that no other agent has."
+        description="Delete the agents that are the user's alone too, with blocks and archives "
+        "that no other agent has."
     ),
 ]
 
 
 class ChainReceipt(ResponseModel):
-    """A chain of versions that was deleted: the id of its last version, and the number of versions."""
+    """A deleted chain of versions: its last version's id, and its length."""
 
     chain: str
     head: str | None
@@ -29,9 +30,9 @@ class ChainReceipt(ResponseModel):
 
 
 class AgentReceipt(ResponseModel):
-    """An agent the user talked with, how many versions of its own memory came of their turns, and whether it was deleted.
+    """An agent of the user, with the versions of its own memory from their turns.
 
-    Where the user's own agents were to be deleted, `stays` says why this one was not.
+    If the user's own agents were to be deleted, `stays` is the reason why this one was not.
     """
 
     id: str
@@ -41,7 +42,7 @@ class AgentReceipt(ResponseModel):
 
 
 class SignatureResponse(ResponseModel):
-    """Ed25519 over the receipt without it, as JSON with sorted keys; base64."""
+    """Ed25519 over the receipt without the signature, as JSON with sorted keys; base64."""
 
     algorithm: Literal["ed25519"]
     public_key: str
@@ -58,7 +59,10 @@ class ReceiptResponse(ErasureFacts):
 
 
 class ErasureResponse(ResponseModel):
-    """An erasure under way: the user is hidden from everyone. `receipt` is the path of the receipt."""
+    """An erasure in progress: the user is hidden from everyone.
+
+    `receipt` is the path of the receipt.
+    """
 
     id: str
     status: Literal["running"]
@@ -77,21 +81,23 @@ _BOTH: dict[int | str, dict[str, Any]] = {
 async def delete_user(
     context: RequestContext, user_id: str, with_agents: WithAgents = False
 ) -> Response:
-    """Forget a user: their memory, conversations, and what was kept about them. They are hidden at once; the receipt comes later.
+    """Forget a user: their memory, conversations, and all that was kept about them.
 
-    Asked again, it answers with the receipt. Nothing of this can be undone.
+    The user is hidden at once; the receipt comes later. Asked again, it answers with the receipt.
+    Nothing of this can be undone.
     """
     receipt = await forget(context.runtime, context.scope, user_id, with_agents=with_agents)
-    context.request.app.state.authentication.forget()  # a key of the user ends now, not with what is cached of it
+    # A key of the user ends now, not when its cache entry expires.
+    context.request.app.state.authentication.forget()
     return answer_erasure(receipt)
 
 
 @router.get("/v1/receipts/{receipt_id}", response_model=ReceiptResponse, responses=_BOTH)
 async def retrieve_receipt(context: RequestContext, receipt_id: str) -> Response:
-    """Return the signed receipt of an erasure, or how far it is."""
+    """Return the signed receipt of an erasure, or its state."""
     return answer_erasure(await find_receipt(context.runtime, context.scope, receipt_id))
 
 
 def answer_erasure(receipt: Receipt) -> Response:
-    """Return the answer to whoever forgets a user: the receipt, or how far the erasure is."""
+    """Return the response with the receipt, or with the erasure's state."""
     return answer(receipt, 200 if receipt["status"] == "done" else 202)

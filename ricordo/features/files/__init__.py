@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class FilesPlugin:
     """Adds folders to the API, ingests uploads, and shows agents their open files."""
 
-    requires = ("sandbox", "web")
+    requires = ("web",)
 
     def tables(self) -> list[Any]:
         from ricordo.features.files.tables import TABLES

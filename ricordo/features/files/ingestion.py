@@ -58,7 +58,7 @@ async def ingest(runtime: Runtime, job: Job, report: Report) -> None:
     else:
         content = await store.read(lambda tx: queries.read_upload(tx, file_id))
         try:
-            file_text = await text_of(runtime.settings, file.name, content)
+            file_text = await text_of(runtime.sandbox, file.name, content)
         except (Invalid, Unavailable) as error:
             failed = replace(file, status="error", error_message=str(error))
             await store.write(lambda tx: _set(tx, failed))

@@ -14,10 +14,9 @@ import orjson
 
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features.files.encodings import GuessedEncoding, guess, wide_encoding
-from ricordo.features.sandbox.process import program_beside
-from ricordo.features.sandbox.service import SandboxLimits, sandbox_of
 from ricordo.offload import offload
-from ricordo.settings import Settings
+from ricordo.sandbox.process import program_beside
+from ricordo.sandbox.service import Sandbox, SandboxLimits
 
 MOST_CHARACTERS = 10_000_000  # of one file's text
 # The kinds of files that the sandbox program parses, by suffix.
@@ -104,7 +103,7 @@ def is_readable(name: str, content: bytes) -> bool:
     )
 
 
-async def text_of(settings: Settings, name: str, content: bytes) -> FileText:
+async def text_of(sandbox: Sandbox, name: str, content: bytes) -> FileText:
     """Return the text of a file, with line feeds as line ends.
 
     Raises Invalid or Unavailable with the reason if there is no text.
@@ -112,7 +111,7 @@ async def text_of(settings: Settings, name: str, content: bytes) -> FileText:
     kind = PARSED.get(PurePosixPath(name).suffix.lower())
     encoding = None
     if kind:
-        text = await _parsed(settings, kind, content)
+        text = await _parsed(sandbox, kind, content)
     else:
         text, encoding = await offload(lambda: _decoded(content), len(content))
     if len(text) > MOST_CHARACTERS:
@@ -186,8 +185,7 @@ def _tidy(text: str) -> str:
     return _LINE_ENDS.sub("\n", text)
 
 
-async def _parsed(settings: Settings, kind: str, content: bytes) -> str:
-    sandbox = sandbox_of(settings)
+async def _parsed(sandbox: Sandbox, kind: str, content: bytes) -> str:
     outcome = await sandbox.run_python(
         program_beside(__file__), kind.encode() + b"\n" + content, limits=_LIMITS
     )

@@ -1,4 +1,4 @@
-"""Agents together: groups that talk, agents that tidy memory while another sleeps, and tools by which agents ask each other."""
+"""Agents together: group talks, sleeping agents that tidy memory, and messages between agents."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from ricordo.plugins import Commands, PluginPage
 
 
 class GroupsPlugin:
-    """Adds groups to the API, runs sleeping agents after the turns of others, and offers tools between agents."""
+    """Adds groups, sleeping agents, and tools between agents."""
 
     requires = ("files", "web")
 
@@ -54,7 +54,7 @@ class GroupsPlugin:
         ]
 
     async def after_turn(self, runtime: Any, run: Any) -> None:
-        """Let a talk go on whose member waited for an approval, and was answered by itself."""
+        """Resume a talk whose member's approval was answered outside of the group."""
         if "group_id" in run.metadata and "talk_id" not in run.metadata:
             from ricordo.features.groups.talk_record import is_answer_elsewhere
             from ricordo.features.groups.talk_resume import resume_talk

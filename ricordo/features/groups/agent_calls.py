@@ -1,7 +1,7 @@
-"""One agent's message to another: who may send it, the turn that answers it, and what is read from the answer.
+"""One agent's message to another: permission, turn, and answer.
 
-The turn is one of the same user, in the other agent's default conversation with them. A chain of such turns is bounded, and no
-agent in it is asked again, since it waits for the answer itself.
+The turn is one of the same user, in the other agent's default conversation with them. A chain of
+such turns is bounded, and no agent in it is asked again, since it waits for the answer itself.
 """
 
 import asyncio
@@ -23,18 +23,24 @@ from ricordo.features.groups.options import AgentCallSettings
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.tools.toolbox import ToolContext
 
-# Wire facts: tests of the retired Letta V1 server look for how a message begins, and for the text of an empty answer.
+# Wire facts: tests of the retired Letta V1 server match the beginning of a message, and the text of
+# an empty answer.
 _INCOMING = "[Incoming message from agent with ID '{id}' - {how}] {text}"
 _NO_RESPONSE = "<no response>"
 ANSWERED = "what you say in this turn is delivered to that agent as its answer"
 ONE_WAY = "it is one-way, so nobody waits for an answer"
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks at a busy conversation
-# By the id of a run of this process, the run that it waits for.
+# Seconds between two attempts at a busy conversation.
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+# For each waiting run of this process, the id of the run that it waits for.
 _WAITS: dict[str, str] = {}
 
 
 async def new_request(context: ToolContext, agent_id: str, text: str, how: str) -> TurnRequest:
-    """Return the turn in which the agent reads this message. Raises Invalid, NotFound."""
+    """Return the turn in which the agent reads this message.
+
+    Raises Invalid, NotFound.
+    """
     agent_id = agent_id.strip()
     require_may_ask(context, agent_id)
     if not text.strip():
@@ -59,50 +65,57 @@ async def new_request(context: ToolContext, agent_id: str, text: str, how: str) 
 
 
 def require_may_ask(context: ToolContext, agent_id: str | None = None) -> None:
-    """Raise Invalid where no agent may be asked from this turn, or not this one."""
+    """Raise Invalid if this turn may ask no other agent, or not this one."""
     chain = (*context.step.callers, context.state.agent.id)
     if agent_id == context.state.agent.id:
         raise Invalid("An agent cannot send a message to itself.")
     if agent_id in chain:
         raise Invalid(
-            f"The agent {agent_id} waits for what comes of this very turn, so it cannot be asked here. "
-            "Say it in your answer instead."
+            f"The agent {agent_id} waits for what comes of this very turn, so it cannot be asked "
+            "here. Say it in your answer instead."
         )
     if len(chain) >= AgentCallSettings().agent_call_depth:
         raise Invalid(
-            f"This turn is the last in a chain of {len(chain)} agents that ask each other, and a chain has no more. "
-            "Answer with what you know."
+            f"This turn is the last in a chain of {len(chain)} agents that ask each other, and a "
+            "chain has no more. Answer with what you know."
         )
 
 
 def caller_of(context: ToolContext) -> Scope:
-    """Return the scope in which the tool acts: the caller's, for the user whose conversation this is."""
+    """Return the tool's scope: the caller's, for the user of this conversation."""
     user_id = context.state.conversation.user_id
-    return (
-        context.scope
-        if context.scope.subject_id or not user_id
-        else replace(context.scope, subject_id=user_id)
-    )
+    if context.scope.subject_id or not user_id:
+        return context.scope
+    return replace(context.scope, subject_id=user_id)
 
 
 async def conversation_with(runtime: Runtime, scope: Scope, agent_id: str) -> str:
-    """Return the id of the agent's default conversation with the scope's user, or with nobody. Raises NotFound."""
+    """Return the id of the agent's default conversation with the scope's user.
+
+    Without a user, it is the agent's own. Raises NotFound.
+    """
     conversation = await open_conversation(runtime, scope, DEFAULT, agent_id)
-    # Without a user, the agent's own conversation may be about somebody all the same.
+    # Without a user in the scope, the agent's own conversation may still have one.
     if conversation.user_id != scope.subject:
         raise NotFound(f"Agent with ID {agent_id} not found")
     return conversation.id
 
 
 def _otid(context: ToolContext, agent_id: str) -> str:
-    """Return the id of this call's message to the agent: a call that is run again sends the same. Models use ids twice."""
+    """Return the otid of this call's message to the agent.
+
+    A repeated call sends the same. It includes the step, since models use call ids twice.
+    """
     return str(uuid5(NAMESPACE_URL, f"{context.step.id}/{context.call_id}/{agent_id}"))
 
 
 async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
-    """Return what the agent says to this request; where it could not, the last text says why. Raises RicordoError."""
+    """Return the texts of the agent's answer; the last one explains a failure.
+
+    Raises RicordoError.
+    """
     seconds = AgentCallSettings().agent_call_seconds
-    said: list[Message] = []
+    new_messages: list[Message] = []
     turn: LiveTurn | None = None
     with _waiting(context) as wait_for:
 
@@ -110,7 +123,7 @@ async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
             if isinstance(event, RunStarted):
                 wait_for(event.run.id)
             elif isinstance(event, StepSaved):
-                said.extend(event.messages)
+                new_messages.extend(event.messages)
 
         try:
             async with asyncio.timeout(seconds):
@@ -122,22 +135,27 @@ async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
             run_id = _WAITS.get(context.step.run_id)
             state = "it still works on it" if turn else "it is busy with another message"
             return [
-                *texts_of(said),
+                *texts_of(new_messages),
                 f"<no answer within {seconds:g} seconds: {state} (run {run_id})>",
             ]
         except asyncio.CancelledError:
-            if turn:  # whoever stops a turn wants nothing of what came of it to go on
+            if turn:  # stopping a turn also stops the turns that it started
                 await turn.cancel()
             raise
         finally:
-            context.quoted.is_untrusted |= any(message.is_untrusted for message in said)
+            context.quoted.is_untrusted |= any(message.is_untrusted for message in new_messages)
     return answer_texts(answer)
 
 
 async def begin_when_free(
     runtime: Runtime, request: TurnRequest, on_busy: Callable[[Busy], None]
 ) -> LiveTurn:
-    """Begin the turn, once the conversation is free; `on_busy` hears of each run that is waited for. Raises RicordoError."""
+    """Start the turn as soon as the conversation is free.
+
+    Raises RicordoError.
+
+    `on_busy` is called for each attempt that found it busy.
+    """
     pause = _FIRST_PAUSE
     while True:
         try:
@@ -150,29 +168,36 @@ async def begin_when_free(
 
 @contextmanager
 def _waiting(context: ToolContext) -> Iterator[Callable[[str | None], None]]:
-    """Give what notes the run that this turn waits for now. It raises Invalid where that one waits for this turn."""
-    own = context.step.run_id
+    """Yield a function that notes the run that this turn waits for.
 
-    def wait_for(run_id: str | None) -> None:
-        if run_id is None:
+    It raises Invalid if that run waits for this turn.
+    """
+    run_id = context.step.run_id
+
+    def wait_for(other_run_id: str | None) -> None:
+        if other_run_id is None:
             return
-        last = run_id
-        while last in _WAITS and last != own:
+        last = other_run_id
+        while last in _WAITS and last != run_id:
             last = _WAITS[last]
-        if last == own:
+        if last == run_id:
             raise Invalid(
-                "The other agent waits for what comes of this very turn. Answer first, and ask it later."
+                "The other agent waits for what comes of this very turn. Answer first, and ask it "
+                "later."
             )
-        _WAITS[own] = run_id
+        _WAITS[run_id] = other_run_id
 
     try:
         yield wait_for
     finally:
-        _WAITS.pop(own, None)
+        _WAITS.pop(run_id, None)
 
 
 def answer_texts(answer: Answer) -> list[str]:
-    """Return what the agent said, and last why there is no more of it; never nothing."""
+    """Return the texts of the agent's answer, at least one.
+
+    The last one explains a failure.
+    """
     texts = texts_of(answer.messages)
     run = answer.run
     if answer.failure:
@@ -185,7 +210,7 @@ def answer_texts(answer: Answer) -> list[str]:
 
 
 def texts_of(messages: Sequence[Message]) -> list[str]:
-    """Return what an agent said in these messages, in plain words or by calls of `send_message`."""
+    """Return an agent's texts in these messages, also those sent by `send_message`."""
     spoken = (message.spoken for message in messages if message.role in ("assistant", "approval"))
     return [text for text in spoken if text.strip()]
 
@@ -203,7 +228,7 @@ def _waiting_text(messages: Sequence[Message], run: Run) -> str:
 
 
 def _deeds(messages: Sequence[Message]) -> str:
-    """Return a sentence with the tools that an agent called which said nothing."""
+    """Return a sentence with the tools that an agent called without saying anything."""
     calls = Counter(
         call.name for message in messages for call in message.tool_calls if call.name != SPEECH_TOOL
     )

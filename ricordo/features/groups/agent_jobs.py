@@ -1,7 +1,9 @@
-"""Messages between agents that nobody waits for, as jobs: the step that sends one adds its job, and the job begins the turn.
+"""One-way messages between agents, as jobs.
 
-The message has the same otid each time the job runs, so no kill delivers it twice. A job waits a little for the end of its turn.
-Where that takes longer, another looks later whether a kill cut it off, in which case it is answered again.
+The step that sends a message adds its job, and the job starts the turn. The message has the same
+otid each time the job runs, so no kill delivers it twice. A job waits a little for the end of its
+turn. If that takes longer, another job checks later if a kill cut the turn off; then it is started
+again.
 """
 
 import asyncio
@@ -25,20 +27,26 @@ from ricordo.storage.engine.store import Transaction
 
 KIND = "groups.message"
 PURPOSE = "message"  # of the run, in the ledger
-# Ten minutes apart at last, so for longer than an approval may keep the other agent waiting.
+# The last attempts are ten minutes apart, so they last longer than an approval can wait.
 _ATTEMPTS = 160
 _PATIENCE = 20.0  # seconds that a job waits for its turn
 _LOOK_AGAIN = 30 * SECOND
-_NO_LONGER = "Whoever this message is from may no longer send it: the key was revoked, or the user is disabled or gone."
+_NO_LONGER = (
+    "Whoever this message is from may no longer send it: the key was revoked, or the user is "
+    "disabled or gone."
+)
 _SCOPE = ("user_id", "subject_id", "user_name", "role", "caller", "key_id", "identifier")
 
 
 def delivery_of(request: TurnRequest) -> Job:
-    """Return the job that begins the turn; its id follows from the message's otid."""
+    """Return the job that starts the turn.
+
+    Its id is derived from the message's otid.
+    """
     scope = request.scope
     (message,) = request.messages
     (part,) = message.parts
-    assert isinstance(part, TextPart)  # noqa: S101 - tells the type checker what a message between agents is
+    assert isinstance(part, TextPart)  # noqa: S101 - for the type checker
     payload = {
         "agent_id": request.agent_id,
         "conversation_id": request.conversation_id,
@@ -58,18 +66,21 @@ def delivery_of(request: TurnRequest) -> Job:
 
 
 async def deliver(runtime: Runtime, job: Job, _report: Report) -> None:
-    """Begin the turn, or look what became of it. Raises Busy while the conversation is busy: the job soon comes again."""
+    """Start the turn, or check its outcome.
+
+    Raises Busy while the conversation is busy: the job soon runs again.
+    """
     store = runtime.store
     run_id = job.payload.get("run_id")
     if run_id is None:
-        run = await _begun(runtime, job)
+        run = await _start(runtime, job)
     else:
         try:
             run = await store.read(lambda tx: runs.get(tx, Scope(job.organization_id), run_id))
         except NotFound:
             return  # deleted with its conversation
         if was_cut_off(run):
-            run = await _begun(runtime, job)
+            run = await _start(runtime, job)
     if was_cut_off(run):
         raise Unavailable("The server was stopped in the middle of this turn. It goes on later.")
     if run.ended_at is None:
@@ -78,7 +89,7 @@ async def deliver(runtime: Runtime, job: Job, _report: Report) -> None:
 
 
 def _look_at(job: Job, run: Run, now: int) -> Job:
-    """Return the job that looks at this run later."""
+    """Return the job that checks this run later."""
     number = job.payload.get("look", 0) + 1
     payload = job.payload | {"run_id": run.id, "look": number}
     look = Job(
@@ -88,8 +99,11 @@ def _look_at(job: Job, run: Run, now: int) -> Job:
     return replace(look, id=f"job-{id}", not_before=now + _LOOK_AGAIN * number)
 
 
-async def _begun(runtime: Runtime, job: Job) -> Run:
-    """Begin the turn and wait a little for its end; returns its run as it is then. Raises RicordoError."""
+async def _start(runtime: Runtime, job: Job) -> Run:
+    """Start the turn, wait a little for its end, and return its run.
+
+    Raises RicordoError.
+    """
     request = await runtime.store.read(lambda tx: _request_of(tx, job))
     turn = await _free_turn(runtime, request)
     started: list[Run] = []
@@ -106,7 +120,10 @@ async def _begun(runtime: Runtime, job: Job) -> Run:
 
 
 async def _free_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
-    """Begin the turn; where the conversation is busy, once that turn has ended, if it does soon. Raises Busy."""
+    """Start the turn; a busy conversation is waited for a little.
+
+    Raises Busy.
+    """
     try:
         return await run_turn(runtime, request)
     except Busy as busy:
@@ -117,36 +134,42 @@ async def _free_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
 
 
 def _request_of(tx: Transaction, job: Job) -> TurnRequest:
-    """Return the turn of this job, as its sender may ask for it now. Raises Invalid."""
-    given: dict[str, Any] = job.payload
+    """Return the turn of this job, if its sender may still ask for it.
+
+    Raises Invalid.
+    """
+    payload: dict[str, Any] = job.payload
     message = NewMessage(
         "system",
-        (TextPart(given["text"]),),
-        otid=given["otid"],
-        name=given["name"],
-        sender_id=given["sender_id"],
-        is_untrusted=given["is_untrusted"],
+        (TextPart(payload["text"]),),
+        otid=payload["otid"],
+        name=payload["name"],
+        sender_id=payload["sender_id"],
+        is_untrusted=payload["is_untrusted"],
     )
     return TurnRequest(
         _scope_of(tx, job),
-        given["agent_id"],
-        (message,),
-        conversation_id=given["conversation_id"],
-        callers=tuple(given["callers"]),
+        payload["agent_id"],
+        messages=(message,),
+        conversation_id=payload["conversation_id"],
+        callers=tuple(payload["callers"]),
         purpose=PURPOSE,
     )
 
 
 def _scope_of(tx: Transaction, job: Job) -> Scope:
-    """Return the sender's scope. Raises Invalid where its key was revoked or its user disabled since."""
-    given = job.payload["scope"]
-    everything = Scope(job.organization_id)
-    scope = Scope(job.organization_id, **given | {"scopes": frozenset(given["scopes"])})
+    """Return the sender's scope.
+
+    Raises Invalid if its key was revoked or its user disabled.
+    """
+    fields = job.payload["scope"]
+    organization = Scope(job.organization_id)
+    scope = Scope(job.organization_id, **fields | {"scopes": frozenset(fields["scopes"])})
     if scope.subject:
-        user = users.find(tx, everything, scope.subject)
+        user = users.find(tx, organization, scope.subject)
         if user is None or user.disabled_at is not None:
             raise Invalid(_NO_LONGER)
-    if scope.key_id and _is_revoked(tx, everything, scope.key_id):
+    if scope.key_id and _is_revoked(tx, organization, scope.key_id):
         raise Invalid(_NO_LONGER)
     return scope
 

@@ -1,4 +1,7 @@
-"""The tools by which an agent sends messages to others. What they return is text of Python, as clients read it."""
+"""Tools by which an agent sends messages to others.
+
+Their results are Python text, as clients read it.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -47,7 +50,8 @@ async def send_message_to_agent_and_wait_for_reply(
 async def send_message_to_agents_matching_tags(
     context: ToolContext, message: str, match_all: list[str], match_some: list[str]
 ) -> str:
-    """Send a message to all agents with certain tags, one after the other, and wait for their answers, which are the result.
+    """Send a message to all agents with certain tags, one after the other, and wait for their
+    answers.
 
     Args:
         message: What the other agents shall read. They know nothing of this conversation.
@@ -58,9 +62,11 @@ async def send_message_to_agents_matching_tags(
     scope = caller_of(context)
     own_id = context.state.agent.id
     others = await context.store.read(
-        lambda tx: _matching(tx, scope, own_id, match_all, match_some)
+        lambda tx: _matching(tx, scope, own_id, match_all=match_all, match_some=match_some)
     )
-    answers = [(agent_id, await _ask_or_say_why(context, agent_id, message)) for agent_id in others]
+    answers = [
+        (agent_id, await _ask_or_report_error(context, agent_id, message)) for agent_id in others
+    ]
     limit = _limit_of_each(context, "send_message_to_agents_matching_tags", len(answers))
     return repr([_fitted(agent_id, texts, limit) for agent_id, texts in answers])
 
@@ -80,7 +86,7 @@ async def send_message_to_agent_async(
     return SENT
 
 
-# The turns that the first two begin are saved, whatever becomes of the step.
+# The turns of other agents are saved even if the step of the first two tools fails.
 TOOLS = (
     ServerTool(
         send_message_to_agent_and_wait_for_reply, "letta_multi_agent_core", acts_outside=True
@@ -90,7 +96,7 @@ TOOLS = (
 )
 
 
-async def _ask_or_say_why(context: ToolContext, agent_id: str, message: str) -> list[str]:
+async def _ask_or_report_error(context: ToolContext, agent_id: str, message: str) -> list[str]:
     try:
         return await ask(context, await new_request(context, agent_id, message, ANSWERED))
     except RicordoError as error:
@@ -98,24 +104,32 @@ async def _ask_or_say_why(context: ToolContext, agent_id: str, message: str) -> 
 
 
 def _matching(
-    tx: Transaction, scope: Scope, own_id: str, match_all: Sequence[str], match_some: Sequence[str]
+    tx: Transaction,
+    scope: Scope,
+    own_id: str,
+    *,
+    match_all: Sequence[str],
+    match_some: Sequence[str],
 ) -> list[str]:
-    """Return the ids of the agents with these tags that the caller may use, without the sender, the oldest first.
+    """Return the ids of the agents with these tags, oldest first.
 
-    Without any tag, hidden agents and those that work for another one while it sleeps are left out.
+    Only agents that the caller may use count. The sender is left out, and without any tag also
+    hidden agents and sleeping agents.
     """
-    some = tagged_with(core_tables.agents_tags, core_tables.agents.c.id, match_some, all_tags=False)
-    conditions = [core_tables.agents.c.id != own_id, *([some] if match_some else [])]
+    has_some = tagged_with(
+        core_tables.agents_tags, core_tables.agents.c.id, match_some, all_tags=False
+    )
+    conditions = [core_tables.agents.c.id != own_id, *([has_some] if match_some else [])]
     is_any = not (match_all or match_some)
     listed: list[str] = []
     after: str | None = None
     while len(listed) < MOST_ASKED:
-        wanted = Page(MOST_ASKED, after=after, order="asc")
-        found = agents.page(tx, scope, wanted, *conditions, tags=list(match_all), all_tags=True)
-        listed += [state.agent.id for state in found if not (is_any and _is_behind(state))]
-        if len(found) < MOST_ASKED:
+        page = Page(MOST_ASKED, after=after, order="asc")
+        states = agents.page(tx, scope, page, *conditions, tags=list(match_all), all_tags=True)
+        listed += [state.agent.id for state in states if not (is_any and _is_behind(state))]
+        if len(states) < MOST_ASKED:
             break
-        after = found[-1].agent.id
+        after = states[-1].agent.id
     return listed[:MOST_ASKED]
 
 
@@ -124,7 +138,7 @@ def _is_behind(state: AgentState) -> bool:
 
 
 def _limit_of_each(context: ToolContext, name: str, count: int) -> int:
-    """Return how many characters each of so many answers may have in this tool's result."""
+    """Return the character limit of each of `count` answers in this tool's result."""
     limit = next(
         (tool.return_limit for tool in context.state.tools if tool.name == name),
         DEFAULT_RETURN_LIMIT,
@@ -133,13 +147,13 @@ def _limit_of_each(context: ToolContext, name: str, count: int) -> int:
 
 
 def _fitted(agent_id: str, texts: Sequence[str], limit: int) -> dict[str, Any]:
-    """Return the answer as it is shown, in so many characters: its longest texts are cut first."""
-    kept = list(texts)
-    answer = {"agent_id": agent_id, "response": kept}
-    while (excess := len(repr(answer)) - limit) > 0 and kept != [_CUT]:
-        place = max(range(len(kept)), key=lambda place: len(kept[place]))
-        shorter = kept[place].removesuffix(_CUT)[: -(excess + len(_CUT))]
-        kept[place] = shorter + _CUT
-        if not shorter and len(kept) > 1:
-            del kept[place]
+    """Return the answer in at most `limit` characters; its longest texts are cut first."""
+    response = list(texts)
+    answer = {"agent_id": agent_id, "response": response}
+    while (excess := len(repr(answer)) - limit) > 0 and response != [_CUT]:
+        longest = max(range(len(response)), key=lambda index: len(response[index]))
+        shorter = response[longest].removesuffix(_CUT)[: -(excess + len(_CUT))]
+        response[longest] = shorter + _CUT
+        if not shorter and len(response) > 1:
+            del response[longest]
     return answer

@@ -1,4 +1,4 @@
-"""`ricordo group`: the groups of a running server, one of them, and a talk with it."""
+"""`ricordo group`: list groups of a running server, show and talk."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ _SERVER = typer.Option(
     None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
 )
 _WHICH = typer.Argument(help="Id of the group, or its description.")
-# What `show` tells of a group, where it is set.
+# The settings that `show` lists if they are set.
 _SETTINGS = {
     "max_turns": "turns at most",
     "termination_token": "ends with",
@@ -38,10 +38,12 @@ def list_groups(server: str | None = _SERVER) -> None:
     for group in groups:
         members = ", ".join(names.get(id, id) for id in group["agent_ids"])
         manager = group["manager_agent_id"]
-        led = f", led by {names.get(manager, manager)}" if manager else ""
+        manager_part = f", led by {names.get(manager, manager)}" if manager else ""
         about = shortened(group["description"], 60)
         typer.echo(
-            printable(f"{group['id']}  {group['manager_type']:<11} {about} ({members}{led})")
+            printable(
+                f"{group['id']}  {group['manager_type']:<11} {about} ({members}{manager_part})"
+            )
         )
     if not groups:
         typer.echo("There are no groups.", err=True)
@@ -49,24 +51,26 @@ def list_groups(server: str | None = _SERVER) -> None:
 
 @app.command("show")
 def show_group(group: str = _WHICH, server: str | None = _SERVER) -> None:
-    """Show a group with its members, and what was said last."""
+    """Show a group with its members and its last messages."""
     from ricordo.cli.client import any_server
     from ricordo.cli.screen import printable
 
     with any_server(server, lambda _settings: None) as client:
-        found = _group(client, group)
-        names = _names(client, found)
-        said = client.ask(
-            "GET", f"/v1/groups/{found['id']}/messages", query={"limit": 20, "order": "desc"}
+        details = _group(client, group)
+        names = _names(client, details)
+        recent = client.ask(
+            "GET", f"/v1/groups/{details['id']}/messages", query={"limit": 20, "order": "desc"}
         )
-    lines = [f"{found['id']}  {found['manager_type']}", found["description"]]
-    lines += [f"member   {names[id]}  {id}" for id in found["agent_ids"]]
-    if manager := found["manager_agent_id"]:
+    lines = [f"{details['id']}  {details['manager_type']}", details["description"]]
+    lines += [f"member   {names[id]}  {id}" for id in details["agent_ids"]]
+    if manager := details["manager_agent_id"]:
         lines.append(f"manager  {names[manager]}  {manager}")
     lines += [
-        f"{words}: {found[name]}" for name, words in _SETTINGS.items() if found[name] is not None
+        f"{title}: {details[name]}"
+        for name, title in _SETTINGS.items()
+        if details[name] is not None
     ]
-    lines += [line for message in reversed(said) for line in _spoken(message)]
+    lines += [line for message in reversed(recent) for line in _spoken(message)]
     for line in lines:
         typer.echo(printable(line))
 
@@ -89,7 +93,7 @@ def say(
 
 
 def _with_names(events: Iterator[str]) -> Iterator[Json]:
-    """Yield the events of an answer, each utterance with the name of its speaker before it."""
+    """Yield the events of an answer, with the speaker's name before each message."""
     import json
 
     for text in events:
@@ -103,7 +107,7 @@ def _with_names(events: Iterator[str]) -> Iterator[Json]:
 
 
 def _spoken(message: Mapping[str, Any]) -> list[str]:
-    """Return a message as a line, where it is one that people read."""
+    """Return a message as a line if people read it."""
     speakers = {
         "user_message": message.get("name") or "user",
         "assistant_message": message.get("name") or "agent",
@@ -123,14 +127,15 @@ def _group(client: "Client", name: str) -> Json:
     if name.startswith("group-"):
         group: Json = client.ask("GET", f"/v1/groups/{name}")
         return group
-    found = [group for group in _all_groups(client) if group["description"] == name]
-    if not found:
+    matches = [group for group in _all_groups(client) if group["description"] == name]
+    if not matches:
         raise NotFound(f'There is no group "{name}". List them with: ricordo group list')
-    if len(found) > 1:
+    if len(matches) > 1:
         raise Invalid(
-            f'{len(found)} groups are described as "{name}". Give the id of one: ricordo group list'
+            f'{len(matches)} groups are described as "{name}". Give the id of one: '
+            "ricordo group list"
         )
-    return found[0]
+    return matches[0]
 
 
 def _all_groups(client: "Client") -> list[Json]:

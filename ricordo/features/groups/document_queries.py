@@ -1,6 +1,7 @@
-"""Which files of folders were read for which agents that have others work on their memory, and the blocks made for that.
+"""Rows of documents that one-off agents read, and of their blocks.
 
-A row is added for each file that an agent with sleeptime can read, once; it holds how far the reading is.
+Each file that an agent with sleeping agents can read gets one row, with the progress of the
+reading.
 """
 
 from collections.abc import Sequence
@@ -16,9 +17,9 @@ from ricordo.storage.engine.repository import Missing, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import numbers, reference, root, seq, strings, table, timestamps
 
-# Of a file that is `read` the one-off agent is still to be deleted: its id serves once.
+# "read" means that the one-off agent is not deleted yet; its id is used only once.
 ReadingStatus = Literal["waiting", "read", "done", "failed"]
-_MOST = 500  # files that are found at a time
+_MOST = 500  # new files of one look
 
 readings = table(
     "document_readings",
@@ -47,7 +48,10 @@ TABLES = (readings, document_blocks)
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A file that is read for an agent by a one-off agent, `reader_id`, of which so many portions are done."""
+    """A file that the one-off agent `reader_id` reads for an agent.
+
+    `portions_done` counts the portions that it has read.
+    """
 
     id: str
     organization_id: str
@@ -63,7 +67,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class DocumentBlock:
-    """A block that was made for a folder of an agent."""
+    """A block that was created for a folder of an agent."""
 
     organization_id: str
     agent_id: str
@@ -79,7 +83,7 @@ _IS_ATTACHED = and_(
     folders_agents.c.agent_id == readings.c.agent_id,
     folders_agents.c.folder_id == readings.c.folder_id,
 )
-_IS_THERE = and_(files.c.id == readings.c.file_id, files.c.deleted_at.is_(None))
+_EXISTS = and_(files.c.id == readings.c.file_id, files.c.deleted_at.is_(None))
 _NEW = (
     select(groups.c.organization_id, groups.c.manager_agent_id, files.c.folder_id, files.c.id)
     .join(folders_agents, folders_agents.c.agent_id == groups.c.manager_agent_id)
@@ -89,7 +93,8 @@ _NEW = (
         readings,
         and_(readings.c.agent_id == groups.c.manager_agent_id, readings.c.file_id == files.c.id),
     )
-    # A folder of one user is for that user's turns alone, and its text must not come into a block that others see.
+    # A user's own folder is for that user's turns alone. Its text must not enter a block that
+    # others see.
     .where(groups.c.manager_type.in_(ASLEEP), folders.c.user_id.is_(None), readings.c.id.is_(None))
     .where(files.c.status == "completed", files.c.deleted_at.is_(None))
     .order_by(files.c.seq)
@@ -97,7 +102,7 @@ _NEW = (
 )
 _GONE = (
     _READINGS.select.outerjoin(folders_agents, _IS_ATTACHED)
-    .outerjoin(files, _IS_THERE)
+    .outerjoin(files, _EXISTS)
     .where(or_(folders_agents.c.seq.is_(None), files.c.seq.is_(None)))
     .order_by(readings.c.seq)
 )
@@ -120,13 +125,16 @@ save = _READINGS.updates("status", "portions_done", "attempts")
 
 
 def unread(tx: Transaction) -> list[tuple[str, str, str, str]]:
-    """Return organization, agent, folder and file of what nobody planned to read yet, for agents that have a pair."""
+    """Return organization, agent, folder and file of each file without a reading.
+
+    Only agents with a pair count.
+    """
     return [tuple(row) for row in tx.all(_NEW)]
 
 
 def add(tx: Transaction, new: Sequence[Reading]) -> None:
-    """Store new readings, but those of files that are there already."""
-    tx.run(_ADD, [_READINGS.values(one) for one in new])
+    """Store new readings, except for files that have one already."""
+    tx.run(_ADD, [_READINGS.values(reading) for reading in new])
 
 
 def lock(tx: Transaction, reading_id: str) -> Reading | None:
@@ -134,12 +142,12 @@ def lock(tx: Transaction, reading_id: str) -> Reading | None:
 
 
 def waiting(tx: Transaction) -> list[Reading]:
-    """Return the readings that are not done, the oldest first."""
+    """Return the readings that are not done, oldest first."""
     return _READINGS.all(tx, _WAITING)
 
 
 def gone(tx: Transaction) -> list[Reading]:
-    """Return the readings whose folder was detached, or whose file was deleted."""
+    """Return the readings whose folder was detached or whose file was deleted."""
     return _READINGS.all(tx, _GONE)
 
 
@@ -147,8 +155,11 @@ def remove(tx: Transaction, reading_id: str) -> None:
     tx.run(delete(readings).where(readings.c.id == reading_id))
 
 
-def begin_anew(tx: Transaction, agent_id: str, folder_id: str) -> None:
-    """Forget what was read of a folder for an agent, so that it is read once more."""
+def restart(tx: Transaction, agent_id: str, folder_id: str) -> None:
+    """Delete the ended readings of an agent's folder.
+
+    Its files are then read again.
+    """
     is_of_folder = (readings.c.agent_id == agent_id) & (readings.c.folder_id == folder_id)
     tx.run(delete(readings).where(is_of_folder, ~_OPEN))
 
@@ -158,22 +169,25 @@ def is_attached(tx: Transaction, agent_id: str, folder_id: str) -> bool:
 
 
 def block_of(tx: Transaction, agent_id: str, folder_id: str) -> str | None:
-    """Return the id of the block that was made for the folder; None where there is none, or a person's serves."""
+    """Return the id of the block that was created for the folder, or None.
+
+    It is None too if a person's block serves.
+    """
     row = tx.first(_BLOCK, {"agent_id": agent_id, "folder_id": folder_id})
     return row.block_id if row else None
 
 
-def note_block(tx: Transaction, made: DocumentBlock) -> None:
-    tx.run(_ADD_BLOCK, asdict(made))
+def note_block(tx: Transaction, block: DocumentBlock) -> None:
+    tx.run(_ADD_BLOCK, asdict(block))
 
 
 def blocks_left(tx: Transaction) -> list[DocumentBlock]:
-    """Return the blocks that were made for folders which were detached."""
+    """Return the blocks whose folders were detached."""
     return [
         DocumentBlock(row.organization_id, row.agent_id, row.folder_id, row.block_id)
         for row in tx.all(_BLOCKS_LEFT)
     ]
 
 
-def forget_block(tx: Transaction, made: DocumentBlock) -> None:
-    tx.run(delete(document_blocks).where(document_blocks.c.block_id == made.block_id))
+def forget_block(tx: Transaction, block: DocumentBlock) -> None:
+    tx.run(delete(document_blocks).where(document_blocks.c.block_id == block.block_id))

@@ -1,8 +1,10 @@
-"""Documents read while an agent sleeps: each file of its folders once, by a one-off agent, into a block labelled with the folder.
+"""Documents that are read while an agent sleeps, into memory blocks.
 
-A look every half minute finds what changed: new files, folders that were detached, files that were deleted. A job for each file
-makes the one-off agent, sends it the text in portions, and deletes it. Killed anywhere, it goes on at the portion that it was at.
-What stands in a file is untrusted: so are the runs, and what they write; policies of blocks hold.
+A block is labelled with the folder. Each file of the agent's folders is read once, by a one-off
+agent. A look every half minute finds changes: new files, detached folders, deleted files. A job for
+each file creates the one-off agent, sends it the text in portions, and deletes it. A killed job
+continues with the same portion. Files are untrusted, and so are the runs and the texts that they
+write; policies of blocks hold.
 """
 
 import logging
@@ -41,9 +43,9 @@ PURPOSE = "sleeptime"
 _SECONDS = 30.0
 _MOST_STEPS = 10
 _ATTEMPTS = 3  # of one portion
-_CHARACTERS = (
-    16_000  # of one portion at most; of a small window a quarter, at three characters for a token
-)
+# The most characters of one portion. In a small window it takes a quarter, at three characters for
+# a token.
+_CHARACTERS = 16_000
 _MOST_PORTIONS = 100
 _RESERVED = ("persona", "instructions")  # the one-off agent's own blocks
 _RICORDO = Actor("system", "ricordo", "Ricordo")
@@ -51,7 +53,7 @@ _RICORDO = Actor("system", "ricordo", "Ricordo")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a reading needs: the agent it is for, the folder, the file's name, and the block that is written."""
+    """The agent, folder, file name and block of a reading."""
 
     agent: Agent
     folder: Folder
@@ -60,20 +62,28 @@ class Source:
 
 
 async def look(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Take back what was read of detached folders and deleted files, and add a job for each file that is not read yet."""
-    await _take_back(runtime)
+    """Undo readings of detached folders and deleted files, and add jobs for unread files."""
+    await _undo_readings(runtime)
 
     def plan(tx: Transaction) -> None:
-        everybody: dict[str, bool] = {}
+        has_sleeptime: dict[str, bool] = {}
         new = []
         for organization_id, agent_id, folder_id, file_id in queries.unread(tx):
-            if agent_id not in everybody:
+            if agent_id not in has_sleeptime:
                 agent = agents.find(tx, Scope(organization_id), agent_id)
-                everybody[agent_id] = agent is not None and agent.has_sleeptime
-            if everybody[agent_id]:
-                ids = new_id("reading"), new_id("agent")
-                reading = Reading(ids[0], organization_id, agent_id, folder_id, file_id, ids[1])
-                new.append(replace(reading, created_at=tx.clock.now()))
+                has_sleeptime[agent_id] = agent is not None and agent.has_sleeptime
+            if has_sleeptime[agent_id]:
+                new.append(
+                    Reading(
+                        id=new_id("reading"),
+                        organization_id=organization_id,
+                        agent_id=agent_id,
+                        folder_id=folder_id,
+                        file_id=file_id,
+                        reader_id=new_id("agent"),
+                        created_at=tx.clock.now(),
+                    )
+                )
         queries.add(tx, new)
         _add_jobs(tx)
 
@@ -81,7 +91,10 @@ async def look(runtime: Runtime, _job: Job, _report: Report) -> None:
 
 
 def _add_jobs(tx: Transaction) -> None:
-    """Add the job of the oldest file of each folder that waits, for each agent: two at once would write one block."""
+    """Add the job of the oldest waiting file of each agent's folder.
+
+    Two jobs at once would write one block.
+    """
     first: dict[tuple[str, str], Reading] = {}
     for reading in queries.waiting(tx):
         first.setdefault((reading.agent_id, reading.folder_id), reading)
@@ -90,29 +103,32 @@ def _add_jobs(tx: Transaction) -> None:
         jobs.add(tx, Job(READ, reading.organization_id, payload, key=reading.id, is_single=True))
 
 
-async def _take_back(runtime: Runtime) -> None:
+async def _undo_readings(runtime: Runtime) -> None:
     for reading in await runtime.store.read(queries.gone):
         await _delete_reader(runtime, reading)
         await runtime.store.write(lambda tx, reading=reading: _forget(tx, reading))  # type: ignore[misc]
-    for made in await runtime.store.read(queries.blocks_left):
+    for document_block in await runtime.store.read(queries.blocks_left):
 
-        def remove(tx: Transaction, made: DocumentBlock = made) -> None:
-            block = _block(tx, made.organization_id, made.block_id)
-            queries.forget_block(tx, made)
+        def remove(tx: Transaction, document_block: DocumentBlock = document_block) -> None:
+            block = _block(tx, document_block.organization_id, document_block.block_id)
+            queries.forget_block(tx, document_block)
             if block is not None:
                 blocks.remove(tx, block, ChangeMetadata(_RICORDO, "Its folder was detached"))
 
         try:
             await runtime.store.write(remove)
-        except (
-            Forbidden,
-            Conflict,
-        ):  # its policy leaves the block to somebody else, or it changes at this moment
-            log.info("a block of a detached folder stays for now", extra={"block": made.block_id})
+        except (Forbidden, Conflict):  # its policy forbids it, or it changes at this moment
+            log.info(
+                "a block of a detached folder stays for now",
+                extra={"block": document_block.block_id},
+            )
 
 
 def _forget(tx: Transaction, reading: Reading) -> None:
-    """Forget a reading; of a file that was deleted, what was read of its folder is read anew into an empty block."""
+    """Delete a reading.
+
+    If its file was deleted, the other files of the folder are read again into an empty block.
+    """
     queries.remove(tx, reading.id)
     is_unread = reading.portions_done == 0
     if is_unread or not queries.is_attached(tx, reading.agent_id, reading.folder_id):
@@ -124,7 +140,7 @@ def _forget(tx: Transaction, reading: Reading) -> None:
         return
     with suppress(Forbidden):
         blocks.write(tx, block, "", ChangeMetadata(_RICORDO, "A file of its folder was deleted"))
-        queries.begin_anew(tx, reading.agent_id, reading.folder_id)
+        queries.restart(tx, reading.agent_id, reading.folder_id)
 
 
 def _block(tx: Transaction, organization_id: str, block_id: str | None) -> Block | None:
@@ -134,74 +150,85 @@ def _block(tx: Transaction, organization_id: str, block_id: str | None) -> Block
 
 
 async def read(runtime: Runtime, job: Job, report: Report) -> None:
-    """Let a one-off agent read a file, from the portion on that a killed job was at. Raises ModelError, Unavailable."""
-    found = await runtime.store.write(lambda tx: queries.lock(tx, job.payload["reading_id"]))
-    if found is None or found.status not in ("waiting", "read"):
+    """Let a one-off agent read a file.
+
+    A killed job continues with the portion that it was at. Raises ModelError, Unavailable.
+    """
+    reading = await runtime.store.write(lambda tx: queries.lock(tx, job.payload["reading_id"]))
+    if reading is None or reading.status not in ("waiting", "read"):
         return
-    if found.status == "waiting" and found.attempts < _ATTEMPTS:
-        if await put_off(runtime, job, found.agent_id):
+    if reading.status == "waiting" and reading.attempts < _ATTEMPTS:
+        if await put_off(runtime, job, reading.agent_id):
             return
-        found = await _read_all(runtime, found, report)
-        if found is None:
+        reading = await _read_all(runtime, reading, report)
+        if reading is None:
             return
-    await _delete_reader(runtime, found)
-    ended = replace(found, status="done" if found.status == "read" else "failed")
+    await _delete_reader(runtime, reading)
+    ended_reading = replace(reading, status="done" if reading.status == "read" else "failed")
 
     def end(tx: Transaction) -> None:
-        queries.save(tx, ended)
+        queries.save(tx, ended_reading)
         _add_jobs(tx)
 
     await runtime.store.write(end)
 
 
-async def _read_all(runtime: Runtime, begun: Reading, report: Report) -> Reading | None:
-    """Send all portions that are left; returns the reading as it ends, or None where there is nothing to read any more."""
-    source = await runtime.store.write(lambda tx: _source(tx, begun))
+async def _read_all(runtime: Runtime, reading: Reading, report: Report) -> Reading | None:
+    """Send the remaining portions, and return the reading at its end.
+
+    Returns None if its file, folder or agent is gone.
+    """
+    source = await runtime.store.write(lambda tx: _source(tx, reading))
     if source is None:
         return None
-    await _make_reader(runtime, begun, source)
-    content = await runtime.store.read(lambda tx: files.text_of(tx, begun.file_id))
+    await _make_reader(runtime, reading, source)
+    content = await runtime.store.read(lambda tx: files.text_of(tx, reading.file_id))
     portions = await offload(
         lambda: portions_of(content, source.agent.context_window), len(content)
     )
-    reading = begun
     while reading.portions_done < len(portions) and reading.attempts < _ATTEMPTS:
         reading = await _send(runtime, reading, source, portions)
         report(reading.portions_done, len(portions))
     if reading.attempts < _ATTEMPTS:
-        reading = replace(reading, status="read")
-        await runtime.store.write(lambda tx: queries.save(tx, reading))
+        read_reading = replace(reading, status="read")
+        await runtime.store.write(lambda tx: queries.save(tx, read_reading))
+        return read_reading
     return reading
 
 
 def portions_of(content: str, window: int) -> list[str]:
-    """Return the text in portions of whole lines, each small enough for the window; a longer line is cut."""
-    most = max(min(_CHARACTERS, window * 3 // 4), 500)
+    """Return the text in portions of whole lines that fit the window.
+
+    A longer line is cut.
+    """
+    limit = max(min(_CHARACTERS, window * 3 // 4), 500)
     portions = []
-    held = ""
+    portion = ""
     for line in content.splitlines(keepends=True):
-        if held and len(held) + len(line) > most:
-            portions.append(held)
-            held = ""
-        held += line
-        while len(held) > most:
-            portions.append(held[:most])
-            held = held[most:]
-    return [one for one in (*portions, held) if one.strip()][:_MOST_PORTIONS]
+        if portion and len(portion) + len(line) > limit:
+            portions.append(portion)
+            portion = ""
+        portion += line
+        while len(portion) > limit:
+            portions.append(portion[:limit])
+            portion = portion[limit:]
+    portions.append(portion)
+    return [part for part in portions if part.strip()][:_MOST_PORTIONS]
 
 
 def _source(tx: Transaction, reading: Reading) -> Source | None:
-    """Return what there is to read, with the block for it, which is made where it is missing; None where it is no more."""
+    """Return the parts of a reading, with a new block if it is missing.
+
+    Returns None if the file, the folder or the agent's pair is gone.
+    """
     scope = Scope(reading.organization_id)
     agent = agents.find(tx, scope, reading.agent_id)
     file = files.find_file(tx, reading.file_id)
     if agent is None or not agent.has_sleeptime or file is None:
         return None
     agents.lock(tx, scope, agent.id)
-    folder = next(
-        (one for one in files.folders_of_agent(tx, scope, agent.id) if one.id == reading.folder_id),
-        None,
-    )
+    folders = files.folders_of_agent(tx, scope, agent.id)
+    folder = next((folder for folder in folders if folder.id == reading.folder_id), None)
     if folder is None:
         return None
     block_id = queries.block_of(tx, agent.id, folder.id)
@@ -210,7 +237,10 @@ def _source(tx: Transaction, reading: Reading) -> Source | None:
 
 
 def _make_block(tx: Transaction, scope: Scope, agent: Agent, folder: Folder) -> Block:
-    """Return the agent's block with the folder's label: one that a person made serves, and is never taken away."""
+    """Return the agent's block with the folder's label.
+
+    A block that a person made is used too, and never removed.
+    """
     label = label_of(folder)
     attached = next(
         (block for block in blocks.attached(tx, agent.id) if block.label == label), None
@@ -234,24 +264,31 @@ def _make_block(tx: Transaction, scope: Scope, agent: Agent, folder: Folder) -> 
 
 
 def label_of(folder: Folder) -> str:
-    """Return the folder's name as the label of a block, or one of its id where it cannot be one."""
+    """Return the folder's name as a block label.
+
+    If the name cannot be a label, it is made from the folder's id.
+    """
     try:
         label = require_label(folder.name)
     except Invalid:
         label = ""
-    return label if label and label not in _RESERVED else f"folder {folder.id.rpartition('-')[2]}"
+    if label and label not in _RESERVED:
+        return label
+    return f"folder {folder.id.rpartition('-')[2]}"
 
 
 async def _make_reader(runtime: Runtime, reading: Reading, source: Source) -> None:
-    """Make the one-off agent, where it is not there yet."""
+    """Create the one-off agent, unless it exists."""
     scope = Scope(reading.organization_id)
     agent = source.agent
     if await runtime.store.read(lambda tx: agents.find(tx, scope, reading.reader_id)):
         return
-    own = [BlockSpec("persona", value=text("sleep_persona"), read_only=True)]
+    own_blocks = [BlockSpec("persona", value=text("sleep_persona"), read_only=True)]
     if instructions := (source.folder.instructions or "").strip():
         limit = max(DEFAULT_LIMIT, len(instructions))
-        own.append(BlockSpec("instructions", value=instructions, limit=limit, read_only=True))
+        own_blocks.append(
+            BlockSpec("instructions", value=instructions, limit=limit, read_only=True)
+        )
     spec = spec_beside(
         runtime,
         agent,
@@ -261,14 +298,14 @@ async def _make_reader(runtime: Runtime, reading: Reading, source: Source) -> No
         name=f"{agent.name}-doc-sleeptime",
         hidden=True,
         settings={name: agent.settings[name] for name in (DAILY_TOKENS,) if name in agent.settings},
-        blocks=tuple(own),
+        blocks=tuple(own_blocks),
         block_ids=(source.block.id,),
     )
-    spec, info = await prepare(runtime, scope, spec)
+    spec, model_info = await prepare(runtime, scope, spec)
 
     def insert(tx: Transaction) -> None:
         if agents.find(tx, scope, reading.reader_id) is None:
-            insert_agent(tx, runtime, scope, spec, info)
+            insert_agent(tx, runtime, scope, spec, model_info)
 
     await runtime.store.write(insert)
 
@@ -276,16 +313,20 @@ async def _make_reader(runtime: Runtime, reading: Reading, source: Source) -> No
 async def _send(
     runtime: Runtime, reading: Reading, source: Source, portions: Sequence[str]
 ) -> Reading:
-    """Send the next portion; returns the reading as it is after it. Raises ModelError where it is tried again."""
+    """Send the next portion, and return the changed reading.
+
+    Raises ModelError to try it again.
+    """
     number = reading.portions_done
     document = disarm(portions[number], "document")
-    words = (
-        f'Part {number + 1} of {len(portions)} of the file "{source.file_name}" of the source "{source.folder.name}". '
-        f'Work it into the block labelled "{source.block.label}".\n\n<document>\n{document}\n</document>'
+    prompt = (
+        f'Part {number + 1} of {len(portions)} of the file "{source.file_name}" of the source '
+        f'"{source.folder.name}". Work it into the block labelled "{source.block.label}".\n\n'
+        f"<document>\n{document}\n</document>"
     )
     message = NewMessage(
         "user",
-        (TextPart(words),),
+        (TextPart(prompt),),
         otid=f"{reading.id}:{number}:{reading.attempts}",
         is_untrusted=True,
     )
@@ -299,9 +340,9 @@ async def _send(
     )
     answer = await collect_for_job(await run_turn(runtime, request), "this document")
     if answer.run.status != "failed":
-        done = replace(reading, portions_done=number + 1, attempts=0)
-        await runtime.store.write(lambda tx: queries.save(tx, done))
-        return done
+        advanced = replace(reading, portions_done=number + 1, attempts=0)
+        await runtime.store.write(lambda tx: queries.save(tx, advanced))
+        return advanced
     failed = replace(reading, attempts=reading.attempts + 1)
     await runtime.store.write(lambda tx: queries.save(tx, failed))
     if failed.attempts >= _ATTEMPTS:

@@ -1,4 +1,4 @@
-"""What is sent and answered of groups: the formats of the retired Letta V1 server."""
+"""Request and response models of groups, as of the retired Letta V1 server."""
 
 from typing import Annotated, ClassVar
 
@@ -20,7 +20,10 @@ BlockId = Annotated[str, Field(pattern="^block-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9
 
 
 class ManagerConfigRequest(TolerantPart):
-    """Who leads a group, and how. Which fields have a meaning follows from `manager_type`."""
+    """The leader of a group and its settings.
+
+    The kind decides which fields have a meaning.
+    """
 
     shown_as: ClassVar[str] = "manager_config"
 
@@ -49,7 +52,7 @@ class ManagerConfigRequest(TolerantPart):
 
 
 class GroupRequest(RequestModel):
-    """A group to make; without `manager_config` its members speak in turn."""
+    """A group to create; without `manager_config` its members speak in turn."""
 
     ignored: ClassVar = IN_ONE_PROJECT
 
@@ -70,7 +73,10 @@ class GroupRequest(RequestModel):
 
 
 class GroupUpdate(RequestModel):
-    """What changes of a group. A field that is left out stays; 0, null and [] are values like others."""
+    """Changes to a group.
+
+    A field that is left out stays; 0, null and [] are values.
+    """
 
     ignored: ClassVar = IN_ONE_PROJECT
 
@@ -107,13 +113,18 @@ class GroupResponse(ResponseModel):
     def from_group(
         cls, group: Group, turns: int | None = None, last_message: str | None = None
     ) -> Json:
-        """Return the group, with how many turns were counted since its sleeping agents ran, and what they read last."""
+        """Return the group as JSON.
+
+        `turns` is the number of turns since its sleeping agents ran, `last_message` the last that
+        they read.
+        """
+        counter = None
+        if group.sleeptime_agent_frequency is not None:
+            counter = -1 if turns is None else turns
         return cls.of(
             group,
             shared_block_ids=list(group.block_ids),
-            turns_counter=None
-            if group.sleeptime_agent_frequency is None
-            else (-1 if turns is None else turns),
+            turns_counter=counter,
             last_processed_message_id=last_message,
         )
 

@@ -7,13 +7,15 @@ class AgentCallSettings(FeatureSettings):
     """Agents that send messages to each other."""
 
     agent_call_depth: int = about(
-        "How many agents a chain may have in which each asks the next, the first one included. The last one asks nobody.",
+        "How many agents a chain may have in which each asks the next, the first one included. The "
+        "last one asks nobody.",
         5,
         ge=1,
         le=20,
     )
     agent_call_seconds: float = about(
-        "Seconds for which an agent waits for the answer of another; the other's turn goes on after them.",
+        "Seconds for which an agent waits for the answer of another; the other's turn goes on "
+        "after them.",
         120,
         gt=0,
         le=3600,

@@ -1,4 +1,7 @@
-"""The pages of groups: which there are, a group with its members, settings and talk, and a form to say something to it."""
+"""Pages of groups: their list, and one group with its talk.
+
+A group's page has its members, its settings, and a form for messages.
+"""
 
 from typing import Any
 
@@ -14,10 +17,10 @@ from ricordo.features.web.shell import Pages, address_of, done, fields_of, form_
 router = Pages("/ui/groups", scope="agents")
 _LIST = "groups/list.html"
 _ONE = "groups/one.html"
-_EACH = 50
+_PAGE_SIZE = 50
 _MOST_AGENTS = 200
 _MESSAGES = 50
-# Which settings the form of each kind has.
+# The settings in the form of each kind.
 _SETTINGS: dict[str, tuple[str, ...]] = {
     "round_robin": ("max_turns",),
     "dynamic": ("max_turns", "termination_token"),
@@ -25,20 +28,18 @@ _SETTINGS: dict[str, tuple[str, ...]] = {
     "voice_sleeptime": ("max_message_buffer_length", "min_message_buffer_length"),
 }
 _NUMBERS = {
-    *(
-        "max_turns",
-        "sleeptime_agent_frequency",
-        "max_message_buffer_length",
-        "min_message_buffer_length",
-    )
+    "max_turns",
+    "sleeptime_agent_frequency",
+    "max_message_buffer_length",
+    "min_message_buffer_length",
 }
-# Colours of speakers, by their place in the group.
+# The number of colours for speakers, by their place in the group.
 _COLOURS = 6
 
 
 @router.get("")
 async def list_groups(request: Request) -> Response:
-    """The groups whose agents the caller may use, and a form for another."""
+    """Show the groups that the caller may use, and a form."""
     return await _list(request)
 
 
@@ -47,17 +48,17 @@ async def make_group(request: Request) -> Response:
     fields = await fields_of(request)
     form = dict(fields)
     kind = form.get("kind", "round_robin")
-    config: dict[str, Any] = {"manager_type": kind}
+    manager_config: dict[str, Any] = {"manager_type": kind}
     if kind in MANAGED:
-        config["manager_agent_id"] = form.get("manager") or None
+        manager_config["manager_agent_id"] = form.get("manager") or None
     body = {
         "description": form.get("description", "").strip(),
         "agent_ids": [
-            value
-            for name, value in fields
-            if name == "member" and value != config.get("manager_agent_id")
+            agent_id
+            for name, agent_id in fields
+            if name == "member" and agent_id != manager_config.get("manager_agent_id")
         ],
-        "manager_config": config,
+        "manager_config": manager_config,
     }
     try:
         group = await Api(request).ask("POST", "/v1/groups/", body)
@@ -68,7 +69,7 @@ async def make_group(request: Request) -> Response:
 
 @router.get("/{group_id}")
 async def show_group(request: Request, group_id: str) -> Response:
-    """One group; while it talks, the talk renews itself."""
+    """Show one group. While it talks, the talk refreshes itself."""
     return await _show(request, group_id)
 
 
@@ -78,14 +79,17 @@ async def change_group(request: Request, group_id: str) -> Response:
     api = Api(request)
     form = await form_of(request)
     group = await api.get(f"/v1/groups/{group_id}")
-    config: dict[str, Any] = {
+    manager_config: dict[str, Any] = {
         "manager_type": group["manager_type"],
         "manager_agent_id": group["manager_agent_id"],
     }
     for name in _SETTINGS.get(group["manager_type"], ()):
         if name in form:
-            config[name] = _setting(name, form[name].strip())
-    body = {"description": form.get("description", group["description"]), "manager_config": config}
+            manager_config[name] = _setting(name, form[name].strip())
+    body = {
+        "description": form.get("description", group["description"]),
+        "manager_config": manager_config,
+    }
     try:
         await api.ask("PATCH", f"/v1/groups/{group_id}", body)
     except RefusedByApi as error:
@@ -96,7 +100,10 @@ async def change_group(request: Request, group_id: str) -> Response:
 @router.post("/{group_id}/say")
 @needs("messages:write")
 async def say(request: Request, group_id: str) -> Response:
-    """Say something to the group. Its agents talk in the background, and the page shows it as it comes."""
+    """Send a message to the group.
+
+    Its agents answer in the background, and the page shows the answers as they come.
+    """
     text = (await form_of(request)).get("message", "")
     body = {"messages": [{"role": "user", "content": text}]}
     try:
@@ -109,7 +116,10 @@ async def say(request: Request, group_id: str) -> Response:
 @router.post("/{group_id}/reset")
 @needs("messages:write")
 async def reset(request: Request, group_id: str) -> Response:
-    """Delete what was said in the group. What its agents remember stays."""
+    """Delete the messages of the group.
+
+    The memory of its agents stays.
+    """
     await Api(request).ask("PATCH", f"/v1/groups/{group_id}/reset-messages", {})
     return done(request, f"/ui/groups/{group_id}", "What was said was deleted. Memory stays.")
 
@@ -121,7 +131,10 @@ async def delete_group(request: Request, group_id: str) -> Response:
 
 
 def _setting(name: str, text: str) -> int | str | None:
-    """Return what was typed as the API takes it: a number where it is one, None where it is empty."""
+    """Return a typed setting as the API takes it.
+
+    It is a number, a text, or None if empty.
+    """
     if not text:
         return None
     return int(text) if name in _NUMBERS and text.isdecimal() else text
@@ -132,14 +145,18 @@ async def _list(
 ) -> Response:
     api = Api(request)
     after = request.query_params.get("after")
-    groups: list[Any] = await api.get("/v1/groups/", limit=_EACH + 1, after=after)
-    older = address_of("/ui/groups", after=groups[_EACH - 1]["id"]) if len(groups) > _EACH else ""
+    groups: list[Any] = await api.get("/v1/groups/", limit=_PAGE_SIZE + 1, after=after)
+    older = (
+        address_of("/ui/groups", after=groups[_PAGE_SIZE - 1]["id"])
+        if len(groups) > _PAGE_SIZE
+        else ""
+    )
     may = request.scope[REQUEST_SCOPE].may("agents:write")
     return await render(
         request,
         _LIST,
         status=status,
-        groups=groups[:_EACH],
+        groups=groups[:_PAGE_SIZE],
         names=await names_in(request, groups),
         older=older,
         agents=await api.get("/v1/agents/", limit=_MOST_AGENTS) if may else [],
@@ -152,26 +169,26 @@ async def _show(
     request: Request, group_id: str, problem: str = "", status: int = 200, *, draft: str = ""
 ) -> Response:
     api = Api(request)
-    asked = request.query_params
+    query = request.query_params
     group: Any = await api.get(f"/v1/groups/{group_id}")
     names = await names_in(request, [group])
-    before = asked.get("before")
-    # The talk is left out for those who may read no messages.
-    found = await api.find(
+    before = query.get("before")
+    # The talk is left out if the caller may not read messages.
+    listed = await api.find(
         f"/v1/groups/{group_id}/messages",
         limit=_MESSAGES + 1,
         order="desc",
         **({"after": before} if before else {}),
     )
-    messages = found or []
+    messages = listed or []
     older = (
         address_of(f"/ui/groups/{group_id}", before=messages[_MESSAGES - 1]["id"])
         if messages[_MESSAGES:]
         else ""
     )
-    run = await api.find(f"/v1/runs/{asked['run']}") if asked.get("run") else None
+    run = await api.find(f"/v1/runs/{query['run']}") if query.get("run") else None
     speakers = [id for id in (*group["agent_ids"], group["manager_agent_id"]) if id]
-    colours = {names.get(id, id): place % _COLOURS for place, id in enumerate(speakers)}
+    colours = {names.get(id, id): number % _COLOURS for number, id in enumerate(speakers)}
     return await render(
         request,
         _ONE,
@@ -181,7 +198,7 @@ async def _show(
         colours=colours,
         settings=_SETTINGS.get(group["manager_type"], ()),
         numbers=_NUMBERS,
-        talks=found is not None and group["manager_type"] not in ("sleeptime", "voice_sleeptime"),
+        talks=listed is not None and group["manager_type"] not in ("sleeptime", "voice_sleeptime"),
         messages=messages[:_MESSAGES][::-1],
         older=older,
         is_newest=not before,

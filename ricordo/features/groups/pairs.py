@@ -1,4 +1,7 @@
-"""Pairs: an agent, and another that works on its memory while it rests. They are made, switched off and deleted together."""
+"""Pairs: an agent, and another that works on its memory while it rests.
+
+Both are created, switched off and deleted together.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +38,11 @@ FREQUENCY = 5  # turns, as of the retired Letta V1 server
 
 @dataclass(frozen=True, slots=True)
 class PairKind:
-    """What a pair is made of: the sleeping agent, its own block `memory_persona` (a key of a text), and the group of both."""
+    """The parts of a pair.
+
+    They are the sleeping agent's type, the text key of its own block `memory_persona`, and the
+    group of both.
+    """
 
     agent_type: AgentType
     persona: str
@@ -48,7 +55,7 @@ _USUAL = PairKind(
     "sleep_persona",
     {"manager_type": "sleeptime", "sleeptime_agent_frequency": FREQUENCY},
 )
-# Wire facts, but for the last.
+# Wire facts, except for the last.
 _VOICE = PairKind(
     "voice_sleeptime_agent",
     "voice_persona",
@@ -68,7 +75,10 @@ class PairFollower:
     def set_sleeptime(
         self, tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState, *, is_on: bool
     ) -> None:
-        """Make the pair of the agent, or switch it on or off where it is there already. Raises Conflict."""
+        """Create the agent's pair, or switch an existing one on or off.
+
+        Raises Conflict.
+        """
         agent = state.agent
         group = queries.of_manager(tx, agent.organization_id, agent.id)
         if not is_on or (group and group.manager_type in ASLEEP):
@@ -76,42 +86,45 @@ class PairFollower:
             return
         if group:
             raise Conflict(
-                f"The agent manages the group {group.id}. Delete that first, or leave enable_sleeptime out."
+                f"The agent manages the group {group.id}. Delete that first, or leave "
+                "enable_sleeptime out."
             )
         _make(tx, runtime, scope, state)
 
     def delete(self, tx: Transaction, scope: Scope, agent: Agent) -> Sequence[str]:
-        """Return the sleeping agents of an agent that is deleted; the group of a sleeping agent is deleted with it."""
-        everything = Scope(scope.organization_id)
-        gone: list[str] = []
+        """Delete the group of a deleted agent, and return its sleeping agents."""
+        organization = Scope(scope.organization_id)
+        sleeping_ids: list[str] = []
         if MANAGES in agent.settings and (
             group := queries.of_manager(tx, agent.organization_id, agent.id)
         ):
             if group.manager_type not in ASLEEP:
                 raise Conflict(f"The agent manages the group {group.id}. Delete the group first.")
-            gone = [id for id in group.agent_ids if _sleeps_for(tx, everything, id) == agent.id]
-            service.delete(tx, everything, group.id)
+            sleeping_ids = [
+                id for id in group.agent_ids if _sleeps_for(tx, organization, id) == agent.id
+            ]
+            service.delete(tx, organization, group.id)
         if SLEEPS_FOR in agent.settings:
             for group in queries.of_member(tx, agent.id):
                 if group.manager_type in ASLEEP and group.manager_agent_id:
-                    service.delete(tx, everything, group.id)
+                    service.delete(tx, organization, group.id)
                     service.change_settings(
-                        tx, everything, group.manager_agent_id, **{ENABLE_SLEEPTIME: None}
+                        tx, organization, group.manager_agent_id, **{ENABLE_SLEEPTIME: None}
                     )
-        return gone
+        return sleeping_ids
 
     def groups(
         self, tx: Transaction, organization_id: str, agent_ids: Sequence[str]
     ) -> Mapping[str, dict[str, Any]]:
         """Return the groups that these agents manage as JSON, by the manager's id."""
-        found = queries.of_managers(tx, organization_id, agent_ids)
-        answers = shown(tx, Scope(organization_id), [*found.values()])
-        return dict(zip(found, answers, strict=True))
+        groups_by_manager = queries.of_managers(tx, organization_id, agent_ids)
+        answers = shown(tx, Scope(organization_id), [*groups_by_manager.values()])
+        return dict(zip(groups_by_manager, answers, strict=True))
 
     def end_turn(
         self, tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message]
     ) -> Sequence[str]:
-        """Plan the runs of sleeping agents that follow this turn; returns their ids."""
+        """Plan the runs of sleeping agents that follow this turn, and return their ids."""
         return sleeptime.end_turn(tx, turn, run, new)
 
 
@@ -123,7 +136,10 @@ def _sleeps_for(tx: Transaction, scope: Scope, agent_id: str) -> str | None:
 def spec_beside(
     runtime: Runtime, agent: Agent, agent_type: AgentType, prompt_key: str, **fields: Any
 ) -> AgentSpec:
-    """Return the spec of an agent that works beside this one, on the same models. `fields` are what else it has."""
+    """Return the spec of an agent with the same models as this one.
+
+    `fields` are its other fields.
+    """
     return AgentSpec(
         agent_type=agent_type,
         system=chosen_system(None, prompt_key, runtime.settings.data_dir),
@@ -138,16 +154,16 @@ def spec_beside(
 
 
 def _make(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState) -> Group:
-    """Make the sleeping agent of this one, and the group of both."""
+    """Create the sleeping agent of this one, and the group of both."""
     agent = state.agent
     now = tx.clock.now()
-    info = runtime.organization_providers.known(agent.organization_id).get(agent.model).info
+    model_info = runtime.organization_providers.known(agent.organization_id).get(agent.model).info
     pair = _VOICE if agent.agent_type == "voice_convo_agent" else _USUAL
     persona = BlockSpec(
         label="memory_persona",
         description="How this agent works on the memory of the other one.",
         value=text(pair.persona),
-        read_only=True,  # it is what this agent is, and nothing that it learned of somebody
+        read_only=True,  # it defines this agent, and holds nothing about a person
     )
     spec = spec_beside(
         runtime,
@@ -160,7 +176,7 @@ def _make(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState) ->
         blocks=(persona,),
     )
     sleeper = insert_agent(
-        tx, runtime, Scope(scope.organization_id, user_id=scope.user_id), spec, info
+        tx, runtime, Scope(scope.organization_id, user_id=scope.user_id), spec, model_info
     ).agent
     if state.user_ids:
         keep_to(tx, scope, sleeper.id, state.user_ids)

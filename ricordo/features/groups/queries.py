@@ -1,7 +1,8 @@
-"""The tables of groups: members in their order, shared blocks, and what of a manager's messages its sleeping agents have read.
+"""The tables of groups, and the progress of sleeping agents.
 
-A mark says for one sleeping agent and one conversation of its manager up to which message (`seq`) transcripts were made, and up to
-which there is something to read. It moves in the transaction that stores the transcript, so every message is in exactly one.
+A mark is for one sleeping agent and one conversation of its manager: the message (`seq`) up to
+which transcripts were made, and the one up to which there is something to read. It moves in the
+transaction that stores the transcript, so every message is in exactly one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -64,14 +65,14 @@ groups_blocks = table(
     Index("groups_blocks_by_block", "block_id"),
     erasure="delete",
 )
-# How many turns of a manager there were since its sleeping agents last ran: for each user ("" where there is none).
+# The number of a manager's turns since its sleeping agents last ran, for each user ("": no user).
 sleep_counters = table(
     "sleep_counters",
     seq(),
     reference("group_id", "groups"),
     *strings("user_id", null=False),
     *numbers("turns"),
-    # Whether the user said "not now": nothing of theirs is read, then.
+    # The user said "not now": nothing of theirs is read then.
     flag("is_paused"),
     UniqueConstraint("group_id", "user_id"),
     Index("sleep_counters_by_user", "user_id"),
@@ -109,7 +110,8 @@ transcripts = table(
     Index("sleep_transcripts_by_user", "user_id"),
     erasure="delete",
 )
-# A talk is a run in a hidden conversation of the group's leader, which holds what the user said and nothing else.
+# A talk is a run in a hidden conversation of the group's leader, which holds only the user's
+# messages.
 talks = table(
     "group_talks",
     seq(),
@@ -126,10 +128,11 @@ NO_USER = ""
 
 @dataclass(frozen=True, slots=True)
 class EndedTurn:
-    """What a sleeping agent needs to know of a turn: the group and its settings, the counter, and the turn's messages.
+    """The facts about an ended turn that its sleeping agents need.
 
-    `counted` is how many turns of the user were counted before (None: none was). `first_seq` and `last_seq` are 0 where the
-    run has no message.
+    These are the group and its settings, the counter, and the turn's messages. `counted` is the
+    count of the user's turns before (None: none was counted). `first_seq` and `last_seq` are 0 if
+    the run has no message.
     """
 
     group_id: str
@@ -159,7 +162,8 @@ _BLOCKS = (
     .where(one_of(groups_blocks.c.group_id, "group_ids"))
     .order_by(groups_blocks.c.seq)
 )
-# The span of a run by the run alone: SQLite would read all of its conversation by that's index.
+# A run's messages are selected by the run alone: with the conversation, SQLite would use its index
+# and read all of it.
 _OF_RUN = equal(messages, "run_id")
 _AT_TURN_END = (
     select(
@@ -188,26 +192,30 @@ _LOCK = select(groups.c.id).where(equal(groups, "id")).with_for_update()
 _ADD_BLOCK = Missing(groups_blocks)
 _ADD_MEMBER = insert(groups_agents)
 _CHANGING = (
-    *(
-        "description",
-        "manager_agent_id",
-        "termination_token",
-        "max_turns",
-        "sleeptime_agent_frequency",
-    ),
-    *("max_message_buffer_length", "min_message_buffer_length", "hidden", "updated_at"),
+    "description",
+    "manager_agent_id",
+    "termination_token",
+    "max_turns",
+    "sleeptime_agent_frequency",
+    "max_message_buffer_length",
+    "min_message_buffer_length",
+    "hidden",
+    "updated_at",
 )
 _change = _GROUPS.updates(*_CHANGING)
 
 
 def insert_group(tx: Transaction, group: Group) -> None:
-    """Store a new group with its members; raises Conflict-like Collision where an agent is named twice."""
+    """Store a new group with its members.
+
+    Raises Collision if an agent is named twice.
+    """
     _GROUPS.insert(tx, group)
     _add_members(tx, group)
 
 
 def change(tx: Transaction, group: Group, *, has_new_members: bool) -> None:
-    """Store what changed of a group, and its members where they are new."""
+    """Store a changed group, and its members if they are new."""
     _change(tx, group)
     if has_new_members:
         tx.run(delete(groups_agents).where(groups_agents.c.group_id == group.id))
@@ -223,29 +231,35 @@ def lock(tx: Transaction, group_id: str) -> None:
 
 
 def get(tx: Transaction, scope: Scope, group_id: str) -> Group:
-    """Return the group, where the caller may use all its agents. Raises NotFound."""
-    listed = _GROUPS.select.where(
+    """Return the group if the caller may use all its agents.
+
+    Raises NotFound.
+    """
+    statement = _GROUPS.select.where(
         groups.c.id == group_id, groups.c.organization_id == scope.organization_id
     )
-    group = _GROUPS.first(tx, listed.where(*_is_usable(scope)), {})
+    group = _GROUPS.first(tx, statement.where(*_is_usable(scope)), {})
     return _whole(tx, [found(group, "Group", group_id)])[0]
 
 
 def page(
     tx: Transaction,
     scope: Scope,
-    wanted: Page,
+    page: Page,
     *,
     shows_hidden: bool,
     agent_id: str | None = None,
     **equal: Any,
 ) -> list[Group]:
-    """Return one page of the groups whose agents the caller may use all; with `agent_id` those it is a member of."""
+    """Return one page of the groups all of whose agents the caller may use.
+
+    `agent_id` selects the groups that it is a member of.
+    """
     members = select(groups_agents.c.group_id).where(groups_agents.c.agent_id == agent_id)
     conditions = [*_is_usable(scope), *([] if shows_hidden else [~groups.c.hidden])]
     if agent_id:
         conditions.append(groups.c.id.in_(members))
-    return _whole(tx, _GROUPS.page(tx, scope, wanted, *conditions, **equal))
+    return _whole(tx, _GROUPS.page(tx, scope, page, *conditions, **equal))
 
 
 def count(tx: Transaction, scope: Scope) -> int:
@@ -253,7 +267,7 @@ def count(tx: Transaction, scope: Scope) -> int:
 
 
 def of_manager(tx: Transaction, organization_id: str, agent_id: str) -> Group | None:
-    """Return the group that the agent manages; None where it manages none."""
+    """Return the group that the agent manages, or None."""
     group = _GROUPS.first(
         tx, _OF_MANAGER, {"manager_agent_id": agent_id, "organization_id": organization_id}
     )
@@ -261,9 +275,16 @@ def of_manager(tx: Transaction, organization_id: str, agent_id: str) -> Group | 
 
 
 def at_turn_end(tx: Transaction, run: Run) -> EndedTurn | None:
-    """Return what is to be known at the end of a run whose agent has others work on its memory; None where it has none."""
-    values = {"manager_agent_id": run.agent_id, "user_id": run.user_id or NO_USER, "run_id": run.id}
-    rows = tx.all(_AT_TURN_END, values)
+    """Return the facts about an ended run for sleeping agents.
+
+    None means that the agent has none.
+    """
+    parameters = {
+        "manager_agent_id": run.agent_id,
+        "user_id": run.user_id or NO_USER,
+        "run_id": run.id,
+    }
+    rows = tx.all(_AT_TURN_END, parameters)
     if not rows:
         return None
     first = rows[0]
@@ -284,10 +305,10 @@ def of_managers(
     tx: Transaction, organization_id: str, agent_ids: Sequence[str]
 ) -> dict[str, Group]:
     """Return the groups that these agents manage, by the manager's id."""
-    listed = _GROUPS.select.where(
+    statement = _GROUPS.select.where(
         groups.c.manager_agent_id.in_(agent_ids), groups.c.organization_id == organization_id
     ).order_by(groups.c.seq)
-    return {group.manager_agent_id or "": group for group in _whole(tx, _GROUPS.all(tx, listed))}
+    return {group.manager_agent_id or "": group for group in _whole(tx, _GROUPS.all(tx, statement))}
 
 
 def of_member(tx: Transaction, agent_id: str) -> list[Group]:
@@ -312,17 +333,17 @@ def remove_block(tx: Transaction, group_id: str, block_id: str) -> None:
 
 def _add_members(tx: Transaction, group: Group) -> None:
     rows = [
-        {"group_id": group.id, "agent_id": id, "place": place}
-        for place, id in enumerate(group.agent_ids)
+        {"group_id": group.id, "agent_id": id, "place": number}
+        for number, id in enumerate(group.agent_ids)
     ]
     tx.run(_ADD_MEMBER, rows)
 
 
-def _whole(tx: Transaction, listed: Sequence[Group]) -> list[Group]:
+def _whole(tx: Transaction, rows: Sequence[Group]) -> list[Group]:
     """Return the groups with their members and blocks."""
-    if not listed:
+    if not rows:
         return []
-    ids = {"group_ids": [group.id for group in listed]}
+    ids = {"group_ids": [group.id for group in rows]}
     members: dict[str, list[str]] = {}
     for row in tx.all(_MEMBERS, ids):
         members.setdefault(row.group_id, []).append(row.agent_id)
@@ -331,9 +352,11 @@ def _whole(tx: Transaction, listed: Sequence[Group]) -> list[Group]:
         blocks.setdefault(row.group_id, []).append(row.block_id)
     return [
         replace(
-            one, agent_ids=tuple(members.get(one.id, ())), block_ids=tuple(blocks.get(one.id, ()))
+            group,
+            agent_ids=tuple(members.get(group.id, ())),
+            block_ids=tuple(blocks.get(group.id, ())),
         )
-        for one in listed
+        for group in rows
     ]
 
 
@@ -343,9 +366,9 @@ def _is_usable(scope: Scope) -> list[ColumnElement[bool]]:
         return []
     (member,) = may_use(scope, groups_agents.c.agent_id)
     (manager,) = may_use(scope, groups.c.manager_agent_id)
-    kept = (
+    unusable_members = (
         select(groups_agents.c.seq)
         .where(groups_agents.c.group_id == groups.c.id, ~member)
         .correlate(groups)
     )
-    return [~kept.exists(), or_(groups.c.manager_agent_id.is_(None), manager)]
+    return [~unusable_members.exists(), or_(groups.c.manager_agent_id.is_(None), manager)]

@@ -1,4 +1,4 @@
-"""What a group is: its members in their order, who leads them, and the settings of its kind."""
+"""A group: its members, its leader, and its settings."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -7,18 +7,19 @@ ManagerType = Literal[
     "round_robin", "supervisor", "dynamic", "sleeptime", "voice_sleeptime", "swarm"
 ]
 MANAGER_TYPES: tuple[ManagerType, ...] = get_args(ManagerType)
-# Of these kinds the manager is another agent than the members.
+# Kinds whose manager is no member.
 MANAGED: tuple[ManagerType, ...] = ("supervisor", "dynamic", "sleeptime", "voice_sleeptime")
-# Of these, the members work on the manager's memory after its turns.
+# Kinds whose members work on the manager's memory after its turns.
 ASLEEP: tuple[ManagerType, ...] = ("sleeptime", "voice_sleeptime")
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group of agents. `agent_ids` are its members in the order in which they were named; the manager is none of them.
+    """A group of agents.
 
-    `max_turns` and `termination_token` end a talk; `sleeptime_agent_frequency` is in turns of the manager, and the two lengths
-    of the buffer in messages.
+    `agent_ids` are its members in the order in which they were named, without the manager.
+    `max_turns` and `termination_token` end a talk; `sleeptime_agent_frequency` is in turns of the
+    manager, and the two lengths of the buffer are in messages.
     """
 
     id: str
@@ -40,7 +41,10 @@ class Group:
 
     @property
     def leader_id(self) -> str | None:
-        """The agent whose conversation a talk with the group is: its manager, or its first member; None where it is empty."""
+        """The agent in whose conversation the group talks: its manager, or first member.
+
+        None in an empty group.
+        """
         return self.manager_agent_id or next(iter(self.agent_ids), None)
 
     @property

@@ -1,7 +1,7 @@
-"""Groups made, changed and deleted, and what that changes of their agents.
+"""Create, change and delete groups, with the effects on their agents.
 
-Agents of a group see its blocks. An agent that sleeps works on the memory of its group's manager: both have the same blocks
-attached, and the same users may use both.
+Agents of a group see its blocks. A sleeping agent works on the memory of its group's manager: both
+have the same blocks attached, and the same users may use both.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,11 +22,12 @@ from ricordo.storage.engine.store import Transaction
 
 DEFAULT_TOKEN = "DONE!"  # noqa: S105 - a word that ends a talk; a wire fact
 _LEAST_BUFFER = 4  # a wire fact: both lengths are greater
-# The most messages in the window of a voice agent, and how many stay there: as of the retired Letta V1 server.
+# The most messages in the window of a voice agent, and the number that stays there, as of the
+# retired Letta V1 server.
 VOICE_BUFFER = (30, 15)
 _SETTINGS = ("termination_token", "max_turns", "sleeptime_agent_frequency")
 _BUFFER = ("max_message_buffer_length", "min_message_buffer_length")
-# Which settings each kind of group has.
+# The settings of each kind of group.
 OF_KIND: dict[ManagerType, tuple[str, ...]] = {
     "round_robin": ("max_turns",),
     "supervisor": (),
@@ -39,41 +40,42 @@ OF_KIND: dict[ManagerType, tuple[str, ...]] = {
 def create(
     tx: Transaction,
     scope: Scope,
-    asked: GroupRequest,
+    request: GroupRequest,
     *,
     id: str | None = None,
     rests: bool = False,
 ) -> Group:
-    """Make a group, with this id or a new one. Raises NotFound for agents and blocks that are not there, Invalid, Conflict.
+    """Create a group, with this id or a new one.
 
-    With `rests` a pair is made that is switched off, as one that is imported may be.
+    `rests` creates a pair that is switched off, as an imported one may be. Raises NotFound for
+    missing agents and blocks, Invalid, Conflict.
     """
-    config = asked.manager_config
+    manager_config = request.manager_config
     now = tx.clock.now()
-    kind = config.manager_type
+    kind = manager_config.manager_type
     if kind == "swarm":
         raise Invalid(
             "Groups of the kind swarm cannot be made. Use round_robin, dynamic or supervisor."
         )
-    settings = {name: getattr(config, name) for name in OF_KIND[kind]}
+    settings = {name: getattr(manager_config, name) for name in OF_KIND[kind]}
     if kind == "dynamic" and settings["termination_token"] is None:
         settings["termination_token"] = DEFAULT_TOKEN
     group = Group(
         id=id or new_id("group"),
         organization_id=scope.organization_id,
         manager_type=kind,
-        description=asked.description,
-        agent_ids=tuple(asked.agent_ids),
-        manager_agent_id=config.manager_agent_id if kind in MANAGED else None,
-        hidden=bool(asked.hidden),
+        description=request.description,
+        agent_ids=tuple(request.agent_ids),
+        manager_agent_id=manager_config.manager_agent_id if kind in MANAGED else None,
+        hidden=bool(request.hidden),
         created_by=scope.user_id,
         created_at=now,
         updated_at=now,
         **settings,
     )
     _require_buffer(group)
-    found = _require_members(tx, scope, group)
-    group = store_new(tx, scope, group, found, tuple(asked.shared_block_ids))
+    members = _require_members(tx, scope, group)
+    group = store_new(tx, scope, group, members, tuple(request.shared_block_ids))
     if rests and group.manager_type in ASLEEP and group.manager_agent_id:
         change_settings(tx, scope, group.manager_agent_id, **{ENABLE_SLEEPTIME: None})
     return group
@@ -86,7 +88,10 @@ def store_new(
     members: Sequence[Agent],
     block_ids: Sequence[str] = (),
 ) -> Group:
-    """Store a group whose agents were looked up, and make its manager and members what it says. Raises Conflict, NotFound."""
+    """Store a group with its known members, and set up its manager and members.
+
+    Raises Conflict, NotFound.
+    """
     queries.insert_group(tx, group)
     if group.manager_agent_id:
         change_settings(tx, scope, group.manager_agent_id, **{MANAGES: group.id})
@@ -95,20 +100,23 @@ def store_new(
     return _attach_all(tx, scope, group, block_ids)
 
 
-def change(tx: Transaction, scope: Scope, group_id: str, asked: GroupUpdate) -> Group:
-    """Change a group; what was not sent stays. Raises NotFound, Invalid, Conflict."""
+def change(tx: Transaction, scope: Scope, group_id: str, request: GroupUpdate) -> Group:
+    """Change a group; fields that were not sent stay.
+
+    Raises NotFound, Invalid, Conflict.
+    """
     queries.lock(tx, group_id)
     before = queries.get(tx, scope, group_id)
     group = replace(before, updated_at=tx.clock.now())
-    sent = asked.model_fields_set
-    if asked.description is not None:
-        group = replace(group, description=asked.description)
-    if "hidden" in sent:
-        group = replace(group, hidden=bool(asked.hidden))
-    if asked.manager_config:
-        group = _configured(group, asked.manager_config)
-    if asked.agent_ids is not None:
-        group = replace(group, agent_ids=tuple(asked.agent_ids))
+    sent_fields = request.model_fields_set
+    if request.description is not None:
+        group = replace(group, description=request.description)
+    if "hidden" in sent_fields:
+        group = replace(group, hidden=bool(request.hidden))
+    if request.manager_config:
+        group = _configured(group, request.manager_config)
+    if request.agent_ids is not None:
+        group = replace(group, agent_ids=tuple(request.agent_ids))
     _require_members(tx, scope, group)
     if group.manager_agent_id != before.manager_agent_id:
         _change_manager(tx, scope, before, group)
@@ -120,10 +128,10 @@ def change(tx: Transaction, scope: Scope, group_id: str, asked: GroupUpdate) -> 
         )
     if has_new_members:
         _change_members(tx, scope, before, group)
-    if asked.shared_block_ids is not None:
-        for block_id in set(before.block_ids) - set(asked.shared_block_ids):
+    if request.shared_block_ids is not None:
+        for block_id in set(before.block_ids) - set(request.shared_block_ids):
             detach(tx, scope, group, block_id)
-        group = _attach_all(tx, scope, replace(group, block_ids=()), asked.shared_block_ids)
+        group = _attach_all(tx, scope, replace(group, block_ids=()), request.shared_block_ids)
     return group
 
 
@@ -138,14 +146,17 @@ def delete(tx: Transaction, scope: Scope, group_id: str) -> None:
 
 
 def attach(tx: Transaction, scope: Scope, group: Group, block_id: str) -> None:
-    """Put a block into the prompts of all agents of the group; doing it twice is the same as once. Raises NotFound, Conflict."""
+    """Attach a block to all agents of the group; repeating it has no effect.
+
+    Raises NotFound, Conflict.
+    """
     for agent_id in group.everyone:
         attach_block(tx, scope, agent_id, block_id)
     queries.add_blocks(tx, group.id, [block_id])
 
 
 def detach(tx: Transaction, scope: Scope, group: Group, block_id: str) -> None:
-    """Take a block of the group out of the prompts of its agents. Raises NotFound."""
+    """Detach a block of the group from its agents. Raises NotFound."""
     blocks.get(tx, scope, block_id)
     if block_id not in group.block_ids:
         return
@@ -155,7 +166,10 @@ def detach(tx: Transaction, scope: Scope, group: Group, block_id: str) -> None:
 
 
 def buffer_of(group: Group) -> tuple[int, int]:
-    """Return the most messages in the window of the voice agent that manages the group, and how many stay there."""
+    """Return the limits of the window of a voice agent that manages the group.
+
+    They are the most messages, and the number that stays.
+    """
     if group.max_message_buffer_length is None or group.min_message_buffer_length is None:
         return VOICE_BUFFER
     return group.max_message_buffer_length, group.min_message_buffer_length
@@ -168,72 +182,82 @@ def _attach_all(tx: Transaction, scope: Scope, group: Group, block_ids: Iterable
     return replace(group, block_ids=ids)
 
 
-def _configured(group: Group, config: ManagerConfigRequest) -> Group:
-    """Return the group with what was sent of its settings. Raises Invalid."""
-    if config.manager_type != group.manager_type:
+def _configured(group: Group, manager_config: ManagerConfigRequest) -> Group:
+    """Return the group with the sent settings. Raises Invalid."""
+    if manager_config.manager_type != group.manager_type:
         raise Invalid(
-            f"A group of the kind {group.manager_type} cannot become {config.manager_type}. Make a new group."
+            f"A group of the kind {group.manager_type} cannot become "
+            f"{manager_config.manager_type}. Make a new group."
         )
     names = OF_KIND[group.manager_type]
     changes: dict[str, Any] = {
-        name: getattr(config, name) for name in names if name in config.model_fields_set
+        name: getattr(manager_config, name)
+        for name in names
+        if name in manager_config.model_fields_set
     }
-    if group.manager_type in MANAGED and config.manager_agent_id:
-        changes["manager_agent_id"] = config.manager_agent_id
+    if group.manager_type in MANAGED and manager_config.manager_agent_id:
+        changes["manager_agent_id"] = manager_config.manager_agent_id
     group = replace(group, **changes)
     _require_buffer(group)
     return group
 
 
 def _require_buffer(group: Group) -> None:
-    """Raise Invalid for lengths of a buffer that are not both above 4, the greatest above the least, or both null."""
-    most = group.max_message_buffer_length
-    least = group.min_message_buffer_length
-    if most is None and least is None:
+    """Raise Invalid unless both lengths are null, or valid.
+
+    Valid lengths are above 4, and the greatest is above the least.
+    """
+    maximum = group.max_message_buffer_length
+    minimum = group.min_message_buffer_length
+    if maximum is None and minimum is None:
         return
-    if most is None or least is None:
+    if maximum is None or minimum is None:
         raise Invalid(
             "Give both max_message_buffer_length and min_message_buffer_length, or neither."
         )
-    if least <= _LEAST_BUFFER or most <= _LEAST_BUFFER or most <= least:
+    if minimum <= _LEAST_BUFFER or maximum <= _LEAST_BUFFER or maximum <= minimum:
         raise Invalid(
-            f"max_message_buffer_length ({most}) and min_message_buffer_length ({least}) must both be greater than "
-            f"{_LEAST_BUFFER}, and the first greater than the second."
+            f"max_message_buffer_length ({maximum}) and min_message_buffer_length ({minimum}) must "
+            f"both be greater than {_LEAST_BUFFER}, and the first greater than the second."
         )
 
 
 def _require_members(tx: Transaction, scope: Scope, group: Group) -> list[Agent]:
-    """Return the members. Raises NotFound with the ids that are not there, Invalid where one is named twice or leads itself."""
-    found: dict[str, Agent] = {}
+    """Return the members.
+
+    Raises NotFound with the ids of missing agents, Invalid if one is named twice or leads itself,
+    Conflict.
+    """
+    agents_by_id: dict[str, Agent] = {}
     for id in group.everyone:
         with suppress(NotFound):
-            found[id] = agents.get(tx, scope, id)
-    if missing := [id for id in dict.fromkeys(group.everyone) if id not in found]:
+            agents_by_id[id] = agents.get(tx, scope, id)
+    if missing := [id for id in dict.fromkeys(group.everyone) if id not in agents_by_id]:
         raise NotFound(f"Agent with ID {', '.join(missing)} not found")
     if twice := next((id for id in group.agent_ids if group.agent_ids.count(id) > 1), None):
         raise Invalid(f"The agent {twice} is named twice. Name each member once.")
     if group.manager_agent_id in group.agent_ids:
         raise Invalid("The manager of a group is not one of its members. Take it out of agent_ids.")
-    members = [found[id] for id in group.agent_ids]
+    members = [agents_by_id[id] for id in group.agent_ids]
     names = [member.name for member in members]
     if group.manager_type == "dynamic" and (
         same := next((name for name in names if names.count(name) > 1), None)
     ):
         raise Invalid(
-            f'Two members are called "{same}", and the manager calls them by name. Rename one of them.'
+            f'Two members are called "{same}", and the manager calls them by name. Rename one of '
+            "them."
         )
-    manager = found.get(group.manager_agent_id or "")
+    manager = agents_by_id.get(group.manager_agent_id or "")
     if manager and manager.settings.get(MANAGES, group.id) != group.id:
         raise Conflict(
             f"The agent {manager.id} manages another group. An agent manages one at most."
         )
     if group.manager_type in ASLEEP:
-        busy = next(
-            (one for one in members if one.is_asleep_for not in (None, group.manager_agent_id)),
-            None,
-        )
-        if busy:
-            raise Conflict(f"The agent {busy.id} works on the memory of another agent already.")
+        for member in members:
+            if member.is_asleep_for not in (None, group.manager_agent_id):
+                raise Conflict(
+                    f"The agent {member.id} works on the memory of another agent already."
+                )
     return members
 
 
@@ -255,34 +279,43 @@ def _change_manager(tx: Transaction, scope: Scope, before: Group, group: Group) 
 
 
 def _change_members(tx: Transaction, scope: Scope, before: Group, group: Group) -> None:
-    gone = [id for id in before.agent_ids if id not in group.agent_ids]
-    new = [id for id in group.agent_ids if id not in before.agent_ids]
-    _wake(tx, scope, before, gone)
+    removed_ids = [id for id in before.agent_ids if id not in group.agent_ids]
+    new_ids = [id for id in group.agent_ids if id not in before.agent_ids]
+    _wake(tx, scope, before, removed_ids)
     for block_id in group.block_ids:
-        for id in gone:
+        for id in removed_ids:
             blocks.detach(tx, id, block_id)
-        for id in new:
+        for id in new_ids:
             attach_block(tx, scope, id, block_id)
     if group.manager_type in ASLEEP:
-        _lay_asleep(tx, scope, group, new)
+        _lay_asleep(tx, scope, group, new_ids)
 
 
 def _lay_asleep(tx: Transaction, scope: Scope, group: Group, member_ids: Iterable[str]) -> None:
-    """Let these members work on the manager's memory: they get its blocks, but for those whose label they use themselves."""
+    """Let these members work on the manager's memory.
+
+    They get its blocks, except for blocks whose label they use themselves.
+    """
     manager_id = group.manager_agent_id or ""
     buffer = list(buffer_of(group)) if group.manager_type == "voice_sleeptime" else None
     change_settings(tx, scope, manager_id, **{ENABLE_SLEEPTIME: True, MESSAGE_BUFFER: buffer})
     for id in member_ids:
         change_settings(tx, scope, id, **{SLEEPS_FOR: manager_id})
-        own = blocks.attached(tx, id)
-        known = {block.id for block in own} | {block.label for block in own}
-        given = [one for one in blocks.attached(tx, manager_id) if not known & {one.id, one.label}]
-        blocks.attach(tx, id, given)
+        member_blocks = blocks.attached(tx, id)
+        used_names = {block.id for block in member_blocks} | {
+            block.label for block in member_blocks
+        }
+        new_blocks = [
+            block
+            for block in blocks.attached(tx, manager_id)
+            if not used_names & {block.id, block.label}
+        ]
+        blocks.attach(tx, id, new_blocks)
         blocks.pair(tx, manager_id, id)
 
 
 def _wake(tx: Transaction, scope: Scope, group: Group, member_ids: Iterable[str]) -> None:
-    """Let these members work on the manager's memory no more; what they have attached stays so."""
+    """Let these members no longer work on the manager's memory; their blocks stay attached."""
     if group.manager_type not in ASLEEP or not group.manager_agent_id:
         return
     for id in member_ids:
@@ -291,13 +324,15 @@ def _wake(tx: Transaction, scope: Scope, group: Group, member_ids: Iterable[str]
 
 
 def change_settings(tx: Transaction, scope: Scope, agent_id: str, **changes: Any) -> None:
-    """Change settings of an agent; those that are None are taken out."""
-    everything = Scope(scope.organization_id)
-    agents.lock(tx, everything, agent_id)
-    agent = agents.find(tx, everything, agent_id)
+    """Change settings of an agent; a setting of None is removed."""
+    organization = Scope(scope.organization_id)
+    agents.lock(tx, organization, agent_id)
+    agent = agents.find(tx, organization, agent_id)
     if agent is None:
         return
-    kept = {
-        name: value for name, value in {**agent.settings, **changes}.items() if value is not None
+    settings = {
+        name: setting
+        for name, setting in {**agent.settings, **changes}.items()
+        if setting is not None
     }
-    agents.update(tx, replace(agent, settings=kept))
+    agents.update(tx, replace(agent, settings=settings))

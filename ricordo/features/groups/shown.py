@@ -1,4 +1,4 @@
-"""Groups as answers show them: with what was counted and read of the caller's own talk."""
+"""Groups as JSON, with the counts of the caller's own talk."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,10 @@ from ricordo.storage.engine.store import Transaction
 
 
 def shown(tx: Transaction, scope: Scope, groups: Sequence[Group]) -> list[Json]:
-    """Return the groups as JSON; those whose members sleep cost two statements more, for all of them together."""
+    """Return the groups as JSON.
+
+    Groups of sleeping agents cost two statements more, for all of them together.
+    """
     asleep = [group.id for group in groups if group.manager_type in ASLEEP]
     turns = sleep_queries.turns(tx, asleep, scope.subject) if asleep else {}
     read = sleep_queries.last_read(tx, asleep, scope.subject) if asleep else {}

@@ -1,4 +1,4 @@
-"""What is sent and answered of sleeping agents."""
+"""Request and response models of sleeping agents."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from ricordo.features.groups.sleep_view import Pair, SleepWork
 
 
 class SleeptimeRequest(RequestModel):
-    """What changes for the caller."""
+    """A change for the caller alone."""
 
     paused: bool = Field(
         description="Whether nothing that the caller says is read by sleeping agents: not now."
@@ -18,7 +18,10 @@ class SleeptimeRequest(RequestModel):
 
 
 class SleeptimeResponse(ResponseModel):
-    """The agents that work on an agent's memory. `paused` is the caller's own choice."""
+    """The agents that work on an agent's memory.
+
+    `paused` is the caller's own choice.
+    """
 
     agent_id: str
     group_id: str
@@ -42,7 +45,7 @@ class SleeptimeResponse(ResponseModel):
 
 
 class MemoryChangeResponse(ResponseModel):
-    """A version that was stored (`applied`), or a proposal that waits (`waits`), with its block's label; no texts."""
+    """A stored version (`applied`) or a waiting proposal (`waits`), without texts."""
 
     id: str
     status: str
@@ -50,9 +53,10 @@ class MemoryChangeResponse(ResponseModel):
 
 
 class SleepWorkResponse(ResponseModel):
-    """One transcript of `message_count` messages and what a sleeping agent did with it.
+    """A transcript of `message_count` messages and a sleeping agent's work on it.
 
-    `status` is begun, done or failed; tokens and changes are of `run_id`, the last run that worked on it.
+    `status` is begun, done or failed; tokens and changes are those of `run_id`, the last run that
+    worked on it.
     """
 
     id: Annotated[str, From("transcript.id")]

@@ -1,4 +1,4 @@
-"""The pages of sleeping agents: what they did with what a person said, when and at which cost, and "not now"."""
+"""Pages of sleeping agents: their work for a person, its cost, and "not now"."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from ricordo.features.web.inside import Api
 from ricordo.features.web.shell import Pages, address_of, done, form_of, render
 
 router = Pages("/ui/sleeptime", scope="memory")
-_PAIRS = 20
-_EACH = 30
+_PAIRS_PAGE = 20
+_WORK_PAGE = 30
 _KINDS = ("sleeptime", "voice_sleeptime")
 _reads = needs("agents:read", "memory:read")
 
@@ -19,12 +19,12 @@ _reads = needs("agents:read", "memory:read")
 @router.get("")
 @_reads
 async def list_pairs(request: Request) -> Response:
-    """The agents on whose memory others work while they rest, and whether the reader said "not now"."""
+    """Show the agents with sleeping agents, and the reader's "not now"."""
     api = Api(request)
-    asked = request.query_params
-    user = asked.get("user") or None
-    after = asked.get("after")
-    kind = asked.get("kind") if asked.get("kind") in _KINDS else _KINDS[0]
+    query = request.query_params
+    user = query.get("user") or None
+    after = query.get("after")
+    kind = query.get("kind") if query.get("kind") in _KINDS else _KINDS[0]
     groups, next_page = await _page_of_groups(api, str(kind), after)
     older = address_of("/ui/sleeptime", user=user, **next_page) if next_page else ""
     pairs = [
@@ -49,10 +49,13 @@ async def list_pairs(request: Request) -> Response:
 async def _page_of_groups(
     api: Api, kind: str, after: str | None
 ) -> tuple[list[Any], dict[str, str]]:
-    """Return one page of groups, those of one kind after those of the other, and the query of the page that follows."""
+    """Return one page of groups, and the query of the next page.
+
+    Groups are listed kind by kind.
+    """
     groups: list[Any] = []
     for listed_kind in _KINDS[_KINDS.index(kind) :]:
-        room = _PAIRS - len(groups)
+        room = _PAIRS_PAGE - len(groups)
         rows: list[Any] = await api.get(
             "/v1/groups/",
             manager_type=listed_kind,
@@ -70,19 +73,19 @@ async def _page_of_groups(
 @router.get("/{agent_id}")
 @_reads
 async def show_pair(request: Request, agent_id: str) -> Response:
-    """One pair: how often it works, and what was done, the newest first."""
+    """Show one pair with its frequency, and its work, newest first."""
     api = Api(request)
-    asked = request.query_params
-    user = asked.get("user") or None
+    query = request.query_params
+    user = query.get("user") or None
     home = f"/v1/agents/{agent_id}/sleeptime"
     pair = await api.get(home, user_id=user)
     group = await api.get(f"/v1/groups/{pair['group_id']}")
     work: list[Any] = await api.get(
-        f"{home}/transcripts", user_id=user, limit=_EACH + 1, after=asked.get("after")
+        f"{home}/transcripts", user_id=user, limit=_WORK_PAGE + 1, after=query.get("after")
     )
     older = (
-        address_of(f"/ui/sleeptime/{agent_id}", user=user, after=work[_EACH - 1]["id"])
-        if work[_EACH:]
+        address_of(f"/ui/sleeptime/{agent_id}", user=user, after=work[_WORK_PAGE - 1]["id"])
+        if work[_WORK_PAGE:]
         else ""
     )
     return await render(
@@ -90,7 +93,7 @@ async def show_pair(request: Request, agent_id: str) -> Response:
         "groups/pair.html",
         pair=pair,
         names=await names_in(request, [group]),
-        work=work[:_EACH],
+        work=work[:_WORK_PAGE],
         older=older,
         user=user,
     )
@@ -108,7 +111,7 @@ async def pause(request: Request, agent_id: str) -> Response:
         {"paused": is_paused},
         query={"user_id": user} if user else None,
     )
-    words = (
+    notice = (
         "Nothing you say is read from now on."
         if is_paused
         else "What you say from now on is read again."
@@ -116,25 +119,25 @@ async def pause(request: Request, agent_id: str) -> Response:
     return done(
         request,
         address_of(f"/ui/sleeptime/{agent_id}", user=user),
-        words if user is None else "It is noted.",
+        notice if user is None else "It is noted.",
     )
 
 
 @router.post("/{agent_id}/frequency")
 @needs("agents:write")
 async def change_frequency(request: Request, agent_id: str) -> Response:
-    """Change after how many turns the sleeping agents work; empty: after each."""
+    """Change the number of turns between the work of sleeping agents; empty: after each."""
     api = Api(request)
     form = await form_of(request)
     agent = await api.get(f"/v1/agents/{agent_id}")
     group = agent["multi_agent_group"] or {}
     text = form.get("frequency", "").strip()
-    config = {
+    manager_config = {
         "manager_type": group.get("manager_type", "sleeptime"),
         "manager_agent_id": agent_id,
         "sleeptime_agent_frequency": int(text) if text.isdecimal() else text or None,
     }
-    await api.ask("PATCH", f"/v1/groups/{group.get('id', '')}", {"manager_config": config})
+    await api.ask("PATCH", f"/v1/groups/{group.get('id', '')}", {"manager_config": manager_config})
     return done(
         request, f"/ui/agents/{agent_id}/settings", "How often its memory is worked on was changed."
     )

@@ -1,7 +1,8 @@
-"""What sleeping agents have read: counters of turns and marks, each for one user, and the transcripts that were made.
+"""Queries of sleeping agents: turn counters, marks and transcripts, each of one user.
 
-A mark says for one sleeping agent and one conversation of its manager up to which message (`seq`) transcripts were made, and up to
-which there is something to read. It moves in the transaction that stores the transcript, so every message is in exactly one.
+A mark is for one sleeping agent and one conversation of its manager: the message (`seq`) up to
+which transcripts were made, and the one up to which there is something to read. It moves in the
+transaction that stores the transcript, so every message is in exactly one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,10 @@ TranscriptStatus = Literal["begun", "done", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a sleeping agent has read of a conversation, and what was said there, as the seq of the last message of each."""
+    """A sleeping agent's progress in a conversation.
+
+    `read_to` is the seq of the last message that it has read, `said_to` of the last one to read.
+    """
 
     group_id: str
     agent_id: str
@@ -41,9 +45,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What a sleeping agent was given to read: the messages from `first_seq` to `last_seq` of these conversations.
+    """Messages that a sleeping agent gets to read.
 
-    `run_id` is the run that works on it, the last of them where one failed; `attempts` counts the failures.
+    They are those from `first_seq` to `last_seq` of these conversations. `run_id` is the last run
+    that works on it; `attempts` counts the failures.
     """
 
     id: str
@@ -100,7 +105,7 @@ _SKIP = (
         sleep_marks.c.group_id == bindparam("of_group"),
         sleep_marks.c.user_id == bindparam("of_user"),
     )
-    # Of a voice agent, less may be said by now than was left out before.
+    # After an earlier skip, `read_to` of a voice agent may already be beyond `said_to`.
     .values(
         read_to=case(
             (sleep_marks.c.read_to > sleep_marks.c.said_to, sleep_marks.c.read_to),
@@ -127,17 +132,18 @@ save_transcript = _TRANSCRIPTS.updates("run_id", "status", "attempts", "ended_at
 def count_turn(
     tx: Transaction, group_id: str, user_id: str | None, frequency: int, counted: int | None
 ) -> int:
-    """Count a turn of this user, from 0 to below `frequency`, and return the count.
+    """Count a turn of this user, and return the count.
 
-    `counted` is the count that was read (None: there was none); where another turn was counted since, it is read again.
+    It goes from 0 to below `frequency`. `counted` is the count that was read (None: there was
+    none). If another turn was counted since, it is read again.
     """
-    this = {"of_group": group_id, "of_user": user_id or NO_USER}
+    counter_key = {"of_group": group_id, "of_user": user_id or NO_USER}
     if counted is None:
         _begin_counter(tx, group_id, user_id)
         counted = -1
     while True:
         new = (counted + 1) % frequency
-        if tx.run(_COUNT, this | {"counted": counted, "new_turns": new}):
+        if tx.run(_COUNT, counter_key | {"counted": counted, "new_turns": new}):
             return new
         row = tx.first(_COUNTER, {"group_id": group_id, "user_id": user_id or NO_USER})
         if row is None:  # the user was erased meanwhile
@@ -146,7 +152,7 @@ def count_turn(
 
 
 def is_paused(tx: Transaction, group_id: str, user_id: str | None) -> bool:
-    """Return whether the user said "not now"."""
+    """Return True if the user said "not now"."""
     row = tx.first(_COUNTER, {"group_id": group_id, "user_id": user_id or NO_USER})
     return bool(row and row.is_paused)
 
@@ -159,7 +165,10 @@ def _begin_counter(tx: Transaction, group_id: str, user_id: str | None) -> None:
 
 
 def set_paused(tx: Transaction, group_id: str, user_id: str | None, *, is_paused: bool) -> None:
-    """Note that the user wants nothing of theirs read from now on, or wants it again; what was said meanwhile stays unread."""
+    """Stop or resume reading the user's messages from now on.
+
+    Unread messages before the call are never read.
+    """
     _begin_counter(tx, group_id, user_id)
     tx.run(
         _PAUSE, {"of_group": group_id, "of_user": user_id or NO_USER, "new_is_paused": is_paused}
@@ -168,17 +177,20 @@ def set_paused(tx: Transaction, group_id: str, user_id: str | None, *, is_paused
 
 
 def skip(tx: Transaction, group_id: str, user_id: str | None) -> None:
-    """Leave out what was said and not read."""
+    """Skip all messages that were not read yet."""
     tx.run(_SKIP, {"of_group": group_id, "of_user": user_id or NO_USER})
 
 
 def begin(tx: Transaction, mark: Mark) -> None:
-    """Note where reading of a conversation begins, unless that is noted already."""
+    """Store the start of reading a conversation, unless there is a mark already."""
     tx.run(_BEGIN, _MARKS.values(mark))
 
 
 def say(tx: Transaction, mark: Mark) -> None:
-    """Note what was said in a conversation; a mark that is there keeps what was read."""
+    """Store the last message to read of a conversation.
+
+    An existing mark keeps its progress.
+    """
     tx.run(_SAY, _MARKS.values(mark))
 
 
@@ -187,37 +199,36 @@ def read(tx: Transaction, mark: Mark, read_to: int) -> None:
 
 
 def unread(tx: Transaction, group_id: str, agent_id: str, user_id: str | None) -> list[Mark]:
-    """Return, and lock, the marks of conversations in which something is to be read, the longest waiting first."""
-    values = {"group_id": group_id, "agent_id": agent_id, "user_id": user_id or NO_USER}
-    return _MARKS.all(tx, _UNREAD, values)
+    """Return and lock the marks of conversations with something to read, longest waiting first."""
+    parameters = {"group_id": group_id, "agent_id": agent_id, "user_id": user_id or NO_USER}
+    return _MARKS.all(tx, _UNREAD, parameters)
 
 
 def turns(tx: Transaction, group_ids: Sequence[str], user_id: str | None) -> Mapping[str, int]:
-    """Return by group how many turns of this user were counted."""
+    """Return the counted turns of this user by group."""
     rows = tx.all(_TURNS, {"group_ids": list(group_ids), "user_id": user_id or NO_USER})
     return {row.group_id: row.turns for row in rows}
 
 
 def last_read(tx: Transaction, group_ids: Sequence[str], user_id: str | None) -> Mapping[str, str]:
-    """Return by group the id of the newest message of this user's talk that was read."""
+    """Return by group the id of this user's newest message that was read."""
     rows = tx.all(_LAST_READ, {"group_ids": list(group_ids), "user_id": user_id or NO_USER})
-    ids = (
-        {row.seq: row.id for row in tx.all(_IDS, {"numbers": [row.read_to for row in rows]})}
-        if rows
-        else {}
-    )
+    if not rows:
+        return {}
+    id_rows = tx.all(_IDS, {"numbers": [row.read_to for row in rows]})
+    ids = {row.seq: row.id for row in id_rows}
     return {row.group_id: ids[row.read_to] for row in rows if row.read_to in ids}
 
 
 def begun(tx: Transaction, agent_id: str) -> list[Transcript]:
-    """Return the agent's transcripts whose work has not ended, the oldest first."""
+    """Return the agent's transcripts whose work has not ended, oldest first."""
     return _TRANSCRIPTS.all(tx, _BEGUN, {"agent_id": agent_id})
 
 
 def page_of_transcripts(
-    tx: Transaction, scope: Scope, wanted: Page, **equal: Any
+    tx: Transaction, scope: Scope, page: Page, **equal: Any
 ) -> list[Transcript]:
-    return _TRANSCRIPTS.page(tx, scope, wanted, **equal)
+    return _TRANSCRIPTS.page(tx, scope, page, **equal)
 
 
 def _of_mark(mark: Mark) -> dict[str, str]:

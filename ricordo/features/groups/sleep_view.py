@@ -1,4 +1,4 @@
-"""What sleeping agents did for a user: each transcript with the run that worked on it, what it cost and what it changed."""
+"""The work of sleeping agents: transcripts with runs, costs and changes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,10 @@ _MOST_CHANGES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An agent with the group of those that work on its memory, and whether the caller said "not now"."""
+    """An agent with its group of sleeping agents.
+
+    `is_paused` is the caller's choice.
+    """
 
     agent: Agent
     group: Group
@@ -28,7 +31,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class MemoryChange:
-    """A version that a run stored, or a proposal of it that waits."""
+    """A version that a run stored, or its proposal that waits."""
 
     id: str
     status: str
@@ -37,7 +40,10 @@ class MemoryChange:
 
 @dataclass(frozen=True, slots=True)
 class SleepWork:
-    """What was done with one transcript. `run` is the last that worked on it; None where it was deleted."""
+    """The work on one transcript.
+
+    `run` is the last run; None if it was deleted.
+    """
 
     transcript: Transcript
     run: Run | None
@@ -45,36 +51,48 @@ class SleepWork:
 
 
 def pair_of(tx: Transaction, scope: Scope, agent_id: str) -> Pair:
-    """Return the pair that the agent belongs to, by the id of either. Raises NotFound."""
+    """Return the pair of an agent, which may be either of the two.
+
+    Raises NotFound.
+    """
     agent = agents.get(tx, scope, agent_id)
     if agent.is_asleep_for:
         agent = agents.get(tx, scope, agent.is_asleep_for)
     group = queries.of_manager(tx, scope.organization_id, agent.id)
     if group is None or group.manager_type not in ASLEEP:
         raise NotFound(
-            f"No other agent works on the memory of {agent_id}. Set its enable_sleeptime to make one."
+            f"No other agent works on the memory of {agent_id}. Set its enable_sleeptime to make "
+            "one."
         )
     return Pair(agent, group, sleep_queries.is_paused(tx, group.id, scope.subject))
 
 
 def set_paused(tx: Transaction, scope: Scope, agent_id: str, *, is_paused: bool) -> Pair:
-    """Note that nothing of the caller's is read from now on, or that it is again. Raises NotFound."""
+    """Stop or resume reading the caller's messages from now on.
+
+    Raises NotFound.
+    """
     pair = pair_of(tx, scope, agent_id)
     sleep_queries.set_paused(tx, pair.group.id, scope.subject, is_paused=is_paused)
     return Pair(pair.agent, pair.group, is_paused)
 
 
 def work_of(tx: Transaction, scope: Scope, group: Group, page: Page) -> list[SleepWork]:
-    """Return what the group's sleeping agents did; of a caller who is a user, with what they themselves said."""
+    """Return the work of the group's sleeping agents.
+
+    A user sees only the work on their own messages.
+    """
     transcripts = sleep_queries.page_of_transcripts(
         tx, scope, page, group_id=group.id, user_id=scope.subject
     )
     run_ids = [transcript.run_id for transcript in transcripts if transcript.run_id]
-    known = {run.id: run for run in runs.by_ids(tx, run_ids)} if run_ids else {}
+    runs_by_id = {run.id: run for run in runs.by_ids(tx, run_ids)} if run_ids else {}
     changes = _changes_of(tx, scope, run_ids)
     return [
         SleepWork(
-            transcript, known.get(transcript.run_id or ""), changes.get(transcript.run_id or "", [])
+            transcript,
+            runs_by_id.get(transcript.run_id or ""),
+            changes.get(transcript.run_id or "", []),
         )
         for transcript in transcripts
     ]
@@ -83,7 +101,7 @@ def work_of(tx: Transaction, scope: Scope, group: Group, page: Page) -> list[Sle
 def _changes_of(
     tx: Transaction, scope: Scope, run_ids: Sequence[str]
 ) -> dict[str, list[MemoryChange]]:
-    """Return by run what it changed in blocks, and what it proposed that waits."""
+    """Return each run's changes in blocks, and its waiting proposals."""
     changes: dict[str, list[MemoryChange]] = {}
     if not run_ids:
         return changes

@@ -1,8 +1,10 @@
-"""When a sleeping agent runs, and on what: after turns of its manager, as a job, on transcripts of one user's talk.
+"""Runs of sleeping agents, as jobs after turns of their managers.
 
-The end of a turn notes what was said and plans a run, in its own transaction; the job carries the plan out. A transcript is stored
-and its mark moved in the transaction that begins the run, so each message is in exactly one transcript, wherever a server is
-killed. What failed is finished before anything else is read, and nothing here fails a turn of the manager.
+They work on transcripts, each of one user's talk. The end of a turn stores its last message and
+plans a run, in its own transaction; the job carries the plan out. A transcript is stored and its
+mark moved in the transaction that starts the run, so each message is in exactly one transcript,
+wherever a server is killed. Failed work is finished before anything else is read, and no error here
+fails a turn of the manager.
 """
 
 import logging
@@ -42,75 +44,91 @@ SWEEP = "sleeptime.sweep"
 PURPOSE = "sleeptime"
 MOST_MESSAGES = 50  # of one transcript, as of the retired Letta V1 server
 _LEAST_TOKENS = 500
-_WINDOW_SHARE = 3  # of the sleeping agent's window a transcript takes one part in so many
+_WINDOW_SHARE = 3  # a transcript takes at most a third of the sleeping agent's window
 _ATTEMPTS = 3  # of one transcript
 _JOB_ATTEMPTS = 5
 _SWEEP_SECONDS = 300.0
 _FORGOTTEN = 120 * SECOND
-# A model that refuses such a request refuses it again.
+# Errors of requests that the model would refuse again.
 _REFUSED = ("llm_bad_request", "context_window_exceeded")
 
 
 def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message]) -> list[str]:
-    """Note what was said in the turn, and plan the runs that are due; returns their ids."""
+    """Store the turn's last message, and plan the runs that are due.
+
+    Returns the ids of the planned runs.
+    """
     if run.stop_reason == "requires_approval" or not turn.state.agent.has_sleeptime:
         return []
-    ended = queries.at_turn_end(tx, run)
-    if ended is None:
+    turn_end = queries.at_turn_end(tx, run)
+    if turn_end is None:
         return []
-    # Of a talk that nobody has read anything of, reading begins with what is in view.
+    # Reading of a new conversation starts with the messages in view.
     in_view = [message.seq for message in turn.window[1:] if message.seq]
-    before = min([*in_view, ended.first_seq]) - 1
+    before = min([*in_view, turn_end.first_seq]) - 1
     marks = [
         Mark(
-            ended.group_id, id, run.conversation_id, run.user_id or NO_USER, before, ended.last_seq
+            group_id=turn_end.group_id,
+            agent_id=id,
+            conversation_id=run.conversation_id,
+            user_id=run.user_id or NO_USER,
+            read_to=before,
+            said_to=turn_end.last_seq,
         )
-        for id in ended.member_ids
+        for id in turn_end.member_ids
     ]
-    # What a voice agent has in view is read once it leaves that.
-    is_voice = ended.manager_type == "voice_sleeptime"
-    readable_to = _last_evicted(tx, turn, new) if is_voice else ended.last_seq
+    # Messages in a voice agent's view are read after they leave it.
+    is_voice = turn_end.manager_type == "voice_sleeptime"
+    readable_to = _last_evicted(tx, turn, new) if is_voice else turn_end.last_seq
     for mark in marks:
         if readable_to:
             sleep_queries.say(tx, replace(mark, said_to=readable_to))
         else:
             sleep_queries.begin(tx, replace(mark, said_to=before))
-    # Counted after the first turn, and then after every so many; with null after each, with 0 never.
+    # A run is due after the first turn, and then after each `frequency` turns; with null after
+    # each turn, with 0 never.
     count = sleep_queries.count_turn(
-        tx, ended.group_id, run.user_id, ended.frequency or 1, ended.counted
+        tx, turn_end.group_id, run.user_id, turn_end.frequency or 1, turn_end.counted
     )
-    if ended.is_paused:
+    if turn_end.is_paused:
         for mark in marks:
-            sleep_queries.say(tx, mark)  # what is in view now is not read later either
-        sleep_queries.skip(tx, ended.group_id, run.user_id)
+            sleep_queries.say(tx, mark)  # messages in view now are not read later either
+        sleep_queries.skip(tx, turn_end.group_id, run.user_id)
     if (
-        ended.is_paused
+        turn_end.is_paused
         or not readable_to
-        or ended.frequency == 0
+        or turn_end.frequency == 0
         or count
         or not any(message.role != "user" for message in new)
     ):
         return []
-    planned = [_plan(tx, turn.runtime, ended.organization_id, id, run) for id in ended.member_ids]
+    planned = [
+        _plan(tx, turn.runtime, turn_end.organization_id, id, run) for id in turn_end.member_ids
+    ]
     return [run_id for run_id in planned if run_id]
 
 
 def _last_evicted(tx: Transaction, turn: TurnContext, new: Sequence[Message]) -> int:
-    """Return the seq of the last message that left the window with this turn; 0 where none did."""
-    gone = evicted([*turn.window, *new], turn.state.agent)
-    stored = messages.by_ids(tx, [message.id for message in gone]) if gone else []
-    own = [
+    """Return the seq of the last message that left the window, or 0."""
+    evicted_messages = evicted([*turn.window, *new], turn.state.agent)
+    stored = (
+        messages.by_ids(tx, [message.id for message in evicted_messages])
+        if evicted_messages
+        else []
+    )
+    numbers = [
         message.seq for message in stored if message.conversation_id == turn.state.conversation.id
     ]
-    return max(own, default=0)
+    return max(numbers, default=0)
 
 
 def _plan(
     tx: Transaction, runtime: Runtime, organization_id: str, member_id: str, run: Run
 ) -> str | None:
-    """Plan a run of a sleeping agent for the user of this run, and add the job that begins it; returns the run's id.
+    """Plan a run of a sleeping agent for this run's user, and add its job.
 
-    None where the sleeping agent has no conversation and cannot get one: that is no failure of the other agent's turn.
+    Returns the planned run's id. It is None if the sleeping agent has no conversation and cannot
+    get one: that is no failure of the other agent's turn.
     """
     conversation_id = (
         conversations.users_default_id(member_id, run.user_id)
@@ -145,7 +163,7 @@ def _plan(
 
 
 def add_job(tx: Transaction, organization_id: str, member_id: str) -> None:
-    """Add the job that carries out what is planned for a sleeping agent, unless one waits already."""
+    """Add the job that carries out a sleeping agent's plans, unless one waits already."""
     key = f"{KIND}:{member_id}"
     payload = {"agent_id": member_id}
     jobs.add(
@@ -155,12 +173,12 @@ def add_job(tx: Transaction, organization_id: str, member_id: str) -> None:
 
 
 async def carry_out(runtime: Runtime, job: Job, report: Report) -> None:
-    """Finish the transcripts that were begun, then make new ones for the runs that are planned.
+    """Finish the open transcripts, then make new ones for the planned runs.
 
-    A failure of one user's run holds up no other user's; the job is then tried again later.
+    A failure of one user's run does not stop other users' runs; the job is tried again later.
     """
     agent_id = job.payload["agent_id"]
-    done = 0
+    finished = 0
     if (
         await runtime.store.read(lambda tx: agents.find(tx, Scope(job.organization_id), agent_id))
         is None
@@ -175,10 +193,10 @@ async def carry_out(runtime: Runtime, job: Job, report: Report) -> None:
     for run in await runtime.store.read(lambda tx: runs.planned(tx, agent_id)):
         if run.user_id not in failed and run.purpose == PURPOSE:
             await _attempt(runtime, run.user_id, failed, _sleep(runtime, run))
-            done += 1
-            report(done, done)
+            finished += 1
+            report(finished, finished)
     if failed:
-        # A busy conversation is looked at again soon, unless something else failed.
+        # Busy is retried soon, so any other error goes first.
         raise min(failed.values(), key=lambda error: isinstance(error, Busy))
 
 
@@ -200,7 +218,10 @@ async def _attempt(
 
 
 async def _sleep(runtime: Runtime, run: Run) -> None:
-    """Let a planned run work on what its user has said, in as many transcripts as that takes; the last one is the run."""
+    """Let a planned run work on its user's new messages.
+
+    They may need several transcripts; the planned run takes the last one.
+    """
     while True:
         batch = await runtime.store.write(lambda tx: _next_batch(tx, run))
         if batch is None:
@@ -231,9 +252,10 @@ async def _sleep(runtime: Runtime, run: Run) -> None:
 
 @dataclass(slots=True)
 class Batch:
-    """What one transcript holds: its lines, and per conversation the seq up to which it holds it.
+    """The content of one transcript, with the last seq of each conversation in it.
 
-    With `is_numbered` it is for the keeper of a voice agent's memory, and shows in `newer` what the agent still has in view.
+    With `is_numbered` it is for the keeper of a voice agent's memory, and has in `newer` the lines
+    that the agent still has in view.
     """
 
     group: Group
@@ -255,54 +277,56 @@ class Batch:
         return numbered_lines_of(message) if self.is_numbered else lines_of(message)
 
     def event(self) -> EventPart:
-        """Return what the sleeping agent is given to read."""
+        """Return the event that the sleeping agent reads."""
         if not self.is_numbered:
             return transcript_event(self.lines)
         return numbered_event(self.lines, self.newer, buffer_of(self.group)[1])
 
 
 def _next_batch(tx: Transaction, run: Run) -> Batch | None:
-    """Return what is to be read next for a planned run; without anything, the run is ended, and this is None."""
-    held = runs.lock(tx, run.id)
-    if held is None or held.ended_at is not None:
+    """Return the next batch of a planned run.
+
+    Without one, the run is ended and None returned.
+    """
+    locked_run = runs.lock(tx, run.id)
+    if locked_run is None or locked_run.ended_at is not None:
         return None
-    group = next(
-        (one for one in queries.of_member(tx, run.agent_id) if one.manager_type in ASLEEP), None
-    )
+    groups = queries.of_member(tx, run.agent_id)
+    group = next((group for group in groups if group.manager_type in ASLEEP), None)
     scope = _scope(tx, run.organization_id, run.user_id)
     manager = agents.find(tx, Scope(run.organization_id), (group and group.manager_agent_id) or "")
     if group is None or scope is None or manager is None or not manager.has_sleeptime:
-        _end(tx, held, "cancelled")
+        _end(tx, locked_run, "cancelled")
         return None
     try:
         state = agents.load(tx, scope, run.agent_id)
     except NotFound:  # the user may not use the agent any more
-        _end(tx, held, "cancelled")
+        _end(tx, locked_run, "cancelled")
         return None
     while True:
         marks = sleep_queries.unread(tx, group.id, run.agent_id, run.user_id)
-        # What one user said in two conversations stays apart; talks without a user share a transcript.
+        # A user's conversations have separate transcripts; talks without a user share one.
         batch = Batch(group, scope, marks)
         if run.user_id or batch.is_numbered:
             batch.marks = marks[:1]
         _fill(tx, state, batch)
         if not batch.read_to:
-            _end(tx, held, "end_turn")
+            _end(tx, locked_run, "end_turn")
             return None
         batch.is_last = batch.is_last and len(marks) == len(batch.marks)
         if batch.lines:
             if batch.is_numbered:
                 _add_newer(tx, state, batch)
             return batch
-        for mark in batch.marks:  # nothing but what the server wrote
+        for mark in batch.marks:  # only texts of the server
             if mark.conversation_id in batch.read_to:
                 sleep_queries.read(tx, mark, batch.read_to[mark.conversation_id])
 
 
 def _fill(tx: Transaction, state: AgentState, batch: Batch) -> None:
-    """Fill the batch with messages, as many as a transcript holds and the agent's window has room for."""
+    """Fill the batch as far as a transcript and the agent's window allow."""
     room = _room(state)
-    left = room
+    remaining = room
     number = 0
     for mark in batch.marks:
         for message in messages.between(
@@ -310,11 +334,11 @@ def _fill(tx: Transaction, state: AgentState, batch: Batch) -> None:
         ):
             lines = [shortened(line, room) for line in batch.lines_of(message)]
             tokens = sum(map(text_tokens, lines))
-            if number == MOST_MESSAGES or (tokens > left and batch.lines):
+            if number == MOST_MESSAGES or (tokens > remaining and batch.lines):
                 batch.is_last = False
                 return
-            left = left - tokens
-            number = number + 1
+            remaining -= tokens
+            number += 1
             batch.lines += lines
             batch.count += bool(lines)
             batch.first_seq = batch.first_seq or message.seq
@@ -327,47 +351,58 @@ def _fill(tx: Transaction, state: AgentState, batch: Batch) -> None:
 
 
 def _add_newer(tx: Transaction, state: AgentState, batch: Batch) -> None:
-    """Add what the manager has in view now, the newest of it where there is little room."""
+    """Add the manager's messages in view.
+
+    The newest are preferred if there is little room.
+    """
     (mark,) = batch.marks
     conversation = conversations.get(tx, mark.conversation_id)
-    left = _room(state)
+    remaining = _room(state)
     for message in reversed(messages.by_ids(tx, conversation.window[1:]) if conversation else []):
         lines = batch.lines_of(message) if message.seq > mark.said_to else []
-        left -= sum(map(text_tokens, lines))
-        if left < 0:
+        remaining -= sum(map(text_tokens, lines))
+        if remaining < 0:
             return
         batch.newer = [*lines, *batch.newer]
         batch.is_untrusted |= bool(lines) and message.is_untrusted
 
 
 def _room(state: AgentState) -> int:
-    """Return how many tokens of a transcript the agent's window has room for."""
+    """Return the tokens of a transcript that the agent's window has room for."""
     return max(_LEAST_TOKENS, state.agent.context_window // _WINDOW_SHARE)
 
 
 async def _finish(runtime: Runtime, transcript: Transcript) -> None:
-    """Finish the work on a transcript that was begun: its run was cut off, or failed, or nobody heard how it ended."""
+    """Finish the work on an open transcript.
+
+    Its run was cut off or failed, or its outcome was not stored.
+    """
 
     def look(tx: Transaction) -> tuple[Scope | None, Run | None, Message | None]:
         scope = _scope(tx, transcript.organization_id, transcript.user_id)
         run = runs.find(tx, Scope(transcript.organization_id), transcript.run_id or "")
-        said = messages.by_otids(tx, run.conversation_id, [transcript.id]) if run else []
-        return scope, run, next(iter(said), None)
+        stored_messages = messages.by_otids(tx, run.conversation_id, [transcript.id]) if run else []
+        return scope, run, next(iter(stored_messages), None)
 
-    scope, run, said = await runtime.store.read(look)
-    if scope is None or run is None or said is None:
+    scope, run, sent_message = await runtime.store.read(look)
+    if scope is None or run is None or sent_message is None:
         await runtime.store.write(lambda tx: _close(tx, transcript, "failed"))
     elif run.status in ("completed", "cancelled"):
         await runtime.store.write(lambda tx: _close(tx, transcript, "done"))
     elif (is_open := run.ended_at is None or was_cut_off(run)) or not _is_hopeless(run, transcript):
-        # What was cut off is sent again as it was; what failed is in the agent's view, and only has to be finished.
-        parts = said.parts
-        otid = said.otid
+        # A message of a run that was cut off is sent again unchanged. After a failure it is in the
+        # agent's view, and the work only has to be finished.
+        parts = sent_message.parts
+        otid = sent_message.otid
         if transcript.attempts or not is_open:
             parts = (go_on_event(),)
             otid = f"{transcript.id}:{transcript.attempts}"
         message = NewMessage(
-            "user", parts, otid, group_id=transcript.group_id, is_untrusted=said.is_untrusted
+            "user",
+            parts,
+            otid,
+            group_id=transcript.group_id,
+            is_untrusted=sent_message.is_untrusted,
         )
         await _work(runtime, scope, transcript, message)
     else:
@@ -387,7 +422,10 @@ async def _work(
     planned_run: str | None = None,
     batch: Batch | None = None,
 ) -> None:
-    """Run the sleeping agent on a transcript. Raises ModelError where its model failed, Busy, Unavailable."""
+    """Run the sleeping agent on a transcript.
+
+    Raises ModelError if its model failed, Busy, Unavailable.
+    """
 
     def also_save(tx: Transaction, run: Run, _messages: Sequence[Message]) -> None:
         if run.ended_at is None:
@@ -409,7 +447,10 @@ async def _work(
 
 
 async def _note_outcome(runtime: Runtime, transcript: Transcript, answer: Answer) -> None:
-    """Note how the work on a transcript ended. Raises ModelError where it is tried again."""
+    """Store the outcome of the work on a transcript.
+
+    Raises ModelError to try it again.
+    """
     if answer.run.status != "failed":
         await runtime.store.write(lambda tx: _close(tx, transcript, "done"))
         return
@@ -425,11 +466,14 @@ async def _note_outcome(runtime: Runtime, transcript: Transcript, answer: Answer
 
 
 def _begin(tx: Transaction, transcript: Transcript, batch: Batch | None) -> None:
-    """Store a transcript with the run that works on it, and move the marks. Raises LeaseLost where somebody else moved them."""
+    """Store a transcript with its run, and move the marks.
+
+    Raises LeaseLost if another server moved them.
+    """
     if batch is None:
         sleep_queries.save_transcript(tx, transcript)
         return
-    now = {
+    marks = {
         mark.conversation_id: mark
         for mark in sleep_queries.unread(
             tx, transcript.group_id, transcript.agent_id, transcript.user_id
@@ -437,8 +481,8 @@ def _begin(tx: Transaction, transcript: Transcript, batch: Batch | None) -> None
     }
     for mark in batch.marks:
         if mark.conversation_id in batch.read_to:
-            there = now.get(mark.conversation_id)
-            if there is None or there.read_to != mark.read_to:
+            current = marks.get(mark.conversation_id)
+            if current is None or current.read_to != mark.read_to:
                 raise LeaseLost("Another server made a transcript of this.")
             sleep_queries.read(tx, mark, batch.read_to[mark.conversation_id])
     sleep_queries.insert_transcript(tx, transcript)
@@ -449,13 +493,16 @@ def _close(tx: Transaction, transcript: Transcript, status: sleep_queries.Transc
 
 
 def _end(tx: Transaction, planned: Run, reason: StopReason) -> None:
-    """End a run that was planned and has nothing to do."""
+    """End a planned run that has nothing to do."""
     if planned.lease_token is None:
         runs.end(tx, planned.ended(reason, tx.clock.now()))
 
 
 def _scope(tx: Transaction, organization_id: str, user_id: str | None) -> Scope | None:
-    """Return in whose name a sleeping agent works on what this user said; None where nothing is done for them any more."""
+    """Return the scope for work on this user's messages.
+
+    None means that such work is no longer allowed.
+    """
     if user_id is None:
         return Scope(organization_id)
     user = users.find(tx, Scope(organization_id), user_id)
@@ -465,7 +512,10 @@ def _scope(tx: Transaction, organization_id: str, user_id: str | None) -> Scope 
 
 
 async def sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Add the job again of every sleeping agent whose planned runs wait for long: its attempts were used up."""
+    """Add jobs again for sleeping agents whose planned runs wait.
+
+    The attempts of their jobs were used up.
+    """
 
     def look(tx: Transaction) -> None:
         for organization_id, agent_id in runs.agents_with_planned(

@@ -1,9 +1,10 @@
-"""A talk with a group: a run whose work is the turns of several agents, one after the other.
+"""A talk with a group: a run that consists of turns of several agents.
 
-    run_talk → start_talk (lease, plan, input) → Talk (whose turn it is, what they are told) → run_turn for each speaker
+    run_talk → start_talk (lease, plan, input) → Talk (order of speakers) → run_turn for each
 
-Each turn is a run of its own in the speaker's conversation with the user. The otids of what a speaker is told follow from the talk,
-so a talk that is begun again after a kill finds the turns that were made, and makes the rest.
+Each turn is a run of its own in the speaker's conversation with the user. The otids of its messages
+are derived from the talk, so a talk that is started again after a kill finds the finished turns,
+and does the rest.
 """
 
 import asyncio
@@ -48,14 +49,14 @@ from ricordo.features.groups.talk_prompts import (
     supervisor_instructions,
 )
 from ricordo.features.groups.talk_record import (
+    TalkHistory,
     TalkRecord,
-    Told,
     Utterance,
     add_delivery,
     deliver,
-    told_in,
+    history_of_talk,
+    utterances_of,
     with_totals,
-    words_of,
 )
 from ricordo.features.groups.talk_start import StartedTalk, start_talk
 from ricordo.features.groups.talk_tool import ASK_ALL, SUPERVISED, SUPERVISOR_RULES, ask_all
@@ -64,16 +65,16 @@ from ricordo.storage import conversations, runs
 from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
-# So long a talk waits for a member that answers somebody else.
+# Seconds that a talk waits for a member that answers somebody else.
 _PATIENCE = 120.0
 _GO_ON = "Nobody has said anything since. Go on."
 
 
 async def run_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> LiveTurn:
-    """Begin a talk with the group and return it, as `run_turn` does a turn.
+    """Start a talk with the group and return it.
 
-    The request names the group's leader and the conversation of talks (see `talk_conversation`). Raises NotFound, Busy,
-    Conflict, Invalid.
+    The request names the group's leader and the conversation of talks (see `talk_conversation`).
+    Raises NotFound, Busy, Conflict, Invalid.
     """
     if not (request.messages or request.approval) or not all(
         message.parts for message in request.messages
@@ -81,7 +82,7 @@ async def run_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> Liv
         raise Invalid("There is no message to answer. Send at least one, with some content.")
     if runtime.is_stopping:
         raise Unavailable("The server is shutting down. Send the message again in a moment.")
-    # Once the run is stored it has to be driven, also when the caller leaves at this very moment.
+    # After the run is stored it must be driven, even if the caller is cancelled at this moment.
     return await asyncio.shield(asyncio.ensure_future(_begin_talk(runtime, group_id, request)))
 
 
@@ -100,22 +101,22 @@ class _Paused(Exception):
 
 
 class _OutOfTurns(Exception):
-    """The talk had as many turns as one request may lead to."""
+    """The talk reached the limit of turns of one request."""
 
 
 @dataclass(slots=True)
 class _TurnEnd:
-    """How a turn of the talk ended, and what was said in it."""
+    """The end of a turn of the talk, with its utterances."""
 
     agent_id: str
-    words: Sequence[Utterance] = ()
+    utterances: Sequence[Utterance] = ()
 
     @property
     def text(self) -> str:
         return "\n".join(
             part.text
-            for one in self.words
-            for part in one.message.parts
+            for utterance in self.utterances
+            for part in utterance.message.parts
             if isinstance(part, TextPart)
         )
 
@@ -129,11 +130,11 @@ class Talk(LiveRun):
         self._leftover = started.leftover
         self._record: TalkRecord = started.record
         self._plan = started.record.plan
-        self._told = Told()
+        self._history = TalkHistory()
         self._number = 0
         self._last: _TurnEnd | None = None
         self._notes: list[str] = []
-        self._most = GroupSettings.current().group_turns
+        self._most_turns = GroupSettings.current().group_turns
 
     @property
     def scope(self) -> Scope:
@@ -144,13 +145,15 @@ class Talk(LiveRun):
             await deliver(self._runtime, self._request.scope, self._leftover)
         record = self._record
         run_id = self._run.id
-        self._told = await self._runtime.store.read(
-            lambda tx: told_in(tx, record, run_id, has_turns=False)
+        self._history = await self._runtime.store.read(
+            lambda tx: history_of_talk(tx, record, run_id, has_turns=False)
         )
         if record.before:
             last = record.before[-1]
-            words = await self._runtime.store.read(lambda tx: words_of(tx, record.plan, last))
-            self._last = _TurnEnd(last.agent_id, words)
+            utterances = await self._runtime.store.read(
+                lambda tx: utterances_of(tx, record.plan, last)
+            )
+            self._last = _TurnEnd(last.agent_id, utterances)
         reason: StopReason = "end_turn"
         try:
             async for event in self._turns():
@@ -167,13 +170,13 @@ class Talk(LiveRun):
         )
 
     async def _turns(self) -> AsyncIterator[Event]:
-        """Take the turns of the talk, first the rest of one that waited."""
+        """Take the turns of the talk; first finish a turn that waited."""
         if self._request.approval:
             last = self._record.before[-1]
             speaker = self._speaker(last.agent_id)
-            beside = self._told.missing(speaker.id) if self._request.messages else []
-            more = self._options(speaker) | {"approval": self._request.approval}
-            async for event in self._turn(speaker, "resumed", beside, **more):
+            new_messages = self._history.missing(speaker.id) if self._request.messages else []
+            options = self._options(speaker) | {"approval": self._request.approval}
+            async for event in self._turn(speaker, "resumed", new_messages, **options):
                 yield event
         kinds = {
             "round_robin": self._round_robin,
@@ -185,13 +188,13 @@ class Talk(LiveRun):
 
     async def _round_robin(self) -> AsyncIterator[Event]:
         members = self._plan.members
-        for place in range(self._spoken(), self._plan.rounds):
-            async for event in self._speak(members[place % len(members)]):
+        for number in range(self._count_spoken(), self._plan.rounds):
+            async for event in self._speak(members[number % len(members)]):
                 yield event
 
     async def _dynamic(self) -> AsyncIterator[Event]:
         plan = self._plan
-        for _ in range(self._spoken(), plan.rounds):
+        for _ in range(self._count_spoken(), plan.rounds):
             if self._is_over():
                 return
             last = self._last_speaker()
@@ -218,99 +221,109 @@ class Talk(LiveRun):
 
     async def _supervisor(self) -> AsyncIterator[Event]:
         if self._record.before or self._plan.manager is None:
-            return  # its turn went on, and is over
-        if len(self._plan.members) >= self._most:
+            return  # the supervisor's turn was resumed, and is over
+        if len(self._plan.members) >= self._most_turns:
             raise Invalid(
-                f"The group has {len(self._plan.members)} members, and one message may lead to {self._most} turns at most "
-                "(RICORDO_GROUP_TURNS)."
+                f"The group has {len(self._plan.members)} members, and one message may lead to "
+                f"{self._most_turns} turns at most (RICORDO_GROUP_TURNS)."
             )
-        said = self._told.missing(self._plan.manager.id)
+        new_messages = self._history.missing(self._plan.manager.id)
         async for event in self._turn(
-            self._plan.manager, "manager", said, **self._options(self._plan.manager)
+            self._plan.manager, "manager", new_messages, **self._options(self._plan.manager)
         ):
             yield event
 
     async def _speak(self, member: Speaker) -> AsyncIterator[Event]:
-        """Let a member take its turn, and tell it what was said since its last one."""
-        said = self._told.missing(member.id)
-        if not said:
-            said = [
+        """Let a member take its turn, with the messages since its last one."""
+        new_messages = self._history.missing(member.id)
+        if not new_messages:
+            new_messages = [
                 NewMessage(
                     "user", (EventPart(_GO_ON),), otid=self._otid(), group_id=self._plan.group_id
                 )
             ]
-        async for event in self._turn(member, "speaker", said, **self._options(member)):
+        async for event in self._turn(member, "speaker", new_messages, **self._options(member)):
             yield event
 
     async def _ask_manager(self, last_id: str | None, *, is_again: bool) -> AsyncIterator[Event]:
-        """Ask the manager of a dynamic group who speaks next."""
+        """Ask the manager of a dynamic group for the next speaker."""
         manager = self._plan.manager
         if manager is None:
             return
         members = self._plan.members
-        names = [one.name for one in members if one.id != last_id or len(members) == 1]
+        names = [member.name for member in members if member.id != last_id or len(members) == 1]
         text = question_again(names) if is_again else question_for_manager(names, self._lines())
-        asked = NewMessage(
+        question = NewMessage(
             "user",
             (TextPart(text),),
             otid=self._otid(),
             sender_id=manager.id,
             group_id=self._plan.group_id,
         )
-        async for event in self._turn(manager, "manager", [asked], **self._options(manager)):
+        async for event in self._turn(manager, "manager", [question], **self._options(manager)):
             yield event
 
     async def _turn(
-        self, speaker: Speaker, kind: EntryKind, said: Sequence[NewMessage], **options: Any
+        self, speaker: Speaker, kind: EntryKind, new_messages: Sequence[NewMessage], **options: Any
     ) -> AsyncIterator[Event]:
-        """Take one turn and yield its events as the talk's. Raises PartFailed, _Paused and _OutOfTurns."""
+        """Take one turn and yield its events as the talk's.
+
+        Raises PartFailed, _Paused and _OutOfTurns.
+        """
         number = self._number
         entry = Entry(speaker.id, kind)
-        if number >= self._most:
+        if number >= self._most_turns:
             raise _OutOfTurns
         self._number += 1
         request = self.request_for(
-            speaker, said, lambda record, run_id: record.with_run(number, entry, run_id), **options
+            speaker,
+            new_messages,
+            lambda record, run_id: record.with_run(number, entry, run_id),
+            **options,
         )
-        ended: RunEnded | Failed | None = None
+        last_event: RunEnded | Failed | None = None
         turn = await self.begin(request)
         try:
             async with aclosing(turn.events()) as events:
                 async for event in events:
                     if isinstance(event, RunEnded | Failed):
-                        ended = event
+                        last_event = event
                     elif not isinstance(event, RunStarted):
                         yield self._as_own(event, speaker)
         except asyncio.CancelledError:
             await turn.cancel()
             raise
-        if ended is None:
+        if last_event is None:
             raise RuntimeError("A turn's events ended without RunEnded or Failed.")
         await self._note_end(number)
-        if isinstance(ended, Failed) or ended.run.status == "cancelled":
-            raise PartFailed(ended)
-        if ended.run.stop_reason == "requires_approval":
+        if isinstance(last_event, Failed) or last_event.run.status == "cancelled":
+            raise PartFailed(last_event)
+        if last_event.run.stop_reason == "requires_approval":
             raise _Paused
 
     async def _note_end(self, number: int) -> None:
-        """Read what was said in the turn of this number."""
+        """Add the utterances of the turn with this number to the history."""
 
         def read(tx: Transaction) -> tuple[TalkRecord, list[Utterance]]:
             record = TalkRecord.from_json(runs.get(tx, self._request.scope, self._run.id).metadata)
-            return record, words_of(tx, record.plan, record.turns[number])
+            return record, utterances_of(tx, record.plan, record.turns[number])
 
-        self._record, words = await self._runtime.store.read(read)
-        self._told.add_turn(self._plan, self._record.turns[number], words)
-        self._last = _TurnEnd(self._record.turns[number].agent_id, words)
+        self._record, utterances = await self._runtime.store.read(read)
+        entry = self._record.turns[number]
+        self._history.add_turn(self._plan, entry, utterances)
+        self._last = _TurnEnd(entry.agent_id, utterances)
 
     def request_for(
         self,
         speaker: Speaker,
-        said: Sequence[NewMessage],
+        new_messages: Sequence[NewMessage],
         note: Callable[[TalkRecord, str], TalkRecord],
         **options: Any,
     ) -> TurnRequest:
-        """Return a turn of this talk; `note` puts its run into the talk's record, in the transaction that starts it."""
+        """Return the request for a turn of this talk.
+
+        `note` adds its run to the talk's record, in the transaction that starts it.
+        """
 
         def also_save(tx: Transaction, run: Run, _messages: Sequence[Message]) -> None:
             if run.ended_at is not None:
@@ -319,16 +332,16 @@ class Talk(LiveRun):
             record = note(TalkRecord.from_json(talk.metadata), run.id)
             runs.save_metadata(tx, replace(talk, metadata=record.to_json()))
 
-        asked = self._request
+        talk_request = self._request
         return TurnRequest(
-            scope=asked.scope,
+            scope=talk_request.scope,
             agent_id=speaker.id,
-            messages=tuple(said),
-            max_steps=asked.max_steps,
-            streams_tokens=asked.streams_tokens,
-            client_tools=asked.client_tools,
-            client_skills=asked.client_skills,
-            model=asked.model,
+            messages=tuple(new_messages),
+            max_steps=talk_request.max_steps,
+            streams_tokens=talk_request.streams_tokens,
+            client_tools=talk_request.client_tools,
+            client_skills=talk_request.client_skills,
+            model=talk_request.model,
             metadata={
                 "group_id": self._plan.group_id,
                 "speaker": speaker.name,
@@ -339,25 +352,26 @@ class Talk(LiveRun):
         )
 
     def _noting_run(self, tx: Transaction, *, is_asked: bool) -> Run:
-        """Return the run that a turn is noted in. Raises LeaseLost: a talk that was ended, or taken over, lets nobody speak.
+        """Return the run that records a turn.
 
-        Whom a supervisor asks may answer after that all the same: its turn lives on, and the talk that goes on takes it as it
-        ends. Nobody is asked twice, as the otids of what is asked follow from the talk.
+        Raises LeaseLost if the talk was ended or taken over: then nobody speaks in it. A member
+        that a supervisor asks may still answer: its turn lives on, and the talk that was resumed
+        adopts it. Nobody is asked twice, since the otids of the questions are derived from the
+        talk.
         """
         talk = runs.lock(tx, self._run.id)
         if talk and is_asked and was_cut_off(talk):
             heirs = runs.open_runs(tx, conversation_id=talk.conversation_id)
-            heir = next(
-                (one for one in heirs if one.metadata.get("plan", {}).get("key") == self._plan.key),
-                talk,
-            )
-            return runs.lock(tx, heir.id) or talk
+            for heir in heirs:
+                if heir.metadata.get("plan", {}).get("key") == self._plan.key:
+                    return runs.lock(tx, heir.id) or talk
+            return runs.lock(tx, talk.id) or talk
         if talk is None or talk.ended_at is not None or talk.lease_token != self._run.lease_token:
             raise LeaseLost(f"{self._run.id} was ended by someone else.")
         return talk
 
     async def begin(self, request: TurnRequest) -> LiveTurn:
-        """Begin a turn, once its agent has answered whoever it answers now."""
+        """Start a turn as soon as its agent's present turn has ended."""
         until = time.monotonic() + _PATIENCE
 
         def wait_while_patient(busy: Busy) -> None:
@@ -368,18 +382,21 @@ class Talk(LiveRun):
             return await begin_when_free(self._runtime, request, wait_while_patient)
         except Unavailable:
             if self._runtime.is_stopping:
-                raise asyncio.CancelledError from None  # it goes on when it is sent again
+                raise asyncio.CancelledError from None  # the client can send it again
             raise
 
     def _as_own(self, event: Event, speaker: Speaker) -> Event:
-        """Return the event of a turn as one of the talk, by which its stream can be found again."""
+        """Return the event of a turn as one of the talk.
+
+        With the talk's run id its stream can be found again.
+        """
         run_id = self._run.id
         match event:
             case StepSaved():
                 return replace(
                     event,
                     run_id=run_id,
-                    messages=tuple(replace(one, run_id=run_id) for one in event.messages),
+                    messages=tuple(replace(message, run_id=run_id) for message in event.messages),
                 )
             case ApprovalAsked():
                 return replace(event, run_id=run_id, message=replace(event.message, run_id=run_id))
@@ -392,13 +409,13 @@ class Talk(LiveRun):
         return event
 
     def _options(self, speaker: Speaker) -> dict[str, Any]:
-        """Return what a speaker is told of the group, and the tool of a supervisor."""
+        """Return a speaker's instructions, and the tool of a supervisor."""
         plan = self._plan
         if plan.manager is None or speaker.id != plan.manager.id:
             return {"instructions": member_instructions(plan, speaker)}
         if plan.kind == "dynamic":
             return {"instructions": manager_instructions(plan)}
-        # The turn's task is made in this context, and the tool finds in it whom it asks for.
+        # The turn's task inherits this context, in which the tool finds the group.
         SUPERVISED.set(partial(ask_all, self, plan))
         return {
             "instructions": supervisor_instructions(plan),
@@ -407,41 +424,43 @@ class Talk(LiveRun):
         }
 
     def _speaker(self, agent_id: str) -> Speaker:
-        return next(one for one in self._plan.everyone if one.id == agent_id)
+        return next(speaker for speaker in self._plan.everyone if speaker.id == agent_id)
 
-    def _spoken(self) -> int:
+    def _count_spoken(self) -> int:
         return sum(entry.kind == "speaker" for entry in self._record.before)
 
     def _last_speaker(self) -> str | None:
-        """Return the id of the member who spoke last in this talk."""
+        """Return the id of the member that spoke last in this talk."""
         manager_id = self._plan.manager and self._plan.manager.id
-        done = (*self._record.before, *self._record.turns[: self._number])
+        entries = (*self._record.before, *self._record.turns[: self._number])
         return next(
-            (entry.agent_id for entry in reversed(done) if entry.agent_id != manager_id), None
+            (entry.agent_id for entry in reversed(entries) if entry.agent_id != manager_id), None
         )
 
     def _last_text(self) -> str:
         return self._last.text if self._last else ""
 
     def _is_over(self) -> bool:
-        """Return whether the last speaker said the token that ends the talk."""
+        """Return True if the last speaker said the token that ends the talk."""
         token = self._plan.termination_token
         manager_id = self._plan.manager and self._plan.manager.id
         is_speaker = self._last is not None and self._last.agent_id != manager_id
         return bool(token) and is_speaker and str(token) in self._last_text()
 
     def _lines(self) -> list[tuple[str, str]]:
-        """Return the talk so far as lines: who said it, and what."""
+        """Return the talk so far as pairs of a speaker's name and a text."""
         return [
             (
-                (one.message.name or "user") if one.speaker_id else "user",
-                "\n".join(part.text for part in one.message.parts if isinstance(part, TextPart)),
+                (utterance.message.name or "user") if utterance.speaker_id else "user",
+                "\n".join(
+                    part.text for part in utterance.message.parts if isinstance(part, TextPart)
+                ),
             )
-            for one in self._told.said
+            for utterance in self._history.utterances
         ]
 
     def _otid(self) -> str:
-        """Return the otid of what the talk itself says in its next turn."""
+        """Return the otid of the talk's own message in its next turn."""
         return f"{self._plan.key}-{len(self._record.before) + self._number}"
 
     async def _deliver(self) -> list[str]:
@@ -455,16 +474,21 @@ class Talk(LiveRun):
         talk = runs.lock(tx, self._run.id)
         if talk is None or talk.ended_at is not None:
             raise LeaseLost(f"{self._run.id} was ended by someone else.")
-        ended = self._counted(tx, talk).ended(reason, tx.clock.now())
-        runs.save(tx, replace(ended, lease_token=self._run.lease_token))
-        runs.save_metadata(tx, ended)
-        add_callback(tx, ended)
+        ended_run = self._counted(tx, talk).ended(reason, tx.clock.now())
+        runs.save(tx, replace(ended_run, lease_token=self._run.lease_token))
+        runs.save_metadata(tx, ended_run)
+        add_callback(tx, ended_run)
         if has_busy:
-            add_delivery(tx, ended)
+            add_delivery(tx, ended_run)
         conversations.save_window(
-            tx, ended.conversation_id, (), "", added=len(self._request.messages), ended=ended
+            tx,
+            ended_run.conversation_id,
+            (),
+            "",
+            added=len(self._request.messages),
+            ended=ended_run,
         )
-        return ended
+        return ended_run
 
     def _counted(self, tx: Transaction, talk: Run) -> Run:
         record = replace(TalkRecord.from_json(talk.metadata), notes=tuple(self._notes))
@@ -474,7 +498,8 @@ class Talk(LiveRun):
         return isinstance(error, Invalid | Conflict | NotFound)
 
     async def _after_close(self, run: Run) -> None:
-        # A talk that was cut off, or taken over by another server, tells its members itself what they have not heard.
+        # A talk that was cut off, or taken over by another server, delivers its messages itself
+        # after it is resumed.
         if was_cut_off(run):
             return
         try:

@@ -1,4 +1,7 @@
-"""What a talk with a group is to be, fixed when it begins, so that it goes on in the same way after a kill. No I/O."""
+"""The plan of a talk with a group. No I/O.
+
+It is fixed at the start, so that the talk continues in the same way after a kill.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +16,7 @@ EntryKind = Literal["speaker", "manager", "resumed"]
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """An agent of the group, by the name that it had when the talk began."""
+    """An agent of the group, with its name when the talk began."""
 
     id: str
     name: str
@@ -22,7 +25,10 @@ class Speaker:
 
 @dataclass(frozen=True, slots=True)
 class TalkPlan:
-    """A talk: the group as it was at its start. `key` is what the otids of its turns begin with."""
+    """A talk: the group as it was at its start.
+
+    The otids of its turns begin with `key`.
+    """
 
     kind: ManagerType
     group_id: str
@@ -35,7 +41,7 @@ class TalkPlan:
 
     @property
     def rounds(self) -> int:
-        """How often somebody speaks."""
+        """The number of turns of members."""
         return self.max_turns if self.max_turns is not None else len(self.members)
 
     @property
@@ -48,7 +54,7 @@ class TalkPlan:
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "TalkPlan":
         manager = stored.get("manager")
-        members = tuple(Speaker(**one) for one in stored["members"])
+        members = tuple(Speaker(**member) for member in stored["members"])
         return cls(
             **{**stored, "members": members, "manager": Speaker(**manager) if manager else None}
         )
@@ -56,9 +62,10 @@ class TalkPlan:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One turn of a talk: whose, and the runs that it took, of which a kill may leave several.
+    """One turn of a talk, with its agent and runs.
 
-    One that is `resumed` goes on with the turn before it, which waited for an approval.
+    A kill may leave several runs. An entry that is `resumed` continues the turn before it, which
+    waited for an approval.
     """
 
     agent_id: str
@@ -74,25 +81,26 @@ class Entry:
 
 
 def named_member(answer: str, members: Sequence[Speaker], last_id: str | None) -> Speaker | None:
-    """Return the last member whose name or id occurs in the manager's answer; never the one who spoke last.
+    """Return the last member whose name or id occurs in the manager's answer.
 
-    Capitals make no difference. A name within a longer name that occurs there does not count: "Ann" is not named by "Anna".
+    It is never the one who spoke last. Case makes no difference. A name within a longer name that
+    occurs there does not count: "Ann" is not named by "Anna".
     """
     text = normal_text(answer).casefold()
-    found: set[str] = set()
-    # The longest first, each taken out of the text once it was found.
-    for member in sorted(members, key=lambda one: -len(one.name)):
-        for words in (member.id, member.name):
-            wanted = normal_text(words).strip().casefold()
-            if wanted and wanted in text:
-                found.add(member.id)
-                text = text.replace(wanted, "\n")
-    may_speak = [member for member in members if member.id in found and member.id != last_id]
+    named_ids: set[str] = set()
+    # Longest names first, each removed from the text after it was found.
+    for member in sorted(members, key=lambda member: -len(member.name)):
+        for name in (member.id, member.name):
+            normal_name = normal_text(name).strip().casefold()
+            if normal_name and normal_name in text:
+                named_ids.add(member.id)
+                text = text.replace(normal_name, "\n")
+    may_speak = [member for member in members if member.id in named_ids and member.id != last_id]
     return may_speak[-1] if may_speak else None
 
 
 def next_in_order(members: Sequence[Speaker], last_id: str | None) -> Speaker:
-    """Return the member after the one who spoke last, or the first."""
+    """Return the member after the last speaker, or the first."""
     ids = [member.id for member in members]
-    place = ids.index(last_id) + 1 if last_id in ids else 0
-    return members[place % len(members)]
+    index = ids.index(last_id) + 1 if last_id in ids else 0
+    return members[index % len(members)]

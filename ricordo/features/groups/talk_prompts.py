@@ -1,4 +1,7 @@
-"""What agents are told of the group that they talk in, for their turn alone: none of it is saved with them."""
+"""Instructions for agents about the group that they talk in.
+
+They are sent for one turn and not saved.
+"""
 
 from collections.abc import Sequence
 
@@ -37,8 +40,8 @@ yourself, in your own words, with the best of what they said."""
 
 
 def member_instructions(plan: TalkPlan, speaker: Speaker) -> str:
-    """Return what a member reads of the group, for its turn."""
-    others = [one.name for one in plan.members if one.id != speaker.id]
+    """Return the instructions of a member for its turn."""
+    others = [member.name for member in plan.members if member.id != speaker.id]
     company = f"the user and these other agents: {_listed(others)}" if others else "the user"
     about = _about(plan)
     conduct = _CONDUCT.strip().format(name=_one_line(speaker.name))
@@ -47,21 +50,24 @@ def member_instructions(plan: TalkPlan, speaker: Speaker) -> str:
 
 
 def manager_instructions(plan: TalkPlan) -> str:
-    """Return what the manager of a dynamic group reads of it, and of each member."""
-    listed = "\n".join(f"- {_one_line(one.name)}{_described(one)}" for one in plan.members)
+    """Return the instructions of a dynamic group's manager, with each member."""
+    listed = "\n".join(f"- {_one_line(member.name)}{_described(member)}" for member in plan.members)
     return _section(_MANAGER.strip().format(listed=listed, about=_about(plan)))
 
 
 def supervisor_instructions(plan: TalkPlan) -> str:
-    """Return what a supervisor reads of its group."""
-    names = _listed([one.name for one in plan.members])
+    """Return the instructions of a supervisor."""
+    names = _listed([member.name for member in plan.members])
     return _section(
         _SUPERVISOR.strip().format(count=len(plan.members), names=names, about=_about(plan))
     )
 
 
 def question_for_manager(names: Sequence[str], lines: Sequence[tuple[str, str]]) -> str:
-    """Return the question who speaks next, with the talk so far as pairs of a name and what was said."""
+    """Return the question for the next speaker.
+
+    It shows the talk so far; `lines` are pairs of a name and a text.
+    """
     history = "\n".join(f"{_one_line(name)}: {text}" for name, text in lines)
     return _ASK.strip().format(names=_listed(names), history=history)
 
@@ -71,27 +77,26 @@ def question_again(names: Sequence[str]) -> str:
 
 
 def message_of_supervisor(name: str, agent_id: str, message: str) -> str:
-    """Return the message to a member: the bracket says who sent it, and where the answer goes."""
+    """Return the supervisor's message to a member.
+
+    The bracket names the sender, and says that the answer goes back to it.
+    """
     return (
-        f"[Incoming message from agent {_one_line(name)} with ID '{agent_id}' to all agents of your group. "
-        f"Answer it with one message; it is sent back to them.] {message}"
+        f"[Incoming message from agent {_one_line(name)} with ID '{agent_id}' to all agents of "
+        f"your group. Answer it with one message; it is sent back to them.] {message}"
     )
 
 
 def _about(plan: TalkPlan) -> str:
-    return (
-        f"About the group: {disarm(plan.description, 'group_chat')}"
-        if plan.description.strip()
-        else ""
-    )
+    if not plan.description.strip():
+        return ""
+    return f"About the group: {disarm(plan.description, 'group_chat')}"
 
 
 def _described(member: Speaker) -> str:
-    return (
-        f": {disarm(_one_line(member.description), 'group_chat')}"
-        if member.description.strip()
-        else ""
-    )
+    if not member.description.strip():
+        return ""
+    return f": {disarm(_one_line(member.description), 'group_chat')}"
 
 
 def _section(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Conversations in which talks with groups are kept, and the list of what was said in a group, each utterance once."""
+"""Queries of group talks: their conversations, and their messages without copies."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from ricordo.storage.schema.core_tables import conversations
 from ricordo.storage.schema.core_tables import messages as messages_table
 
 _ADD = Missing(talks)
-# What a talk ends with that waits for an approval, or was cut off.
+# Stop reasons of a talk that waits for an approval, or was cut off.
 _OPEN_ENDS = ("requires_approval", "error")
 _UNFINISHED = (
     select(conversations.c.organization_id, conversations.c.id)
@@ -28,36 +28,43 @@ _UNFINISHED = (
 
 
 def add_talks(tx: Transaction, group_id: str, conversation_id: str) -> None:
-    """Note that talks with the group are kept in this conversation."""
+    """Record that talks with the group are kept in this conversation."""
     tx.run(_ADD, {"group_id": group_id, "conversation_id": conversation_id})
 
 
 def unfinished(tx: Transaction, since: int) -> list[tuple[str, str]]:
-    """Return organization and id of the conversations whose last talk ended since then without its end."""
+    """Return organization and id of conversations whose last talk is unfinished.
+
+    The talk's last run ended after `since`.
+    """
     return [(row.organization_id, row.id) for row in tx.all(_UNFINISHED, {"since": since})]
 
 
-def page_of_said(tx: Transaction, scope: Scope, wanted: Page, group_id: str) -> list[Message]:
-    """Return one page of what was said in a group: by users once, and by each agent in its own turns.
+def page_of_group_messages(
+    tx: Transaction, scope: Scope, page: Page, group_id: str
+) -> list[Message]:
+    """Return one page of a group's messages, without the members' copies.
 
-    Members also hold copies of what others said: those have no step, and lie in no conversation of talks.
+    Copies have no step, and are in no conversation of talks.
     """
     of_talks = select(talks.c.conversation_id).where(talks.c.group_id == group_id)
-    is_said = messages_table.c.step_id.is_not(None) | messages_table.c.conversation_id.in_(of_talks)
-    return messages.page(tx, scope, wanted, is_said, group_id=group_id)
+    is_original = messages_table.c.step_id.is_not(None) | messages_table.c.conversation_id.in_(
+        of_talks
+    )
+    return messages.page(tx, scope, page, is_original, group_id=group_id)
 
 
 def conversations_of(tx: Transaction, scope: Scope, group_id: str) -> list[str]:
     """Return the ids of the conversations that hold messages of the group."""
-    listed = select(messages_table.c.conversation_id).where(
+    statement = select(messages_table.c.conversation_id).where(
         messages_table.c.group_id == group_id, *in_scope(messages_table, scope)
     )
-    return sorted(row.conversation_id for row in tx.all(listed.distinct()))
+    return sorted(row.conversation_id for row in tx.all(statement.distinct()))
 
 
 def ids_in(tx: Transaction, group_id: str, conversation_id: str) -> list[str]:
-    """Return the ids of the group's messages in one conversation, the oldest first."""
-    found: Any = select(messages_table.c.id).where(
+    """Return the ids of the group's messages in one conversation, oldest first."""
+    statement: Any = select(messages_table.c.id).where(
         messages_table.c.group_id == group_id, messages_table.c.conversation_id == conversation_id
     )
-    return [row.id for row in tx.all(found.order_by(messages_table.c.seq))]
+    return [row.id for row in tx.all(statement.order_by(messages_table.c.seq))]

@@ -1,4 +1,4 @@
-"""What is stored of a talk: its run with the list of its turns, what was said in it, and how all hear of it."""
+"""The stored record of a talk: turns, utterances, and their delivery."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,10 @@ _SPOKEN = MessageFormat(types=frozenset(("assistant_message",)))
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """Something that was said in a talk, as others hear it; `speaker_id` is None for what came with the request."""
+    """A text of a talk, as others hear it.
+
+    `speaker_id` is None for a message of the request.
+    """
 
     speaker_id: str | None
     message: NewMessage
@@ -38,10 +41,11 @@ class Utterance:
 
 @dataclass(frozen=True, slots=True)
 class TalkRecord:
-    """What a talk's run holds of it: the turns of this run, those of the runs before it, and whom a supervisor asked.
+    """The metadata of a talk's run.
 
-    A run that goes on after an approval names in `talks` the runs before it, each with the number of turns at its start; their
-    turns are in `before`.
+    `turns` are the turns of this run, `before` those of the runs before it, and `asked` the members
+    that a supervisor asked. A run that was resumed after an approval names in `talks` the runs
+    before it, each with the number of turns at its start.
     """
 
     plan: TalkPlan
@@ -72,7 +76,7 @@ class TalkRecord:
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "TalkRecord":
         lists = {
-            name: tuple(Entry.from_json(one) for one in stored.get(name, ()))
+            name: tuple(Entry.from_json(entry) for entry in stored.get(name, ()))
             for name in ("turns", "before", "asked")
         }
         return cls(
@@ -83,7 +87,10 @@ class TalkRecord:
         )
 
     def with_run(self, number: int, entry: Entry, run_id: str) -> "TalkRecord":
-        """Return the record with this run in the turn of that number, which is a new one or one that a kill cut off."""
+        """Return the record with this run in the turn of that number.
+
+        The turn is a new one, or one that a kill cut off.
+        """
         turns = list(self.turns)
         if number == len(turns):
             turns.append(entry)
@@ -94,10 +101,10 @@ class TalkRecord:
 
     def with_asked(self, agent_id: str, run_id: str) -> "TalkRecord":
         """Return the record with this run of a member that the supervisor asked."""
-        asked = {entry.agent_id: entry for entry in self.asked}
-        entry = asked.get(agent_id) or Entry(agent_id, "speaker")
-        asked[agent_id] = replace(entry, run_ids=tuple(unique([*entry.run_ids, run_id])))
-        return replace(self, asked=tuple(asked.values()))
+        entries = {entry.agent_id: entry for entry in self.asked}
+        entry = entries.get(agent_id) or Entry(agent_id, "speaker")
+        entries[agent_id] = replace(entry, run_ids=tuple(unique([*entry.run_ids, run_id])))
+        return replace(self, asked=tuple(entries.values()))
 
 
 def is_talk(run: Run) -> bool:
@@ -105,9 +112,9 @@ def is_talk(run: Run) -> bool:
 
 
 def is_answer_elsewhere(run: Run) -> bool:
-    """Return whether a member ended the turn here in which a talk waited for it, answered by itself.
+    """Return True if a member's approval was answered here, outside of the talk.
 
-    A turn that was cut off may still be sent again.
+    A turn that was cut off may still be sent again, so it does not count.
     """
     is_ours = "group_id" in run.metadata and "talk_id" not in run.metadata
     return is_ours and _has_ended(run) and run.stop_reason != "requires_approval"
@@ -118,7 +125,10 @@ def _has_ended(run: Run) -> bool:
 
 
 def is_resumed_by_itself(run: Run) -> bool:
-    """Return whether this talk was resumed by the end of a member's turn, so that nobody sends it again."""
+    """Return True if the end of a member's turn resumed this talk.
+
+    Then nobody sends it again.
+    """
     if not is_talk(run):
         return False
     before = TalkRecord.from_json(run.metadata).before
@@ -126,7 +136,10 @@ def is_resumed_by_itself(run: Run) -> bool:
 
 
 def answers_elsewhere(tx: Transaction, paused: Run) -> list[Run]:
-    """Return the member's runs that took the answer a talk waits for, the oldest first; a kill may leave several."""
+    """Return the runs that took the answer a talk waits for, oldest first.
+
+    They are of the member that waits; a kill may leave several.
+    """
     record = TalkRecord.from_json(paused.metadata)
     waiting = runs.find(tx, Scope(paused.organization_id), record.entries[-1].run_ids[-1])
     if waiting is None:
@@ -145,7 +158,7 @@ def answers_elsewhere(tx: Transaction, paused: Run) -> list[Run]:
 
 
 def resumable_by(tx: Transaction, organization_id: str, conversation_id: str) -> Run | None:
-    """Return the run whose end lets the newest talk of a conversation go on; None where it waits, or has ended."""
+    """Return the run whose end resumes the newest talk of a conversation, or None."""
     scope = Scope(organization_id)
     newest = next(iter(runs.page(tx, scope, Page(limit=1), conversation_id=conversation_id)), None)
     if newest is None or not is_talk(newest):
@@ -159,23 +172,23 @@ def resumable_by(tx: Transaction, organization_id: str, conversation_id: str) ->
 
 
 def with_totals(tx: Transaction, run: Run, record: TalkRecord) -> Run:
-    """Return the talk's run with the sum of what its turns used."""
+    """Return the talk's run with the usage of all its turns."""
     parts = runs.by_ids(tx, run.part_ids)
     usage = sum((part.usage for part in parts), Usage())
-    values = {name: getattr(usage, name) for name in runs.TOKENS}
+    counts = {name: getattr(usage, name) for name in runs.TOKENS}
     steps = len(record.turns)
     if record.plan.kind == "supervisor":
-        own = {run_id for entry in record.turns for run_id in entry.run_ids}
-        steps = sum(part.step_count for part in parts if part.id in own)
+        turn_run_ids = {run_id for entry in record.turns for run_id in entry.run_ids}
+        steps = sum(part.step_count for part in parts if part.id in turn_run_ids)
     metadata = {
         **record.to_json(),
-        "usage": {name: value for name, value in values.items() if value is not None},
+        "usage": {name: count for name, count in counts.items() if count is not None},
     }
     return replace(run, metadata=metadata, step_count=steps)
 
 
-def heard_from(message: Message, speaker: Speaker, group_id: str) -> list[Utterance]:
-    """Return what others hear of a message of an agent: each text of it, without thoughts and tools."""
+def utterances_in(message: Message, speaker: Speaker, group_id: str) -> list[Utterance]:
+    """Return the texts of an agent's message, without thoughts and tools."""
     return [
         Utterance(
             speaker.id,
@@ -194,87 +207,107 @@ def heard_from(message: Message, speaker: Speaker, group_id: str) -> list[Uttera
     ]
 
 
-def words_of(tx: Transaction, plan: TalkPlan, entry: Entry) -> list[Utterance]:
-    """Return what was said in a turn, in all runs that it took."""
-    speaker = next(one for one in plan.everyone if one.id == entry.agent_id)
+def utterances_of(tx: Transaction, plan: TalkPlan, entry: Entry) -> list[Utterance]:
+    """Return the utterances of a turn, in all its runs."""
+    speaker = next(speaker for speaker in plan.everyone if speaker.id == entry.agent_id)
     stored = messages.of_runs(tx, entry.run_ids) if entry.run_ids else []
     return [
-        heard
+        utterance
         for message in stored
         if message.step_id
         and message.role in ("assistant", "approval")
         and message.agent_id == entry.agent_id
-        for heard in heard_from(message, speaker, plan.group_id)
+        for utterance in utterances_in(message, speaker, plan.group_id)
     ]
 
 
 def input_of_talk(tx: Transaction, plan: TalkPlan, run_id: str) -> list[Utterance]:
-    """Return what came with the request of this run, without an answer to calls that waited."""
+    """Return the messages of this run's request, without answers to waiting calls."""
     return [
         Utterance(
             None,
             NewMessage(
-                one.role,
-                one.parts,
-                one.otid,
-                one.name,
-                one.sender_id,
-                plan.group_id,
-                one.is_untrusted,
+                message.role,
+                message.parts,
+                otid=message.otid,
+                name=message.name,
+                sender_id=message.sender_id,
+                group_id=plan.group_id,
+                is_untrusted=message.is_untrusted,
             ),
         )
-        for one in messages.of_run(tx, run_id)
-        if one.step_id is None and one.role in _INPUT
+        for message in messages.of_run(tx, run_id)
+        if message.step_id is None and message.role in _INPUT
     ]
 
 
 @dataclass(slots=True)
-class Told:
-    """What was said in a talk in its order, and how much of it each agent had heard when it last spoke."""
+class TalkHistory:
+    """The utterances of a talk in their order.
 
-    said: list[Utterance] = field(default_factory=list)
-    heard: dict[str, int] = field(default_factory=dict)
+    `heard_counts` is by agent the number of utterances that it had heard when it last spoke.
+    """
+
+    utterances: list[Utterance] = field(default_factory=list)
+    heard_counts: dict[str, int] = field(default_factory=dict)
 
     def missing(self, agent_id: str) -> list[NewMessage]:
-        """Return what was said by others since the agent last spoke."""
-        since = self.said[self.heard.get(agent_id, 0) :]
-        return [one.message for one in since if one.speaker_id != agent_id]
+        """Return the messages of others since the agent last spoke."""
+        since = self.utterances[self.heard_counts.get(agent_id, 0) :]
+        return [utterance.message for utterance in since if utterance.speaker_id != agent_id]
 
-    def add_turn(self, plan: TalkPlan, entry: Entry, words: Sequence[Utterance]) -> None:
-        """Note a turn. What the manager of a dynamic group says is told to nobody."""
-        self.heard[entry.agent_id] = max(self.heard.get(entry.agent_id, 0), len(self.said))
+    def add_turn(self, plan: TalkPlan, entry: Entry, utterances: Sequence[Utterance]) -> None:
+        """Add a turn. Nobody hears the manager of a dynamic group."""
+        heard_count = self.heard_counts.get(entry.agent_id, 0)
+        self.heard_counts[entry.agent_id] = max(heard_count, len(self.utterances))
         if plan.manager is None or entry.agent_id != plan.manager.id:
-            self.said += words
+            self.utterances += utterances
 
 
-def told_in(tx: Transaction, record: TalkRecord, run_id: str, *, has_turns: bool) -> Told:
-    """Return what was said before this run and in its request, and with `has_turns` in its turns too."""
-    told = Told()
+def history_of_talk(
+    tx: Transaction, record: TalkRecord, run_id: str, *, has_turns: bool
+) -> TalkHistory:
+    """Return the utterances before this run and in its request.
+
+    `has_turns` adds those in the run's own turns.
+    """
+    history = TalkHistory()
     plan = record.plan
     starts = [*record.talks, (run_id, len(record.before))]
     entries = record.entries if has_turns else record.before
     for number in range(len(entries) + 1):
         for talk_id, start in starts:
             if start == number:
-                told.said += input_of_talk(tx, plan, talk_id)
+                history.utterances += input_of_talk(tx, plan, talk_id)
         if number < len(entries):
-            told.add_turn(plan, entries[number], words_of(tx, plan, entries[number]))
-    return told
+            history.add_turn(plan, entries[number], utterances_of(tx, plan, entries[number]))
+    return history
 
 
 async def deliver(runtime: Runtime, scope: Scope, run: Run) -> list[str]:
-    """Store what was said in a talk with all who did not hear it; returns the ids of agents that are busy now."""
+    """Store a talk's utterances with all agents that did not hear them.
+
+    Returns the ids of agents that are busy now.
+    """
     record = TalkRecord.from_json(run.metadata)
     plan = record.plan
     if plan.kind == "supervisor":
         return []
-    said = (await runtime.store.read(lambda tx: told_in(tx, record, run.id, has_turns=True))).said
+    history = await runtime.store.read(
+        lambda tx: history_of_talk(tx, record, run.id, has_turns=True)
+    )
     busy: list[str] = []
     for listener in plan.everyone:
-        heard = [one.message for one in said if one.speaker_id != listener.id]
+        heard = [
+            utterance.message
+            for utterance in history.utterances
+            if utterance.speaker_id != listener.id
+        ]
         try:
             conversation = await open_conversation(runtime, scope, DEFAULT, listener.id)
-            await runtime.store.write(lambda tx: store_heard(tx, scope, conversation.id, heard))  # noqa: B023 - awaited at once
+            await runtime.store.write(
+                lambda tx: store_heard(tx, scope, conversation.id, heard)  # noqa: B023 - awaited at once
+            )
         except Busy:
             busy.append(listener.id)
         except NotFound:
@@ -283,7 +316,7 @@ async def deliver(runtime: Runtime, scope: Scope, run: Run) -> list[str]:
 
 
 def add_delivery(tx: Transaction, run: Run) -> None:
-    """Add the job that delivers to those who are busy now."""
+    """Add the job that delivers the talk to agents that are busy now."""
     jobs.add(
         tx,
         Job(

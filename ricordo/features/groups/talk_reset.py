@@ -1,4 +1,7 @@
-"""Beginning again in a group: its messages are deleted with all their copies, and taken out of the windows."""
+"""Reset of a group: delete its messages with all copies.
+
+They are also taken out of the windows.
+"""
 
 from ricordo.agents.deletion import remove_messages
 from ricordo.domain.scope import Scope
@@ -10,12 +13,19 @@ from ricordo.storage.engine.store import Transaction
 
 
 async def reset_talks(runtime: Runtime, scope: Scope, group_id: str) -> None:
-    """Delete the messages of the group that the caller may delete. Raises NotFound, Conflict, and Busy while a turn runs."""
+    """Delete the messages of the group that the caller may delete.
+
+    Raises NotFound, Conflict, and Busy while a turn runs.
+    """
 
     def find(tx: Transaction) -> list[str]:
         queries.get(tx, scope, group_id)
-        listed = [conversations.get(tx, id) for id in conversations_of(tx, scope, group_id)]
-        return [one.id for one in listed if one and scope.owns(one.user_id)]
+        in_group = [conversations.get(tx, id) for id in conversations_of(tx, scope, group_id)]
+        return [
+            conversation.id
+            for conversation in in_group
+            if conversation and scope.owns(conversation.user_id)
+        ]
 
     for conversation_id in await runtime.store.read(find):
         await runtime.store.write(lambda tx, id=conversation_id: _reset(tx, scope, group_id, id))  # type: ignore[misc]
@@ -23,5 +33,5 @@ async def reset_talks(runtime: Runtime, scope: Scope, group_id: str) -> None:
 
 def _reset(tx: Transaction, scope: Scope, group_id: str, conversation_id: str) -> None:
     remove_messages(tx, scope, conversation_id, ids_in(tx, group_id, conversation_id))
-    # The same message, sent again, begins a new talk.
+    # The same message, sent again, then starts a new talk.
     runs.forget_bodies(tx, conversation_id)

@@ -1,7 +1,7 @@
-"""Talks that go on by themselves: a member waited for an approval, and was answered elsewhere than in the group.
+"""Talks that resume by themselves, after an approval was answered outside of the group.
 
-The end of the member's turn resumes the talk at once. Nobody sends anything again, so a talk that a kill cut off there is found by
-what is stored: `HANDLER` looks for it.
+The end of the member's turn resumes the talk at once. Nobody sends a message again, so a talk that
+a kill cut off there is found by its stored rows: `HANDLER` looks for it.
 """
 
 import logging
@@ -29,12 +29,15 @@ from ricordo.storage.engine.store import Transaction
 log = logging.getLogger(__name__)
 KIND = "groups.resume"
 _SECONDS = 60.0
-# An older talk is not taken up again by itself.
+# An older talk is not resumed.
 _LONGEST_PAUSE = 7 * DAY
 
 
 async def resume_talk(runtime: Runtime, answered_run: Run) -> LiveTurn | None:
-    """Resume the talk that waited for this run's agent, and return it; None where no talk waits for it."""
+    """Resume the talk that waited for this run's agent.
+
+    Returns None if no talk waited for it.
+    """
     if runtime.is_stopping:
         return None
     for scope in await runtime.store.read(lambda tx: _scopes_of(tx, answered_run)):
@@ -62,7 +65,10 @@ async def _start(runtime: Runtime, scope: Scope, answered_run: Run) -> StartedTa
 
 
 async def resume_talks(runtime: Runtime, _job: Job, report: Report) -> None:
-    """Resume the talks whose member was answered and that no server works on: one was killed before their end."""
+    """Resume the talks whose member was answered and that no server works on.
+
+    A server was killed before the end of such a talk.
+    """
 
     def find(tx: Transaction) -> list[Run]:
         since = tx.clock.now() - _LONGEST_PAUSE
@@ -79,9 +85,10 @@ async def resume_talks(runtime: Runtime, _job: Job, report: Report) -> None:
 
 
 def _scopes_of(tx: Transaction, run: Run) -> list[Scope]:
-    """Return the scopes in which the talk may have begun that goes on by itself; none where its user is disabled.
+    """Return the scopes in which the talk may have started.
 
-    An agent that was made for a user talks with them also where nobody asks as that user.
+    There are none if its user is disabled. An agent that was made for a user also talks with them
+    if the caller is not that user.
     """
     everything = Scope(run.organization_id)
     if run.user_id is None:

@@ -30,7 +30,7 @@ from ricordo.domain.run import Run
 from ricordo.errors import Conflict, NotFound, Unsupported
 from ricordo.features.groups import queries
 from ricordo.features.groups.talk import run_talk
-from ricordo.features.groups.talk_queries import page_of_said
+from ricordo.features.groups.talk_queries import page_of_group_messages
 from ricordo.features.groups.talk_reset import reset_talks
 from ricordo.features.groups.talk_start import require_leader, talk_conversation
 from ricordo.runtime import LiveTurn, Runtime
@@ -84,7 +84,7 @@ def list_messages(
     view = which.view()
 
     def read(reading: Page) -> list[Message]:
-        return page_of_said(tx, context.scope, reading, group_id)
+        return page_of_group_messages(tx, context.scope, reading, group_id)
 
     kept = messages.page_of_kept(read, paging.page(default=10), keeps_some(view))
     return messages_response(kept, view)

@@ -1,7 +1,8 @@
-"""Starting a talk: take the lease, fix the plan and store the input, all in one transaction.
+"""Start of a talk: take the lease, fix the plan, store the input.
 
-The talk's run is in a hidden conversation of the group's leader, whose id follows from group and user: one talk of a user with a
-group runs at a time, and a message with an otid that is known there is one that was taken before.
+All happens in one transaction. The talk's run is in a hidden conversation of the group's leader,
+whose id is derived from group and user. So one talk of a user with a group runs at a time, and a
+message with a known otid is one that was accepted before.
 """
 
 import secrets
@@ -54,7 +55,11 @@ NOBODY = (
 
 @dataclass(frozen=True, slots=True)
 class StartedTalk:
-    """A talk as it begins: its run, what was asked, the record of earlier turns, and a talk before it that was cut off."""
+    """A talk at its start.
+
+    It has its run, its request, and the record of earlier turns. `leftover` is a talk before it
+    that was cut off.
+    """
 
     run: Run
     request: TurnRequest
@@ -63,17 +68,24 @@ class StartedTalk:
 
 
 def talk_conversation(scope: Scope, group: Group) -> str:
-    """Return the id of the conversation in which the user's talks with the group are kept. Raises Invalid for an empty group."""
+    """Return the id of the conversation of the user's talks with the group.
+
+    Raises Invalid for an empty group.
+    """
     name = "/".join((group.id, require_leader(group), scope.subject or ""))
     return f"conv-{uuid5(NAMESPACE_URL, name)}"
 
 
 def require_leader(group: Group) -> str:
-    """Return the id of the agent that leads talks. Raises Invalid where nobody could speak, or the kind holds no talks."""
+    """Return the id of the agent that leads talks.
+
+    Raises Invalid if nobody could speak, or if groups of this kind hold no talks.
+    """
     if group.manager_type not in TALKING:
+        manager = f", {group.manager_agent_id}" if group.manager_agent_id else ""
         raise Invalid(
-            f"A group of the kind {group.manager_type} is not talked with. Send the message to its manager"
-            f"{f', {group.manager_agent_id}' if group.manager_agent_id else ''}."
+            f"A group of the kind {group.manager_type} is not talked with. Send the message to its "
+            f"manager{manager}."
         )
     if not group.agent_ids:
         raise Invalid(NOBODY)
@@ -85,9 +97,10 @@ def require_leader(group: Group) -> str:
 async def start_talk(
     runtime: Runtime, group_id: str, request: TurnRequest, answered_run: Run | None = None
 ) -> StartedTalk | str:
-    """Start the talk, or return the id of the run that took this request before. Raises NotFound, Busy, Conflict, Invalid.
+    """Start the talk, or return the id of the run of this request.
 
-    With `answered_run`, in which a member went on after an approval, the talk that waited for it goes on.
+    The request was then accepted before. `answered_run` is a member's run that continued after an
+    approval; the talk that waited for it is resumed. Raises NotFound, Busy, Conflict, Invalid.
     """
     require_own_otids(request)
     repeated: Run | None = None
@@ -110,13 +123,17 @@ async def start_talk(
 
 def _open(
     tx: Transaction,
+    *,
     runtime: Runtime,
     group_id: str,
     request: TurnRequest,
     answered_run: Run | None,
     cut_off: Run | None,
 ) -> StartedTalk:
-    """Take the lease, and store the input, or take it over from a run that was cut off."""
+    """Take the lease, and store the input.
+
+    The input may also be adopted from a run that was cut off.
+    """
     scope = request.scope
     group = queries.get(tx, scope, group_id)
     conversation = _conversation(tx, scope, group)
@@ -126,7 +143,7 @@ def _open(
     if earlier and (cut_off is None or earlier.id != cut_off.id):
         raise Collision("The same request was accepted before.")
     run = replace(run, user_id=run.user_id or conversation.user_id)
-    if conversation.window:  # ids that a failure left there: nobody reads this conversation
+    if conversation.window:  # ids that a failure left; no window is read of this conversation
         conversations.save_window(tx, conversation.id, (), "", added=0)
     previous = _previous(tx, scope, run)
     leftover = previous if previous and _is_leftover(previous) else None
@@ -153,7 +170,10 @@ def _open(
 
 
 def _conversation(tx: Transaction, scope: Scope, group: Group) -> Conversation:
-    """Return the conversation of the user's talks, made where it is missing. Raises Collision where somebody was faster."""
+    """Return the conversation of the user's talks, which is created if it is missing.
+
+    Raises Collision if another request was faster.
+    """
     id = talk_conversation(scope, group)
     leader_id = require_leader(group)
     conversation = conversations.get(tx, id)
@@ -176,23 +196,23 @@ def _conversation(tx: Transaction, scope: Scope, group: Group) -> Conversation:
 
 def _previous(tx: Transaction, scope: Scope, run: Run) -> Run | None:
     newest = runs.page(tx, scope, Page(limit=2), conversation_id=run.conversation_id)
-    return next((one for one in newest if one.id != run.id), None)
+    return next((earlier for earlier in newest if earlier.id != run.id), None)
 
 
 def _plan(tx: Transaction, scope: Scope, group: Group, key: str) -> TalkPlan:
     """Return the plan of a talk with the group as it is now."""
-    everyone: dict[str, Speaker] = {}
+    speakers: dict[str, Speaker] = {}
     for agent_id in group.everyone:
         if agent := agents.find(tx, scope, agent_id):
-            everyone[agent_id] = Speaker(agent.id, agent.name, agent.description or "")
-    if not any(agent_id in everyone for agent_id in group.agent_ids):
+            speakers[agent_id] = Speaker(agent.id, agent.name, agent.description or "")
+    if not any(agent_id in speakers for agent_id in group.agent_ids):
         raise Invalid(NOBODY)
     return TalkPlan(
         kind=group.manager_type,
         group_id=group.id,
         key=key,
-        members=tuple(everyone[agent_id] for agent_id in group.agent_ids if agent_id in everyone),
-        manager=everyone.get(group.manager_agent_id or ""),
+        members=tuple(speakers[agent_id] for agent_id in group.agent_ids if agent_id in speakers),
+        manager=speakers.get(group.manager_agent_id or ""),
         description=group.description,
         termination_token=group.termination_token,
         max_turns=group.max_turns,
@@ -200,33 +220,50 @@ def _plan(tx: Transaction, scope: Scope, group: Group, key: str) -> TalkPlan:
 
 
 def _save_input(tx: Transaction, request: TurnRequest, run: Run, group: Group) -> list[Message]:
-    """Store what was said. It is found by search in the members' conversations, so it is not indexed here again."""
+    """Store the request's messages.
+
+    Search finds them in the members' conversations, so they are not indexed here again.
+    """
     now = tx.clock.now()
     stored = []
-    for item in request.messages:
-        signed = replace(item, otid=item.otid or secrets.token_hex(16), group_id=group.id)
-        message = signed.signed(run.new_message(item.role, item.parts, now))
-        stored.append(replace(message, is_untrusted=item.is_untrusted))
+    for new_message in request.messages:
+        signed = replace(
+            new_message, otid=new_message.otid or secrets.token_hex(16), group_id=group.id
+        )
+        message = signed.signed(run.new_message(new_message.role, new_message.parts, now))
+        stored.append(replace(message, is_untrusted=new_message.is_untrusted))
     messages.insert_all(tx, stored)
     return stored
 
 
 def _as_stored(request: TurnRequest, stored: Sequence[Message]) -> TurnRequest:
-    """Return the request with its messages as they are stored: with an otid each, which is the same after a kill."""
-    said = tuple(
+    """Return the request with its stored messages.
+
+    Each has an otid, which is the same after a kill.
+    """
+    new_messages = tuple(
         NewMessage(
-            one.role, one.parts, one.otid, one.name, one.sender_id, one.group_id, one.is_untrusted
+            message.role,
+            message.parts,
+            otid=message.otid,
+            name=message.name,
+            sender_id=message.sender_id,
+            group_id=message.group_id,
+            is_untrusted=message.is_untrusted,
         )
-        for one in stored
-        if one.role != "approval"
+        for message in stored
+        if message.role != "approval"
     )
-    return replace(request, messages=said)
+    return replace(request, messages=new_messages)
 
 
 def _after_approval(
     tx: Transaction, request: TurnRequest, run: Run, paused: Run | None
 ) -> tuple[TalkRecord, TurnRequest]:
-    """Return the record of the talk that the answer lets go on, and the request as it is stored. Raises Invalid, Collision."""
+    """Return the record of the talk that the answer resumes, and the stored request.
+
+    Raises Invalid, Collision.
+    """
     approval = request.approval
     waiting = _waiting(tx, request.scope, paused) if paused else None
     if approval is None or paused is None or waiting is None:
@@ -251,7 +288,10 @@ def _after_approval(
 
 
 def _after_answer(tx: Transaction, answered_run: Run, paused: Run | None) -> TalkRecord:
-    """Return the record of the talk that waited for this run's agent, or was cut off after it. Raises Conflict."""
+    """Return the record of the talk that waited for this run's agent.
+
+    It may also have been cut off after the answer. Raises Conflict.
+    """
     if paused and was_cut_off(paused) and is_resumed_by_itself(paused):
         record = TalkRecord.from_json(paused.metadata)
         if answered_run.id in record.before[-1].run_ids:
@@ -268,25 +308,30 @@ def _after_answer(tx: Transaction, answered_run: Run, paused: Run | None) -> Tal
 
 
 def _is_leftover(talk: Run) -> bool:
-    """Return whether a talk ended so that some may not have heard all of it: cut off or failed, or never continued."""
+    """Return True if some members may not have heard all of an ended talk.
+
+    It was cut off, failed, or was never resumed.
+    """
     return is_talk(talk) and (talk.status != "completed" or talk.stop_reason == "requires_approval")
 
 
 def _require_no_wait(tx: Transaction, runtime: Runtime, scope: Scope, previous: Run | None) -> None:
-    """Raise Conflict while a member waits for an approval, until that has expired."""
+    """Raise Conflict while a member waits for an approval that has not expired."""
     waiting = _waiting(tx, scope, previous) if previous else None
     if waiting and tx.clock.now() - waiting.created_at < runtime.settings.approval_expiry * SECOND:
         raise Conflict(STILL_WAITING)
 
 
 def _waiting(tx: Transaction, scope: Scope, talk: Run) -> Message | None:
-    """Return the request for approval that a talk waits for, where it still does."""
+    """Return the approval request that a talk waits for, or None."""
     if talk.stop_reason != "requires_approval" or not is_talk(talk):
         return None
     entries = TalkRecord.from_json(talk.metadata).entries
     run = runs.find(tx, scope, entries[-1].run_ids[-1])
     conversation = conversations.get(tx, run.conversation_id) if run else None
-    last = (
-        messages.by_ids(tx, conversation.window[-1:]) if conversation and conversation.waits else []
-    )
-    return last[0] if last and last[0].is_waiting and run and last[0].run_id == run.id else None
+    if run is None or conversation is None or not conversation.waits:
+        return None
+    for message in messages.by_ids(tx, conversation.window[-1:]):
+        if message.is_waiting and message.run_id == run.id:
+            return message
+    return None

@@ -1,4 +1,7 @@
-"""The tool by which a supervisor asks all members of its group at once. It is there for the turn of a talk alone."""
+"""The tool by which a supervisor asks all members of its group at once.
+
+It exists only in the turns of a talk.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -26,13 +29,13 @@ if TYPE_CHECKING:  # the talk imports this module
 ASK_ALL = "send_message_to_all_agents_in_group"
 AT_ONCE = 50
 _SECONDS = 1200.0
-# First it asks, once, and then it answers.
+# The supervisor first asks, once, and then answers.
 SUPERVISOR_RULES = (
     ToolRule(ASK_ALL, "run_first"),
     ToolRule(ASK_ALL, "max_count_per_step", options={"max_count_limit": 1}),
 )
 AskAll = Callable[[ToolContext, str], Awaitable[list[str]]]
-# Asks the group of the talk whose turn this is.
+# A function that asks the group of the running talk.
 SUPERVISED: ContextVar[AskAll | None] = ContextVar("SUPERVISED", default=None)
 
 
@@ -40,7 +43,8 @@ async def send_message_to_all_agents_in_group(context: ToolContext, message: str
     """Send one message to every agent of your group, and get all their answers.
 
     Args:
-        message: What all of them are asked. They see nothing else of this conversation, so say all that they need to know.
+        message: What all of them are asked. They see nothing else of this conversation, so say all
+            that they need to know.
     """
     ask = SUPERVISED.get()
     if ask is None:
@@ -50,19 +54,20 @@ async def send_message_to_all_agents_in_group(context: ToolContext, message: str
     return await ask(context, message)
 
 
-# A kill undoes the call with its step, and who was asked already is not asked again: so it is no act that only a note could keep.
+# A kill undoes the call with its step, and no member is asked twice. So the call need not be noted
+# as an act outside.
 TOOL = ServerTool(send_message_to_all_agents_in_group, "letta_multi_agent_core", is_stored=False)
 
 
 async def ask_all(talk: "Talk", plan: TalkPlan, context: ToolContext, message: str) -> list[str]:
-    """Ask all members at once; returns a JSON text for each, in their order."""
+    """Ask all members at once; return a JSON text for each, in their order."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def ask(member: Speaker) -> Answer | list[str]:
         async with gate:
             try:
                 async with asyncio.timeout(_SECONDS):
-                    return await _ask(talk, plan, member, context, message)
+                    return await _ask(talk, plan, member, context=context, message=message)
             except TimeoutError:
                 return [f"<error: no answer within {_SECONDS:g} seconds>"]
             except RicordoError as error:
@@ -78,33 +83,37 @@ async def ask_all(talk: "Talk", plan: TalkPlan, context: ToolContext, message: s
         ).decode()
         for member, answer in zip(plan.members, answers, strict=True)
     ]
-    said = [one for answer in answers if isinstance(answer, Answer) for one in answer.messages]
-    context.quoted.is_untrusted |= any(one.is_untrusted for one in said)
+    context.quoted.is_untrusted |= any(
+        message.is_untrusted
+        for answer in answers
+        if isinstance(answer, Answer)
+        for message in answer.messages
+    )
     return texts
 
 
 async def _ask(
-    talk: "Talk", plan: TalkPlan, member: Speaker, context: ToolContext, message: str
+    talk: "Talk", plan: TalkPlan, member: Speaker, *, context: ToolContext, message: str
 ) -> Answer:
     runtime: Runtime = context.runtime
     manager = plan.manager or member
     otid = f"{plan.key}-{member.id}"
     conversation = await open_conversation(runtime, talk.scope, DEFAULT, member.id)
-    asked = await runtime.store.read(lambda tx: messages.by_otids(tx, conversation.id, [otid]))
-    # After a kill the supervisor may ask in other words; who was asked already is not asked twice.
+    earlier = await runtime.store.read(lambda tx: messages.by_otids(tx, conversation.id, [otid]))
+    # After a kill the supervisor may ask in other words; the first message of a member counts.
     parts: tuple[Part, ...] = (TextPart(message_of_supervisor(manager.name, manager.id, message)),)
-    said = NewMessage(
+    question = NewMessage(
         "system",
-        asked[0].parts if asked else parts,
+        earlier[0].parts if earlier else parts,
         otid,
-        manager.name,
-        manager.id,
+        name=manager.name,
+        sender_id=manager.id,
         group_id=plan.group_id,
         is_untrusted=context.step.is_untrusted(),
     )
     request = talk.request_for(
         member,
-        [said],
+        [question],
         lambda record, run_id: record.with_asked(member.id, run_id),
         callers=(*context.step.callers, manager.id),
     )

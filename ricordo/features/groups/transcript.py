@@ -1,4 +1,7 @@
-"""The text that a sleeping agent reads: what was said in a talk, line by line, in the format of the retired Letta V1 server."""
+"""The transcript that a sleeping agent reads: a talk, line by line.
+
+It has the format of the retired Letta V1 server.
+"""
 
 from collections.abc import Sequence
 
@@ -23,16 +26,16 @@ CUT = " … [{} more characters are in the history]"
 
 
 def lines_of(message: Message) -> list[str]:
-    """The lines of one message; none for what only the server wrote."""
+    """Return the lines of one message; nothing for the server's own texts."""
     if message.role in ("system", "summary"):
         return []
     if message.role == "user":
-        who = message.name or "user"
-        return [f"{who}: {words}" for part in message.parts if (words := _said(part))]
+        speaker = message.name or "user"
+        return [f"{speaker}: {content}" for part in message.parts if (content := _content(part))]
     return [line for part in message.parts if (line := _line(part))]
 
 
-def _said(part: object) -> str:
+def _content(part: object) -> str:
     match part:
         case EventPart():
             return ""
@@ -56,11 +59,9 @@ def _line(part: object) -> str:
         case ToolReturnPart() if part.content.strip() and part.content != SENT:
             return f"assistant: Tool call returned {part.content.strip()}"
         case ApprovalPart():
-            return (
-                "[User approved]"
-                if part.approves
-                else f"[User rejected: {part.reason or 'no reason'}]"
-            )
+            if part.approves:
+                return "[User approved]"
+            return f"[User rejected: {part.reason or 'no reason'}]"
     return ""
 
 
@@ -76,22 +77,22 @@ def _call(call: ToolCallPart) -> str:
 
 
 def shortened(line: str, most_tokens: int) -> str:
-    """The line, cut where it alone would be longer than this."""
+    """Return the line, cut if it has more tokens than this."""
     if text_tokens(line) <= most_tokens:
         return line
-    kept = line[: max(1, len(line) * most_tokens // text_tokens(line))]
-    return kept + CUT.format(len(line) - len(kept))
+    beginning = line[: max(1, len(line) * most_tokens // text_tokens(line))]
+    return beginning + CUT.format(len(line) - len(beginning))
 
 
 def transcript_event(lines: Sequence[str]) -> EventPart:
-    """The event that gives a sleeping agent these lines to read."""
+    """Return the event that gives a sleeping agent these lines to read."""
     return EventPart(
         "\n".join([_reminder("sleep_reminder"), "", "Messages:", *lines]), event="transcript"
     )
 
 
 def go_on_event() -> EventPart:
-    """The event that lets a sleeping agent finish what failed."""
+    """Return the event that lets a sleeping agent finish failed work."""
     return EventPart(_reminder("sleep_again"), event="transcript")
 
 

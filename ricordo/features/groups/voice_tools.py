@@ -1,4 +1,4 @@
-"""Tools of voice agents: a search that needs no query, and those by which another agent keeps what was said."""
+"""Tools of voice agents, and of the keeper of their memory."""
 
 from typing import Any
 
@@ -19,7 +19,9 @@ from ricordo.tools.builtin.memory import refuse_line_numbers
 from ricordo.tools.builtin.search_results import timestamp
 from ricordo.tools.toolbox import ServerTool, ToolContext
 
-_PASSAGES, _MESSAGES_EACH = 5, 3  # results, as of the retired Letta V1 server
+# Numbers of results, as of the retired Letta V1 server.
+_PASSAGES = 5
+_MESSAGES_EACH = 3
 _MOST_KEYWORDS = 10
 _HUMAN = "human"
 _ABOUT_HUMAN = "What is known about the user."
@@ -40,37 +42,45 @@ async def search_memory(
     start_minutes_ago: int | None = None,
     end_minutes_ago: int | None = None,
 ) -> dict[str, Any]:
-    """Look up what the user just spoke of in what was said and kept earlier. The user's words are searched for by themselves.
+    """Look up the subject of the user's last words in earlier conversations and kept passages.
+
+    The user's words are searched for by themselves.
 
     Args:
-        convo_keyword_queries: Names, numbers or phrases to look for in earlier conversations, word for word.
-        start_minutes_ago: Only what is from the time between so many minutes ago and end_minutes_ago.
+        convo_keyword_queries: Names, numbers or phrases to look for in earlier conversations, word
+            for word.
+        start_minutes_ago: Only what is from the time between so many minutes ago and
+            end_minutes_ago.
         end_minutes_ago: Where that time ends, in minutes ago; now, if it is left out.
     """
     start, end = _span(context.store.clock.now(), start_minutes_ago, end_minutes_ago)
-    where = zone(context.state.agent.timezone)
-    wanted = PassageFilter(
+    timezone = zone(context.state.agent.timezone)
+    passage_filter = PassageFilter(
         archive_ids=tuple(archive.id for archive in context.state.archives),
         subject_id=context.subject_id,
         start=start,
         end=end,
     )
-    passages = await context.recall.passages(await _utterance(context), wanted, _PASSAGES)
-    for found in passages:
-        context.quoted.add(found.passage.id, is_untrusted=found.passage.is_untrusted)
-    results: dict[str, Any] = {
+    hits = await context.recall.passages(await _utterance(context), passage_filter, _PASSAGES)
+    passages = [hit.passage for hit in hits]
+    for passage in passages:
+        context.quoted.add(passage.id, is_untrusted=passage.is_untrusted)
+    answer: dict[str, Any] = {
         "archival_search_results": [
-            {"timestamp": timestamp(found.passage.created_at, where), "content": found.passage.text}
-            for found in passages
+            {"timestamp": timestamp(passage.created_at, timezone), "content": passage.text}
+            for passage in passages
         ]
     }
     keywords = [word.strip() for word in convo_keyword_queries or () if word.strip()]
     if keywords:
-        texts = {word: await _said(context, word, start, end) for word in keywords[:_MOST_KEYWORDS]}
-        results["convo_keyword_search_results"] = {
-            word: found for word, found in texts.items() if found
+        texts_by_keyword = {
+            keyword: await _find_messages(context, keyword, start, end)
+            for keyword in keywords[:_MOST_KEYWORDS]
         }
-    return results
+        answer["convo_keyword_search_results"] = {
+            keyword: texts for keyword, texts in texts_by_keyword.items() if texts
+        }
+    return answer
 
 
 async def store_memories(context: ToolContext, chunks: list[MemoryChunk]) -> str:
@@ -87,8 +97,9 @@ async def store_memories(context: ToolContext, chunks: list[MemoryChunk]) -> str
     for chunk in chunks:
         if not 0 <= chunk.start_index <= chunk.end_index < len(lines):
             raise Invalid(
-                f"There are no lines {chunk.start_index} to {chunk.end_index}: the transcript has the lines 0 to "
-                f"{len(lines) - 1}. Nothing was kept. Call the tool again with all chunks."
+                f"There are no lines {chunk.start_index} to {chunk.end_index}: the transcript has "
+                f"the lines 0 to {len(lines) - 1}. Nothing was kept. Call the tool again with all "
+                "chunks."
             )
     for chunk in chunks:
         piece = memory_text(lines[chunk.start_index : chunk.end_index + 1], chunk.context)
@@ -97,17 +108,18 @@ async def store_memories(context: ToolContext, chunks: list[MemoryChunk]) -> str
 
 
 def rethink_user_memory(context: ToolContext, new_memory: str) -> str:
-    """Rewrite the memory block that holds what is known about the user.
+    """Rewrite the memory block about the user.
 
     Args:
-        new_memory: The block's whole new text: whatever it leaves out is gone. Do not write line numbers.
+        new_memory: The block's whole new text: whatever it leaves out is gone. Do not write line
+            numbers.
     """
     refuse_line_numbers("new_memory", new_memory)
-    value = with_line_breaks(new_memory)
+    new_text = with_line_breaks(new_memory)
     if context.memory.find(_HUMAN) is None:
-        context.memory.create(_HUMAN, value, _ABOUT_HUMAN, context.call_id)
+        context.memory.create(_HUMAN, new_text, _ABOUT_HUMAN, context.call_id)
     else:
-        context.memory.write(_HUMAN, value, context.call_id, result_kind="nothing")
+        context.memory.write(_HUMAN, new_text, context.call_id, result_kind="nothing")
     return ""
 
 
@@ -133,7 +145,10 @@ VOICE_TOOLS = (
 def _span(
     now: int, start_minutes_ago: int | None, end_minutes_ago: int | None
 ) -> tuple[int | None, int | None]:
-    """Return the time to search in, in microseconds; where one end is left out, it reaches to now."""
+    """Return the start and end of the search in microseconds.
+
+    If one end is left out, it is now; without both, all times are searched.
+    """
     if start_minutes_ago is None and end_minutes_ago is None:
         return None, None
     ends = sorted(
@@ -142,11 +157,11 @@ def _span(
     return ends[0], ends[1]
 
 
-async def _said(
+async def _find_messages(
     context: ToolContext, keyword: str, start: int | None, end: int | None
 ) -> list[str]:
-    """Return what was said, out of view, with this keyword in it."""
-    wanted = MessageFilter(
+    """Return texts with this keyword, by the user or the agent, out of view."""
+    message_filter = MessageFilter(
         agent_ids=(context.state.agent.id,),
         roles=("user", "assistant"),
         subject_id=context.subject_id,
@@ -155,13 +170,13 @@ async def _said(
         own_conversation=context.state.conversation.id,
         turn_began=context.view_began() or context.turn_began(),
     )
-    found = await context.recall.messages(keyword, wanted, _MESSAGES_EACH)
-    words = {*query_terms(keyword)}
+    hits = await context.recall.messages(keyword, message_filter, _MESSAGES_EACH)
+    keyword_terms = {*query_terms(keyword)}
     texts: list[str] = []
-    for hit in found:
+    for hit in hits:
         message = hit.message
-        # A message is found by the words of its neighbours too.
-        if not words <= {*terms(message.spoken)}:
+        # The index also finds a message by the words of its neighbours.
+        if not keyword_terms <= {*terms(message.spoken)}:
             continue
         is_users = message.is_said and message.user_id == context.state.conversation.user_id
         context.quoted.add(message.id, is_untrusted=message.is_untrusted, is_said=is_users)
@@ -170,23 +185,24 @@ async def _said(
 
 
 async def _utterance(context: ToolContext) -> str:
-    """Return what the user said last."""
+    """Return the user's last message."""
 
     def read(tx: Transaction) -> list[Message]:
         new = messages.of_run(tx, context.step.run_id)
-        # A turn that goes on after an approval has the user's words in an earlier run.
-        return (
-            new
-            if any(one.is_said for one in new)
-            else messages.by_ids(tx, context.state.conversation.window)
-        )
+        if any(message.is_said for message in new):
+            return new
+        # A turn that was resumed after an approval has the user's message in an earlier run.
+        return messages.by_ids(tx, context.state.conversation.window)
 
-    said = [message.text for message in await context.store.read(read) if message.is_said]
-    return said[-1] if said else ""
+    texts = [message.text for message in await context.store.read(read) if message.is_said]
+    return texts[-1] if texts else ""
 
 
 async def _transcript(context: ToolContext) -> tuple[list[str], bool]:
-    """Return the lines of the newest transcript in view, and whether pieces of it were kept already."""
+    """Return the lines of the newest transcript in view.
+
+    The second value is True if pieces of it were kept already.
+    """
 
     def read(tx: Transaction) -> list[Message]:
         earlier = messages.by_ids(tx, context.state.conversation.window)
@@ -195,7 +211,8 @@ async def _transcript(context: ToolContext) -> tuple[list[str], bool]:
     is_kept = False
     for message in reversed(await context.store.read(read)):
         is_kept |= any(
-            one.name == "store_memories" and one.status == "success" for one in message.tool_returns
+            part.name == "store_memories" and part.status == "success"
+            for part in message.tool_returns
         )
         if message.is_event and (lines := lines_in(message.text)):
             return lines, is_kept

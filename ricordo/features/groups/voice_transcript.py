@@ -1,6 +1,9 @@
-"""The numbered transcript that the keeper of a voice agent's memory reads, in the format of the retired Letta V1 server. Pure.
+"""The numbered transcript for the keeper of a voice agent's memory.
 
-The lines can be read back from the text, so that chunks of them are kept by their numbers.
+Pure.
+
+It has the format of the retired Letta V1 server. The lines can be read back from the text, so that
+pieces of it are kept by line numbers.
 """
 
 import re
@@ -19,23 +22,27 @@ _LINE = re.compile(r"^ {4}\d+\. ")
 
 
 def numbered_lines_of(message: Message) -> list[str]:
-    """Return the message as one line, `role: text`; none for what only the server wrote."""
+    """Return the message as one line, `role: text`; nothing for the server's own texts."""
     if message.role not in ("user", "assistant", "tool", "approval") or message.is_event:
         return []
-    words = [one for one in (_words(message), _pictures(message), *_returns(message)) if one]
-    if not words:
+    parts = (_text(message), _pictures(message), *_returns(message))
+    texts = [part for part in parts if part]
+    if not texts:
         return []
     role = "assistant" if message.role == "approval" else message.role
-    return [f"{role}: {' '.join(words)}"]
+    return [f"{role}: {' '.join(texts)}"]
 
 
-def numbered_event(older: Sequence[str], newer: Sequence[str], kept: int) -> EventPart:
-    """Return the event with these lines, numbered through; `kept` messages stay in the agent's view at least."""
+def numbered_event(older: Sequence[str], newer: Sequence[str], kept_count: int) -> EventPart:
+    """Return the event with these lines, numbered from 0.
+
+    At least `kept_count` messages stay in the agent's view.
+    """
     numbered = [
         f"{_INDENT}{number}. {_indented(line)}" for number, line in enumerate([*older, *newer])
     ]
     lines = [
-        text("voice_reminder").replace("{kept}", str(kept)),
+        text("voice_reminder").replace("{kept}", str(kept_count)),
         "",
         _OLDER,
         *numbered[: len(older)],
@@ -47,20 +54,20 @@ def numbered_event(older: Sequence[str], newer: Sequence[str], kept: int) -> Eve
 
 
 def lines_in(transcript: str) -> list[str]:
-    """Return the lines of a transcript, by their numbers; none where the text is no transcript."""
+    """Return the lines of a transcript by their numbers; nothing for another text."""
     if _OLDER not in transcript.splitlines():
         return []
-    found: list[str] = []
+    lines: list[str] = []
     for line in transcript.splitlines()[transcript.splitlines().index(_OLDER) + 1 :]:
         if numbered := _LINE.match(line):
-            found.append(line[numbered.end() :])
-        elif found and line.startswith(_INDENT * 2):
-            found[-1] += f"\n{line.removeprefix(_INDENT * 2)}"
-    return found
+            lines.append(line[numbered.end() :])
+        elif lines and line.startswith(_INDENT * 2):
+            lines[-1] += f"\n{line.removeprefix(_INDENT * 2)}"
+    return lines
 
 
 def memory_text(lines: Iterable[str], context: str) -> str:
-    """Return a piece of a talk as a passage, in XML."""
+    """Return a piece of a talk as the XML text of a passage."""
     messages = "".join(f"<message>{escape(line)}</message>" for line in lines)
     return f"<memory><messages>{messages}</messages><context>{escape(context)}</context></memory>"
 
@@ -69,8 +76,8 @@ def _indented(line: str) -> str:
     return f"\n{_INDENT * 2}".join(line.splitlines())
 
 
-def _words(message: Message) -> str:
-    """Return what a message says; the arguments of its calls where it says nothing."""
+def _text(message: Message) -> str:
+    """Return the text of a message, or the arguments of its calls."""
     if message.spoken.strip():
         return message.spoken.strip()
     return " ".join(call.arguments for call in message.tool_calls)
@@ -85,4 +92,4 @@ def _pictures(message: Message) -> str:
 
 def _returns(message: Message) -> list[str]:
     returns = [part for part in message.parts if isinstance(part, ToolReturnPart)]
-    return [one.content.strip() for one in returns if one.content != SENT]
+    return [part.content.strip() for part in returns if part.content != SENT]

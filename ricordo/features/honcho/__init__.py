@@ -1,4 +1,7 @@
-"""Honcho, where it is configured: it gets what users and agents say to each other, and answers questions about a user."""
+"""Honcho: it gets the messages of users and agents, and answers questions about users.
+
+It is used only if it is configured.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class HonchoPlugin:
-    """Sends messages after each turn, and what a kill kept back within minutes. Without settings it does nothing."""
+    """Sends messages to Honcho after each turn, if it is configured.
+
+    Messages that a kill kept back are sent within minutes.
+    """
 
     requires = ("ask", "erasure")
 
@@ -25,12 +31,12 @@ class HonchoPlugin:
         return [SEND, CATCH_UP]
 
     async def after_turn(self, runtime: "Runtime", run: "Run") -> None:
-        from ricordo.features.honcho.jobs import ask_to_send
+        from ricordo.features.honcho.jobs import add_send_job
 
-        await ask_to_send(runtime, run)
+        await add_send_job(runtime, run)
 
     async def at_erasure(self, runtime: "Runtime", user_id: str) -> list[str]:
-        """Delete the user's sessions there; returns what remains there, for the receipt."""
+        """Delete the user's sessions at Honcho; return remarks for the receipt."""
         from ricordo.features.honcho.jobs import forget
 
         return await forget(runtime, user_id)

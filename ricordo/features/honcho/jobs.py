@@ -1,11 +1,13 @@
-"""What is said goes to Honcho in the background: in its order, once, also where the server is killed anywhere.
+"""Jobs that send messages to Honcho, in order and once, even after a kill.
 
-A conversation's row says how far it was sent. Before messages are sent the row says that they are tried, and after a kill Honcho
-is asked first which of them it has: they carry their ids as metadata.
+A conversation's row stores the last message that was sent. Before messages are sent, the row stores
+that they are tried. After a kill, Honcho is asked first which of them it has: they carry their ids
+as metadata.
 """
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from ricordo.domain.clock import to_datetime
@@ -27,52 +29,55 @@ _LONGEST = 20_000  # characters of a message; Honcho takes 25,000
 _CATCH_UP = timedelta(days=1) // timedelta(microseconds=1)
 
 
-async def ask_to_send(runtime: Runtime, run: Run) -> None:
-    """Add the job that sends the conversation of a turn, where that is about a user and Honcho is configured."""
+async def add_send_job(runtime: Runtime, run: Run) -> None:
+    """Add the job that sends a turn's conversation to Honcho.
+
+    It is added only if the turn is about a user and Honcho is configured.
+    """
     if run.user_id and run.purpose is None and is_on():
         job = _job(run.conversation_id, run.organization_id, run.user_id)
         await runtime.store.write(lambda tx: jobs.add(tx, job))
 
 
 def _job(conversation_id: str, organization_id: str, user_id: str) -> Job:
-    payload = {"conversation_id": conversation_id}
     return Job(
         "honcho.send",
         organization_id,
-        payload,
-        f"honcho:{conversation_id}",
+        {"conversation_id": conversation_id},
+        key=f"honcho:{conversation_id}",
         is_single=True,
         user_id=user_id,
     )
 
 
 async def send(runtime: Runtime, job: Job, report: Report) -> None:
-    """Send what the conversation has that Honcho lacks."""
+    """Send the conversation's messages that Honcho lacks."""
     if not is_on():
         return
-    store, done = FencedStore(runtime.store, job), 0
+    store = FencedStore(runtime.store, job)
+    count = 0
 
-    def take(tx: Transaction) -> tuple[HonchoSession, list[Message], str, str] | None:
+    def next_batch(tx: Transaction) -> tuple[HonchoSession, list[Message], str, str] | None:
         conversation = conversations.require(
             tx, Scope(job.organization_id), job.payload["conversation_id"]
         )
         user = users.find(tx, Scope(job.organization_id), conversation.user_id or "")
-        if user is None or conversation.hidden:  # a background task's own, which nobody said
+        if user is None or conversation.hidden:  # a background task's own conversation
             return None
         session = queries.session_of(tx, conversation)
         new = list(queries.next_messages(tx, session))
         if new:
-            queries.note(tx, replace(session, tried=new[-1].seq))
+            queries.save_progress(tx, replace(session, tried=new[-1].seq))
         return session, new, conversation.agent_id, user.identifier or user.id
 
     async with connected() as honcho:
-        while (taken := await store.write(take)) and taken[1]:
-            session, new, agent_id, name = taken
+        while (batch := await store.write(next_batch)) and batch[1]:
+            session, new, agent_id, name = batch
             await _deliver(honcho, session, new, agent_id, name)
-            sent = replace(session, sent=new[-1].seq, tried=new[-1].seq)
-            await store.write(lambda tx, sent=sent: queries.note(tx, sent))  # type: ignore[misc]
-            done += len(new)
-            report(done, done)
+            session = replace(session, sent=new[-1].seq, tried=new[-1].seq)
+            await store.write(partial(queries.save_progress, session=session))
+            count += len(new)
+            report(count, count)
 
 
 async def _deliver(
@@ -85,54 +90,62 @@ async def _deliver(
         (session.user_id, SessionPeerConfig(observe_me=True)),
         (agent_id, SessionPeerConfig(observe_me=False)),
     ]
-    there = await honcho.aio.session(session.name, metadata=metadata, peers=peers)
-    known: set[Any] = set()
+    remote = await honcho.aio.session(session.name, metadata=metadata, peers=peers)
+    delivered: set[Any] = set()
     if session.tried > session.sent:
-        page = await there.aio.messages(size=2 * queries.AT_ONCE, reverse=True)
-        known = {one.metadata.get("message_id") for one in page.items}
+        page = await remote.aio.messages(size=2 * queries.AT_ONCE, reverse=True)
+        delivered = {message.metadata.get("message_id") for message in page.items}
     drafts = [
         MessageCreateParams(
-            content=one.spoken[:_LONGEST],
-            peer_id=session.user_id if one.role == "user" else agent_id,
-            metadata={**metadata, "message_id": one.id},
-            created_at=to_datetime(one.created_at),
+            content=message.spoken[:_LONGEST],
+            peer_id=session.user_id if message.role == "user" else agent_id,
+            metadata={**metadata, "message_id": message.id},
+            created_at=to_datetime(message.created_at),
         )
-        for one in new
-        if one.id not in known and one.spoken.strip()
+        for message in new
+        if message.id not in delivered and message.spoken.strip()
     ]
     if drafts:
-        await there.aio.add_messages(drafts)
+        await remote.aio.add_messages(drafts)
 
 
 async def catch_up(runtime: Runtime, _job_of_all: Job, _report: Report) -> None:
-    """Add the jobs that a kill kept back, and those of conversations whose job failed too often."""
+    """Add jobs for conversations whose messages were not all sent.
+
+    A kill kept them back, or their job failed too often.
+    """
     if is_on():
         since = runtime.store.clock.now() - _CATCH_UP
 
         def work(tx: Transaction) -> None:
-            for found in queries.behind(tx, since):
-                jobs.add(tx, _job(*found))
+            for ids in queries.behind(tx, since):
+                jobs.add(tx, _job(*ids))
 
         await runtime.store.write(work)
 
 
 async def forget(runtime: Runtime, user_id: str) -> list[str]:
-    """Delete the user's sessions at Honcho; returns the sentences for the receipt."""
+    """Delete the user's sessions at Honcho; return sentences for the receipt."""
     sessions = await runtime.store.read(lambda tx: queries.of_user(tx, user_id))
     if not sessions:
         return []
-    place, names = HonchoSettings().shown, sorted({one.name for one in sessions})
-    left = "It keeps the peer {}, and what it concluded of it, which its API cannot delete: delete them there."
+    server = f"Honcho ({HonchoSettings().shown})"
+    names = sorted({session.name for session in sessions})
+    remainder = (
+        f"It keeps the peer {user_id}, and what it concluded of it, which its API cannot delete: "
+        "delete them there."
+    )
     try:
         async with connected() as honcho:
             for name in names:
                 await (await honcho.aio.session(name)).aio.delete()
     except RicordoError as error:
         return [
-            f"Honcho ({place}) has conversations of the user, and was not asked to delete them: {error} {left.format(user_id)}"
+            f"{server} has conversations of the user, and was not asked to delete them: {error} "
+            f"{remainder}"
         ]
     return [
-        f"Honcho ({place}) was asked to delete the user's conversations there: {len(names)}. {left.format(user_id)}"
+        f"{server} was asked to delete the user's conversations there: {len(names)}. {remainder}"
     ]
 
 

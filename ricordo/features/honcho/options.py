@@ -6,13 +6,14 @@ from ricordo.setting_types import Address, FeatureSettings, Key, about
 
 
 class HonchoSettings(FeatureSettings):
-    """The Honcho that gets users' conversations and answers questions about users; none unless one is named."""
+    """The Honcho server; without an address or an environment there is none."""
 
     honcho_url: Address | None = about(
         "Address of a Honcho server, to send users' conversations there and to ask it."
     )
     honcho_environment: Literal["local", "production"] | None = about(
-        "In place of an address: local (http://localhost:8000), or production, Honcho's own service."
+        "In place of an address: local (http://localhost:8000), or production, "
+        "Honcho's own service."
     )
     honcho_workspace_id: str = about(
         "The workspace there.", "youlab", min_length=1, max_length=100, pattern=r"^[\w-]+$"
@@ -25,5 +26,5 @@ class HonchoSettings(FeatureSettings):
 
     @property
     def shown(self) -> str:
-        """The server as people know it."""
+        """Return the server's name for people."""
         return self.honcho_url or f"{self.honcho_environment}, its own service"

@@ -1,4 +1,7 @@
-"""The table of sessions at Honcho: for each conversation how far it was sent, and how far it was tried to be."""
+"""The table of sessions at Honcho.
+
+For each conversation it stores the last message that was sent, and the last that was tried.
+"""
 
 import re
 from collections.abc import Sequence
@@ -29,7 +32,11 @@ AT_ONCE = 50  # messages of one request
 
 @dataclass(frozen=True, slots=True)
 class HonchoSession:
-    """`name` is its id at Honcho. `sent` is the seq of the last message that arrived, `tried` of the last that was sent."""
+    """A conversation's session at Honcho.
+
+    `name` is its id there. `sent` is the seq of the last message that arrived, `tried` of the last
+    that was sent.
+    """
 
     id: str
     organization_id: str
@@ -42,55 +49,64 @@ class HonchoSession:
 
 _SESSIONS = Repository(HonchoSession, honcho_sessions)
 _MESSAGES = Repository(Message, messages, forms={"parts": (parts_to_json, parts_from_json)})
-_sessions, _said = honcho_sessions.c, messages.c
+_session_columns = honcho_sessions.c
+_message_columns = messages.c
 _OF_CONVERSATION = _SESSIONS.select.where(equal(honcho_sessions, "conversation_id"))
 _OF_USER = _SESSIONS.select.where(equal(honcho_sessions, "user_id"))
 _OF_OTHERS = (
-    select(_sessions.id)
-    .where(equal(honcho_sessions, "name"), _sessions.user_id != bindparam("user_id"))
+    select(_session_columns.id)
+    .where(equal(honcho_sessions, "name"), _session_columns.user_id != bindparam("user_id"))
     .limit(1)
 )
 _INSERT = insert(honcho_sessions)
-_PROGRESS = setter(honcho_sessions, "sent", "tried", where=_sessions.id == bindparam("this_id"))
-_SPOKEN = _said.role.in_(("user", "assistant")) & (_said.text != "")
+_PROGRESS = setter(
+    honcho_sessions, "sent", "tried", where=_session_columns.id == bindparam("this_id")
+)
+_SPOKEN = _message_columns.role.in_(("user", "assistant")) & (_message_columns.text != "")
 _NEXT = (
     _MESSAGES.select.where(
-        equal(messages, "conversation_id", "user_id"), _SPOKEN, _said.seq > bindparam("after")
+        equal(messages, "conversation_id", "user_id"),
+        _SPOKEN,
+        _message_columns.seq > bindparam("after"),
     )
-    .order_by(_said.seq)
+    .order_by(_message_columns.seq)
     .limit(AT_ONCE)
 )
 _BEHIND = (
     select(conversations.c.id, conversations.c.organization_id, conversations.c.user_id)
     .join(
         messages,
-        (_said.conversation_id == conversations.c.id)
-        & (_said.user_id == conversations.c.user_id)
+        (_message_columns.conversation_id == conversations.c.id)
+        & (_message_columns.user_id == conversations.c.user_id)
         & _SPOKEN,
     )
-    .outerjoin(honcho_sessions, _sessions.conversation_id == conversations.c.id)
-    .where(_said.created_at > bindparam("since"), ~conversations.c.hidden)
+    .outerjoin(honcho_sessions, _session_columns.conversation_id == conversations.c.id)
+    .where(_message_columns.created_at > bindparam("since"), ~conversations.c.hidden)
     .group_by(conversations.c.id, conversations.c.organization_id, conversations.c.user_id)
-    .having(func.max(_said.seq) > func.coalesce(func.max(_sessions.sent), 0))
+    .having(func.max(_message_columns.seq) > func.coalesce(func.max(_session_columns.sent), 0))
     .limit(500)
 )
 
 
 def session_of(tx: Transaction, conversation: Conversation) -> HonchoSession:
-    """Return the session of the conversation, made where it is new. No two users share one, whatever chat ids they send."""
-    found = _SESSIONS.first(tx, _OF_CONVERSATION, {"conversation_id": conversation.id})
-    if found:
-        return found
-    summary, user_id = conversation.summary or "", conversation.user_id or ""
+    """Return the session of the conversation; a missing one is created.
+
+    No two users share a session, even if they send the same chat ids.
+    """
+    stored = _SESSIONS.first(tx, _OF_CONVERSATION, {"conversation_id": conversation.id})
+    if stored:
+        return stored
+    summary = conversation.summary or ""
+    user_id = conversation.user_id or ""
     name = summary if summary.startswith("chat_") else f"chat_{conversation.id}"
     name = re.sub(r"[^A-Za-z0-9_-]", "-", name)[:200]
     if tx.first(_OF_OTHERS, {"name": name, "user_id": user_id}):
         name = f"{name}_{user_id}"
-    made = HonchoSession(
+    session = HonchoSession(
         new_id("honcho"), conversation.organization_id, user_id, conversation.id, name
     )
-    tx.run(_INSERT, _SESSIONS.values(made))
-    return made
+    tx.run(_INSERT, _SESSIONS.values(session))
+    return session
 
 
 def of_user(tx: Transaction, user_id: str) -> Sequence[HonchoSession]:
@@ -98,19 +114,26 @@ def of_user(tx: Transaction, user_id: str) -> Sequence[HonchoSession]:
 
 
 def next_messages(tx: Transaction, session: HonchoSession) -> Sequence[Message]:
-    """Return what is to be sent next, in its order: what the user and the agent said, no events, calls or prompts."""
-    values = {
+    """Return the next messages to send, in order.
+
+    They are texts of the user and the agent, without events, calls and prompts.
+    """
+    parameters = {
         "conversation_id": session.conversation_id,
         "user_id": session.user_id,
         "after": session.sent,
     }
-    return _MESSAGES.all(tx, _NEXT, values)
+    return _MESSAGES.all(tx, _NEXT, parameters)
 
 
-def note(tx: Transaction, session: HonchoSession) -> None:
+def save_progress(tx: Transaction, session: HonchoSession) -> None:
+    """Store the last messages that were sent and tried."""
     tx.run(_PROGRESS, {"new_sent": session.sent, "new_tried": session.tried, "this_id": session.id})
 
 
 def behind(tx: Transaction, since: int) -> Sequence[tuple[str, str, str]]:
-    """Return the conversations of users with messages since this time that were not sent: id, organization, user."""
+    """Return the users' conversations with recent messages that were not sent.
+
+    Each is a tuple of conversation, organization and user ids; `since` limits the messages.
+    """
     return [(row.id, row.organization_id, row.user_id) for row in tx.all(_BEHIND, {"since": since})]

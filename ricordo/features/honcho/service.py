@@ -1,4 +1,7 @@
-"""Honcho's official client: opened with our settings, its errors as ours, and the question about a user."""
+"""Honcho's official client, and its answers about users.
+
+It is opened with our settings, and its errors become ours.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,16 +20,22 @@ def is_on() -> bool:
 
 
 async def answer(user_id: str, question: str) -> str | None:
-    """Return what Honcho concludes about the user; None where it knows nothing. Raises Unavailable, Invalid."""
+    """Return Honcho's answer about the user; None if it knows nothing.
+
+    Raises Unavailable, Invalid.
+    """
     async with connected() as honcho:
         peer = await honcho.aio.peer(user_id)
-        said = await peer.aio.chat(question)
-    return str(said) if said else None
+        reply = await peer.aio.chat(question)
+    return str(reply) if reply else None
 
 
 @asynccontextmanager
 async def connected() -> AsyncIterator[Any]:
-    """Honcho's client. Raises Unavailable where it is not installed or not reached, and Invalid where it refuses."""
+    """Open Honcho's client.
+
+    Raises Unavailable if it is not installed or not reached, and Invalid if it refuses.
+    """
     options = HonchoSettings()
     try:
         module: Any = await asyncio.to_thread(import_module, "honcho")
@@ -42,16 +51,18 @@ async def connected() -> AsyncIterator[Any]:
         workspace_id=options.honcho_workspace_id,
         api_key=key.get_secret_value() if key else None,
         timeout=_SECONDS,
-        max_retries=0,  # a request that may have arrived is repeated by the job, which looks first
+        max_retries=0,  # the job repeats a request, and checks first if it arrived
     )
-    http = honcho._async_http_client  # the client has no way to close what it opened
+    http = honcho._async_http_client  # the client itself cannot be closed
     try:
         yield honcho
     except errors.HonchoError as error:
         status = error.status
         if 400 <= status < 500 and status not in (408, 429):
-            told = f"Honcho at {options.shown} refuses ({status}). Check RICORDO_HONCHO_API_KEY and the workspace."
-            raise Invalid(told) from None
+            raise Invalid(
+                f"Honcho at {options.shown} refuses ({status}). Check RICORDO_HONCHO_API_KEY and "
+                "the workspace."
+            ) from None
         raise Unavailable(
             f"Honcho at {options.shown} does not answer ({type(error).__name__})."
         ) from None

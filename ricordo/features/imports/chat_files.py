@@ -122,9 +122,10 @@ def read_chats(kind: str, file: IO[bytes]) -> Iterator[ExportedChat | SkippedMem
 
 
 class _Bounded:
-    """A stream that raises Invalid above a limit of bytes, or if it is damaged.
+    """A stream with a limit of bytes.
 
-    All streams of a file count down the same limit.
+    All streams of a file count down the same limit. Beyond it, or if the stream is damaged, `read`
+    raises Invalid.
     """
 
     def __init__(self, stream: IO[bytes], limit: list[int]) -> None:

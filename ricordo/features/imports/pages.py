@@ -1,4 +1,4 @@
-"""The pages of moving in and out: uploads with their progress, and files to download."""
+"""The pages of moving in and out: uploads and downloads."""
 
 from fastapi import Request, Response
 

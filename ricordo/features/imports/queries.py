@@ -87,7 +87,10 @@ _DELETE_PARTS = delete(import_parts).where(import_parts.c.job_id == bindparam("o
 
 
 def made_id(organization_id: str, kind: str, *names: str) -> str:
-    """Return the id of an item from its foreign name; it is always the same."""
+    """Return an id computed from an item's foreign name.
+
+    The same name always has the same id.
+    """
     hashed = uuid5(NAMESPACE_URL, "/".join((organization_id, kind, *names)))
     return f"{kind}-{UUID(bytes=hashed.bytes, version=4)}"
 

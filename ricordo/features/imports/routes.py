@@ -1,4 +1,4 @@
-"""Imports over HTTP: an export of chats or memories is uploaded, and taken in by a job."""
+"""Routes of imports: upload an export, and read a job's report."""
 
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -23,7 +23,7 @@ router = Routes(prefix="/v1/imports", tags=["imports"], scope="messages")
 
 
 class UploadForm(BaseModel):
-    """An export, and where it goes."""
+    """An export, with the user and the agent that it is for."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -38,7 +38,7 @@ class UploadForm(BaseModel):
 
 
 class ImportJobResponse(ResponseModel):
-    """An import: how far it is, and what was taken and left out, as data and as a text for people."""
+    """The state and the report of an import, also as a text for people."""
 
     id: str
     kind: str
@@ -55,25 +55,30 @@ class ImportJobResponse(ResponseModel):
 
 @router.post("", response_model=ImportJobResponse)
 async def upload(context: RequestContext, body: Annotated[UploadForm, File()]) -> Json:
-    """Take in an export. The same file again changes nothing, and a later one brings what is new in it."""
+    """Import an export of chats or memories.
+
+    The same file again changes nothing, and a later one adds its new messages.
+    """
     context = await for_user(context, body.user or None, reads=False)
     if not body.agent and not context.scope.may("agents:write"):
         raise Forbidden(
-            "Your key lacks the scope agents:write, so no agent can be made. Say in agent whom to give it to."
+            "Your key lacks the scope agents:write, so no agent can be made. Say in agent whom to "
+            "give it to."
         )
     if body.kind == "mem0" and not context.scope.may("archives:write", "memory:write"):
         raise Forbidden("Your key lacks the scope archives:write, so it can archive no memories.")
-    target, data = (
-        await target_of(context.runtime, context.scope, body.kind, body.agent or None),
-        await body.file.read(),
-    )
+    target = await target_of(context.runtime, context.scope, body.kind, body.agent or None)
+    data = await body.file.read()
     target = replace(target, takes_memories=context.scope.may("archives:write", "memory:write"))
     return await context.store.write(lambda tx: _response(tx, add_upload(tx, target, data)))
 
 
 @router.get("/{import_id}", response_model=ImportJobResponse)
 def retrieve(tx: Transaction, context: RequestContext, import_id: str) -> Json:
-    """Return one import of the caller's; its report counts what earlier ones took from the same source too."""
+    """Return one import of the caller's.
+
+    Its report also counts earlier imports from the same source.
+    """
     job = jobs.get(tx, context.scope, import_id)
     context.scope.require_owns(job.user_id)
     return _response(tx, found(job if job.kind == UPLOAD else None, "Import", import_id))

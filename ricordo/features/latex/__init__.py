@@ -1,4 +1,7 @@
-"""Notes in LaTeX: an agent writes them, they become a PDF in the user's workspace, and the user reads them beside the answer."""
+"""Notes in LaTeX that an agent writes and the user reads as a PDF.
+
+The PDF is in the user's workspace, and is shown beside the answer.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +10,7 @@ if TYPE_CHECKING:
 
 STATIC = "/ui/pdf-viewer"
 PDFJS = "5.6.205"
-# What the viewer is made of, which anybody may load.
+# The files of the viewer, which anybody may load.
 PARTS = {
     "viewer": "viewer.mjs",
     "pdfjs": f"pdf-{PDFJS}.min.mjs",
@@ -16,9 +19,9 @@ PARTS = {
 
 
 class LatexPlugin:
-    """Adds the tool, the viewer's page, and the viewer as one document for other programs."""
+    """Adds the tool, the viewer's page, and the viewer for other programs."""
 
-    requires = ("sandbox", "web", "workspaces")
+    requires = ("web", "workspaces")
 
     def routes(self) -> list[Any]:
         return [

@@ -1,4 +1,7 @@
-"""From LaTeX to a PDF: the engine of this machine, run in the sandbox on one document alone, and what its log says."""
+"""From LaTeX to a PDF, by this machine's engine in the sandbox.
+
+The sandbox holds only the document. Errors are read from the engine's log.
+"""
 
 import os
 import re
@@ -7,16 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from ricordo.errors import Invalid, Unavailable
-from ricordo.features.sandbox.service import Sandbox, SandboxCall, SandboxLimits
 from ricordo.features.workspaces.service import LARGEST
+from ricordo.sandbox.service import Sandbox, SandboxCall, SandboxLimits
 
-MISSING = "no LaTeX: notes need pdflatex (Debian's texlive-latex-base and texlive-latex-recommended) or tectonic"
+MISSING = (
+    "no LaTeX: notes need pdflatex (Debian's texlive-latex-base and texlive-latex-recommended) or "
+    "tectonic"
+)
 _MOST_ERRORS = 8
 _MOST_WARNINGS = 5
 _LIMITS = SandboxLimits(
     seconds=60, cpu_seconds=20, processes=16, file_mb=20, output_kb=LARGEST // 1000 + 300
 )
-# A first run writes what the second reads, such as a table of contents; at the end the PDF and the log go out.
+# A first run writes files for the second, such as a table of contents. At the end the PDF and the
+# log are written out.
 _RUNS = """for run in 1 2 3; do
   "$@" >/dev/null 2>&1 </dev/null; code=$?
   [ $code = 0 ] || break
@@ -25,7 +32,7 @@ done
 tail -c 250000 notes.log >&2
 [ $code = 0 ] && cat notes.pdf
 exit $code"""
-# Where lines of the log break; and, with "p", names of files that lead out of the folder are refused for reading and writing.
+# Lengths of lines in the log. "p" refuses to read or write files outside of the folder.
 _VARIABLES = {
     "max_print_line": "1000",
     "error_line": "200",
@@ -44,9 +51,10 @@ _PACKAGES = (
     "enumitem",
     "hyperref",
 )
-# In one line, so that the second of the document is the first of the content.
+# In one line, so that the content starts in the document's second line.
 _HEAD = (
-    r"\documentclass[11pt,a4paper]{article}\IfFileExists{lmodern.sty}{\usepackage[T1]{fontenc}\usepackage{lmodern}}{}"
+    r"\documentclass[11pt,a4paper]{article}"
+    r"\IfFileExists{lmodern.sty}{\usepackage[T1]{fontenc}\usepackage{lmodern}}{}"
     + "".join(rf"\IfFileExists{{{name}.sty}}{{\usepackage{{{name}}}}}{{}}" for name in _PACKAGES)
     + r"\IfFileExists{geometry.sty}{\usepackage[margin=2.5cm]{geometry}}{}\date{}"
 )
@@ -56,16 +64,17 @@ _ESCAPED = {letter: rf"\{letter}" for letter in "{}$&#_%"} | {
 }
 _IS_WHOLE = re.compile(r"(?:\s|%[^\n]*\n)*\\documentclass\b")
 _ERROR = re.compile(r"(?:(?:\./)?notes\.tex:(?P<line>\d+): |! )(?P<text>.+)")
-_PLACE = re.compile(r"l\.(\d+) ?(.*)")
+_SOURCE_LINE = re.compile(r"l\.(\d+) ?(.*)")
 _PAGES = re.compile(r"Output written on notes\.\w+ \((\d+) pages?")
 _WARNING = re.compile(
-    r"^(?:LaTeX|Package \w+) Warning: (?!No \\author|Empty bibliography)(.+?)(?: on input line \d+)?\.?$",
+    r"^(?:LaTeX|Package \w+) Warning: (?!No \\author|Empty bibliography)(.+?)"
+    r"(?: on input line \d+)?\.?$",
     re.MULTILINE,
 )
 
 
 def find_engine() -> tuple[str, ...]:
-    """Return the command of the LaTeX that is on the path, TeX Live before Tectonic; nothing where there is none."""
+    """Return the command of the installed LaTeX, TeX Live before Tectonic, or nothing."""
     if program := shutil.which("pdflatex"):
         return (
             program,
@@ -88,63 +97,78 @@ def find_engine() -> tuple[str, ...]:
 
 
 async def render(sandbox: Sandbox, title: str, content: str) -> tuple[bytes, dict[str, Any]]:
-    """Return the PDF, with its pages and warnings. Raises Invalid with the lines that are wrong, Unavailable without an engine."""
+    """Return the PDF, with its pages and warnings.
+
+    Raises Invalid with the faulty lines, Unavailable without an engine.
+    """
     if not (command := find_engine()):
         raise Unavailable(
-            f"This server has {MISSING}. Its operator can install one. Give the notes as text instead."
+            f"This server has {MISSING}. Its operator can install one. Give the notes as text "
+            "instead."
         )
     is_whole = _IS_WHOLE.match(content) is not None
-    # What Tectonic has loaded before; it loads nothing here.
+    source = content if is_whole else document(title, content)
+    # Packages that Tectonic has loaded before; it loads nothing in the sandbox.
     cache = os.environ.get("TECTONIC_CACHE_DIR") or str(Path.home() / ".cache" / "Tectonic")
     readable = map(Path, ("/etc/texmf", "/var/lib/texmf", command[0], cache))
     call = SandboxCall(
         argv=("sh", "-c", _RUNS, "sh", *command),
-        files={
-            "notes.tex": (content if is_whole else document(title, content)).encode(
-                "utf-8", "replace"
-            )
-        },
+        files={"notes.tex": source.encode("utf-8", "replace")},
         environment={**_VARIABLES, "TECTONIC_CACHE_DIR": cache},
         readable=[path for path in readable if path.exists()],
         limits=_LIMITS,
     )
-    result = await sandbox.run(call)
-    log = result.stderr.decode("utf-8", "replace")
-    if result.stopped_by:
-        raise Invalid(f"{result.reason} Does the LaTeX repeat something without end?")
-    if result.exit_code or not result.stdout.startswith(b"%PDF-"):
+    outcome = await sandbox.run(call)
+    log = outcome.stderr.decode("utf-8", "replace")
+    if outcome.stopped_by:
+        raise Invalid(f"{outcome.reason} Does the LaTeX repeat something without end?")
+    if outcome.exit_code or not outcome.stdout.startswith(b"%PDF-"):
         raise Invalid(
             "LaTeX found errors. Correct them, and call the tool again.\n"
             + "\n".join(errors(log, is_whole))
         )
     pages = _PAGES.search(log)
-    told: dict[str, Any] = {"pages": int(pages[1]) if pages else 0, "bytes": len(result.stdout)}
-    warnings = list(dict.fromkeys(found[:200] for found in _WARNING.findall(log)))[:_MOST_WARNINGS]
-    return result.stdout, told | ({"warnings": warnings} if warnings else {})
+    details: dict[str, Any] = {
+        "pages": int(pages[1]) if pages else 0,
+        "bytes": len(outcome.stdout),
+    }
+    warnings = list(dict.fromkeys(warning[:200] for warning in _WARNING.findall(log)))
+    if warnings:
+        details["warnings"] = warnings[:_MOST_WARNINGS]
+    return outcome.stdout, details
 
 
 def document(title: str, content: str) -> str:
-    """Return a whole document with this body; its second line is the first of the content."""
+    """Return a whole document with this body, whose first line is the document's second."""
     letters = (
         _ESCAPED.get(letter, letter) for letter in " ".join(title.split()) if letter.isprintable()
     )
-    return f"{_HEAD}\\title{{{''.join(letters)}}}\\begin{{document}}\\maketitle\n{content}\n\\end{{document}}\n"
+    return (
+        f"{_HEAD}\\title{{{''.join(letters)}}}\\begin{{document}}\\maketitle\n"
+        f"{content}\n\\end{{document}}\n"
+    )
 
 
 def errors(log: str, is_whole: bool) -> list[str]:
-    """Return what the log says is wrong, each with its line in the content."""
-    found: dict[str, None] = {}
+    """Return the errors in the log, each with its line in the content."""
+    sentences: dict[str, None] = {}
     lines = log.splitlines()
     for number, line in enumerate(lines):
-        if (
-            not (match := _ERROR.match(line))
-            or "==> Fatal error" in line
-            or ("Emergency stop" in line and found)
-        ):
+        match = _ERROR.match(line)
+        if match is None or "==> Fatal error" in line:
             continue
-        place = next(filter(None, map(_PLACE.match, lines[number + 1 : number + 12])), None)
-        at = int(match["line"] or (place[1] if place else 0)) - (0 if is_whole else 1)
-        where = f"line {at}: " if at > 0 else "in the title: " if match["line"] else ""
-        near = f"  ({place[2].strip()[-120:]})" if place and place[2].strip() else ""
-        found[f"{where}{match['text'].strip()[:300]}{near}"] = None
-    return list(found)[:_MOST_ERRORS] or ["The engine wrote no PDF, and gave no reason."]
+        if "Emergency stop" in line and sentences:
+            continue
+        following = map(_SOURCE_LINE.match, lines[number + 1 : number + 12])
+        source = next(filter(None, following), None)
+        line_number = int(match["line"] or (source[1] if source else 0))
+        if not is_whole:
+            line_number -= 1  # the line of the title
+        position = ""
+        if line_number > 0:
+            position = f"line {line_number}: "
+        elif match["line"]:
+            position = "in the title: "
+        near = f"  ({source[2].strip()[-120:]})" if source and source[2].strip() else ""
+        sentences[f"{position}{match['text'].strip()[:300]}{near}"] = None
+    return list(sentences)[:_MOST_ERRORS] or ["The engine wrote no PDF, and gave no reason."]

@@ -14,16 +14,16 @@ router = Pages("/ui/latex", scope="memory")
 
 @router.get("/{user_id}/{file_path:path}")
 async def show(request: Request, user_id: str, file_path: str) -> Response:
-    """The pages of the PDF, which the browser loads from the workspace."""
+    """Show the pages of the PDF, which the browser loads from the workspace."""
     address = f"/users/{user_id}/workspace/files"
-    listed = await Api(request).get(address)
-    if all(file["path"] != file_path for file in listed):
+    files = await Api(request).get(address)
+    if all(file["path"] != file_path for file in files):
         raise NotFound(f'There is no file "{file_path[:80]}" in this workspace.')
     scripts = {"viewer": f"{STATIC}/viewer.mjs", "pdfjs": f"{STATIC}/pdf-{PDFJS}"}
-    shown: dict[str, Any] = {
+    context: dict[str, Any] = {
         "user": user_id,
         "file_path": file_path,
         "pdf": f"{address}/{file_path}",
         **scripts,
     }
-    return await render(request, "latex/viewer.html", **shown)
+    return await render(request, "latex/viewer.html", **context)

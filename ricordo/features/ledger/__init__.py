@@ -1,4 +1,7 @@
-"""The ledger: what tokens were spent on and what they cost, and the daily budgets of agents, over HTTP and on the command line."""
+"""The ledger: tokens, their cost, and daily budgets of agents.
+
+It has an API and a command.
+"""
 
 from typing import Any
 

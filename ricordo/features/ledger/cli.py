@@ -1,4 +1,7 @@
-"""`ricordo costs`: the ledger as a table, from a running server or from the database itself."""
+"""`ricordo costs`: print the ledger as a table.
+
+It asks a running server, or reads the database.
+"""
 
 from typing import Any, get_args
 
@@ -25,7 +28,7 @@ def costs(
         None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
     ),
 ) -> None:
-    """Show how many tokens were used and what they cost. Prices are in <data>/prices.toml."""
+    """Show the number of tokens and their cost. Prices are in <data>/prices.toml."""
     from datetime import UTC, datetime, timedelta
 
     from ricordo.cli.client import running_server
@@ -41,16 +44,16 @@ def costs(
     settings, _ = load_settings()
     with running_server(settings, server) as client:
         if client:
-            found = client.ask(
+            ledger = client.ask(
                 "GET", "/v1/ledger", query={"group_by": by, "from": first, "limit": MOST_LINES}
             )
         else:
-            found = _read(settings, by, first)
-    typer.echo(table(found))
+            ledger = _read(settings, by, first)
+    typer.echo(table(ledger))
 
 
 def table(ledger: dict[str, Any]) -> str:
-    """The response of `/v1/ledger` as lines of text, with the numbers aligned."""
+    """Return the response of `/v1/ledger` as lines of text with aligned numbers."""
     from ricordo.features.ledger.service import FILE
 
     currency = ledger["currency"]
@@ -70,13 +73,14 @@ def table(ledger: dict[str, Any]) -> str:
         )
     if unpriced := ledger["total"]["unpriced_tokens"]:
         lines.append(
-            f"\n{unpriced:,} tokens are of models without a price in {FILE}: their cost is not counted."
+            f"\n{unpriced:,} tokens are of models without a price in {FILE}: "
+            "their cost is not counted."
         )
     return "\n".join(lines)
 
 
 def _read(settings: Any, by: str, first: str) -> dict[str, Any]:
-    """Read the same from the database."""
+    """Return the response of `/v1/ledger` from the database."""
     from ricordo.domain.clock import SystemClock
     from ricordo.domain.scope import Scope
     from ricordo.features.ledger.queries import entries
@@ -84,7 +88,8 @@ def _read(settings: Any, by: str, first: str) -> dict[str, Any]:
     from ricordo.features.ledger.service import read_prices, settle
     from ricordo.storage.engine.database import read_beside
 
-    query = LedgerParameters(since=first, group_by=by).query(SystemClock().now())  # type: ignore[arg-type]
+    parameters = LedgerParameters(since=first, group_by=by)  # type: ignore[arg-type]
+    query = parameters.query(SystemClock().now())
     prices = read_prices(settings.data_dir)
     with read_beside(settings) as tx:
         lines = settle(entries(tx, Scope(), query), prices)

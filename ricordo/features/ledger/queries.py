@@ -1,4 +1,7 @@
-"""The ledger's query: what was spent in steps and outside of them, by group. A step counts on the day its run began, UTC."""
+"""Queries of the ledger: tokens of steps and of other work, by group.
+
+A step counts on the day its run began, UTC.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ from ricordo.storage.runs import PURPOSE, TOKENS
 from ricordo.storage.schema.core_tables import expenses, runs, steps
 
 Grouping = Literal["day", "agent", "user", "model", "purpose"]
-# The tables with what was spent, where their rows have what is filtered and grouped by, and their tokens.
+# Sources of the ledger: the rows, their columns for filters and groups, and the table with tokens.
 _STEPS: tuple[Any, Mapping[str, Any], Table] = (
     runs.join(steps, steps.c.run_id == runs.c.id),
     {**runs.c, "purpose": PURPOSE, "model": steps.c.model_handle},
@@ -28,7 +31,10 @@ _GROUPS = ("agent_id", "user_id", "model", "purpose")
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """What one model used for one group; `key` names the group (a day, an agent …)."""
+    """The tokens of one model in one group.
+
+    `key` names the group: a day, an agent …
+    """
 
     key: str | None
     model: str
@@ -37,7 +43,10 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class LedgerQuery:
-    """A query of the ledger: the times from `since` to before `until` (microseconds), for whom, and by what."""
+    """A query of the ledger, with its filters and its grouping.
+
+    It covers the times from `since` to before `until`, in microseconds.
+    """
 
     since: int
     until: int
@@ -48,35 +57,43 @@ class LedgerQuery:
     model: str | None = None
 
 
-def entries(tx: Transaction, scope: Scope, wanted: LedgerQuery) -> list[LedgerEntry]:
-    """What was spent, by group and model; days in their order, other groups by what they spent, the most first."""
-    # Summed up within each table first: of all their rows together SQLite would make a table, which takes longer than the sums.
-    spent = union_all(_spent(*_STEPS, scope, wanted), _spent(*_EXPENSES, scope, wanted)).subquery()
+def entries(tx: Transaction, scope: Scope, query: LedgerQuery) -> list[LedgerEntry]:
+    """Return the tokens by group and model.
+
+    Days come in their order; other groups by their tokens, the most first.
+    """
+    # Each table is summed up first. Else SQLite copies all rows into a temporary table, which takes
+    # longer than the sums.
+    spent = union_all(_spent(*_STEPS, scope, query), _spent(*_EXPENSES, scope, query)).subquery()
     sums = [func.sum(spent.c[name]).label(name) for name in TOKENS]
     statement = select(spent.c.key, spent.c.model, *sums).group_by(spent.c.key, spent.c.model)
-    found = [_entry(row, wanted.group_by) for row in tx.all(statement)]
-    if wanted.group_by == "day":
-        return sorted(found, key=lambda entry: (entry.key or "", entry.model))
+    unordered = [_entry(row, query.group_by) for row in tx.all(statement)]
+    if query.group_by == "day":
+        return sorted(unordered, key=lambda entry: (entry.key or "", entry.model))
     weight: dict[str | None, int] = {}
-    for entry in found:
+    for entry in unordered:
         weight[entry.key] = weight.get(entry.key, 0) + entry.usage.total_tokens
-    return sorted(found, key=lambda entry: (-weight[entry.key], entry.key or "", entry.model))
+    return sorted(unordered, key=lambda entry: (-weight[entry.key], entry.key or "", entry.model))
 
 
 def _spent(
-    source: Any, columns: Mapping[str, Any], counted: Table, scope: Scope, wanted: LedgerQuery
+    source: Any, columns: Mapping[str, Any], counted: Table, scope: Scope, query: LedgerQuery
 ) -> Select[Any]:
-    made = columns["created_at"]
+    created_at = columns["created_at"]
     filters = [
         *in_scope(runs if counted is steps else expenses, scope),
-        made >= wanted.since,
-        made < wanted.until,
+        created_at >= query.since,
+        created_at < query.until,
     ]
     filters += [
-        columns[name] == value for name in _GROUPS if (value := getattr(wanted, name)) is not None
+        columns[name] == value for name in _GROUPS if (value := getattr(query, name)) is not None
     ]
-    name = f"{wanted.group_by}_id" if wanted.group_by in ("agent", "user") else wanted.group_by
-    key, model = made // DAY if name == "day" else columns[name], columns["model"]
+    key = created_at // DAY
+    if query.group_by in ("agent", "user"):
+        key = columns[f"{query.group_by}_id"]
+    elif query.group_by != "day":
+        key = columns[query.group_by]
+    model = columns["model"]
     sums = (func.sum(counted.c[name]).label(name) for name in TOKENS)
     statement = (
         select(key.label("key"), model.label("model"), *sums).select_from(source).where(*filters)
@@ -89,7 +106,7 @@ def _entry(row: Row[Any], group_by: Grouping) -> LedgerEntry:
     if group_by == "day":
         key = datetime.fromtimestamp(int(row.key) * DAY // SECOND, UTC).date().isoformat()
     prompt, completion, *parts = (getattr(row, name) for name in TOKENS)
-    # PostgreSQL sums up to a number of any size, and gives that as a decimal.
+    # PostgreSQL returns sums as decimals.
     usage = Usage(
         int(prompt), int(completion), *(None if part is None else int(part) for part in parts)
     )

@@ -1,4 +1,4 @@
-"""The ledger and the budgets of agents, over HTTP: request and response models, and routes."""
+"""Routes and models of the ledger and of agents' budgets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -55,23 +55,31 @@ class LedgerParameters:
     ] = 1000
 
     def query(self, now: int) -> LedgerQuery:
-        """Return the query; raises Invalid where it ends before it begins."""
-        until = (
-            now + 1 if self.until is None else parse_date(self.until, UTC, name="to", end=True) + 1
-        )
+        """Return the query. Raises Invalid if it ends before it begins."""
+        if self.until is None:
+            until = now + 1
+        else:
+            until = parse_date(self.until, UTC, name="to", end=True) + 1
         first = max(day_of(until) - (_DEFAULT_DAYS - 1) * DAY, EARLIEST)
         since = first if self.since is None else parse_date(self.since, UTC, name="from")
         if since >= until:
             raise Invalid(
-                "The ledger is asked for a time that ends before it begins. Let `to` be later than `from`."
+                "The ledger is asked for a time that ends before it begins. Let `to` be later than "
+                "`from`."
             )
         return LedgerQuery(
-            since, until, self.group_by, self.agent_id, self.user_id, self.purpose, self.model
+            since,
+            until,
+            self.group_by,
+            agent_id=self.agent_id,
+            user_id=self.user_id,
+            purpose=self.purpose,
+            model=self.model,
         )
 
 
 class BudgetRequest(BaseModel):
-    """How many tokens an agent may use in a day; null removes the budget."""
+    """The tokens that an agent may use in a day; null removes the budget."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -89,7 +97,10 @@ class CostResponse(ResponseModel):
 
 
 class LedgerLineResponse(ResponseModel):
-    """What one group spent; `cost` is null without a price, and does not include `unpriced_tokens`."""
+    """The tokens and the cost of one group.
+
+    `cost` is null without a price, and does not include `unpriced_tokens`.
+    """
 
     key: str | None
     prompt_tokens: Annotated[int, From("usage.prompt_tokens")]
@@ -103,12 +114,18 @@ class LedgerLineResponse(ResponseModel):
 
     @classmethod
     def from_line(cls, line: LedgerLine, currency: str | None) -> Json:
-        """Return a line; without prices nothing is unpriced."""
+        """Return the response for a line.
+
+        Without prices, `unpriced_tokens` is null.
+        """
         return cls.of(line, unpriced_tokens=line.unpriced_tokens if currency else None)
 
 
 class LedgerResponse(ResponseModel):
-    """What was spent between two times, line by line and in total; `currency` is null without prices."""
+    """The ledger between two times, line by line and in total.
+
+    `currency` is null without prices.
+    """
 
     group_by: Grouping
     since: Timestamp
@@ -119,20 +136,20 @@ class LedgerResponse(ResponseModel):
 
     @classmethod
     def from_lines(
-        cls, lines: Sequence[LedgerLine], query: LedgerQuery, currency: str | None, most: int
+        cls, lines: Sequence[LedgerLine], query: LedgerQuery, currency: str | None, limit: int
     ) -> Json:
         """Return the first lines, and the total of all."""
         return cls.of(
             query,
             until=query.until - 1,
             currency=currency,
-            lines=[LedgerLineResponse.from_line(line, currency) for line in lines[:most]],
+            lines=[LedgerLineResponse.from_line(line, currency) for line in lines[:limit]],
             total=LedgerLineResponse.from_line(total(lines), currency),
         )
 
 
 class BudgetResponse(ResponseModel):
-    """How many tokens an agent may use in a day, and how many it used today; all null without a budget."""
+    """An agent's tokens for a day, and those used today; null without a budget."""
 
     daily_tokens: Annotated[int | None, From("limit")] = None
     used_tokens: Annotated[int | None, From("used")] = None
@@ -141,24 +158,26 @@ class BudgetResponse(ResponseModel):
 
     @classmethod
     def from_budget(cls, budget: Budget | None) -> Json:
-        return cls.of(
-            budget, remaining_tokens=max(0, budget.limit - budget.used) if budget else None
-        )
+        remaining = max(0, budget.limit - budget.used) if budget else None
+        return cls.of(budget, remaining_tokens=remaining)
 
 
 @router.get("/ledger", response_model=LedgerResponse)
 async def read_ledger(
     context: RequestContext, parameters: Annotated[LedgerParameters, Depends()]
 ) -> Json:
-    """Return tokens by day, agent, user, model or purpose, and what they cost where the operator set prices."""
+    """Return tokens by day, agent, user, model or purpose, with their cost.
+
+    There are costs only if the operator set prices.
+    """
     query = parameters.query(context.store.clock.now())
     prices = read_prices(context.runtime.settings.data_dir)
 
     def read(tx: Transaction) -> list[LedgerEntry]:
-        user = (
-            users.require(tx, context.scope, query.user_id) if query.user_id is not None else None
-        )
-        return entries(tx, context.scope, replace(query, user_id=user.id if user else None))
+        if query.user_id is None:
+            return entries(tx, context.scope, query)
+        user = users.require(tx, context.scope, query.user_id)
+        return entries(tx, context.scope, replace(query, user_id=user.id))
 
     lines = settle(await context.store.read(read), prices)
     currency = prices.currency if prices else None
@@ -167,7 +186,7 @@ async def read_ledger(
 
 @router.get("/agents/{agent_id}/budget", response_model=BudgetResponse)
 def read_budget(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
-    """Return how many tokens the agent may use in a day, and how many it used today."""
+    """Return the agent's tokens for a day, and those used today."""
     return BudgetResponse.from_budget(budget_of(tx, agents.load(tx, context.scope, agent_id).agent))
 
 
@@ -175,7 +194,10 @@ def read_budget(tx: Transaction, context: RequestContext, agent_id: str) -> Json
 def change_budget(
     tx: Transaction, context: RequestContext, agent_id: str, body: BudgetRequest
 ) -> Json:
-    """Give the agent a daily budget of tokens, or none. What it used today counts already."""
+    """Set the agent's daily budget of tokens, or remove it.
+
+    Tokens that it used today count already.
+    """
     return BudgetResponse.from_budget(
         budget_of(tx, set_budget(tx, context.scope, agent_id, body.daily_tokens))
     )

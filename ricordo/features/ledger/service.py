@@ -1,4 +1,6 @@
-"""What tokens cost: the operator's price list in the data folder, and the ledger's lines by it. Ricordo ships no prices.
+"""Costs of tokens: the operator's price list, and the ledger's lines with costs.
+
+The price list is in the data folder, and Ricordo ships no prices. An example:
 
 currency = "USD"
 
@@ -23,7 +25,7 @@ from ricordo.features.ledger.queries import LedgerEntry
 _MILLION = 1_000_000
 FILE = "prices.toml"  # in the data folder
 _KINDS = ("input", "output", "cached", "cache_write")
-_NEEDED = ("input", "output")
+_REQUIRED = ("input", "output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,10 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a million tokens of each kind cost; tokens read from a cache or written to it cost as input where None."""
+    """Prices of a million tokens, by kind.
+
+    Without a price, tokens that are read from a cache or written to it cost as input.
+    """
 
     input: Decimal
     output: Decimal
@@ -53,26 +58,38 @@ class Price:
     cache_write: Decimal | None = None
 
     def cost(self, usage: Usage) -> Cost:
-        """What this usage costs. Cached tokens are part of the prompt's, thoughts are part of the completion's."""
-        cached, written = usage.cached_tokens or 0, usage.cache_write_tokens or 0
+        """Return the cost of this usage.
+
+        Cached tokens are part of the prompt's tokens, reasoning is part of the completion's.
+        """
+        cached = usage.cached_tokens or 0
+        written = usage.cache_write_tokens or 0
+        cached_price = self.input if self.cached is None else self.cached
+        write_price = self.input if self.cache_write is None else self.cache_write
         plain = max(0, usage.prompt_tokens - cached - written)
         return Cost(
-            self.input * plain / _MILLION,
-            (self.input if self.cached is None else self.cached) * cached / _MILLION,
-            (self.input if self.cache_write is None else self.cache_write) * written / _MILLION,
-            self.output * usage.completion_tokens / _MILLION,
+            input=self.input * plain / _MILLION,
+            cached=cached_price * cached / _MILLION,
+            cache_write=write_price * written / _MILLION,
+            output=self.output * usage.completion_tokens / _MILLION,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """An operator's prices, by handle, or by what handles begin with where the name ends with `*`."""
+    """An operator's prices by handle.
+
+    A name that ends with `*` is for all handles that begin like it.
+    """
 
     currency: str
     by_name: Mapping[str, Price]
 
     def of(self, handle: str) -> Price | None:
-        """The price of this model: its own, else that of the longest beginning that fits; None where nothing fits."""
+        """Return the price of this model, if there is one.
+
+        Its own price counts first, then that of the longest beginning that fits.
+        """
         if handle in self.by_name:
             return self.by_name[handle]
         fitting = [
@@ -83,7 +100,10 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class LedgerLine:
-    """One line of the ledger. `cost` is None where none of its models has a price; `unpriced_tokens` are not in it."""
+    """One line of the ledger.
+
+    `cost` is None if none of its models has a price; it does not include `unpriced_tokens`.
+    """
 
     key: str | None = None
     usage: Usage = field(default_factory=Usage)
@@ -92,18 +112,22 @@ class LedgerLine:
 
 
 def settle(entries: Iterable[LedgerEntry], prices: Prices | None) -> list[LedgerLine]:
-    """The lines of the ledger: entries of one key together, with what they cost. The order of the keys is kept."""
+    """Return the lines of the ledger, one for each key, with costs.
+
+    The order of the keys is kept.
+    """
     lines: dict[str | None, list[LedgerLine]] = {}
     for entry in entries:
         price = prices.of(entry.model) if prices else None
         cost = price.cost(entry.usage) if price else None
-        line = LedgerLine(entry.key, entry.usage, cost, 0 if price else entry.usage.total_tokens)
+        unpriced = 0 if price else entry.usage.total_tokens
+        line = LedgerLine(entry.key, entry.usage, cost, unpriced)
         lines.setdefault(entry.key, []).append(line)
-    return [total(some, key) for key, some in lines.items()]
+    return [total(of_key, key) for key, of_key in lines.items()]
 
 
 def total(lines: Sequence[LedgerLine], key: str | None = None) -> LedgerLine:
-    """All lines together."""
+    """Return the sum of all lines."""
     costs = [line.cost for line in lines if line.cost]
     return LedgerLine(
         key,
@@ -114,7 +138,10 @@ def total(lines: Sequence[LedgerLine], key: str | None = None) -> LedgerLine:
 
 
 def read_prices(data_dir: Path) -> Prices | None:
-    """The operator's prices; None where there is no such file. Raises Invalid with what to change, Unavailable."""
+    """Return the operator's prices; None without a price list.
+
+    Raises Invalid for a wrong list, Unavailable for an unreadable file.
+    """
     try:
         text = (data_dir / FILE).read_text("utf-8")
     except FileNotFoundError:
@@ -140,13 +167,15 @@ def read_prices(data_dir: Path) -> Prices | None:
 def _price(name: str, kinds: Any) -> Price:
     if not isinstance(kinds, dict):
         raise Invalid(
-            f'In {FILE}, "{name}" is no table. Write ["{name}"] and below it input = … and output = …'
+            f'In {FILE}, "{name}" is no table. Write ["{name}"] and below it input = … and '
+            "output = …"
         )
     if unknown := set(kinds) - set(_KINDS):
         raise Invalid(
-            f'In {FILE}, ["{name}"] has {", ".join(sorted(unknown))}. Known are {", ".join(_KINDS)}.'
+            f'In {FILE}, ["{name}"] has {", ".join(sorted(unknown))}. Known are '
+            f"{', '.join(_KINDS)}."
         )
-    if missing := [kind for kind in _NEEDED if kind not in kinds]:
+    if missing := [kind for kind in _REQUIRED if kind not in kinds]:
         raise Invalid(f'In {FILE}, ["{name}"] lacks {" and ".join(missing)}.')
     return Price(**{kind: _amount(name, kind, amount) for kind, amount in kinds.items()})
 
@@ -155,6 +184,7 @@ def _amount(name: str, kind: str, amount: Any) -> Decimal:
     is_number = isinstance(amount, int | Decimal) and not isinstance(amount, bool)
     if not is_number or not Decimal(amount).is_finite() or amount < 0:
         raise Invalid(
-            f'In {FILE}, {kind} of ["{name}"] is no price. Write a number, as 0.25, for a million tokens.'
+            f'In {FILE}, {kind} of ["{name}"] is no price. Write a number, as 0.25, for a million '
+            "tokens."
         )
     return Decimal(amount)

@@ -10,8 +10,11 @@ from ricordo.storage.schema.core_tables import agents, agents_tags
 from ricordo.storage.schema.memory_tables import blocks, blocks_tags
 
 
-def tags(tx: Transaction, scope: Scope, wanted: Page, name: str | None) -> list[str]:
-    """Return the tags that the caller sees by the alphabet, each once; `name` is a piece of them. Cursors are tags."""
+def tags(tx: Transaction, scope: Scope, page: Page, name: str | None) -> list[str]:
+    """Return the tags that the caller sees, each once, in alphabetical order.
+
+    `name` is a part of the tags. Cursors are tags.
+    """
     of_agents = (
         select(agents_tags.c.tag)
         .join(agents, agents.c.id == agents_tags.c.agent_id)
@@ -22,14 +25,16 @@ def tags(tx: Transaction, scope: Scope, wanted: Page, name: str | None) -> list[
         .join(blocks, blocks.c.id == blocks_tags.c.block_id)
         .where(*in_scope(blocks, scope))
     )
-    every = union(of_agents, of_blocks).subquery()
-    conditions = [every.c.tag.icontains(name, autoescape=True)] if name else []
-    ascending = wanted.order == "asc"
-    for mark, is_after in ((wanted.after, True), (wanted.before, False)):
-        if mark:
-            conditions.append(every.c.tag > mark if ascending == is_after else every.c.tag < mark)
-    backwards = wanted.is_backwards
-    ordered = every.c.tag.asc() if ascending != backwards else every.c.tag.desc()
-    rows = tx.all(select(every.c.tag).where(*conditions).order_by(ordered).limit(wanted.limit))
-    found = [str(row.tag) for row in rows]
-    return found[::-1] if backwards else found
+    all_tags = union(of_agents, of_blocks).subquery()
+    conditions = [all_tags.c.tag.icontains(name, autoescape=True)] if name else []
+    ascending = page.order == "asc"
+    for cursor, is_after in ((page.after, True), (page.before, False)):
+        if cursor:
+            conditions.append(
+                all_tags.c.tag > cursor if ascending == is_after else all_tags.c.tag < cursor
+            )
+    backwards = page.is_backwards
+    ordered = all_tags.c.tag.asc() if ascending != backwards else all_tags.c.tag.desc()
+    rows = tx.all(select(all_tags.c.tag).where(*conditions).order_by(ordered).limit(page.limit))
+    names = [str(row.tag) for row in rows]
+    return names[::-1] if backwards else names

@@ -1,4 +1,4 @@
-"""Tags, environments, and what older clients ask of an agent beside its messages."""
+"""Routes for older clients: tags, environments, and calls of an agent's model."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -40,7 +40,7 @@ router = Routes(prefix="/v1", tags=["older clients"], scope="agents")
 
 @dataclass(frozen=True, slots=True)
 class TagQuery:
-    """Which tags are wanted; they are ordered by the alphabet."""
+    """A page of tags, in alphabetical order."""
 
     before: Annotated[
         str | None, Query(description="Only tags before this one, in the order asked for.")
@@ -59,16 +59,16 @@ class TagQuery:
 
 @router.get("/tags/", response_model=list[str])
 def list_tags(
-    tx: Transaction, context: RequestContext, which: Annotated[TagQuery, Depends()]
+    tx: Transaction, context: RequestContext, query: Annotated[TagQuery, Depends()]
 ) -> list[str]:
-    """The tags of agents and blocks, each once."""
-    page = Page(which.limit, which.before, which.after, which.order)
-    return queries.tags(tx, context.scope, page, which.name or which.query_text)
+    """List the tags of agents and blocks, each once."""
+    page = Page(query.limit, query.before, query.after, order=query.order)
+    return queries.tags(tx, context.scope, page, query.name or query.query_text)
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentQuery:
-    """Which of the machines that run an agent's tools from afar are wanted. There are none here."""
+    """A query of remote machines that run an agent's tools; there are none."""
 
     after: str | None = None
     limit: Annotated[int | None, Query(ge=1, le=1000)] = None
@@ -79,31 +79,35 @@ class EnvironmentQuery:
 
 @router.get("/environments", response_model=dict[str, Any])
 async def list_environments(_which: Annotated[EnvironmentQuery, Depends()]) -> Json:
-    """No environments: tools run in this server's sandbox."""
+    """List no environments: tools run in this server's sandbox."""
     return {"connections": [], "hasNextPage": False}
 
 
 @router.get("/environments/{device}", response_model=dict[str, Any])
 async def retrieve_environment(device: str) -> Json:
-    """No environment has this id."""
+    """Return 404, since no environment has this id."""
     raise _no_environment(device)
 
 
 @router.post("/environments/{connection}/messages", response_model=dict[str, Any])
 async def send_to_environment(connection: str) -> Json:
-    """No environment has this id. Send the message to the agent itself."""
+    """Return 404, since no environment has this id.
+
+    Send the message to the agent itself.
+    """
     raise _no_environment(connection)
 
 
 def _no_environment(name: str) -> NotFound:
     return NotFound(
-        f'There is no environment "{name[:80]}". Tools run in the sandbox of this server (docs/agents/sandbox.md).'
+        f'There is no environment "{name[:80]}". Tools run in the sandbox of this server '
+        "(docs/agents/sandbox.md)."
     )
 
 
 @router.get("/agents/{agent_id}/groups", response_model=list[Json])
 def list_groups(tx: Transaction, context: RequestContext, agent_id: str) -> list[Json]:
-    """The groups of the agent: none, this version of Ricordo has no groups."""
+    """Return no groups. Where the feature `groups` is loaded, it serves this path instead."""
     agents.require(tx, context.scope, agent_id)
     return []
 
@@ -116,37 +120,43 @@ def modify_message(
     agent_id: str,
     message_id: str,  # noqa: ARG001 - a part of the path
 ) -> Response:
-    """Refused: what was said stays as it was said."""
+    """Refuse the change: stored messages are never changed."""
     agents.require(tx, context.scope, agent_id)
     return refuse(
         405,
-        "A message cannot be changed. Fork the conversation at the message before it, and go on there.",
+        "A message cannot be changed. Fork the conversation at the message before it, and go on "
+        "there.",
     )
 
 
 @router.post("/agents/{agent_id}/messages/preview-raw-payload", response_model=dict[str, Any])
 @needs("messages:write")
 async def preview_raw_payload(context: RequestContext, agent_id: str, body: SendRequest) -> Json:
-    """The JSON that the agent's model would get for these messages. Nothing is sent, and nothing is stored."""
+    """Return the JSON that the agent's model would get for these messages.
+
+    Nothing is sent, and nothing is stored.
+    """
     turn = await preview_turn(context.runtime, await turn_request(context, agent_id, body))
-    asked = build_request(turn, offer_tools(turn), is_first=True)
+    request = build_request(turn, offer_tools(turn), is_first=True)
     exchange = Exchange(is_preview=True)
     info = turn.model.info
-    if info.endpoint and info.endpoint_type != "bedrock":  # AWS is asked by a library of its own
+    if info.endpoint and info.endpoint_type != "bedrock":  # AWS requests are made by a library
         EXCHANGE.set(exchange)
         with suppress(NotSent):
-            await whole_reply(turn.model, asked)
-    return exchange.request() or request_to_json(asked, info)
+            await whole_reply(turn.model, request)
+    return exchange.request() or request_to_json(request, info)
 
 
 @router.post("/tools/add-base-tools", response_model=list[ToolResponse])
 @needs("tools:write")
 def add_base_tools(tx: Transaction, context: RequestContext) -> Sequence[Tool]:
-    """Bring the stored built-in tools up to date, as each start of the server does, and return them."""
+    """Update the stored built-in tools, and return them.
+
+    Each start of the server does the same.
+    """
     sync_tools(tx, context.scope, context.runtime.toolbox)
-    return list(
-        tools.by_names(tx, context.scope, [tool.name for tool in context.runtime.toolbox]).values()
-    )
+    names = [tool.name for tool in context.runtime.toolbox]
+    return list(tools.by_names(tx, context.scope, names).values())
 
 
 class GenerateRequest(RequestModel):
@@ -159,7 +169,7 @@ class GenerateRequest(RequestModel):
 
 
 class GenerateResponse(ResponseModel):
-    """What the model wrote."""
+    """The model's reply, with its tokens."""
 
     content: str
     model: str
@@ -169,7 +179,10 @@ class GenerateResponse(ResponseModel):
 @router.post("/agents/{agent_id}/generate", response_model=GenerateResponse)
 @needs("messages:write")
 async def generate(context: RequestContext, agent_id: str, body: GenerateRequest) -> Json:
-    """Ask the agent's model once: without its memory and tools, and nothing of it is stored but its tokens."""
+    """Ask the agent's model once, without the agent's memory and tools.
+
+    Only the number of tokens is stored.
+    """
 
     def read(tx: Transaction) -> AgentState:
         state = agents.load(tx, context.scope, agent_id)
@@ -178,39 +191,47 @@ async def generate(context: RequestContext, agent_id: str, body: GenerateRequest
         return state
 
     agent = (await context.store.read(read)).agent
-    known = await context.runtime.organization_providers.of(context.scope.organization_id)
-    await known.require(body.override_model or agent.model)
-    model = known.get(body.override_model or agent.model)
-    now, organization = context.store.clock.now(), agent.organization_id
+    models = await context.runtime.organization_providers.of(context.scope.organization_id)
+    handle = body.override_model or agent.model
+    await models.require(handle)
+    model = models.get(handle)
+    now = context.store.clock.now()
 
-    def said(role: Role, text: str) -> Message:
-        return Message(new_id("message"), agent_id, "", role, (TextPart(text),), now)
+    def new_message(role: Role, text: str) -> Message:
+        return Message(
+            new_id("message"), agent_id, "", role, parts=(TextPart(text),), created_at=now
+        )
 
-    system = (said("system", body.system_prompt),) if body.system_prompt else ()
-    asked = (*system, said("user", body.prompt))
+    request_messages = [new_message("user", body.prompt)]
+    if body.system_prompt:
+        request_messages.insert(0, new_message("system", body.system_prompt))
     settings = replace(
         agent.model_settings,
         response_format=_format(body.response_schema),
         thinks_in_arguments=None,
     )
-    reply = await whole_reply(
-        model, ModelRequest(asked, settings=settings, user_id=context.scope.user_id)
+    request = ModelRequest(
+        tuple(request_messages), settings=settings, user_id=context.scope.user_id
     )
-    spent = Expense(
-        organization, "other", model.info.handle, reply.usage, agent_id, context.scope.subject
+    reply = await whole_reply(model, request)
+    expense = Expense(
+        agent.organization_id,
+        "other",
+        model.info.handle,
+        usage=reply.usage,
+        agent_id=agent_id,
+        user_id=context.scope.subject,
     )
-    await context.store.write(lambda tx: runs.add_expense(tx, spent))
-    words = "".join(part.text for part in reply.parts if isinstance(part, TextPart))
+    await context.store.write(lambda tx: runs.add_expense(tx, expense))
+    text = "".join(part.text for part in reply.parts if isinstance(part, TextPart))
     usage = {
         name: getattr(reply.usage, name)
         for name in ("prompt_tokens", "completion_tokens", "total_tokens")
     }
-    return GenerateResponse.of(None, content=words, model=model.info.handle, usage=usage)
+    return GenerateResponse.of(None, content=text, model=model.info.handle, usage=usage)
 
 
 def _format(schema: dict[str, Any] | None) -> dict[str, Any] | None:
-    return (
-        {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-        if schema
-        else None
-    )
+    if not schema:
+        return None
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}

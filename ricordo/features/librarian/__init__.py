@@ -1,4 +1,7 @@
-"""The librarian: the model for a first run without key or model server. It is no language model, and says so."""
+"""The librarian: a model that needs no key and no model server.
+
+It is for a first run. It is no language model, and says so.
+"""
 
 from typing import TYPE_CHECKING
 

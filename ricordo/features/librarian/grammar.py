@@ -1,7 +1,8 @@
-"""What a person means, as far as the librarian can tell from English, German, French and Spanish: to tell, ask, forget, or a
-task beyond it.
+"""Read the meaning of sentences by patterns.
 
-What it cannot tell is a statement, in any language. Words are compared as the search index does, so in every language.
+They are for English, German, French and Spanish. A person tells, asks, forgets, or wants a task
+that the librarian cannot do. A sentence of unknown meaning is a statement, in any language. Words
+are compared as in the search index, so in every language.
 """
 
 import re
@@ -15,7 +16,8 @@ from typing import Any, Literal
 from ricordo.domain.redaction import redact
 from ricordo.memory import facts
 
-# The characters of one text that are read: more would hold up all other turns, and what a text is about is at its start.
+# The characters of one text that are read. More would delay all other turns, and the topic of a
+# text is named at its start.
 READ_LENGTH = 4_000
 NOTE_LENGTH = 300
 _QUESTION_MARKS = ("?", "？")
@@ -28,7 +30,10 @@ IntentKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What one sentence asks for. A note is kept whole in the archive; what corrects may name the words that it replaces."""
+    """The meaning of one sentence.
+
+    A note is kept whole in the archive. A correction may name the words that it replaces.
+    """
 
     kind: IntentKind
     text: str = ""
@@ -44,10 +49,10 @@ def read_toml(name: str) -> dict[str, Any]:
 
 
 def _read_patterns() -> dict[str, str]:
-    whole = {name: "".join(pattern) for name, pattern in read_toml("patterns").items()}
+    raw = {name: "".join(pattern) for name, pattern in read_toml("patterns").items()}
     return {
-        name: re.sub("%([a-z_]+)%", lambda other: whole[other[1]], pattern)
-        for name, pattern in whole.items()
+        name: re.sub("%([a-z_]+)%", lambda reference: raw[reference[1]], pattern)
+        for name, pattern in raw.items()
     }
 
 
@@ -80,36 +85,50 @@ _SINGLE = {
 _TOLD_KINDS = ("name", "home", "age", "diet")
 _ASKED_KINDS = ("name", "home", "age", "job", "birthday", "diet")
 _KINDS = {"workplace": "job"}
-# What a question asks with, and is not about.
+# Words that a question asks with. They do not belong to its topic.
 _ASKING = (
-    "know knew remember recall tell told say said find search look show list give get ask talk mention forget notes memory me my i "
-    "anything something everything nothing all you your am what who it is"
+    "know knew remember recall tell told say said find search look show list give get ask talk "
+    "mention forget notes memory me my i anything something everything nothing all you your am "
+    "what who it is"
 )
 
 
 def read(text: str) -> tuple[Intent, ...]:
-    """Return what the text asks for, in order. A long text or a list is one note; a question after it is answered too."""
+    """Return the intents of the text, in order.
+
+    A long text or a list is one note. A question after it is answered too.
+    """
     text = text.strip()
-    # Memory itself redacts a longer one; what is repeated of it is redacted then.
-    text = redact(text).text if len(text) <= READ_LENGTH else text
+    # A longer text is redacted by memory, and quotes of it when they are made.
+    if len(text) <= READ_LENGTH:
+        text = redact(text).text
     prose = _without_code(text)
-    return _read_prose(prose) if prose == text else (*_read_prose(prose), Intent("code"))
+    intents = _read_prose(prose)
+    return intents if prose == text else (*intents, Intent("code"))
 
 
 def _without_code(text: str) -> str:
-    """Return the text without pasted code; of a very long one that begins with code, the question at its end alone."""
-    kept, is_code, lines = [], False, _compiled("fence").sub("\n", text[:READ_LENGTH]).split("\n")
+    """Return the text without pasted code.
+
+    Of a very long text that begins with code, only a question at its end remains.
+    """
+    lines = _compiled("fence").sub("\n", text[:READ_LENGTH]).split("\n")
+    prose: list[str] = []
+    is_code = False
     for line in lines:
         is_code = bool(
             found_in("code_line", line.strip()) or (is_code and found_in("code_goes_on", line))
         )
-        kept += [] if is_code else [line]
+        if not is_code:
+            prose.append(line)
     if len(text) > READ_LENGTH:
-        last = text[-READ_LENGTH:].rpartition("\n")[2]
-        return (
-            text if len(kept) * 2 > len(lines) else last if last.endswith(_QUESTION_MARKS) else ""
-        )
-    return "\n".join(kept).strip() if len(kept) < len(lines) or "```" in text else text
+        if len(prose) * 2 > len(lines):
+            return text
+        last_line = text[-READ_LENGTH:].rpartition("\n")[2]
+        return last_line if last_line.endswith(_QUESTION_MARKS) else ""
+    if len(prose) < len(lines) or "```" in text:
+        return "\n".join(prose).strip()
+    return text
 
 
 def _read_prose(text: str) -> tuple[Intent, ...]:
@@ -117,10 +136,11 @@ def _read_prose(text: str) -> tuple[Intent, ...]:
         return _read_note(text)
     intents: list[Intent] = []
     opening = ""
-    for each in sentences(text):
-        sentence, opening = opening + each, ""
-        if found_in("only_opens", each) and not text.endswith(each):
-            opening = each + " "
+    for part in sentences(text):
+        sentence = opening + part
+        opening = ""
+        if found_in("only_opens", part) and not text.endswith(part):
+            opening = part + " "
             continue
         intent = _read_sentence(sentence)
         if (
@@ -128,7 +148,7 @@ def _read_prose(text: str) -> tuple[Intent, ...]:
             and intents[-1].kind == intent.kind == "tell"
             and found_in("continues", sentence)
         ):
-            # "My sister is Emma. She is a doctor.": apart, the second would say nothing.
+            # "My sister is Emma. She is a doctor.": the second sentence means nothing alone.
             intents[-1] = replace(intents[-1], text=f"{intents[-1].text} {sentence}")
         else:
             intents.append(intent)
@@ -136,12 +156,16 @@ def _read_prose(text: str) -> tuple[Intent, ...]:
 
 
 def _parts(intent: Intent) -> list[Intent]:
-    """Return one intent for each statement that can stand on a line of its own."""
-    told = statements(intent.text) if intent.kind == "tell" else []
-    if any(found_in("continues", part) for part in told[1:]):
+    """Return one intent for each statement that can stand alone."""
+    if intent.kind != "tell":
         return [intent]
-    told = [part for whole in told for part in _by_verb(_without_and(whole))]
-    return [intent] if len(told) < 2 else [replace(intent, text=part) for part in told]
+    texts = statements(intent.text)
+    if any(found_in("continues", text) for text in texts[1:]):
+        return [intent]
+    clauses = [clause for text in texts for clause in _by_verb(_without_and(text))]
+    if len(clauses) < 2:
+        return [intent]
+    return [replace(intent, text=clause) for clause in clauses]
 
 
 def _without_and(part: str) -> str:
@@ -149,53 +173,65 @@ def _without_and(part: str) -> str:
 
 
 def _by_verb(clause: str) -> list[str]:
-    """Divide "I live in Graz and work as a nurse", with the person named again."""
+    """Split "I live in Graz and work as a nurse", and repeat the person."""
     person = found_in("person", clause)
     if not person or found_in("bound", clause):
         return [clause]
     first, *others = (part.strip(" ,;") for part in _compiled("same_person").split(clause))
-    who = person[0].strip()
-    return [first, *(_with_person(who, part) for part in others if part)] if first else [clause]
+    if not first:
+        return [clause]
+    subject = person[0].strip()
+    return [first, *(_with_person(subject, part) for part in others if part)]
 
 
-def _with_person(who: str, clause: str) -> str:
-    if who.casefold() in ("je", "j'", "j’"):
+def _with_person(subject: str, clause: str) -> str:
+    if subject.casefold() in ("je", "j'", "j’"):
         return f"J'{clause}" if clause[:1].casefold() in "aeéèhiou" else f"Je {clause}"
-    return f"{who} {clause}"
+    return f"{subject} {clause}"
 
 
 def corrected(intents: Sequence[Intent], filed: str) -> tuple[Intent, ...]:
-    """Return the intents, with "No, green." made a sentence out of what was filed last: "My favourite colour is blue."."""
+    """Return the intents with "No, green." completed to a sentence.
+
+    The sentence begins like the last filed one, for example "My favourite colour is blue.".
+    """
     start = frame(filed)
     end = start.lower().rpartition(" ")[2] + " "
     return tuple(
-        _corrected(each, start, end, filed) if each.kind == "fragment" else each for each in intents
+        _complete(intent, start, end, filed) if intent.kind == "fragment" else intent
+        for intent in intents
     )
 
 
-def _corrected(fragment: Intent, start: str, end: str, filed: str) -> Intent:
-    words = fragment.text
+def _complete(fragment: Intent, start: str, end: str, filed: str) -> Intent:
+    text = fragment.text
     if start:
-        words = words[len(end) * words.lower().startswith(end) :]
-        return Intent("tell", f"{start} {words}", corrects=True, replaces=filed)
-    return Intent("tell", words, corrects=True) if len(words.split()) > 2 else fragment
+        text = text[len(end) * text.lower().startswith(end) :]
+        return Intent("tell", f"{start} {text}", corrects=True, replaces=filed)
+    return Intent("tell", text, corrects=True) if len(text.split()) > 2 else fragment
 
 
 def frame(text: str) -> str:
-    """Return how the statement begins, up to what it says of it; nothing where it cannot be told."""
-    found = found_in("frame", text) if len(text) <= NOTE_LENGTH else None
-    return found[1] if found else ""
+    """Return the start of the statement, up to its value, or ""."""
+    match = found_in("frame", text) if len(text) <= NOTE_LENGTH else None
+    return match[1] if match else ""
 
 
-def is_denied(one: str, other: str) -> bool:
-    """Whether the other says that this does not hold: "I like tea.", "I don't like tea any more."."""
-    is_same = bool(topic(one)) and words_in(one) <= words_in(other)
-    return is_same and bool(found_in("negated", one)) != bool(found_in("negated", other))
+def is_denied(statement: str, other: str) -> bool:
+    """Return True if one statement denies the other.
+
+    For example "I don't like tea any more." denies "I like tea.".
+    """
+    is_same = bool(topic(statement)) and words_in(statement) <= words_in(other)
+    return is_same and bool(found_in("negated", statement)) != bool(found_in("negated", other))
 
 
-def is_same_frame(one: str, other: str) -> bool:
-    """Whether both say something of the same, and each only one thing: "I work at Fiat.", "I work at Ferrari."."""
-    start = frame(one).casefold()
+def is_same_frame(statement: str, other: str) -> bool:
+    """Return True if both statements give a value to the same single thing.
+
+    For example "I work at Fiat." and "I work at Ferrari.".
+    """
+    start = frame(statement).casefold()
     return (
         len(start.split()) > 2 and start == frame(other).casefold() and not found_in("adds", other)
     )
@@ -204,10 +240,11 @@ def is_same_frame(one: str, other: str) -> bool:
 def _read_note(text: str) -> tuple[Intent, ...]:
     if found_in("secret", text):
         return (Intent("secret"),)
-    # Of a very long text the end is looked at, for the question that may be there.
+    # Of a very long text, the end is read too, since it may be a question.
     parts = sentences(text[-READ_LENGTH:])
-    kept = found_in("keep", text)
-    note = Intent("tell", text[kept.start("rest") :].strip() if kept else text, is_note=True)
+    if wish := found_in("keep", text):
+        text = text[wish.start("rest") :].strip()
+    note = Intent("tell", text, is_note=True)
     last = _read_sentence(parts[-1]) if parts else note
     if last.kind != "ask" or not parts[-1].rstrip(_AFTER).endswith(_QUESTION_MARKS):
         return (note,)
@@ -216,11 +253,12 @@ def _read_note(text: str) -> tuple[Intent, ...]:
 
 def _read_sentence(sentence: str) -> Intent:
     bare = _compiled("filler").sub("", sentence)
-    opened, bare = bare, _compiled("opens_correction").sub("", bare)
-    corrects = bare != opened
+    corrected_part = _compiled("opens_correction").sub("", bare)
+    corrects = corrected_part != bare
+    bare = corrected_part
     wish = _compiled("polite").sub("", bare)
     is_marked = sentence.rstrip(_AFTER).endswith(_QUESTION_MARKS)
-    # "Remember my name?" asks, "Can you remember my name?" wishes.
+    # "Remember my name?" is a question, "Can you remember my name?" is a wish.
     is_wish = wish != bare or not is_marked
     is_secret = found_in("secret", sentence) or (
         found_in("secret_asked", sentence) and (is_marked or found_in("question", bare))
@@ -231,10 +269,10 @@ def _read_sentence(sentence: str) -> Intent:
     for kind in plain:
         if found_in(kind, bare):
             return Intent(kind)
-    if is_wish and (kept := found_in("keep", wish)):
-        return Intent("tell", kept["rest"].rstrip("?？ ") if is_marked else kept["rest"])
-    if is_wish and (forgotten := found_in("forget", wish)):
-        return Intent("forget", forgotten["rest"].strip(" .!?。！？"))
+    if is_wish and (to_keep := found_in("keep", wish)):
+        return Intent("tell", to_keep["rest"].rstrip("?？ ") if is_marked else to_keep["rest"])
+    if is_wish and (to_forget := found_in("forget", wish)):
+        return Intent("forget", to_forget["rest"].strip(" .!?。！？"))
     if found_in("task", wish) and not facts_told(wish):
         return Intent("task")
     if (
@@ -250,33 +288,36 @@ def _read_sentence(sentence: str) -> Intent:
         and not found_in("has_verb", bare)
     ):
         return Intent("fragment", bare)
-    # A word alone is something to look for rather than something told.
+    # A single word is a search, not a statement.
     is_word = len(bare.split()) == 1 and len(bare) < 15 and bare.isascii()
     return Intent("ask", bare) if is_word else Intent("tell", bare, corrects=corrects)
 
 
 def sentences(text: str, end: str = "sentence_end") -> list[str]:
+    """Split the start of the text at the pattern `end`."""
     text = text[:READ_LENGTH]
-    found, start = [], 0
+    parts = []
+    start = 0
     for match in _compiled(end).finditer(text):
         before = text[max(start, match.start() - 9) : match.start()]
         if not (text[match.start()] == "." and found_in("no_end", before)):
-            found.append(text[start : match.end()].strip())
+            parts.append(text[start : match.end()].strip())
             start = match.end()
-    return [part for part in (*found, text[start:].strip()) if re.search(r"\w", part)]
+    return [part for part in (*parts, text[start:].strip()) if re.search(r"\w", part)]
 
 
 def statements(text: str) -> list[str]:
-    """Divide the text into what can be said, corrected and forgotten by itself."""
+    """Split the text into statements that can be corrected and forgotten alone."""
     return [part for sentence in sentences(text, "statement_end") for part in _clauses(sentence)]
 
 
 def _clauses(sentence: str) -> list[str]:
-    found = sentences(sentence, "clause_end")
-    stand = all(found_in("clause", part) for part in found) and not found_in("bound", sentence)
-    return (
-        found if stand and not any(found_in("refers", part) for part in found[1:]) else [sentence]
-    )
+    clauses = sentences(sentence, "clause_end")
+    if found_in("bound", sentence) or not all(found_in("clause", clause) for clause in clauses):
+        return [sentence]
+    if any(found_in("refers", clause) for clause in clauses[1:]):
+        return [sentence]
+    return clauses
 
 
 def is_personal(text: str) -> bool:
@@ -291,21 +332,22 @@ def facts_asked(text: str) -> set[str]:
     return _facts(text, "asks")
 
 
-def _facts(text: str, way: str) -> set[str]:
-    kinds = _TOLD_KINDS if way == "tells" else _ASKED_KINDS
-    found = {kind for kind in kinds if found_in(f"{way}_{kind}", text)}
-    if way == "tells":
-        known = facts.facts_in(text[: facts.READ_LENGTH])
-        found |= {
-            _KINDS.get(fact.kind, fact.kind) for fact in known if fact.subject == facts.PERSON
-        } & set(_ASKED_KINDS)
-    if not found and (own := found_in(f"{way}_own", text)):
-        words = " ".join(next(filter(None, own.groups())).lower().split())
-        found.add(words.replace("favorite", "favourite").replace("color", "colour"))
-    return found
+def _facts(text: str, mode: str) -> set[str]:
+    kinds = _TOLD_KINDS if mode == "tells" else _ASKED_KINDS
+    matched = {kind for kind in kinds if found_in(f"{mode}_{kind}", text)}
+    if mode == "tells":
+        for fact in facts.facts_in(text[: facts.READ_LENGTH]):
+            kind = _KINDS.get(fact.kind, fact.kind)
+            if fact.subject == facts.PERSON and kind in _ASKED_KINDS:
+                matched.add(kind)
+    if not matched and (custom := found_in(f"{mode}_own", text)):
+        phrase = " ".join(next(filter(None, custom.groups())).lower().split())
+        matched.add(phrase.replace("favorite", "favourite").replace("color", "colour"))
+    return matched
 
 
 def is_single(kind: str) -> bool:
+    """Return True if a person has one fact of this kind at a time."""
     return kind in _SINGLE or kind.startswith("favourite ")
 
 
@@ -318,29 +360,33 @@ def words_in(text: str) -> frozenset[str]:
 
 @lru_cache(512)
 def topic(text: str) -> frozenset[str]:
-    """Return the terms that a question or a wish is about; none where it only asks."""
+    """Return the terms of a question or wish, without the words that only ask."""
     from ricordo.search.words import query_terms
 
     return frozenset(query_terms(text[:READ_LENGTH])) - words_in(_ASKING)
 
 
-def shared(wanted: frozenset[str], text: str) -> int:
-    offered = words_in(text)
+def shared(terms: frozenset[str], text: str) -> int:
+    """Return the number of terms that the text has, also in another form."""
+    text_terms = words_in(text)
     return sum(
         1
-        for word in wanted
-        if word in offered or any(_are_related(word, other) for other in offered)
+        for term in terms
+        if term in text_terms or any(_are_related(term, word) for word in text_terms)
     )
 
 
-def _are_related(one: str, other: str) -> bool:
-    """Whether two terms are forms of one word: alike but for a short ending."""
-    if one[:4] != other[:4] or not (one + other).isalpha():
+def _are_related(term: str, other: str) -> bool:
+    """Return True if two terms differ only in a short ending."""
+    if term[:4] != other[:4] or not (term + other).isalpha():
         return False
-    common = next(
-        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
-        min(len(one), len(other)),
-    )
+    shorter = min(len(term), len(other))
+    longer = max(len(term), len(other))
+    common = shorter
+    for position, (letter, other_letter) in enumerate(zip(term, other, strict=False)):
+        if letter != other_letter:
+            common = position
+            break
     # "Marco" is not a form of "March".
-    is_stem = common > 4 or common == min(len(one), len(other)) == 4
-    return is_stem and max(len(one), len(other)) - common <= (2 if common == 4 else 3)
+    is_stem = common > 4 or common == shorter == 4
+    return is_stem and longer - common <= (2 if common == 4 else 3)

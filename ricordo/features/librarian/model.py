@@ -1,7 +1,8 @@
-"""The librarian: what answers where there is no key and no model server. It is no language model, and says so.
+"""The librarian: the model that answers without a key or a model server.
 
-It files what it is told, corrects, finds, lists and forgets, by the same tools and loop as any model. It sees only the request,
-keeps no state, and gives the same answer to the same request.
+It is no language model, and says so. It files, corrects, finds, lists and forgets statements, with
+the same tools and loop as any model. It reads only the request, keeps no state, and gives the same
+answer to the same request.
 """
 
 import json
@@ -27,19 +28,21 @@ from ricordo.llm.chat import chunks_of
 from ricordo.llm.tokens import estimated_usage
 
 _FILED = ("I have put this in my notes about you:", "I have filed this in the archive:")
-# How lines of an answer begin that say what was filed or corrected, so that "No, green." can be understood.
+# Openings of answers that quote a filed or corrected statement, so that "No, green." has a context.
 _WAS_FILED = ('- "', "I have put", "I have filed", "I have corrected")
-# What marks its own introduction, so that it introduces itself once in a conversation.
+# Words of its introduction, by which it knows that it has introduced itself in the conversation.
 _MARK = "not a language model"
 _TEXTS: dict[str, str] = grammar.read_toml("texts")
 _FIXED = ("help", "talk", "task", "secret", "fragment", "code")
-# What the result of an edit says that waits for the block's owner.
+# Words in the result of an edit that waits for the block's owner.
 _PROPOSED = " was proposed"
-# Results are for models and may hold anything: why an edit failed is not told in their words, but by `failed`.
+# Names of the searched collections, by tool.
 _PLACES = {"conversation_search": "our conversations", "archival_memory_search": "the archive"}
 FINISH = "memory_finish_edits"
-# Tools of one that keeps a voice agent's memory.
-STORE, RETHINK, FINISH_CALL = "store_memories", "rethink_user_memory", "finish_rethinking_memory"
+# Tools of the agent that keeps a voice agent's memory.
+STORE = "store_memories"
+RETHINK = "rethink_user_memory"
+FINISH_CALL = "finish_rethinking_memory"
 _MOST_QUOTED = 3
 _MOST_NOTES = 20
 _LONGEST_QUOTE = 280
@@ -51,15 +54,13 @@ class Librarian:
     info = ModelInfo(LIBRARIAN, "ricordo", "librarian", "openai")
 
     async def answer(self, request: ModelRequest) -> AsyncIterator[Chunk | ModelReply]:
-        """Yield the words one by one where `request.stream` asks for them, and last of all the whole reply."""
+        """Yield the whole reply, with `request.stream` after its words one by one."""
         view = view_of(request)
         answer = _answer(request, view)
-        parts: tuple[Part, ...] = (
-            (TextPart(answer),) if isinstance(answer, str) else _called(view, answer)
-        )
-        reply = ModelReply(
-            parts, finish="stop" if isinstance(answer, str) else "tool_calls", model="librarian"
-        )
+        if isinstance(answer, str):
+            reply = ModelReply((TextPart(answer),), finish="stop", model="librarian")
+        else:
+            reply = ModelReply(_call_parts(view, answer), finish="tool_calls", model="librarian")
         reply = replace(reply, usage=estimated_usage(request, reply))
         if request.stream:
             for chunk in chunks_of(reply, by_word=True):
@@ -68,82 +69,83 @@ class Librarian:
 
 
 def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[LibrarianCall]:
-    said = [] if plan.FORGET_WHICH in view.said_before else view.said_before.split("\n")
-    filed = next(
-        (
-            line.partition('"')[2]
-            for line in reversed(said)
-            if line.startswith(_WAS_FILED) and '"' in line
-        ),
-        "",
-    )
-    intents = grammar.corrected(
-        grammar.read(view.words), filed.partition('" (before: ')[0].removesuffix('"')
-    )
+    intents = grammar.corrected(grammar.read(view.person_text), _last_filed(view))
     name = newer_name(request.forced_tool or "")
     forced = name if name in view.tools else None
-    planned = (
-        []
-        if request.tool_choice == "none" or view.made(SEND)
-        else plan.planned_calls(view, intents)
-    )
+    planned: Sequence[LibrarianCall] = []
+    if request.tool_choice != "none" and not view.calls_of(SEND):
+        planned = plan.planned_calls(view, intents)
     if view.numbered and view.is_alone:
-        return _kept_of_a_call(view, intents)
+        return _next_voice_call(view, intents)
     if view.is_alone:
-        return _filed_alone(view, planned)
+        return _edits_or_finish(view, planned)
     if calls := [call for call in planned if forced in (None, call.tool)]:
         return calls if forced is None else calls[:1]
-    is_asked = forced is not None
-    if request.tool_choice == "required" and view.tools and not view.made(SEND):
-        # A rule wants a call: one that speaks, else one that only looks.
+    is_forced = forced is not None
+    if request.tool_choice == "required" and view.tools and not view.calls_of(SEND):
+        # A tool rule requires a call: one that speaks, else one that only searches.
         forced = forced or next(
             (name for name in (SEND, *plan.SEARCHES) if name in view.tools), next(iter(view.tools))
         )
     if forced is None:
-        return "That is all." if view.made(SEND) else _spoken_answer(view, intents)
-    words = _spoken_answer(view, intents) if forced == SEND else view.words
-    texts = dict.fromkeys(("query", "content", "new_string", "message"), words)
-    return [
-        plan.complete(
-            LibrarianCall(forced, {**texts, "request_heartbeat": is_asked}), view.tools[forced]
-        )
-    ]
+        return "That is all." if view.calls_of(SEND) else _spoken_answer(view, intents)
+    text = _spoken_answer(view, intents) if forced == SEND else view.person_text
+    texts = dict.fromkeys(("query", "content", "new_string", "message"), text)
+    call = LibrarianCall(forced, {**texts, "request_heartbeat": is_forced})
+    return [plan.complete(call, view.tools[forced])]
 
 
-def _filed_alone(
+def _last_filed(view: LibrarianView) -> str:
+    """Return the filed statement that the last answer quotes, or ""."""
+    if plan.FORGET_WHICH in view.last_answer:
+        return ""
+    for line in reversed(view.last_answer.split("\n")):
+        if line.startswith(_WAS_FILED) and '"' in line:
+            quoted = line.partition('"')[2]
+            return quoted.partition('" (before: ')[0].removesuffix('"')
+    return ""
+
+
+def _edits_or_finish(
     view: LibrarianView, planned: Sequence[LibrarianCall]
 ) -> str | Sequence[LibrarianCall]:
-    """Return the edits that a transcript asks for, and then the call that ends the work: nobody reads an answer."""
+    """Return the edits for a transcript, then the call that ends the work.
+
+    Nobody reads an answer.
+    """
     if edits := [call for call in planned if call.tool not in plan.SEARCHES]:
         return edits
-    is_open = FINISH in view.tools and not view.made(FINISH)
+    is_open = FINISH in view.tools and not view.calls_of(FINISH)
     return [LibrarianCall(FINISH, {})] if is_open else "That is all."
 
 
-def _kept_of_a_call(
+def _next_voice_call(
     view: LibrarianView, intents: Sequence[grammar.Intent]
 ) -> str | Sequence[LibrarianCall]:
-    """Return the next call for a voice agent's memory: what leaves its view is kept, then the block, then the work ends."""
-    if STORE in view.tools and not view.made(STORE):
-        told = [
+    """Return the next call for a voice agent's memory.
+
+    First the lines that leave its view are stored, then the block is rewritten, then the work ends.
+    """
+    if STORE in view.tools and not view.calls_of(STORE):
+        stated = [
             number
-            for number, words in view.leaving()
-            if any(intent.kind == "tell" for intent in grammar.read(words))
+            for number, text in view.leaving()
+            if any(intent.kind == "tell" for intent in grammar.read(text))
         ]
         chunks = [
             {"start_index": number, "end_index": number, "context": "Said by the user."}
-            for number in told
+            for number in stated
         ]
         return [LibrarianCall(STORE, {"chunks": chunks})]
-    if RETHINK in view.tools and not view.made(RETHINK):
+    if RETHINK in view.tools and not view.calls_of(RETHINK):
         value = view.person_block.value if view.person_block else ""
         lines = [line for line in plan.note_lines(view, intents) if line not in value]
         return [LibrarianCall(RETHINK, {"new_memory": "\n".join(filter(None, [value, *lines]))})]
     return [LibrarianCall(FINISH_CALL, {})] if FINISH_CALL in view.tools else "That is all."
 
 
-def _called(view: LibrarianView, calls: Sequence[LibrarianCall]) -> tuple[Part, ...]:
-    # The last message's id makes these ids new in every step, and the same when a step is tried again.
+def _call_parts(view: LibrarianView, calls: Sequence[LibrarianCall]) -> tuple[Part, ...]:
+    # By the last message's id, these ids are new in every step, and the same if a step is repeated.
     return tuple(
         ToolCallPart(
             f"call_{view.key}{index}",
@@ -155,266 +157,286 @@ def _called(view: LibrarianView, calls: Sequence[LibrarianCall]) -> tuple[Part, 
 
 
 def _spoken_answer(view: LibrarianView, intents: Sequence[grammar.Intent]) -> str:
-    """Return the answer to all that was meant, in the order it was said; the introduction once in a conversation."""
-    if not view.words.strip():
+    """Return the answer to all intents, in their order.
+
+    The introduction is added once in a conversation.
+    """
+    if not view.person_text.strip():
         return "I can only read words, and I found none in your message."
-    forgotten = [
-        each
-        for each in view.made(plan.REPLACE)
-        if grammar.words_in(each.new_words) <= grammar.words_in(each.old_words)
+    removals = [
+        call
+        for call in view.calls_of(plan.REPLACE)
+        if grammar.words_in(call.new_words) <= grammar.words_in(call.old_words)
     ]
-    lines: list[str] = [*map(_forgotten, forgotten)]
+    lines: list[str] = [*map(_describe_removal, removals)]
     for intent in intents:
         match intent.kind:
             case "tell":
-                lines.append(_told(view, intent.text))
-            case "forget" if not any(_is_about(intent.text, _replaced(each)) for each in forgotten):
+                lines.append(_describe_filing(view, intent.text))
+            case "forget" if not any(_is_about(intent.text, _replaced(call)) for call in removals):
                 lines.append(_not_forgotten(view, intent.text))
             case "ask":
-                lines.append(_found(view, plan.question_of(intents)))
+                lines.append(_answer_question(view, plan.question_of(intents)))
             case "list":
                 lines.append(_overview(view))
             case kind if kind in _FIXED:
                 lines.append(_TEXTS[kind])
-            case "yes" if plan.is_confirmed(view, intents) and not forgotten:
+            case "yes" if plan.is_confirmed(view, intents) and not removals:
                 lines.append(_TEXTS["cannot_forget"])
             case _:
                 pass
-    lines = _joined(lines) or [_TEXTS["talk"]]
+    lines = _join_filed(lines) or [_TEXTS["talk"]]
     if all(_MARK not in text for text in (*view.own_words, *lines)):
         lines.append(_TEXTS["introduction"])
     return "\n\n".join(lines)
 
 
-def _joined(lines: Sequence[str]) -> list[str]:
-    """Put what was filed the same way into one list."""
-    joined: dict[str, list[str]] = {}
+def _join_filed(lines: Sequence[str]) -> list[str]:
+    """Merge lines with the same opening into one list."""
+    by_opening: dict[str, list[str]] = {}
     for line in dict.fromkeys(lines):
-        opening = next((each for each in _FILED if line.startswith(each)), line)
-        joined.setdefault(opening, []).append(line.removeprefix(opening))
-    return [
-        key + ("\n- ".join(["", *map(str.strip, told)]) if len(told) > 1 else told[0])
-        for key, told in joined.items()
-    ]
+        opening = next((text for text in _FILED if line.startswith(text)), line)
+        by_opening.setdefault(opening, []).append(line.removeprefix(opening))
+    joined = []
+    for opening, quotes in by_opening.items():
+        listed = "\n- ".join(["", *map(str.strip, quotes)])
+        joined.append(opening + (listed if len(quotes) > 1 else quotes[0]))
+    return joined
 
 
-def _told(view: LibrarianView, text: str) -> str:
-    # As memory keeps them: the calls say no more than that afterwards.
-    words = " ".join(redact(text[: grammar.READ_LENGTH]).text.split())
-    filed = view.made(plan.INSERT, plan.REPLACE, plan.ARCHIVE)
-    done = next(
-        (each for each in filed if words in " ".join(redact(each.new_words).text.split())), None
-    )
-    if done is None and (revised := _revising(view, text)):
-        done, words = revised
-    if done is None:
+def _describe_filing(view: LibrarianView, text: str) -> str:
+    # Calls keep redacted texts, so the words are compared in that form.
+    phrase = " ".join(redact(text[: grammar.READ_LENGTH]).text.split())
+    filed: LibrarianCall | None = None
+    for call in view.calls_of(plan.INSERT, plan.REPLACE, plan.ARCHIVE):
+        if phrase in " ".join(redact(call.new_words).text.split()):
+            filed = call
+            break
+    if filed is None and (revision := _find_revision(view, text)):
+        filed, phrase = revision
+    if filed is None:
         note = plan.known_note(view, text)
+        if note is None:
+            return _TEXTS["nowhere"]
+        return f'I have that in my notes already: "{_short(note.text)}"'
+    phrase = _short(phrase)
+    if filed.failed:
         return (
-            f'I have that in my notes already: "{_short(note.words)}"'
-            if note
-            else _TEXTS["nowhere"]
+            f'I could not file "{phrase}": {_TEXTS["failed"]}. Your message stays in our history.'
         )
-    words = _short(words)
-    if done.failed:
-        return f'I could not file "{words}": {_TEXTS["failed"]}. Your message stays in our history.'
-    if done.tool == plan.ARCHIVE:
-        return f'I have filed this in the archive: "{words}"'
-    if _PROPOSED in done.text:
-        return f'I asked to have this put in my notes: "{words}"\n{_TEXTS["waits"]}'
-    if done.tool == plan.REPLACE:
-        return f'I have corrected my notes about you: "{words}" (before: "{_replaced(done)}")'
-    return f'I have put this in my notes about you: "{words}"'
+    if filed.tool == plan.ARCHIVE:
+        return f'I have filed this in the archive: "{phrase}"'
+    if _PROPOSED in filed.text:
+        return f'I asked to have this put in my notes: "{phrase}"\n{_TEXTS["waits"]}'
+    if filed.tool == plan.REPLACE:
+        return f'I have corrected my notes about you: "{phrase}" (before: "{_replaced(filed)}")'
+    return f'I have put this in my notes about you: "{phrase}"'
 
 
-def _revising(view: LibrarianView, text: str) -> tuple[LibrarianCall, str] | None:
-    """Return the call that changed a value in a note by this statement, and what the note says then."""
-    for each in view.made(plan.REPLACE):
-        words = plan.revised_words(note_of("", each.old_words.strip()).words, text)
-        if words and words in each.new_words:
-            return each, words
+def _find_revision(view: LibrarianView, text: str) -> tuple[LibrarianCall, str] | None:
+    """Return the call that changed a note by this statement, with the new text."""
+    for call in view.calls_of(plan.REPLACE):
+        phrase = plan.revised_words(note_of("", call.old_words.strip()).text, text)
+        if phrase and phrase in call.new_words:
+            return call, phrase
     return None
 
 
-def _forgotten(done: LibrarianCall) -> str:
-    old, new = _replaced(done), note_of("", done.new_words).words
-    words = (
-        _short(next((each for each in grammar.statements(old) if each not in new), old))
-        if new
-        else old
-    )
-    if done.failed:
-        return f'I could not strike out "{words}": {_TEXTS["failed"]}.'
-    if _PROPOSED in done.text:
-        return f'I asked to have this struck out of my notes: "{words}"\n{_TEXTS["waits"]}'
-    return f'I have struck this out of my notes: "{words}"\n{_TEXTS["stays"]}'
+def _describe_removal(call: LibrarianCall) -> str:
+    text = _replaced(call)
+    if rest := note_of("", call.new_words).text:
+        removed = [part for part in grammar.statements(text) if part not in rest]
+        text = _short(removed[0] if removed else text)
+    if call.failed:
+        return f'I could not strike out "{text}": {_TEXTS["failed"]}.'
+    if _PROPOSED in call.text:
+        return f'I asked to have this struck out of my notes: "{text}"\n{_TEXTS["waits"]}'
+    return f'I have struck this out of my notes: "{text}"\n{_TEXTS["stays"]}'
 
 
 def _not_forgotten(view: LibrarianView, text: str) -> str:
     if not grammar.topic(text) and not grammar.facts_asked(text):
         return _TEXTS["forget_what"]
-    found = plan.matching(view, text)
-    if not found:
-        about = f'I have no note about "{_short(text, 80)}" to strike out.'
-        return f"{about} The archive and our messages I cannot delete; you can."
+    fits = plan.matching(view, text)
+    if not fits:
+        answer = f'I have no note about "{_short(text, 80)}" to strike out.'
+        return f"{answer} The archive and our messages I cannot delete; you can."
     if plan.REPLACE not in view.tools:
         return _TEXTS["cannot_forget"]
-    return "\n".join([plan.FORGET_WHICH, *(f'- "{each.words}"' for each in found)])
+    return "\n".join([plan.FORGET_WHICH, *(f'- "{statement.text}"' for statement in fits)])
 
 
-def _replaced(outcome: LibrarianCall) -> str:
-    return _short(note_of("", outcome.old_words.strip()).words)
+def _replaced(call: LibrarianCall) -> str:
+    return _short(note_of("", call.old_words.strip()).text)
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Words that may answer, how they are quoted, their rank among sources, and how many of the question's words they share."""
+    """Words that may answer a question.
 
-    words: str
+    `opening` introduces their quote. `rank` is that of their source: notes, messages, archive. `on`
+    is their date, and `points` say how well they fit.
+    """
+
+    text: str
     opening: str
     rank: int
     on: str = ""
     points: int = 0
 
 
-def _found(view: LibrarianView, question: str) -> str:
-    wanted, kinds = grammar.topic(question), grammar.facts_asked(question)
-    if not wanted and not kinds:
-        return "I can look things up by their words. Ask again with a word or two that I can search for."
+def _answer_question(view: LibrarianView, question: str) -> str:
+    terms = grammar.topic(question)
+    kinds = grammar.facts_asked(question)
+    if not terms and not kinds:
+        return (
+            "I can look things up by their words. Ask again with a word or two that I can search "
+            "for."
+        )
     is_taste = bool(grammar.found_in("asks_taste", question))
-    found = _best(view, wanted, kinds, is_taste=is_taste)
-    lines = [f'{each.opening}: "{_short(each.words, _LONGEST_QUOTE)}"' for each in found]
+    best = _best(view, terms, kinds, is_taste=is_taste)
+    lines = [f'{evidence.opening}: "{_short(evidence.text, _LONGEST_QUOTE)}"' for evidence in best]
     if not lines:
         searched = dict.fromkeys(
-            _PLACES[each.tool] for each in view.made(*plan.SEARCHES) if not each.failed
+            _PLACES[call.tool] for call in view.calls_of(*plan.SEARCHES) if not call.failed
         )
-        *places, last = "my notes", *searched
-        about = _short(question.strip(" ?.!？"), 80)
-        lines = [
-            _TEXTS["not_found"].format(
-                places=f"{', '.join(places)} and {last}" if places else last, topic=about
-            )
-        ]
+        *earlier_places, last_place = ["my notes", *searched]
+        question_text = _short(question.strip(" ?.!？"), 80)
+        places = last_place
+        if earlier_places:
+            places = f"{', '.join(earlier_places)} and {last_place}"
+        lines = [_TEXTS["not_found"].format(places=places, topic=question_text)]
     elif len(lines) > 1:
         lines = ["Here is what I found:", *(f"- {line}" for line in lines)]
-    broken = dict.fromkeys(
-        f"I could not search {_PLACES[each.tool]}."
-        for each in view.made(*plan.SEARCHES)
-        if each.failed
+    failures = dict.fromkeys(
+        f"I could not search {_PLACES[call.tool]}."
+        for call in view.calls_of(*plan.SEARCHES)
+        if call.failed
     )
-    return "\n".join([*lines, *broken])
+    return "\n".join([*lines, *failures])
 
 
 def _best(
-    view: LibrarianView, wanted: frozenset[str], kinds: set[str], *, is_taste: bool = False
+    view: LibrarianView, terms: frozenset[str], kinds: set[str], *, is_taste: bool = False
 ) -> list[Evidence]:
-    """Return the best evidence, best first; nothing that shares no word or kind of fact with the question."""
-    # The last line first: of two lines from one day, the later is the newer.
+    """Return the best evidence for a question, best first.
+
+    It shares a term or a kind of fact with the question.
+    """
+    # The last line comes first, since of two lines of one day, the later is the newer.
     notes = [
-        Evidence(note.words, _opening(note.said_on, note.label), 0, note.said_on)
+        Evidence(note.text, _opening(note.said_on, note.label), 0, note.said_on)
         for note in reversed(view.notes)
     ]
-    ranked = [
-        replace(each, points=plan.points_of(each.words, wanted, kinds))
-        for each in (*notes, *_hits(view))
-    ]
-    if is_taste:
-        # A favourite may be told as what is preferred to something else.
-        ranked = [
-            replace(
-                each, points=each.points + 2 * bool(grammar.found_in("tells_taste", each.words))
-            )
-            for each in ranked
-        ]
-    # A note that says something else of the same has taken the place of what was told before.
-    ranked = [
-        each
-        for each in ranked
-        if each.points and not (each.rank and _is_replaced(view, each.words))
-    ]
-    ranked = [each for each in ranked if not (each.rank and _is_outdated(view, each))]
-    ranked.sort(key=lambda each: each.on, reverse=True)
-    ranked.sort(key=lambda each: (-each.points, each.rank))
-    facts = [each for each in ranked if kinds & grammar.facts_told(each.words)]
+    ranked = []
+    for evidence in (*notes, *_hits(view)):
+        points = plan.points_of(evidence.text, terms, kinds)
+        if is_taste and grammar.found_in("tells_taste", evidence.text):
+            # A favourite may be stated as a preference over something else.
+            points += 2
+        if not points:
+            continue
+        # A note with another value has replaced words that were said before.
+        is_old = evidence.rank and (
+            _is_replaced(view, evidence.text) or _is_outdated(view, evidence)
+        )
+        if not is_old:
+            ranked.append(replace(evidence, points=points))
+    ranked.sort(key=lambda evidence: evidence.on, reverse=True)
+    ranked.sort(key=lambda evidence: (-evidence.points, evidence.rank))
+    facts = [evidence for evidence in ranked if kinds & grammar.facts_told(evidence.text)]
     if facts and len(kinds) == 1 and all(map(grammar.is_single, kinds)):
-        # Someone has one name: the present one answers, older words about it do not.
-        noted = [each for each in facts if each.rank == 0]
-        ranked = [max(noted or facts, key=lambda each: (each.on, -each.rank))]
+        # A person has one name: only the present one answers the question.
+        from_notes = [evidence for evidence in facts if evidence.rank == 0]
+        ranked = [max(from_notes or facts, key=lambda evidence: (evidence.on, -evidence.rank))]
     best = [
-        each for each in ranked if each.points * 2 > ranked[0].points and not _is_past(each, ranked)
+        evidence
+        for evidence in ranked
+        if evidence.points * 2 > ranked[0].points and not _is_past(evidence, ranked)
     ]
     unique = {
-        " ".join(each.words.casefold().rstrip(".! ").split()): each for each in reversed(best)
+        " ".join(evidence.text.casefold().rstrip(".! ").split()): evidence
+        for evidence in reversed(best)
     }
-    return [each for each in best if each in unique.values()][:_MOST_QUOTED]
+    return [evidence for evidence in best if evidence in unique.values()][:_MOST_QUOTED]
 
 
-def _is_replaced(view: LibrarianView, words: str) -> bool:
+def _is_replaced(view: LibrarianView, text: str) -> bool:
     alike = [
-        each.words
-        for each in view.notes
-        if grammar.is_same_frame(words, each.words) or grammar.is_denied(words, each.words)
+        note.text
+        for note in view.notes
+        if grammar.is_same_frame(text, note.text) or grammar.is_denied(text, note.text)
     ]
-    return bool(alike) and words not in alike
+    return bool(alike) and text not in alike
 
 
 def _is_outdated(view: LibrarianView, hit: Evidence) -> bool:
-    """Return whether a note says something else of what was said before it: "I live in Graz.", "I moved to Vienna."."""
+    """Return True if a newer note has another value.
+
+    For example "I moved to Vienna." replaces "I live in Graz.".
+    """
     later = (note for note in view.notes if not note.said_on or note.said_on >= hit.on[:10])
-    return any(
-        plan.revised_words(hit.words, note.words) for note in later if note.words != hit.words
-    )
+    return any(plan.revised_words(hit.text, note.text) for note in later if note.text != hit.text)
 
 
-def _is_past(item: Evidence, found: Sequence[Evidence]) -> bool:
-    """Whether something told later has the place of this: "The exam is on 12 May.", "The exam is on 14 May."."""
+def _is_past(evidence: Evidence, ranked: Sequence[Evidence]) -> bool:
+    """Return True if later evidence replaces this.
+
+    For example "The exam is on 14 May." replaces "The exam is on 12 May.".
+    """
     later = [
-        each.words
-        for each in found
-        if each.on > item.on and grammar.is_same_frame(item.words, each.words)
+        other.text
+        for other in ranked
+        if other.on > evidence.on and grammar.is_same_frame(evidence.text, other.text)
     ]
-    return bool(later) and item.words.casefold().startswith(("the ", "my ", "our "))
+    return bool(later) and evidence.text.casefold().startswith(("the ", "my ", "our "))
 
 
 def _hits(view: LibrarianView) -> Iterator[Evidence]:
-    """Yield what the searches found; of a message only what was told in it: what was asked before is no answer."""
+    """Yield the evidence of the searches.
+
+    Of a message, only its statements count: an earlier question is no answer.
+    """
     rows = [
-        row for outcome in view.made(*plan.SEARCHES) if not outcome.failed for row in _rows(outcome)
+        row
+        for outcome in view.calls_of(*plan.SEARCHES)
+        if not outcome.failed
+        for row in _rows(outcome)
     ]
     rows = [{**row, "content": stored_words(str(row["content"]))} for row in rows]
-    said = [(row, grammar.read(row["content"])) for row in rows]
+    read_rows = [(row, grammar.read(row["content"])) for row in rows]
     forgotten = [
         (intent.text, str(row.get("timestamp")))
-        for row, intents in said
+        for row, intents in read_rows
         if row.get("role")
         for intent in intents
         if intent.kind == "forget"
     ]
-    for row, intents in said:
+    for row, intents in read_rows:
         on = str(row.get("timestamp") or "")
-        items = [Evidence(row["content"], f"The archive says, filed on {_day(on)}", 2, on)]
+        hits = [Evidence(row["content"], f"The archive says, filed on {_day(on)}", 2, on)]
         if row.get("role"):
-            told = [
-                intent.text
+            hits = [
+                Evidence(intent.text, _opening(on), 1, on)
                 for intent in intents
-                if intent.kind == "tell" and row["content"] != view.words
+                if intent.kind == "tell" and row["content"] != view.person_text
             ]
-            items = [Evidence(text, _opening(on), 1, on) for text in told]
-        # The history keeps what was struck out, but its owner did not want to hear it again.
-        for item in items:
-            if item.words and not any(
-                on < later and _is_about(text, item.words) for text, later in forgotten
+        # The history keeps forgotten statements, but they must not be quoted.
+        for hit in hits:
+            if hit.text and not any(
+                on < later and _is_about(text, hit.text) for text, later in forgotten
             ):
-                yield item
+                yield hit
 
 
 def _rows(outcome: LibrarianCall) -> list[dict[str, Any]]:
-    found = outcome.message.get("results") if isinstance(outcome.message, dict) else outcome.message
-    rows = (
-        [row for row in found if isinstance(row, dict) and row.get("content")]
-        if isinstance(found, list)
-        else []
-    )
-    # Turns that follow each other are one result.
+    listed = outcome.message
+    if isinstance(listed, dict):
+        listed = listed.get("results")
+    rows = []
+    if isinstance(listed, list):
+        rows = [row for row in listed if isinstance(row, dict) and row.get("content")]
+    # Consecutive messages are one result.
     rows += [
         {**row, **turn}
         for row in rows
@@ -423,63 +445,65 @@ def _rows(outcome: LibrarianCall) -> list[dict[str, Any]]:
     return [row for row in rows if row.get("role", "user") == "user"]
 
 
-def _turns(before: object) -> list[dict[str, Any]]:
-    found = before if isinstance(before, list) else []
-    return [turn for turn in found if isinstance(turn, dict) and turn.get("content")]
+def _turns(neighbours: object) -> list[dict[str, Any]]:
+    turns = neighbours if isinstance(neighbours, list) else []
+    return [turn for turn in turns if isinstance(turn, dict) and turn.get("content")]
 
 
-def _is_about(text: str, words: str) -> bool:
-    wanted = grammar.topic(text)
+def _is_about(text: str, phrase: str) -> bool:
+    terms = grammar.topic(text)
     is_same_fact = bool(
-        (grammar.facts_asked(text) | grammar.facts_told(text)) & grammar.facts_told(words)
+        (grammar.facts_asked(text) | grammar.facts_told(text)) & grammar.facts_told(phrase)
     )
-    return is_same_fact or (bool(wanted) and grammar.shared(wanted, words) * 2 > len(wanted))
+    return is_same_fact or (bool(terms) and grammar.shared(terms, phrase) * 2 > len(terms))
 
 
 def _overview(view: LibrarianView) -> str:
-    """Return all that the notes say, and the newest that the archive does."""
+    """Return all notes, and the newest entries of the archive."""
     listed = [
         row
-        for each in view.made(plan.LIST_ARCHIVE.tool)
-        if not each.arguments.get("query")
-        for row in _rows(each)
+        for call in view.calls_of(plan.LIST_ARCHIVE.tool)
+        if not call.arguments.get("query")
+        for row in _rows(call)
     ]
     archived = [
         (stored_words(str(row["content"])), str(row.get("timestamp") or "")[:10]) for row in listed
     ]
     parts = []
-    for opening, told in (
-        ("my notes say", [(note.words, note.said_on) for note in view.notes]),
+    for opening, dated_words in (
+        ("my notes say", [(note.text, note.said_on) for note in view.notes]),
         ("the archive says", archived),
     ):
-        lines = [f'- "{_short(words)}"' + (f" ({on})" if on else "") for words, on in told if words]
+        lines = []
+        for text, on in dated_words:
+            if text:
+                lines.append(f'- "{_short(text)}"' + (f" ({on})" if on else ""))
         if len(lines) > _MOST_NOTES:
             lines[_MOST_NOTES:] = [f"… and {len(lines) - _MOST_NOTES} more lines."]
-        parts += ["\n".join([f"This is what {opening}:", *lines])] if lines else []
+        if lines:
+            parts.append("\n".join([f"This is what {opening}:", *lines]))
     return "\n\n".join(parts) or "I know nothing about you yet. Tell me something, and I file it."
 
 
 def _opening(on: str, label: str = "") -> str:
     if on:
         return f"You told me on {_day(on)}"
-    return (
-        "My notes about you say"
-        if label.rsplit("/", 1)[-1] == "human"
-        else f'My notes "{label}" say'
-    )
+    if label.rsplit("/", 1)[-1] == "human":
+        return "My notes about you say"
+    return f'My notes "{label}" say'
 
 
-def _short(words: str, length: int = 160) -> str:
-    # A little more than fits is enough to see that it does not.
-    words = " ".join(redact(words[: 20 * length]).text.split())
-    if len(words) <= length:
-        return words
-    cut = words[:length].rsplit(" ", 1)[0]
-    return (cut if len(cut) > length // 2 else words[:length]) + " …"
+def _short(text: str, length: int = 160) -> str:
+    # Only the start is redacted: it is long enough to show that the words do not fit.
+    text = " ".join(redact(text[: 20 * length]).text.split())
+    if len(text) <= length:
+        return text
+    cut = text[:length].rsplit(" ", 1)[0]
+    return (cut if len(cut) > length // 2 else text[:length]) + " …"
 
 
 def _day(on: str) -> str:
-    """Return the date as people say it: `21 November 2026`."""
+    """Return the date as in `21 November 2026`."""
     try:
         day = date.fromisoformat(on[:10])
     except ValueError:

@@ -1,4 +1,7 @@
-"""What the librarian sees of a request: the blocks on show, what was just said, and what its calls gave so far."""
+"""The librarian's view of a request.
+
+It holds the blocks of the prompt, the person's last words, and the results of the calls so far.
+"""
 
 import json
 import re
@@ -15,17 +18,19 @@ from ricordo.llm.loose_json import read_json
 
 SEND = "send_message"
 _USER = "user: "
-# Lines of the transcript for one that keeps a voice agent's memory, and the heading of those that the agent still sees.
+# Lines of a transcript for the agent that keeps a voice agent's memory, and the heading of the
+# lines that the voice agent still sees.
 _NUMBERED = re.compile(r"^ {4}\d+\. ")
 _NUMBERED_WORDS = re.compile(r"^ {4}(\d+)\. user: (.*)$", re.MULTILINE)
 _NEWER_LINES = "(Newer) In-Context Messages:"
 _BLOCK = re.compile(
-    # Nothing is searched beyond the next opening, so that a prompt full of them is read in time that grows with its length.
-    r"^<(?P<label>[^<>\n/][^<>\n]*)>\n<description>\n(?>(?:(?!<(?:metadata|description)>\n)[\s\S])*)<metadata>\n"
+    # The search ends at the next opening tag, so that it takes time linear in the prompt's length.
+    r"^<(?P<label>[^<>\n/][^<>\n]*)>\n<description>\n"
+    r"(?>(?:(?!<(?:metadata|description)>\n)[\s\S])*)<metadata>\n"
     r"(?P<metadata>(?:- .*\n)*)</metadata>\n<value>\n",
     re.MULTILINE,
 )
-# No value holds it: closing tags within values are disarmed.
+# No value contains this: closing tags within values are escaped.
 _VALUE_END = "</value>\n</"
 _LIMIT = re.compile(r"^- chars_limit=(\d+)", re.MULTILINE)
 _TODAY = re.compile(r"current system date is: *(?:\w+, )?(\w+ \d+, \d{4})", re.IGNORECASE)
@@ -33,23 +38,29 @@ _QUOTED = re.compile(r'^(\d{4}-\d\d-\d\d): "(.*)"$')
 _SOURCE = re.compile(
     r"\[(?:sources?|file|passage|score|id|tool|function)\b[^\[\]\n]{0,200}\]", re.IGNORECASE
 )
-# Older types of agents have tools of other names, and with other names of parameters, for the same edits.
+# Older types of agents have tools and parameters of other names for the same edits.
 _NEWER = {"core_memory_append": "memory_insert", "core_memory_replace": "memory_replace"}
 _PERSON_LABELS = ("human", "user", "student", "person", "profile", "notes")
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One line of a block. `words` is what it says; `said_on` is the ISO date where the line quotes a person."""
+    """One line of a block.
+
+    `text` is its content; `said_on` is the ISO date if the line quotes a person.
+    """
 
     label: str
     line: str
-    words: str
+    text: str
     said_on: str = ""
 
     @property
     def is_told(self) -> bool:
-        """Whether the line tells something: a heading, a rule or a line of brackets does not."""
+        """Return True if the line states something.
+
+        A heading, a rule or a line of brackets does not.
+        """
         return not self.line.startswith("#") and any(map(str.isalnum, self.line))
 
 
@@ -73,7 +84,10 @@ class ShownBlock:
 
 @dataclass(frozen=True, slots=True)
 class LibrarianCall:
-    """A call to make, or one made in this turn with what it gave; `message` is None while no result is there."""
+    """A call to make, or a call of this turn with its result.
+
+    `message` is None if there is no result.
+    """
 
     tool: str
     arguments: Mapping[str, Any]
@@ -82,11 +96,9 @@ class LibrarianCall:
 
     @property
     def text(self) -> str:
-        return (
-            self.message
-            if isinstance(self.message, str)
-            else json.dumps(self.message, ensure_ascii=False)
-        )
+        if isinstance(self.message, str):
+            return self.message
+        return json.dumps(self.message, ensure_ascii=False)
 
     @property
     def new_words(self) -> str:
@@ -102,10 +114,14 @@ class LibrarianCall:
 
 @dataclass(frozen=True, slots=True)
 class LibrarianView:
-    """One request, as the librarian reads it. `words` is what the person just said, `rounds` counts replies with calls."""
+    """One request, as the librarian reads it.
 
-    words: str
-    said_before: str
+    `person_text` is the person's last text. `last_answer` is the answer before them, and `own_words`
+    are all answers. `rounds` counts replies with calls in this turn.
+    """
+
+    person_text: str
+    last_answer: str
     today: date
     blocks: tuple[ShownBlock, ...]
     tools: Mapping[str, ToolSchema]
@@ -114,14 +130,14 @@ class LibrarianView:
     own_words: tuple[str, ...]
     may_call_in_parallel: bool
     key: str
-    # Whether nobody reads an answer: what was said is in a transcript.
+    # True if the words come from a transcript, so that nobody reads an answer.
     is_alone: bool = False
-    # The transcript, where its lines are numbered.
+    # The transcript, if its lines are numbered.
     numbered: str = ""
 
     @property
     def person_block(self) -> ShownBlock | None:
-        # A text that begins with a heading has fields, and takes no line like the librarian's.
+        # A text that begins with a heading has fields, so the librarian adds no lines to it.
         usable = (
             block
             for block in self.blocks
@@ -141,99 +157,126 @@ class LibrarianView:
         )
 
     def leaving(self) -> list[tuple[int, str]]:
-        """Return what the person said of what leaves the view of a voice agent, with its numbers in the transcript."""
-        older = self.numbered.partition(_NEWER_LINES)[0]
-        return [(int(found[1]), found[2]) for found in _NUMBERED_WORDS.finditer(older)]
+        """Return the person's lines that leave a voice agent's view.
 
-    def made(self, *names: str) -> list[LibrarianCall]:
+        Each has its number in the transcript.
+        """
+        older = self.numbered.partition(_NEWER_LINES)[0]
+        return [(int(match[1]), match[2]) for match in _NUMBERED_WORDS.finditer(older)]
+
+    def calls_of(self, *names: str) -> list[LibrarianCall]:
+        """Return the calls of this turn to these tools."""
         return [outcome for outcome in self.outcomes if outcome.tool in names]
 
 
 def view_of(request: ModelRequest) -> LibrarianView:
+    """Return the librarian's view of a request."""
     messages = request.messages
     system = next((message.text for message in messages if message.role == "system"), "")
-    spoken = [at for at, message in enumerate(messages) if _spoken_words(message) is not None]
+    spoken = [index for index, message in enumerate(messages) if _spoken_words(message) is not None]
     last = spoken[-1] if spoken else len(messages)
-    # A client may send several messages at once, others' answers among them: all since the last answer here are what is said.
-    before = messages[:last] if spoken else ()
+    # A client may send several messages at once, also answers of others. The person's words are all
+    # since the last answer of this agent.
+    earlier = messages[:last] if spoken else ()
     answered = max(
-        (at for at, one in enumerate(before) if _is_answer(one, messages[last])), default=-1
+        (index for index, message in enumerate(earlier) if _is_answer(message, messages[last])),
+        default=-1,
     )
-    own = [(at, text) for at, message in enumerate(messages) for text in _own_words(message)]
+    answers = [
+        (index, text) for index, message in enumerate(messages) for text in _answers_in(message)
+    ]
     turn = messages[last + 1 :]
     return LibrarianView(
-        words="\n".join(_spoken_words(messages[at]) or "" for at in spoken if at > answered),
-        said_before=next((text for at, text in reversed(own) if at < last), ""),
+        person_text="\n".join(
+            _spoken_words(messages[index]) or "" for index in spoken if index > answered
+        ),
+        last_answer=next((text for index, text in reversed(answers) if index < last), ""),
         today=_today(system, messages[last] if spoken else None),
         blocks=shown_blocks(system),
         tools={newer_name(tool.name): tool for tool in request.tools},
         outcomes=tuple(_outcomes(turn)),
         rounds=sum(1 for message in turn if any(call.name != SEND for call in message.tool_calls)),
-        own_words=tuple(text for _, text in own),
+        own_words=tuple(text for _, text in answers),
         may_call_in_parallel=request.settings.parallel_tool_calls is not False,
-        key=re.sub(r"[^0-9A-Za-z]", "", messages[-1].id.removeprefix("message-"))[:24]
-        if messages
-        else "",
+        key=_key(messages),
         is_alone=bool(spoken) and is_transcript(messages[last]),
         numbered=messages[last].text if spoken and _NEWER_LINES in messages[last].text else "",
     )
 
 
-def _is_answer(message: Message, said: Message) -> bool:
-    """Whether this is an answer to what came before, and was not sent together with what is said now."""
-    is_sent = (
-        message.step_id is None and message.run_id is not None and message.run_id == said.run_id
+def _key(messages: Sequence[Message]) -> str:
+    if not messages:
+        return ""
+    return re.sub(r"[^0-9A-Za-z]", "", messages[-1].id.removeprefix("message-"))[:24]
+
+
+def _is_answer(message: Message, last: Message) -> bool:
+    """Return True if this agent answered earlier messages with this one.
+
+    A client can also send an assistant's message together with the person's message `last`.
+    """
+    is_from_client = (
+        message.step_id is None and message.run_id is not None and message.run_id == last.run_id
     )
-    return message.role == "assistant" and not is_sent
+    return message.role == "assistant" and not is_from_client
 
 
 def _spoken_words(message: Message) -> str | None:
-    """Return what a person said in this message; None where no person speaks, as in a system event."""
+    """Return the words of a person in this message.
+
+    Returns None if no person speaks, as in a system event.
+    """
     if is_transcript(message):
         lines = [_NUMBERED.sub("", line) for line in message.text.split("\n")]
         return "\n".join(line.removeprefix(_USER) for line in lines if line.startswith(_USER))
     if message.role != "user" or message.is_event:
         return None
     # Some types of agents read what people say as JSON.
-    packaged = object_in(message.text)
-    return (
-        str(packaged.get("message", "")) if packaged.get("type") == "user_message" else message.text
-    )
+    package = object_in(message.text)
+    if package.get("type") != "user_message":
+        return message.text
+    return str(package.get("message", ""))
 
 
 def is_transcript(message: Message) -> bool:
-    """Return whether the message is what another agent's talk was, for one that works on its memory."""
+    """Return True if the message is a transcript of another agent's conversation.
+
+    It is for an agent that works on the other one's memory.
+    """
     return any(isinstance(part, EventPart) and part.event == "transcript" for part in message.parts)
 
 
 def stored_words(text: str) -> str:
-    """Return what a message or passage says, without what only programs read: nothing of data, no note of its source."""
-    found = read_json(text)
-    if isinstance(found, dict | list):
-        text = (
-            str(found.get("message", ""))
-            if isinstance(found, dict) and found.get("type") == "user_message"
-            else ""
-        )
+    """Return the words of a message or passage.
+
+    JSON of programs and notes of a source are left out.
+    """
+    content = read_json(text)
+    if isinstance(content, dict) and content.get("type") == "user_message":
+        text = str(content.get("message", ""))
+    elif isinstance(content, dict | list):
+        text = ""
     return _SOURCE.sub(" ", text).strip()
 
 
 def shown_blocks(system: str) -> tuple[ShownBlock, ...]:
+    """Return the blocks that the system prompt shows."""
     _, _, section = system[: max(system.rfind("</memory_blocks>"), 0)].partition("<memory_blocks>")
     return tuple(_shown_blocks(section))
 
 
 def _shown_blocks(section: str) -> Iterator[ShownBlock]:
     value_end = end = 0
-    for found in _BLOCK.finditer(section):
-        label, metadata = found["label"], found["metadata"]
-        if value_end < found.end() and (value_end := section.find(_VALUE_END, found.end())) < 0:
+    for match in _BLOCK.finditer(section):
+        label = match["label"]
+        metadata = match["metadata"]
+        if value_end < match.end() and (value_end := section.find(_VALUE_END, match.end())) < 0:
             return
-        if found.start() < end or not section.startswith(f"{label}>", value_end + len(_VALUE_END)):
+        if match.start() < end or not section.startswith(f"{label}>", value_end + len(_VALUE_END)):
             continue
         end = value_end
         limit = _LIMIT.search(metadata)
-        value = section[found.end() : value_end].removesuffix("\n")
+        value = section[match.end() : value_end].removesuffix("\n")
         yield ShownBlock(
             label, value, int(limit[1]) if limit else 100_000, "- read_only=true\n" in metadata
         )
@@ -245,42 +288,48 @@ def newer_name(tool: str) -> str:
 
 def note_of(label: str, line: str) -> Note:
     match = _QUOTED.match(line.strip())
-    return (
-        Note(label, line, match[2], match[1]) if match else Note(label, line, line.strip(" -*•\t"))
-    )
+    if match:
+        return Note(label, line, match[2], match[1])
+    return Note(label, line, line.strip(" -*•\t"))
 
 
 def object_in(text: str) -> dict[str, Any]:
-    """Return the JSON object that the text is; an empty one where it is none."""
-    found = read_json(text)
-    return found if isinstance(found, dict) else {}
+    """Return the JSON object of the text; an empty one if it is none."""
+    content = read_json(text)
+    return content if isinstance(content, dict) else {}
 
 
 def _today(system: str, message: Message | None) -> date:
-    """Return the agent's date from its prompt, which knows its time zone; else the day the message came in, UTC."""
-    # The last one: what a block says about dates comes before the prompt's own line.
+    """Return the agent's date from its prompt, which knows its time zone.
+
+    Without one, it is the day of the message in UTC.
+    """
+    # The last match: dates in blocks come before the prompt's own line.
     for text in _TODAY.findall(system)[-1:]:
         with suppress(ValueError):
-            return datetime.strptime(text, "%B %d, %Y").date()  # noqa: DTZ007 (a calendar day has no zone)
+            return datetime.strptime(text, "%B %d, %Y").date()  # noqa: DTZ007 (a day has no zone)
     return to_datetime(message.created_at if message else 0).date()
 
 
 def _outcomes(turn: Sequence[Message]) -> Iterator[LibrarianCall]:
-    results = {result.call_id: result for message in turn for result in message.tool_returns}
+    tool_returns = {
+        tool_return.call_id: tool_return for message in turn for tool_return in message.tool_returns
+    }
     for call in (call for message in turn for call in message.tool_calls):
-        arguments, result = object_in(call.arguments), results.get(call.call_id)
-        if result is None:
+        arguments = object_in(call.arguments)
+        tool_return = tool_returns.get(call.call_id)
+        if tool_return is None:
             yield LibrarianCall(newer_name(call.name), arguments)
             continue
         # Results are packaged: `{"status", "message", "time"}`.
-        told = object_in(result.content)
-        failed = result.status == "error" or told.get("status") == "Failed"
+        package = object_in(tool_return.content)
+        failed = tool_return.status == "error" or package.get("status") == "Failed"
         yield LibrarianCall(
-            newer_name(call.name), arguments, failed, told.get("message", result.content)
+            newer_name(call.name), arguments, failed, package.get("message", tool_return.content)
         )
 
 
-def _own_words(message: Message) -> Iterator[str]:
+def _answers_in(message: Message) -> Iterator[str]:
     if message.role == "assistant":
         if message.text:
             yield message.text

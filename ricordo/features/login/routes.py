@@ -1,4 +1,4 @@
-"""Login and logout, for browsers: to the provider, back with a code, and a session in a cookie."""
+"""Login and logout for browsers, with the login provider and a session cookie."""
 
 import re
 from html import escape
@@ -22,12 +22,13 @@ from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import keys, users
 
-# Without a key a login begins; to end one, there has to be one.
+# A login begins without a key; a logout needs one.
 router = Routes(tags=["login"], include_in_schema=False, open_paths=("/login", "/login/callback"))
 ATTEMPT_COOKIE = "ricordo_login"
 _CALLBACK = "/login/callback"
 _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
-# A path of this server: browsers read "//host" and "/\host" as another one, and leave out tabs and line breaks.
+# A path of this server: browsers read "//host" and "/\host" as another one, and leave out tabs and
+# line breaks.
 _LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
 _ERROR = re.compile(r"[a-z_]{1,60}")
 _SEE_OTHER = 303
@@ -53,9 +54,9 @@ async def log_in(request: Request, next: str = "/") -> Response:
         request,
         response,
         ATTEMPT_COOKIE,
-        attempt.sign(_secret(request)),
-        ATTEMPT_SECONDS,
-        _CALLBACK,
+        cookie=attempt.sign(_secret(request)),
+        seconds=ATTEMPT_SECONDS,
+        path=_CALLBACK,
     )
     return response
 
@@ -63,36 +64,39 @@ async def log_in(request: Request, next: str = "/") -> Response:
 @router.get(_CALLBACK)
 @needs()
 async def come_back(request: Request, state: str = "", code: str = "", error: str = "") -> Response:
-    """Open the session of whoever logged in at the provider. A failure leaves nothing behind."""
-    provider, authentication, runtime = (
-        _provider(request),
-        request.app.state.authentication,
-        _runtime(request),
-    )
+    """Open the session of the person who logged in at the provider.
+
+    A failure leaves nothing behind.
+    """
+    provider = _provider(request)
+    runtime = _runtime(request)
+    secret = request.app.state.authentication.secret
     response: Response
     identifier = ""
     try:
         attempt = read_attempt(_secret(request), request.cookies.get(ATTEMPT_COOKIE, ""), state)
         _require_code(code, error)
         claims = await provider.claims(attempt, code, _redirect_uri(request))
-        identifier, secret = provider.identifier(claims), authentication.secret
+        identifier = provider.identifier(claims)
         key, scope = await runtime.store.write(
             lambda tx: open_session(tx, secret, identifier, claims)
         )
     except (Unavailable, Forbidden, Invalid) as fault:
-        if user := await runtime.store.read(
+        user = await runtime.store.read(
             lambda tx: users.named(tx, Scope().organization_id, identifier)
-        ):
+        )
+        if user:
             request.scope[RECORDED_SCOPE] = Scope(user_id=user.id, role="user")
         status = next(status for kind, status in _STATUS if isinstance(fault, kind))
         response = _refuse(request, status, str(fault))
     else:
         request.scope[RECORDED_SCOPE] = scope
         response = RedirectResponse(_below_base(request, attempt.next), _SEE_OTHER, _HEADERS)
-        _set_cookie(request, response, COOKIE, key, SESSION_SECONDS, "/")
+        _set_cookie(request, response, COOKIE, cookie=key, seconds=SESSION_SECONDS, path="/")
+    # An attempt is used once.
     response.delete_cookie(
         ATTEMPT_COOKIE, _below_base(request, _CALLBACK), httponly=True, samesite="lax"
-    )  # an attempt is used once
+    )
     return response
 
 
@@ -112,13 +116,14 @@ async def log_out(request: Request) -> Response:
     return response
 
 
-def _refuse(request: Request, status: int, why: str) -> Response:
-    """Say why: in JSON to programs, as a page to a browser."""
+def _refuse(request: Request, status: int, reason: str) -> Response:
+    """Return a refusal: in JSON for programs, as a page for a browser."""
     if "text/html" not in request.headers.get("accept", ""):
-        return refuse(status, why, _HEADERS)
+        return refuse(status, reason, _HEADERS)
     page = (
-        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'><title>Login</title>"
-        f"<main><h1>You are not logged in</h1><p>{escape(why)}</p>"
+        "<!doctype html><html lang=en><meta charset=utf-8>"
+        "<meta name=viewport content='width=device-width'><title>Login</title>"
+        f"<main><h1>You are not logged in</h1><p>{escape(reason)}</p>"
         f"<p><a href='{_below_base(request, '/login')}'>Log in</a></p></main>"
     )
     return HTMLResponse(
@@ -130,8 +135,8 @@ def _refuse(request: Request, status: int, why: str) -> Response:
 
 def _require_code(code: str, error: str) -> None:
     if error or not code:
-        why = f" ({error})" if _ERROR.fullmatch(error) else ""
-        raise Forbidden(f"The login provider refused the login{why}. Begin again at /login.")
+        reason = f" ({error})" if _ERROR.fullmatch(error) else ""
+        raise Forbidden(f"The login provider refused the login{reason}. Begin again at /login.")
 
 
 def _runtime(request: Request) -> Runtime:
@@ -140,8 +145,12 @@ def _runtime(request: Request) -> Runtime:
 
 
 def _provider(request: Request) -> LoginProvider:
-    """Return the provider of this server, which is made once. Raises NotFound where none is set."""
-    state, settings = request.app.state, _runtime(request).settings
+    """Return the login provider of this server, which is created once.
+
+    Raises NotFound if none is configured.
+    """
+    state = request.app.state
+    settings = _runtime(request).settings
     if settings.oidc_issuer is None:
         raise NotFound("Login is not set up on this server. Set RICORDO_OIDC_ISSUER, or use a key.")
     if not hasattr(state, "login_provider"):
@@ -155,7 +164,7 @@ def _secret(request: Request) -> bytes:
 
 
 def _below_base(request: Request, path: str) -> str:
-    """The path as browsers ask for it: below RICORDO_ROOT_PATH."""
+    """Return the path as browsers request it: below RICORDO_ROOT_PATH."""
     return f"{request.scope.get('root_path', '')}{path}"
 
 
@@ -164,10 +173,14 @@ def _redirect_uri(request: Request) -> str:
 
 
 def _set_cookie(
-    request: Request, response: Response, name: str, value: str, seconds: int, path: str
+    request: Request, response: Response, name: str, *, cookie: str, seconds: int, path: str
 ) -> None:
-    is_https = request.url.scheme == "https"  # as a proxy on this machine says, where there is one
-    path = _below_base(request, path)
     response.set_cookie(
-        name, value, max_age=seconds, path=path, secure=is_https, httponly=True, samesite="lax"
+        name,
+        cookie,
+        max_age=seconds,
+        path=_below_base(request, path),
+        secure=request.url.scheme == "https",  # a proxy on this machine may set it
+        httponly=True,
+        samesite="lax",
     )

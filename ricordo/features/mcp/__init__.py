@@ -8,12 +8,12 @@ from ricordo.plugins import PluginPage
 class McpPlugin:
     """MCP servers in the API, and their tools for agents."""
 
-    requires = ("sandbox", "web")
+    requires = ("web",)
 
-    def tool_runners(self, settings: Any) -> list[Any]:
+    def tool_runners(self, settings: Any, sandbox: Any) -> list[Any]:
         from ricordo.features.mcp.tools import McpRunner
 
-        return [McpRunner(settings)]
+        return [McpRunner(settings, sandbox)]
 
     def tables(self) -> list[Any]:
         from ricordo.features.mcp.tables import mcp_servers, mcp_tools

@@ -10,8 +10,8 @@ from typing import Any
 from ricordo.errors import Forbidden, Invalid
 from ricordo.features.mcp.options import McpSettings
 from ricordo.features.mcp.sessions import ANSWER_BYTES, LIFE_SECONDS, Open, Traffic
-from ricordo.features.sandbox.options import SandboxSettings
-from ricordo.features.sandbox.service import Sandbox, SandboxCall, SandboxLimits
+from ricordo.sandbox.options import SandboxSettings
+from ricordo.sandbox.service import Sandbox, SandboxCall, SandboxLimits
 
 _LIMITS = SandboxLimits(
     memory_mb=1024,

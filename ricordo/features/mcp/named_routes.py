@@ -1,4 +1,7 @@
-"""MCP servers by name, as older clients ask for them; the work is that of the routes by id."""
+"""MCP servers by name, as older clients address them.
+
+The routes by id do the work.
+"""
 
 from typing import Any
 
@@ -9,6 +12,7 @@ from ricordo.api.call import RequestContext
 from ricordo.api.models.base import Json
 from ricordo.api.models.tools import ToolResponse, ToolRunRequest, ToolRunResponse
 from ricordo.api.routing import Routes
+from ricordo.domain.tool import Tool
 from ricordo.errors import NotFound, Unavailable
 from ricordo.features.mcp import queries, routes, service
 from ricordo.features.mcp.models import (
@@ -42,7 +46,7 @@ async def _served(context: RequestContext, name: str, tool_name: str) -> tuple[S
 
 @router.get("", response_model=dict[str, Json])
 def list_servers(tx: Transaction, context: RequestContext) -> dict[str, Json]:
-    """The MCP servers by name."""
+    """Return the MCP servers by name."""
     return {server.name: named_response(server) for server in queries.every(tx, context.scope)}
 
 
@@ -51,7 +55,7 @@ async def add(context: RequestContext, body: NamedServerRequest) -> list[Json]:
     """Add an MCP server; returns all of them."""
     await routes.add(context, body.request())
     return await context.store.read(
-        lambda tx: [named_response(each) for each in queries.every(tx, context.scope)]
+        lambda tx: [named_response(server) for server in queries.every(tx, context.scope)]
     )
 
 
@@ -77,38 +81,42 @@ async def test(context: RequestContext, body: NamedServerRequest) -> Response:
 
 @router.patch("/{mcp_server_name}", response_model=Json)
 async def update(context: RequestContext, mcp_server_name: str, body: NamedServerUpdate) -> Json:
-    """Change an MCP server; what is left out stays."""
+    """Change an MCP server; a missing field stays."""
     server = await _named(context, mcp_server_name)
     return named_response(await routes.change(context, server, body.request()))
 
 
 @router.delete("/{mcp_server_name}", response_model=list[Json])
 async def delete(context: RequestContext, mcp_server_name: str) -> list[Json]:
-    """Delete an MCP server with its tools; returns those that are left."""
+    """Delete an MCP server with its tools, and return the remaining servers."""
     await routes.remove(context, await _named(context, mcp_server_name))
     return await context.store.read(
-        lambda tx: [named_response(each) for each in queries.every(tx, context.scope)]
+        lambda tx: [named_response(server) for server in queries.every(tx, context.scope)]
     )
 
 
 @router.get("/{mcp_server_name}/tools", response_model=list[Json])
 def list_tools(tx: Transaction, context: RequestContext, mcp_server_name: str) -> list[Json]:
-    """The tools of a server, as the server calls them."""
-    found = queries.tools_of(tx, queries.named(tx, context.scope, mcp_server_name).id)
+    """Return the tools of a server under the server's names."""
+    server = queries.named(tx, context.scope, mcp_server_name)
     return [
         {
             "name": served.remote_name,
             "description": tool.description,
             "inputSchema": tool.json_schema["parameters"],
-            "health": {
-                "status": "INVALID" if served.reason else tool.metadata.get("mcp:SCHEMA_STATUS"),
-                "reasons": [served.reason]
-                if served.reason
-                else tool.metadata.get("mcp:SCHEMA_WARNINGS", []),
-            },
+            "health": _health(served, tool),
         }
-        for served, tool in found
+        for served, tool in queries.tools_of(tx, server.id)
     ]
+
+
+def _health(served: ServedTool, tool: Tool) -> Json:
+    if served.reason:
+        return {"status": "INVALID", "reasons": [served.reason]}
+    return {
+        "status": tool.metadata.get("mcp:SCHEMA_STATUS"),
+        "reasons": tool.metadata.get("mcp:SCHEMA_WARNINGS", []),
+    }
 
 
 @router.post("/{mcp_server_name}/resync", response_model=dict[str, list[str]])
@@ -121,7 +129,10 @@ async def resync(
 
 @router.post("/{mcp_server_name}/{mcp_tool_name}", response_model=ToolResponse)
 async def add_tool(context: RequestContext, mcp_server_name: str, mcp_tool_name: str) -> Json:
-    """Return a tool of the server; it was stored when the server was added or refreshed."""
+    """Return a tool of the server.
+
+    It was stored when the server was added or refreshed.
+    """
     return tool_response(*await _served(context, mcp_server_name, mcp_tool_name))
 
 

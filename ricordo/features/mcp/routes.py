@@ -1,4 +1,7 @@
-"""MCP servers over HTTP: added, changed, refreshed, deleted; their tools listed, accepted and run."""
+"""MCP servers over HTTP, and their tools.
+
+Servers are added, changed, refreshed and deleted; tools are listed, accepted and run.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -52,7 +55,10 @@ def runner_in(runtime: Runtime) -> McpRunner:
 
 
 def failure(error: Unavailable) -> Response:
-    """Return the answer where a server fails: 408 where it took too long, 502 otherwise, as clients know it."""
+    """Return the response for a server's failure, with the statuses that clients know.
+
+    It is 408 if the server took too long, else 502.
+    """
     if isinstance(error, TimedOut):
         return answer({"detail": str(error)}, 408)
     return answer(
@@ -61,7 +67,7 @@ def failure(error: Unavailable) -> Response:
 
 
 async def add(context: RequestContext, body: ServerRequest) -> McpServer:
-    """Store a new server, and read its tools; one that cannot be reached is stored too, and says why."""
+    """Store a new server, reachable or not, and read its tools."""
     scope, settings = context.scope, context.runtime.settings
     blank = McpServer(
         "", scope.organization_id, body.server_name, "streamable_http", {}, created_by=scope.user_id
@@ -74,9 +80,10 @@ async def add(context: RequestContext, body: ServerRequest) -> McpServer:
         now = tx.clock.now()
         if len(queries.every(tx, scope)) >= MOST_SERVERS:
             raise Conflict(
-                f"There are {MOST_SERVERS} MCP servers already, which is the most. Delete one first."
+                f"There are {MOST_SERVERS} MCP servers already, which is the most. Delete one "
+                "first."
             )
-        made = replace(
+        new_server = replace(
             server,
             id=new_id("mcp_server"),
             secret=secret,
@@ -84,8 +91,8 @@ async def add(context: RequestContext, body: ServerRequest) -> McpServer:
             created_at=now,
             updated_at=now,
         )
-        queries.insert_one(tx, made)
-        return made
+        queries.insert_one(tx, new_server)
+        return new_server
 
     return await refreshed(context, await context.store.write(insert))
 
@@ -101,7 +108,8 @@ async def change(context: RequestContext, before: McpServer, body: ServerUpdate)
         stored = queries.get(tx, context.scope, before.id)
         if stored.updated_at != before.updated_at:
             raise Conflict(
-                "The MCP server was changed by another request. Read it again, then repeat the change."
+                "The MCP server was changed by another request. Read it again, then repeat the "
+                "change."
             )
         changed = replace(
             server,
@@ -118,7 +126,10 @@ async def change(context: RequestContext, before: McpServer, body: ServerUpdate)
 
 
 async def refreshed(context: RequestContext, server: McpServer) -> McpServer:
-    """Read the tools of a server, and return it as it is then: "new" while a slow one is still being read."""
+    """Read the tools of a server, and return the server after that.
+
+    Its status stays "new" while a slow server is still being read.
+    """
     await runner_of(context).read_soon(context.store, context.scope, server)
     return await stored(context, server.id)
 
@@ -134,25 +145,25 @@ async def stored(context: RequestContext, server_id: str) -> McpServer:
 
 @router.get("/", response_model=list[ServerResponse])
 def list_servers(tx: Transaction, context: RequestContext) -> list[Json]:
-    """The organization's MCP servers, the oldest first."""
+    """Return the organization's MCP servers, the oldest first."""
     return [ServerResponse.from_server(server) for server in queries.every(tx, context.scope)]
 
 
 @router.post("/", response_model=ServerResponse)
 async def create(context: RequestContext, body: ServerRequest) -> Json:
-    """Add an MCP server; its tools become tools that agents can be given. A server that cannot be reached is added too."""
+    """Add an MCP server, reachable or not; its tools can be attached to agents."""
     return ServerResponse.from_server(await add(context, body))
 
 
 @router.get("/{mcp_server_id}", response_model=ServerResponse)
 def retrieve(tx: Transaction, context: RequestContext, mcp_server_id: str) -> Json:
-    """One MCP server."""
+    """Return one MCP server."""
     return ServerResponse.from_server(queries.get(tx, context.scope, mcp_server_id))
 
 
 @router.patch("/{mcp_server_id}", response_model=ServerResponse)
 async def update(context: RequestContext, mcp_server_id: str, body: ServerUpdate) -> Json:
-    """Change an MCP server; what is left out stays."""
+    """Change an MCP server; a missing field stays."""
     return ServerResponse.from_server(
         await change(context, await stored(context, mcp_server_id), body)
     )
@@ -168,18 +179,21 @@ async def delete(context: RequestContext, mcp_server_id: str) -> Response:
 @router.get("/oauth/callback", response_model=NoteResponse)
 @needs()
 async def finish_consent(request: Request) -> Response:
-    """Where a browser comes back to with a consent; it goes on to the page of the server."""
-    given = request.query_params
+    """Take a browser's consent, and redirect to the page of the server."""
+    query = request.query_params
     runner = runner_in(request.app.state.runtime)
     server_id = await runner.consents.finish(
-        given.get("state", ""), *(given.get(name) for name in ("code", "iss", "error"))
+        query.get("state", ""), query.get("code"), query.get("iss"), query.get("error")
     )
     return RedirectResponse(f"{base_of(request)}/ui/mcp/{server_id}", 303)
 
 
 @router.post("/{mcp_server_id}/connect", response_model=ConsentResponse)
 async def connect(context: RequestContext, mcp_server_id: str) -> Any:
-    """Ask the server for OAuth; whoever opens the address that comes back in a browser decides whether it may be used."""
+    """Start OAuth with the server, and return the address of the consent.
+
+    The person who opens the address in a browser decides.
+    """
     server = await stored(context, mcp_server_id)
     if server.kind == "stdio":
         raise Invalid("This server is a program on this machine, so nobody has to consent.")
@@ -197,9 +211,11 @@ async def refresh(
     mcp_server_id: str,
     agent_id: str | None = None,  # noqa: ARG001
 ) -> Response:
-    """Read the server's tools again: new ones are added, changed ones wait until they are accepted, missing ones are deleted.
+    """Read the server's tools again.
 
-    A missing tool that an agent has stays and says why it cannot be called. `agent_id` changes nothing.
+    New tools are added, changed ones wait until they are accepted, and missing ones are deleted. A
+    missing tool that an agent has stays, with the reason why it cannot be called. `agent_id`
+    changes nothing.
     """
     server = await stored(context, mcp_server_id)
     try:
@@ -210,7 +226,7 @@ async def refresh(
 
 @router.get("/{mcp_server_id}/tools", response_model=list[ToolResponse])
 def list_tools(tx: Transaction, context: RequestContext, mcp_server_id: str) -> list[Json]:
-    """The server's tools, each with its health, and with the change that waits to be accepted."""
+    """Return the server's tools, each with its health and its waiting change."""
     queries.get(tx, context.scope, mcp_server_id)
     return [tool_response(served, tool) for served, tool in queries.tools_of(tx, mcp_server_id)]
 
@@ -219,7 +235,7 @@ def list_tools(tx: Transaction, context: RequestContext, mcp_server_id: str) -> 
 def retrieve_tool(
     tx: Transaction, context: RequestContext, mcp_server_id: str, mcp_tool_id: str
 ) -> Json:
-    """One tool of the server."""
+    """Return one tool of the server."""
     return tool_response(*service.tool_of(tx, context.scope, mcp_server_id, mcp_tool_id))
 
 
@@ -231,7 +247,7 @@ def accept(
     mcp_tool_id: str,
     body: AcceptRequest,
 ) -> Json:
-    """Let models see what the server says about the tool now."""
+    """Let models see the server's current version of the tool."""
     service.accept(tx, context.scope, mcp_server_id, mcp_tool_id, body.fingerprint)
     return tool_response(*service.tool_of(tx, context.scope, mcp_server_id, mcp_tool_id))
 
@@ -243,7 +259,7 @@ async def run_tool(
     mcp_tool_id: str,
     body: ToolRunRequest | None = None,
 ) -> Any:
-    """Call the tool, as an agent would."""
+    """Call the tool like an agent."""
     await context.store.read(
         lambda tx: service.tool_of(tx, context.scope, mcp_server_id, mcp_tool_id)
     )
@@ -257,7 +273,10 @@ async def run(context: RequestContext, tool_id: str, arguments: Json) -> Any:
         )
     except Unavailable as error:
         return failure(error)
-    status, lines = ("error", [str(output.value)]) if output.is_error else ("success", [])
     return ToolRunResponse.of(
-        output, status=status, func_return=output.value, stdout=[], stderr=lines
+        output,
+        status="error" if output.is_error else "success",
+        func_return=output.value,
+        stdout=[],
+        stderr=[str(output.value)] if output.is_error else [],
     )

@@ -27,7 +27,7 @@ from ricordo.features.mcp.sessions import (
     words_of,
 )
 from ricordo.features.mcp.tables import McpServer, ServedTool
-from ricordo.features.sandbox.service import sandbox_of
+from ricordo.sandbox.service import Sandbox
 from ricordo.settings import Settings
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.tools.toolbox import ToolContext, ToolOutput
@@ -49,8 +49,9 @@ class McpRunner:
 
     tool_types: Sequence[ToolType] = ("external_mcp",)
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, sandbox: Sandbox) -> None:
         self._settings = settings
+        self._sandbox = sandbox
         self.seconds = McpSettings().mcp_timeout
         self._sessions = McpSessions()
         self.consents = Consents()
@@ -210,9 +211,7 @@ class McpRunner:
         service.require_usable(self._settings, server)
         secrets = secrets or service.secrets_of(self._settings, server)
         if server.kind == "stdio":
-            return over_stdio(
-                sandbox_of(self._settings), McpSettings(), server.config, secrets.environment
-            )
+            return over_stdio(self._sandbox, McpSettings(), server.config, secrets.environment)
         return over_http(
             server.config["server_url"],
             service.headers_of(server, secrets),

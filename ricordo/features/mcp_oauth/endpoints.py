@@ -30,7 +30,8 @@ async def authorize(request: Request) -> Response:
     # Anybody can register an address, so nobody is sent there before a person consents.
     if not provider.question:
         raise Invalid(
-            "The program asks for what is not given: check its address, its scopes, and that it sends an S256 challenge."
+            "The program asks for what is not given: check its address, its scopes, and that it "
+            "sends an S256 challenge."
         )
     return response
 

@@ -1,4 +1,4 @@
-"""What the routes and the SDK's provider both read from a request."""
+"""Values of a request that the routes and the SDK's provider share."""
 
 from fastapi import Request
 

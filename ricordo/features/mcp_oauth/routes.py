@@ -1,11 +1,11 @@
-"""The authorization server of `/mcp`: its metadata, the SDK's endpoints below `/oauth`, and the page where a person consents.
+"""The authorization server of `/mcp`: metadata, endpoints, and consent page.
 
-The SDK is imported when a program first asks: it takes 25 MB and a quarter of the start, and few servers let programs in.
+The SDK's endpoints are below `/oauth`. The SDK is imported at a program's first request: it takes
+25 MB and a quarter of the start, and few servers let programs in.
 """
 
 import time
 from dataclasses import replace
-from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import Request, Response
@@ -22,7 +22,7 @@ from ricordo.features.web.shell import HEADERS, Pages, form_of, render
 from ricordo.offload import import_in_thread
 
 router = Pages(
-    # What programs ask before they have a token.
+    # Requests of programs that have no token yet.
     open_paths=(
         METADATA,
         "/.well-known/oauth-authorization-server",
@@ -41,44 +41,49 @@ _METHODS = ["none", "client_secret_post", "client_secret_basic"]
 @router.get(METADATA)
 @needs()
 async def describe_resource(request: Request) -> Response:
-    """What `/mcp` is, and who gives tokens for it (RFC 9728)."""
+    """Describe `/mcp` and its authorization server (RFC 9728)."""
     address = public_address(request)
-    about = {
-        "resource": f"{address}{RESOURCE}",
-        "resource_name": "Ricordo",
-        "authorization_servers": [address],
-    }
-    return answer({**about, "scopes_supported": [*SCOPES], "bearer_methods_supported": ["header"]})
+    return answer(
+        {
+            "resource": f"{address}{RESOURCE}",
+            "resource_name": "Ricordo",
+            "authorization_servers": [address],
+            "scopes_supported": [*SCOPES],
+            "bearer_methods_supported": ["header"],
+        }
+    )
 
 
 @router.get("/.well-known/oauth-authorization-server")
 @router.get("/.well-known/openid-configuration")  # where programs look on a server below a path
 @needs()
 async def describe_server(request: Request) -> Response:
-    """Where its endpoints are, and what it can do (RFC 8414)."""
+    """Describe the authorization server's endpoints and abilities (RFC 8414)."""
     address = public_address(request)
-    about: dict[str, Any] = {"issuer": address}
-    for name, path in (
-        ("authorization", "authorize"),
-        ("token",) * 2,
-        ("registration", "register"),
-    ):
-        about[f"{name}_endpoint"] = f"{address}/oauth/{path}"
-    about |= {"revocation_endpoint": f"{address}/oauth/revoke", "scopes_supported": [*SCOPES]}
-    about |= {
-        "response_types_supported": ["code"],
-        "grant_types_supported": ["authorization_code", "refresh_token"],
-    }
-    about |= {
-        f"{name}_endpoint_auth_methods_supported": _METHODS for name in ("token", "revocation")
-    }
-    return answer({**about, "code_challenge_methods_supported": ["S256"]})
+    return answer(
+        {
+            "issuer": address,
+            "authorization_endpoint": f"{address}/oauth/authorize",
+            "token_endpoint": f"{address}/oauth/token",
+            "registration_endpoint": f"{address}/oauth/register",
+            "revocation_endpoint": f"{address}/oauth/revoke",
+            "scopes_supported": [*SCOPES],
+            "response_types_supported": ["code"],
+            "grant_types_supported": ["authorization_code", "refresh_token"],
+            "token_endpoint_auth_methods_supported": _METHODS,
+            "revocation_endpoint_auth_methods_supported": _METHODS,
+            "code_challenge_methods_supported": ["S256"],
+        }
+    )
 
 
 @router.post("/oauth/register", max_body_size=_MOST_BYTES)
 @needs()
 async def register(request: Request) -> Response:
-    """Tell a program its client id (RFC 7591). Nothing is stored, so nothing is recorded."""
+    """Return a client id for a program (RFC 7591).
+
+    Nothing is stored, so nothing is recorded.
+    """
     endpoints = await import_in_thread(_ENDPOINTS)
     request.scope[RECORDED_SCOPE] = None
     response: Response = await endpoints.register(request)
@@ -88,7 +93,7 @@ async def register(request: Request) -> Response:
 @router.get("/oauth/authorize")
 @needs(*SCOPES)
 async def authorize(request: Request) -> Response:
-    """Check what a program asks for, and send the browser to the page where its person is asked."""
+    """Check a program's request, and redirect to the page of consent."""
     endpoints = await import_in_thread(_ENDPOINTS)
     _person(request)
     response: Response = await endpoints.authorize(request)
@@ -98,21 +103,24 @@ async def authorize(request: Request) -> Response:
 @router.get("/oauth/consent")
 @needs(*SCOPES)
 async def ask(request: Request) -> Response:
-    text = request.query_params.get("question", "")
-    asked = _read(request, text)
-    parts = urlsplit(asked.redirect_uri)
-    goes_to = (
-        f"{parts.scheme}://{parts.netloc}"
-        if parts.scheme in ("http", "https")
-        else f"{parts.scheme}:"
-    )
-    wants = [(scope, SCOPES[scope]) for scope in asked.scopes]
+    """Show the page on which a person consents."""
+    question = request.query_params.get("question", "")
+    consent = _read(request, question)
+    parts = urlsplit(consent.redirect_uri)
+    origin = f"{parts.scheme}:"
+    if parts.scheme in ("http", "https"):
+        origin = f"{parts.scheme}://{parts.netloc}"
     response = await render(
-        request, "mcp_oauth/consent.html", asked=asked, wants=wants, goes_to=goes_to, question=text
+        request,
+        "mcp_oauth/consent.html",
+        asked=consent,
+        wants=[(scope, SCOPES[scope]) for scope in consent.scopes],
+        goes_to=origin,
+        question=question,
     )
-    # Browsers take a redirect after a form for where the form goes.
+    # Browsers apply the policy for forms to a redirect after the form, too.
     policy = HEADERS["Content-Security-Policy"].replace(
-        "form-action 'self'", f"form-action 'self' {goes_to}"
+        "form-action 'self'", f"form-action 'self' {origin}"
     )
     response.headers["Content-Security-Policy"] = policy
     return response
@@ -121,15 +129,15 @@ async def ask(request: Request) -> Response:
 @router.post("/oauth/consent")
 @needs(*SCOPES)
 async def decide(request: Request) -> Response:
-    """Send the browser back to the program with a code, or with a no."""
+    """Redirect the browser to the program with a code, or with a refusal."""
     endpoints = await import_in_thread(_ENDPOINTS)
     form = await form_of(request)
-    asked = _read(request, form.get("question", ""))
-    given = {"error": "access_denied"}
+    consent = _read(request, form.get("question", ""))
+    outcome = {"error": "access_denied"}
     if form.get("decision") == "allow":
-        consent = replace(asked, until=time.time() + CODE_SECONDS)
-        given = {"code": consent.sign(derive(request, "code"))}
-    address = endpoints.redirect_uri(asked.redirect_uri, asked.state, **given)
+        code = replace(consent, until=time.time() + CODE_SECONDS)
+        outcome = {"code": code.sign(derive(request, "code"))}
+    address = endpoints.redirect_uri(consent.redirect_uri, consent.state, **outcome)
     return RedirectResponse(
         address, 303, {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
     )
@@ -155,11 +163,12 @@ async def revoke(request: Request) -> Response:
 
 
 def _person(request: Request) -> Scope:
-    """Return the caller, where they are a person. Raises Invalid."""
+    """Return the caller if they are a person. Raises Invalid."""
     caller: Scope = request.scope[REQUEST_SCOPE]
     if caller.key_id is None and not caller.caller:
         raise Invalid(
-            "This server needs no key. Connect the program without OAuth: docs/develop/mcp-server.md shows how."
+            "This server needs no key. Connect the program without OAuth: "
+            "docs/develop/mcp-server.md shows how."
         )
     if caller.key_id is None or caller.role == "service":
         raise Invalid(
@@ -169,11 +178,14 @@ def _person(request: Request) -> Scope:
 
 
 def _read(request: Request, text: str) -> ProgramConsent:
-    """Return what the caller is asked, by this server and not by a page that was forged. Raises Invalid."""
+    """Return the question for the caller, if this server signed it.
+
+    Raises Invalid for other texts, so no page can forge a question.
+    """
     caller = _person(request)
-    asked = ProgramConsent.read(derive(request, "question"), text)
-    if asked is None or asked.asked_by != caller.key_id or asked.until < time.time():
+    consent = ProgramConsent.read(derive(request, "question"), text)
+    if consent is None or consent.asked_by != caller.key_id or consent.until < time.time():
         raise Invalid(
             "This question is over, or was asked of somebody else. Connect again from the program."
         )
-    return asked
+    return consent

@@ -1,6 +1,6 @@
 """The address of the MCP server.
 
-What answers is imported when a client first asks: the SDK takes 20 MB and a fifth of the start.
+The server is imported at a client's first request: the SDK takes 20 MB and a fifth of the start.
 """
 
 from fastapi import Response
@@ -16,7 +16,10 @@ router = Routes(tags=["mcp"], scope="memory")
 @router.post("/mcp", include_in_schema=False)
 @needs("memory:read", "messages:read", "agents:read")
 async def serve_mcp(context: RequestContext) -> Response:
-    """Messages of an MCP client, by the streamable HTTP transport (https://modelcontextprotocol.io), without sessions."""
+    """Serve messages of an MCP client by the streamable HTTP transport, without sessions.
+
+    See https://modelcontextprotocol.io.
+    """
     server = await import_in_thread("ricordo.features.mcp_server.server")
     response: Response = server.McpResponse(Memory(context.request, context))
     return response

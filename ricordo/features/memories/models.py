@@ -1,4 +1,4 @@
-"""What programs send to add to a user's memory and to search it, and what they get."""
+"""Requests and responses for adding to a user's memory and searching it."""
 
 from typing import Annotated, Any, Literal
 
@@ -22,7 +22,10 @@ KINDS: tuple[Kind, ...] = ("fact", "passage", "message")
 
 
 class SaidMessage(RequestPart):
-    """A message of a conversation that another program had. What is no user's and no assistant's is left out."""
+    """A message of a conversation in another program.
+
+    Messages of other roles than user and assistant are ignored.
+    """
 
     role: Literal["user", "assistant", "system", "developer", "tool", "function"]
     content: str | Items[TextContent] | None = None
@@ -31,15 +34,18 @@ class SaidMessage(RequestPart):
 
     @property
     def text(self) -> str:
-        said = self.content or ""
-        return said if isinstance(said, str) else "\n".join(part.text for part in said)
+        content = self.content or ""
+        if isinstance(content, str):
+            return content
+        return "\n".join(part.text for part in content)
 
 
 class AddRequest(RequestModel):
     """Messages, oldest first, or a text, which counts as said by the user.
 
-    With `infer` an agent files what is worth keeping in the user's memory blocks, as their policies say; without it each text is
-    kept in the archive as it is, with `tags` and `metadata`. Messages of one `session` go on where its last ones ended.
+    With `infer` an agent files important facts in the user's memory blocks, as their policies say.
+    Without it each text is archived unchanged, with `tags` and `metadata`. Messages of one
+    `session` continue its last ones.
     """
 
     messages: Annotated[Items[SaidMessage], few("messages")]
@@ -55,9 +61,10 @@ class AddRequest(RequestModel):
 
 
 class ChangeResponse(ResponseModel):
-    """What became of messages: lines of a block that were added, changed or deleted, or a passage.
+    """A changed line of a block, or a new passage.
 
-    `id` is the version's, the proposal's or the passage's. What `waits` for the user's approval is in no memory yet.
+    `id` is that of the version, the proposal or the passage. A change with the status `waits` is in
+    no memory until the user approves it.
     """
 
     id: str
@@ -69,7 +76,7 @@ class ChangeResponse(ResponseModel):
 
 
 class AddResponse(ResponseModel):
-    """What was filed, and where the messages are kept: the agent's conversation, and the run that read them."""
+    """The changes of memory, the agent's conversation, and its run."""
 
     results: list[ChangeResponse]
     agent_id: str
@@ -78,7 +85,10 @@ class AddResponse(ResponseModel):
 
 
 class MemorySearchRequest(RequestModel):
-    """What is looked for. Dates select messages and passages, `tags` passages; `threshold` is the least score."""
+    """A search of a user's memory.
+
+    Dates select messages and passages, `tags` passages. `threshold` is the least score.
+    """
 
     query: str = Field(min_length=1, max_length=10_000)
     limit: int = Field(10, ge=1, le=100)
@@ -91,7 +101,10 @@ class MemorySearchRequest(RequestModel):
 
 
 class CitationResponse(ResponseModel):
-    """Where a memory comes from. Of a fact: who wrote the line, in which version, from what the user said."""
+    """The origin of a memory.
+
+    Of a fact, it is the author and the version of the line, and the user's messages behind it.
+    """
 
     block_label: str | None = None
     version: str | None = None
@@ -104,7 +117,10 @@ class CitationResponse(ResponseModel):
 
 
 class MemoryResponse(ResponseModel):
-    """One result: a line of a block, a passage, or a message, with how well it matches, from 0 to 1."""
+    """A line of a block, a passage or a message, with a score.
+
+    The score is from 0 to 1.
+    """
 
     id: str
     kind: Kind
@@ -117,6 +133,6 @@ class MemoryResponse(ResponseModel):
 
 
 class MemorySearchResponse(ResponseModel):
-    """What was found, best first."""
+    """The matching memories, best first."""
 
     results: list[MemoryResponse]

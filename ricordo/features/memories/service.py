@@ -1,4 +1,7 @@
-"""Filing what other programs' conversations say of a user, by an agent of each organization; and ranking the lines of blocks."""
+"""File other programs' conversations in users' memory, and rank lines of blocks.
+
+Each organization has an agent that files.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +17,7 @@ from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.domain.block import Block
 from ricordo.domain.message import Role, TextPart
 from ricordo.domain.scope import Scope
+from ricordo.domain.version import BlockVersion
 from ricordo.errors import Collision, Conflict
 from ricordo.features.memories.models import AddRequest, SaidMessage
 from ricordo.memory.blame import BlamedLine, blame
@@ -25,9 +29,11 @@ from ricordo.storage import agents, conversations, history, messages, proposals
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.versions import read_text
 
-NAME, LABEL = "memory", "human"
+NAME = "memory"
+LABEL = "human"
 _DESCRIPTION = "What is known of the person: facts, wishes, plans and circumstances, one to a line."
-_MOST_STEPS, _MOST_AGENTS = 12, 20
+_MOST_STEPS = 12
+_MOST_AGENTS = 20
 _SYSTEM = """<base_instructions>
 You keep the memory of a person. Other programs pass on conversations that they had with this person, message by message;
 nobody reads what you answer. Your memory blocks are shown below.
@@ -46,7 +52,7 @@ Call memory_finish_edits when you are done, at once if there is nothing to keep.
 
 @dataclass(frozen=True, slots=True)
 class Filing:
-    """A block's text before and after, by a version or a proposal with this id."""
+    """A change of a block's text, by the version or proposal with this id."""
 
     id: str
     status: str
@@ -65,7 +71,10 @@ class Filing:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A line of a block, with how well it matches a query, from 0 to 1."""
+    """A line of a block, with its score for a query.
+
+    The score is from 0 to 1.
+    """
 
     block: Block
     number: int
@@ -74,46 +83,67 @@ class Fact:
 
 
 def agent_ids_of(organization_id: str) -> list[str]:
-    """The ids that the organization's agent that files may have: the history of one that was deleted keeps its id."""
+    """Return the ids that the organization's filing agent may have.
+
+    A deleted agent's history keeps its id, so the next agent gets another one.
+    """
     return [f"agent-{_uuid(organization_id, NAME, str(number))}" for number in range(_MOST_AGENTS)]
 
 
 async def memory_agent(runtime: Runtime, scope: Scope) -> str:
-    """Return the id of the organization's agent that files; it is made where it is missing. Raises Conflict."""
-    everything = Scope(scope.organization_id)
+    """Return the id of the organization's filing agent. Raises Conflict.
+
+    A missing agent is created.
+    """
+    organization_scope = Scope(scope.organization_id)
     ids = agent_ids_of(scope.organization_id)
 
     def find(tx: Transaction) -> str | None:
-        return next((id for id in ids if agents.find(tx, everything, id)), None)
+        return next((id for id in ids if agents.find(tx, organization_scope, id)), None)
 
     block = BlockSpec(LABEL, description=_DESCRIPTION, policy="propose", metadata={COPY: FOR_ALL})
-    about = "Files what programs add to users' memory by POST /users/{user_id}/memories."
+    purpose = "Files what programs add to users' memory by POST /users/{user_id}/memories."
     spec = AgentSpec(
-        None, NAME, "sleeptime_agent", _SYSTEM, description=about, blocks=(block,), beginning=()
+        None,
+        NAME,
+        "sleeptime_agent",
+        system=_SYSTEM,
+        description=purpose,
+        blocks=(block,),
+        beginning=(),
     )
     for id in ids:
-        if found := await runtime.store.read(find):
-            return found
-        with suppress(Collision):  # made at this moment, or deleted
-            await create_agent(runtime, everything, replace(spec, id=id))
+        if agent_id := await runtime.store.read(find):
+            return agent_id
+        # Collision: another request created it at this moment, or it was deleted.
+        with suppress(Collision):
+            await create_agent(runtime, organization_scope, replace(spec, id=id))
     raise Conflict(
-        f'The agent "{NAME}" was deleted {len(ids)} times. Ask an administrator to make a new organization.'
+        f'The agent "{NAME}" was deleted {len(ids)} times. Ask an administrator to make a new '
+        "organization."
     )
 
 
 async def add(runtime: Runtime, scope: Scope, agent_id: str, body: AddRequest) -> Answer | None:
-    """Let the agent read the messages and file what is worth keeping; None where no user says anything, so nothing is kept.
+    """Let the agent read the messages and file important facts.
 
-    A message that comes again in its session, with its otid, is not read again. Raises Busy while the session's last messages
+    Returns None if no message is the user's; then nothing is stored. A message that is sent again
+    in its session, with its otid, is not read again. Raises Busy while the session's last messages
     are being read.
     """
-    said = [one for one in body.messages if one.role in ("user", "assistant") and one.text.strip()]
-    end = max((place for place, one in enumerate(said, 1) if one.role == "user"), default=0)
-    if not end:
+    spoken = [
+        message
+        for message in body.messages
+        if message.role in ("user", "assistant") and message.text.strip()
+    ]
+    user_ends = [number for number, message in enumerate(spoken, 1) if message.role == "user"]
+    if not user_ends:
         return None
+    end = user_ends[-1]
     conversation_id = await _conversation(runtime, scope, agent_id, body.session)
     new = tuple(
-        NewMessage(_role(one), (TextPart(one.text),), one.otid, one.name) for one in said[:end]
+        NewMessage(_role(message), (TextPart(message.text),), message.otid, message.name)
+        for message in spoken[:end]
     )
     request = TurnRequest(
         scope=scope,
@@ -123,75 +153,106 @@ async def add(runtime: Runtime, scope: Scope, agent_id: str, body: AddRequest) -
         max_steps=_MOST_STEPS,
     )
     answer = await collect(await run_turn(runtime, request))
-    # What the assistant said last answers nobody here: it is kept for searches alone.
-    past = [PastMessage("assistant", (one.text,), one.name, None, one.otid) for one in said[end:]]
+    # The assistant's last messages need no answer here: they are only stored for searches.
+    past = [
+        PastMessage("assistant", (message.text,), message.name, None, message.otid)
+        for message in spoken[end:]
+    ]
     if past and not answer.failure:
         await import_messages(runtime.store, scope, agent_id, past, conversation_id)
     return answer
 
 
-def _role(one: SaidMessage) -> Role:
-    return "user" if one.role == "user" else "assistant"
+def _role(message: SaidMessage) -> Role:
+    return "user" if message.role == "user" else "assistant"
 
 
 async def _conversation(runtime: Runtime, scope: Scope, agent_id: str, session: str | None) -> str:
-    """Return the id of the session's conversation, made where it is missing; without a session of a new one."""
+    """Return the id of the session's conversation, which is created if missing.
+
+    Without a session it is a new conversation.
+    """
     if session is None:
         return (await create_conversation(runtime, scope, agent_id, {})).id
     id = f"conv-{_uuid(agent_id, scope.subject or '', session)}"
     if not await runtime.store.read(lambda tx: conversations.get(tx, id)):
         try:
             await create_conversation(runtime, scope, agent_id, {"summary": session}, id=id)
-        except Collision:  # by another request for the same session
+        except Collision:  # another request for the same session created it
             await runtime.store.read(lambda tx: conversations.require(tx, scope, id))
     return id
 
 
 def _uuid(*names: str) -> UUID:
-    """An id that follows from the names, in the form of random ones, as ids have to be."""
+    """Return an id computed from the names.
+
+    It has the form of a random UUID, as ids must have.
+    """
     return UUID(bytes=uuid5(NAMESPACE_URL, "/".join(names)).bytes, version=4)
 
 
 def changes_of(tx: Transaction, scope: Scope, run_id: str) -> list[Filing]:
-    """Return what a run changed in blocks, and what it proposed that waits."""
-    found = []
+    """Return a run's changes of blocks, and its open proposals."""
+    filings = []
     for version in history.of_run(tx, scope, run_id):
-        before, chain = history.before(tx, version), version.chain_id
-        texts = [
-            read_text(tx, chain, one.blob) if one and one.blob else "" for one in (before, version)
-        ]
-        found.append(Filing(version.id.hex(), "applied", version.label, *texts))
-    for one in proposals.of_runs(tx, scope, [run_id]):
-        found.append(Filing(one.id, "waits", one.label, one.base_value or "", one.value or ""))
-    return [one for one in found if one.added or one.removed]
+        previous = history.before(tx, version)
+        filings.append(
+            Filing(
+                version.id.hex(),
+                "applied",
+                version.label,
+                before=_text_of(tx, previous) if previous else "",
+                after=_text_of(tx, version),
+            )
+        )
+    for proposal in proposals.of_runs(tx, scope, [run_id]):
+        filings.append(
+            Filing(
+                proposal.id,
+                "waits",
+                proposal.label,
+                before=proposal.base_value or "",
+                after=proposal.value or "",
+            )
+        )
+    return [filing for filing in filings if filing.added or filing.removed]
+
+
+def _text_of(tx: Transaction, version: BlockVersion) -> str:
+    return read_text(tx, version.chain_id, version.blob) if version.blob else ""
 
 
 def facts_in(blocks: Sequence[Block], query: str) -> list[Fact]:
-    """Return the lines of blocks that have words of the query, best first: rare words, among the lines, count more."""
+    """Return the lines of blocks that share words with the query, best first.
+
+    Words that are rare among the lines count more.
+    """
     lines = [
         (block, number, line.strip())
         for block in blocks
         for number, line in enumerate(block.value.split("\n"), 1)
     ]
-    found = [(place, set(terms(place[2]))) for place in lines if place[2]]
-    wanted = query_terms(query)
-    weights = {
-        word: log(1 + len(found) / (1 + sum(word in of_line for _, of_line in found)))
-        for word in wanted
-    }
-    whole = sum(weights.values())
-    facts = [
-        Fact(
-            *place, score=sum(weight for word, weight in weights.items() if word in of_line) / whole
-        )
-        for place, of_line in found
-        if whole
-    ]
+    lines = [line for line in lines if line[2]]
+    line_terms = [set(terms(text)) for _, _, text in lines]
+    weights = {}
+    for term in query_terms(query):
+        count = sum(term in of_line for of_line in line_terms)
+        weights[term] = log(1 + len(lines) / (1 + count))
+    total = sum(weights.values())
+    if not total:
+        return []
+    facts = []
+    for (block, number, text), of_line in zip(lines, line_terms, strict=True):
+        weight = sum(weight for term, weight in weights.items() if term in of_line)
+        facts.append(Fact(block, number, text, score=weight / total))
     return sorted((fact for fact in facts if fact.score), key=lambda fact: -fact.score)
 
 
 def sources_of(tx: Transaction, facts: Sequence[Fact]) -> dict[str, dict[int, BlamedLine]]:
-    """Return by block id and number the version that brought each line of the facts' blocks."""
+    """Return the version that brought each line of the facts' blocks.
+
+    They are by block id and line number.
+    """
     blocks = {fact.block.id: fact.block for fact in facts}
     return {
         id: {line.number: line for line in blame(tx, block.chain_id, block.label)}
@@ -200,6 +261,8 @@ def sources_of(tx: Transaction, facts: Sequence[Fact]) -> dict[str, dict[int, Bl
 
 
 def said_in(tx: Transaction, run_id: str | None) -> list[str]:
-    """Return the ids of the messages by which users began this run."""
-    found = messages.of_run(tx, run_id) if run_id else []
-    return [one.id for one in found if one.role == "user" and one.step_id is None]
+    """Return the ids of the users' messages that began this run."""
+    run_messages = messages.of_run(tx, run_id) if run_id else []
+    return [
+        message.id for message in run_messages if message.role == "user" and message.step_id is None
+    ]

@@ -1,4 +1,4 @@
-"""Moving everything to another database: `ricordo db migrate-to`."""
+"""Move all data to another database: `ricordo db migrate-to`."""
 
 from ricordo.plugins import Commands
 

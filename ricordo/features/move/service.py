@@ -1,7 +1,8 @@
-"""Moving a database to another, on SQLite or PostgreSQL: copied row by row in one snapshot, then read back and compared by hash.
+"""Move a database to another one, on SQLite or PostgreSQL.
 
-The old database is only read. From before its first row until all of it has been compared the new one is marked as half-finished,
-and every server refuses it. What procrastinate and pgvector keep is not moved: both are rebuilt.
+Rows are copied in one snapshot, then read back and compared by hash. The old database is only read.
+The new one is marked as half-finished until all of it is compared, and every server refuses it
+until then. Data of procrastinate and pgvector is not moved: both are rebuilt.
 """
 
 import hashlib
@@ -35,9 +36,9 @@ from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, schema_of, write
 from ricordo.storage.schema.columns import as_stored, metadata
 
 Row = dict[str, Any]
-# Called again and again: the phase, the table, rows done, rows in all.
+# Progress: the phase, the table, the rows so far, and all rows of the table.
 Report = Callable[[Literal["copied", "compared"], str, int, int], None]
-# Each has one row in every new database.
+# Tables that have one row in every new database.
 _SEEDED = ("organizations", "users")
 _PORTION = 500
 # A row of vectors may have a megabyte and more.
@@ -46,16 +47,18 @@ _NUL_SIGN = "\u2400"
 _MOST_NAMED = 20
 _MARK = sa.text("INSERT INTO schema_versions (version, name) VALUES (:version, 'copying')")
 _UNMARK = sa.text("DELETE FROM schema_versions WHERE version = :version")
-_BEGUN_WITH = sa.text(
+_STARTED_WITH = sa.text(
     "SELECT coalesce(max(version), 0) FROM schema_versions WHERE version < :version"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class MoveOptions:
-    """What a move may do: read beside running servers, write over an unfinished copy, write a sign in place of a NUL.
+    """Options of a move.
 
-    `sealed_hashes` are the hashes of tables in a sealed backup, which is then the source: its file is not changed at all.
+    `force` reads while servers run, `replace` overwrites an unfinished copy, and `replace_nul`
+    replaces NUL characters by a sign. `sealed_hashes` are the hashes of tables in a sealed backup,
+    which is then the source: its file is not changed.
     """
 
     force: bool = False
@@ -66,9 +69,10 @@ class MoveOptions:
 
 @dataclass(frozen=True, slots=True)
 class MoveReport:
-    """What was moved and compared: rows and a hash by table. `leaves_vectors`: some in pgvector, which must be rebuilt.
+    """The rows and the hash of each table that was moved.
 
-    `was_sealed`: it came from a backup, and equals the hashes in it.
+    `leaves_vectors`: vectors in pgvector must be rebuilt. `was_sealed`: the source was a backup,
+    and equals its hashes.
     """
 
     rows: Mapping[str, int]
@@ -78,11 +82,14 @@ class MoveReport:
 
 
 class TableHash:
-    """A hash over the rows of one table, in whatever order. Equal content makes it equal on every database."""
+    """A hash over the rows of one table, in any order.
+
+    Equal content has the same hash on every database.
+    """
 
     def __init__(self, table: sa.Table) -> None:
         self.rows = 0
-        # The sum of the rows' hashes: rows have keys, so none is there twice.
+        # The sum of the rows' hashes. Rows have keys, so no row occurs twice.
         self._sum = 0
         self._columns = [
             (column.name, isinstance(column.type, sa.LargeBinary)) for column in table.columns
@@ -105,7 +112,10 @@ class TableHash:
 
 
 def move(source: Settings, target: Settings, options: MoveOptions, report: Report) -> MoveReport:
-    """Copy the database into an empty one, and compare. Raises Conflict (in use, not empty, unequal), NotFound, Unavailable."""
+    """Copy the database into an empty one, and compare them.
+
+    Raises Conflict (in use, not empty, unequal), Invalid, NotFound, Unavailable.
+    """
     if address(source) == address(target):
         raise Invalid(f"{address(target)} is the database in use already. Name another one.")
     if options.sealed_hashes is None:
@@ -123,7 +133,10 @@ def move(source: Settings, target: Settings, options: MoveOptions, report: Repor
 
 
 def move_to(source: Settings, target: Settings, options: MoveOptions, report: Report) -> MoveReport:
-    """Move, into an SQLite file in one step: a move that is killed leaves what was there. Raises as `move` does."""
+    """Move the database; into an SQLite file in one step.
+
+    The old file stays if the move is killed. Raises as `move` does.
+    """
     if target.postgres_url is not None or address(source) == address(target):
         return move(source, target, options, report)
     path = target.database_path
@@ -141,17 +154,19 @@ def move_to(source: Settings, target: Settings, options: MoveOptions, report: Re
 def move_into_file(
     source: Settings, target: Settings, options: MoveOptions, report: Report
 ) -> MoveReport:
-    """Copy into a new file, which then takes the place of the target's; the caller holds the target's lock."""
+    """Copy into a new file, which then replaces the target's.
+
+    The caller holds the target's lock.
+    """
     path = target.database_path
-    look_for_absent(path)  # whose log would be taken for the new one's
+    look_for_absent(path)  # the log of a missing file would be taken for the new file's
     with file_for(target.data_dir, path) as part:
-        done = move(source, at_file(target, part), options, report)
+        moved = move(source, at_file(target, part), options, report)
         settle(part)
         if path.exists():
-            settle(
-                path
-            )  # its log is written back and gone, so that it cannot be taken for the new one's
-    return done
+            # Writes the old file's log back, so that it is not taken for the new file's.
+            settle(path)
+    return moved
 
 
 def at_file(settings: Settings, path: Path) -> Settings:
@@ -165,12 +180,12 @@ def _copy_all(
     cleans = options.replace_nul and new.dialect.name == "postgresql"
     hashes = {}
     with read_transaction(old):
-        there = set(sa.inspect(old).get_table_names())
-        counters = _counters(old, there)
+        table_names = set(sa.inspect(old).get_table_names())
+        counters = _counters(old, table_names)
         for table in metadata.sorted_tables:
-            if table.name in there:
+            if table.name in table_names:
                 hashes[table.name] = _copy_table(old, new, table, cleans=cleans, report=report)
-            else:  # it belongs to a feature that came later
+            else:  # the table belongs to a newer feature
                 hashes[table.name] = TableHash(table)
         has_pgvector = old.dialect.name == "postgresql" and sa.inspect(old).has_table(
             "search_pgvector"
@@ -183,16 +198,18 @@ def _copy_all(
     differing = []
     with read_transaction(new):
         for table in metadata.sorted_tables:
-            copied, read = hashes[table.name], TableHash(table)
+            copied = hashes[table.name]
+            read_back = TableHash(table)
             for rows in portions(new, table):
-                read.add(rows)
-                report("compared", table.name, read.rows, copied.rows)
-            if read.hexadecimal() != copied.hexadecimal():
+                read_back.add(rows)
+                report("compared", table.name, read_back.rows, copied.rows)
+            if read_back.hexadecimal() != copied.hexadecimal():
                 differing.append(table.name)
     if differing:
         raise Conflict(
-            f"The copy is not equal to the old database in: {', '.join(differing)}. It is marked as unfinished, and the old "
-            "database is as it was. Make sure that nothing else writes to the new one, then repeat with --replace."
+            f"The copy is not equal to the old database in: {', '.join(differing)}. It is marked "
+            "as unfinished, and the old database is as it was. Make sure that nothing else writes to "
+            "the new one, then repeat with --replace."
         )
     _require_sealed(hashes, options.sealed_hashes)
     if new.dialect.name == "postgresql":
@@ -201,24 +218,38 @@ def _copy_all(
     with write_transaction(new):
         new.execute(_UNMARK, {"version": HALF_COPIED})
     counts = {name: copied.rows for name, copied in hashes.items()}
-    values = {name: copied.hexadecimal() for name, copied in hashes.items()}
-    return MoveReport(counts, values, leaves_vectors, was_sealed=options.sealed_hashes is not None)
+    return MoveReport(
+        counts,
+        {name: copied.hexadecimal() for name, copied in hashes.items()},
+        leaves_vectors,
+        was_sealed=options.sealed_hashes is not None,
+    )
 
 
 def _require_sealed(hashes: Mapping[str, TableHash], sealed: Mapping[str, str] | None) -> None:
-    """Raise Invalid where tables are not what they were when the backup was made."""
-    known = {name: sealed[name] for name in hashes if name in sealed} if sealed else {}
-    if differing := [name for name, value in known.items() if hashes[name].hexadecimal() != value]:
+    """Raise Invalid if tables differ from the sealed ones."""
+    if not sealed:
+        return
+    differing = [
+        name
+        for name, copied in hashes.items()
+        if name in sealed and copied.hexadecimal() != sealed[name]
+    ]
+    if differing:
         raise Invalid(
-            f"The backup's tables are not what was backed up: {', '.join(differing)}. Nothing was restored. Copy the file again "
-            "from where it was made, or take another one."
+            f"The backup's tables are not what was backed up: {', '.join(differing)}. Nothing was "
+            "restored. Copy the file again from where it was made, or take another one."
         )
 
 
 def _key_of(table: sa.Table) -> tuple[sa.Column[Any], ...]:
     if table.primary_key.columns:
         return tuple(table.primary_key.columns)
-    unique = next(one for one in table.constraints if isinstance(one, sa.UniqueConstraint))
+    unique = next(
+        constraint
+        for constraint in table.constraints
+        if isinstance(constraint, sa.UniqueConstraint)
+    )
     return tuple(unique.columns)
 
 
@@ -227,37 +258,34 @@ def _count(connection: sa.Connection, table: sa.Table) -> int:
 
 
 def portions(connection: sa.Connection, table: sa.Table) -> Iterator[list[Row]]:
-    """Yield all rows in the order of the key, some hundred at a time. They are one state only within one snapshot."""
+    """Yield all rows in the order of the key, some hundred at a time.
+
+    They are one state only within one snapshot.
+    """
     key = _key_of(table)
-    most = _VECTORS_PORTION if table.name == "search_vectors" else _PORTION
-    start = sa.select(table).order_by(*key).limit(most)
-    after = start.where(
-        sa.tuple_(*key)
-        > sa.tuple_(*(sa.bindparam(f"after_{c.name}", type_=as_stored(c)) for c in key))
-    )
+    limit = _VECTORS_PORTION if table.name == "search_vectors" else _PORTION
+    start = sa.select(table).order_by(*key).limit(limit)
+    markers = (sa.bindparam(f"after_{column.name}", type_=as_stored(column)) for column in key)
+    after = start.where(sa.tuple_(*key) > sa.tuple_(*markers))
     rows = connection.execute(start).mappings().all()
     while rows:
         yield [dict(row) for row in rows]
-        if len(rows) < most:
+        if len(rows) < limit:
             return
-        last = rows[-1]
-        rows = (
-            connection.execute(after, {f"after_{c.name}": last[c.name] for c in key})
-            .mappings()
-            .all()
-        )
+        position = {f"after_{column.name}": rows[-1][column.name] for column in key}
+        rows = connection.execute(after, position).mappings().all()
 
 
 def _copy_table(
     old: sa.Connection, new: sa.Connection, table: sa.Table, *, cleans: bool, report: Report
 ) -> TableHash:
-    copied, total = TableHash(table), _count(old, table)
-    # To the byte: what was stored before there was a normal form of text stays as it is.
-    statement = sa.insert(
-        sa.table(table.name, *(sa.column(c.name, as_stored(c)) for c in table.columns))
-    )
-    for found in portions(old, table):
-        rows = _without_nul(table, found) if cleans else found
+    copied = TableHash(table)
+    total = _count(old, table)
+    # Texts are copied unchanged, also those that are in no normal form.
+    columns = (sa.column(column.name, as_stored(column)) for column in table.columns)
+    statement = sa.insert(sa.table(table.name, *columns))
+    for portion in portions(old, table):
+        rows = _without_nul(table, portion) if cleans else portion
         with write_transaction(new):
             new.execute(statement, rows)
         copied.add(rows)
@@ -265,36 +293,43 @@ def _copy_table(
     return copied
 
 
-def _prepare(new: sa.Connection, where: str, options: MoveOptions) -> None:
-    """Bring an empty target to this schema and mark it as half-finished, with nothing in it; refuse any other."""
+def _prepare(new: sa.Connection, target_address: str, options: MoveOptions) -> None:
+    """Bring an empty target to this schema, and mark it as half-finished.
+
+    Raises Conflict for a target that is not empty.
+    """
     with read_transaction(new):
-        version, names = schema_of(new), set(sa.inspect(new).get_table_names())
-        begun_with = (
-            new.execute(_BEGUN_WITH, {"version": HALF_COPIED}).scalar_one() if version else 0
-        )
+        version = schema_of(new)
+        names = set(sa.inspect(new).get_table_names())
+        started_with = 0
+        if version:
+            started_with = new.execute(_STARTED_WITH, {"version": HALF_COPIED}).scalar_one()
         content = {} if version == HALF_COPIED else _content(new, names)
     if version == HALF_COPIED:
         if not options.replace:
             raise Conflict(
-                f"{where} is a half-finished copy, which was interrupted. Repeat with --replace to start it again."
+                f"{target_address} is a half-finished copy, which was interrupted. Repeat with "
+                "--replace to start it again."
             )
-        if begun_with != len(MIGRATIONS):
+        if started_with != len(MIGRATIONS):
             raise Conflict(
-                f"{where} is a half-finished copy that another version of Ricordo began. Make a new database, and name that."
+                f"{target_address} is a half-finished copy that another version of Ricordo began. "
+                "Make a new database, and name that."
             )
     elif not version and names - {"schema_versions"}:
         raise Conflict(
-            f"{where} holds tables of another program. Make a database for Ricordo alone, and name that."
+            f"{target_address} holds tables of another program. Make a database for Ricordo alone, "
+            "and name that."
         )
     elif content:
         counted = ", ".join(f"{name} ({rows})" for name, rows in content.items())
         raise Conflict(
-            f"{where} is not empty; it holds {counted}. A copy needs an empty database: make a new one."
+            f"{target_address} is not empty; it holds {counted}. A copy needs an empty database: "
+            "make a new one."
         )
     else:
-        migrations.migrate(
-            new, back_up=lambda _version: None
-        )  # nothing is in it that could be lost
+        # An empty database needs no backup.
+        migrations.migrate(new, back_up=lambda _version: None)
     with write_transaction(new):
         metadata.create_all(new)
         if version != HALF_COPIED:
@@ -303,7 +338,10 @@ def _prepare(new: sa.Connection, where: str, options: MoveOptions) -> None:
 
 
 def _content(new: sa.Connection, names: set[str]) -> dict[str, int]:
-    """Return how many rows each table has that is not empty, without those of every new database."""
+    """Return the number of rows of each table that is not empty.
+
+    Rows that every new database has do not count.
+    """
     counts = {
         table.name: _count(new, table) - (table.name in _SEEDED)
         for table in metadata.sorted_tables
@@ -314,7 +352,7 @@ def _content(new: sa.Connection, names: set[str]) -> dict[str, int]:
 
 def _delete_all(new: sa.Connection) -> None:
     if new.dialect.name == "postgresql":
-        # One statement: a table that others refer to cannot go alone, and rows one by one take long.
+        # One statement, since a table that others refer to cannot be emptied alone. DELETE is slow.
         new.exec_driver_sql(f"TRUNCATE {_names()} RESTART IDENTITY")
         return
     for table in reversed(metadata.sorted_tables):
@@ -326,8 +364,8 @@ def _names() -> str:
     return ", ".join(table.name for table in metadata.sorted_tables)
 
 
-def _counters(connection: sa.Connection, there: Container[str]) -> dict[str, int]:
-    """Return the highest `seq` that was ever given, by table, where the database remembers it."""
+def _counters(connection: sa.Connection, table_names: Container[str]) -> dict[str, int]:
+    """Return the highest `seq` ever used, by table, if the database stores it."""
     if connection.dialect.name == "sqlite":
         return {
             row.name: row.seq
@@ -335,7 +373,7 @@ def _counters(connection: sa.Connection, there: Container[str]) -> dict[str, int
         }
     counters = {}
     for table in metadata.sorted_tables:
-        if "seq" in table.c and table.name in there:
+        if "seq" in table.c and table.name in table_names:
             row = connection.exec_driver_sql(
                 f"SELECT last_value, is_called FROM {_sequence(connection, table)}"  # noqa: S608
             ).one()
@@ -344,7 +382,7 @@ def _counters(connection: sa.Connection, there: Container[str]) -> dict[str, int
 
 
 def _set_counters(new: sa.Connection, counters: Mapping[str, int]) -> None:
-    """Let the next row of each table get a number that none has had."""
+    """Let the next row of each table get a number that was never used."""
     for table in metadata.sorted_tables:
         if "seq" not in table.c:
             continue
@@ -354,10 +392,10 @@ def _set_counters(new: sa.Connection, counters: Mapping[str, int]) -> None:
             if last:
                 new.execute(sa.select(sa.func.setval(_sequence(new, table), last)))
         elif table.dialect_options["sqlite"]["autoincrement"]:
-            values = {"name": table.name, "last": last}
-            new.execute(sa.text("DELETE FROM sqlite_sequence WHERE name = :name"), values)
+            counter = {"name": table.name, "last": last}
+            new.execute(sa.text("DELETE FROM sqlite_sequence WHERE name = :name"), counter)
             new.execute(
-                sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :last)"), values
+                sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :last)"), counter
             )
 
 
@@ -370,17 +408,22 @@ def _sequence(connection: sa.Connection, table: sa.Table) -> str:
 
 
 def _require_no_nul(old: sa.Connection) -> None:
-    """Raise Invalid with the rows that PostgreSQL cannot take."""
-    if found := [place for table in metadata.sorted_tables for place in _with_nul(old, table)]:
-        named = "\n".join(f"  {place}" for place in found[:_MOST_NAMED])
-        more = f"\n  and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-        raise Invalid(
-            f"PostgreSQL cannot keep a NUL character, and this database has some. Nothing was copied. They are in:\n{named}{more}\n"
-            f"Change or delete these, or repeat with --replace-nul, which writes the sign {_NUL_SIGN} in their place."
-        )
+    """Raise Invalid with the rows that PostgreSQL cannot store."""
+    fields = [field for table in metadata.sorted_tables for field in _with_nul(old, table)]
+    if not fields:
+        return
+    listed = "\n".join(f"  {field}" for field in fields[:_MOST_NAMED])
+    more = f"\n  and {len(fields) - _MOST_NAMED} more" if len(fields) > _MOST_NAMED else ""
+    raise Invalid(
+        "PostgreSQL cannot keep a NUL character, and this database has some. Nothing was copied. "
+        f"They are in:\n{listed}{more}\n"
+        "Change or delete these, or repeat with --replace-nul, which writes the sign "
+        f"{_NUL_SIGN} in their place."
+    )
 
 
 def _with_nul(old: sa.Connection, table: sa.Table) -> Iterator[str]:
+    """Yield the fields with a NUL character."""
     if old.dialect.name != "sqlite":
         return
     names = [table.c.id] if "id" in table.c else list(_key_of(table))
@@ -398,7 +441,7 @@ def _with_nul(old: sa.Connection, table: sa.Table) -> Iterator[str]:
 
 
 def _texts(table: sa.Table) -> list[sa.Column[Any]]:
-    # JSON may hold a NUL on every database, as an escape.
+    # JSON can hold a NUL on every database, as an escape.
     return [column for column in table.columns if isinstance(as_stored(column), sa.String)]
 
 

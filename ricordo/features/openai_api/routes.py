@@ -1,4 +1,4 @@
-"""OpenAI's HTTP API: agents as models, whose chats are conversations; embeddings; and the list of models."""
+"""OpenAI's HTTP API: chats with agents as models, embeddings, and models."""
 
 import struct
 from base64 import b64encode
@@ -47,24 +47,26 @@ router.route_class = OpenAIRoute
 
 
 @router.post("/chat/completions", response_model=OpenAIAnswer)
-# LiveKit's with_letta() names the whole address as the base of addresses.
+# LiveKit's with_letta() uses the whole address as the base URL.
 @router.post(
     "/chat/completions/chat/completions", response_model=OpenAIAnswer, include_in_schema=False
 )
 async def create_chat_completion(context: RequestContext, body: ChatRequest) -> Json | Response:
-    """Go on with a chat: the agent answers what is new in it, in the chat's own conversation."""
+    """Continue a chat: the agent answers its new messages in its own conversation."""
     context = await acting(context)
     agent = await context.store.read(lambda tx: agent_of(tx, context.scope, body.model))
     has_usage = bool(body.stream_options and body.stream_options.include_usage)
     if is_task(context, body):
-        whole = await _answer_task(context, agent, body)
-        return sse_response(_as_chunks(whole, has_usage=has_usage)) if body.stream else whole
-    asked = await chat_turn(context, agent, body)
-    reader = reader_of(context, asked)
-    turn = await run_turn(context.runtime, asked.request)
+        completion = await _answer_task(context, agent, body)
+        if body.stream:
+            return sse_response(_as_chunks(completion, has_usage=has_usage))
+        return completion
+    turn_plan = await chat_turn(context, agent, body)
+    reader = reader_of(context, turn_plan)
+    turn = await run_turn(context.runtime, turn_plan.request)
     stops_when_left = OpenAIApiSettings.current().openai_leaving == "stop"
     keepalive = context.runtime.settings.keepalive
-    deltas = deltas_of(turn, reader, asked.note, keepalive, stops_when_left=stops_when_left)
+    deltas = deltas_of(turn, reader, turn_plan.note, keepalive, stops_when_left=stops_when_left)
     if body.stream:
         return sse_response(
             completion_chunks(body.model, deltas, reader, has_usage=has_usage), CUT_OFF
@@ -80,14 +82,17 @@ async def create_chat_completion(context: RequestContext, body: ChatRequest) -> 
 
 @router.get("/models", response_model=OpenAIModels)
 async def list_openai_models(context: RequestContext) -> Json | Response:
-    """List the agents that the caller may use, as models. Clients of Letta get their own list, which ends with a slash."""
+    """List the agents that the caller may use, as models.
+
+    Clients of Letta are redirected to their own list, whose path ends with a slash.
+    """
     if context.request.headers.get("user-agent", "").startswith(("Letta/", "AsyncLetta/")):
         return RedirectResponse(
             context.request.url.replace(path=f"{context.request.url.path}/"), 307
         )
     context = await acting(context)
-    found = await context.store.read(lambda tx: usable_agents(tx, context.scope))
-    return OpenAIModels.of(None, data=[_model(agent) for agent in found])
+    agents = await context.store.read(lambda tx: usable_agents(tx, context.scope))
+    return OpenAIModels.of(None, data=[_model(agent) for agent in agents])
 
 
 @router.get("/models/{model_id:path}", response_model=OpenAIModel)
@@ -113,26 +118,26 @@ async def create_embeddings(context: RequestContext, body: EmbeddingsRequest) ->
     if body.dimensions is not None:
         vectors = shortened(vectors, body.dimensions)
     count = sum(map(text_tokens, texts))
-    spent = Expense(
+    expense = Expense(
         context.scope.organization_id,
-        "embedding",
-        handle,
-        Usage(count),
+        purpose="embedding",
+        model=handle,
+        usage=Usage(count),
         user_id=context.scope.subject,
     )
-    await context.store.write(lambda tx: runs.add_expense(tx, spent))
-    form = _packed if body.encoding_format == "base64" else list
-    made = [
-        {"object": "embedding", "index": place, "embedding": form(vector)}
-        for place, vector in enumerate(vectors)
+    await context.store.write(lambda tx: runs.add_expense(tx, expense))
+    encode = _packed if body.encoding_format == "base64" else list
+    embeddings = [
+        {"object": "embedding", "index": index, "embedding": encode(vector)}
+        for index, vector in enumerate(vectors)
     ]
     return Embeddings.of(
-        None, model=handle, data=made, usage={"prompt_tokens": count, "total_tokens": count}
+        None, model=handle, data=embeddings, usage={"prompt_tokens": count, "total_tokens": count}
     )
 
 
-def reader_of(context: RequestContext, asked: ChatTurn) -> AnswerReader:
-    request = asked.request
+def reader_of(context: RequestContext, turn_plan: ChatTurn) -> AnswerReader:
+    request = turn_plan.request
     home = str(context.request.base_url).rstrip("/")
     page = f"{home}/ui/agents/{request.agent_id}/chat?conversation={request.conversation_id}"
     has_form = bool(request.response_format or request.wanted_tools)
@@ -161,11 +166,14 @@ def _completion(head: Json, message: Json, finish: str, usage: Json) -> Json:
     return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
 
 
-async def _as_chunks(whole: Json, *, has_usage: bool) -> AsyncIterator[bytes]:
-    """A whole answer as a stream of one piece."""
-    (choice,), usage = whole["choices"], whole["usage"]
-    head = {name: whole[name] for name in ("id", "created", "model")} | {
-        "object": "chat.completion.chunk"
+async def _as_chunks(completion: Json, *, has_usage: bool) -> AsyncIterator[bytes]:
+    """Yield a whole answer as a stream of one piece."""
+    (choice,) = completion["choices"]
+    head = {
+        "id": completion["id"],
+        "created": completion["created"],
+        "model": completion["model"],
+        "object": "chat.completion.chunk",
     }
     delta = {"role": "assistant", "content": choice["message"]["content"]}
     yield data(
@@ -175,7 +183,7 @@ async def _as_chunks(whole: Json, *, has_usage: bool) -> AsyncIterator[bytes]:
         }
     )
     if has_usage:
-        yield data({**head, "choices": [], "usage": usage})
+        yield data({**head, "choices": [], "usage": completion["usage"]})
     yield DONE
 
 

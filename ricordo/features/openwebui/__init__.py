@@ -1,4 +1,7 @@
-"""Open WebUI: users' workspaces synced with its knowledge, their memory with its notes, and its pipe."""
+"""Open WebUI: the sync of workspaces and memory, and its pipe.
+
+Users' workspaces are synced with its knowledge bases, and their memory with its notes.
+"""
 
 from typing import Any
 
@@ -6,7 +9,10 @@ from ricordo.plugins import Commands
 
 
 class OpenWebUIPlugin:
-    """Adds remotes of the kind `openwebui`, one for each user who came from there, and a route to sync at once."""
+    """Adds remotes of the kind `openwebui` and a route that syncs one at once.
+
+    Each user of Open WebUI gets a remote.
+    """
 
     requires = ("erasure", "openai_api", "remotes", "web", "workspaces")
 

@@ -1,4 +1,4 @@
-"""`ricordo openwebui pipe`: the function for Open WebUI that shows this server's agents as its models."""
+"""`ricordo openwebui pipe`: prints the function that shows agents as models in Open WebUI."""
 
 from importlib import resources
 
@@ -9,7 +9,7 @@ app = typer.Typer(help="Open WebUI: its pipe to this server.", no_args_is_help=T
 
 @app.callback()
 def openwebui() -> None:
-    """Keep the name of the command, which is the only one."""
+    """Keep the name of the command; typer drops it from a group of one."""
 
 
 @app.command()

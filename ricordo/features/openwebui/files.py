@@ -1,12 +1,14 @@
-"""A user's workspace and a knowledge base of Open WebUI, brought together.
+"""Sync of a user's workspace with a knowledge base of Open WebUI.
 
-First what is new there is pulled, each file in one transaction with what both sides then have in common; then what is new here is
-pushed. So a sync can be killed anywhere and repeated: nothing is deleted but what both sides had, an edit counts more than a
-deletion, and where both changed the same lines both texts stay, one beside the other.
+First the changes in Open WebUI are pulled: one transaction a file stores its content, and the
+content that both sides then have in common. Then the changes of the workspace are pushed. So a sync
+can be killed anywhere and repeated. Only files that both sides had are deleted, and an edit counts
+more than a deletion. When both sides changed the same lines, both texts are kept as two files.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 
 from ricordo.domain.remote import Remote
@@ -22,17 +24,21 @@ from ricordo.features.workspaces.queries import Space
 from ricordo.memory.merge import merge_lines
 from ricordo.storage.engine.store import Store, Transaction
 
-# What is searched of these is not what they hold, so that is no edit.
+# Open WebUI converts these to a text that it searches. The text differs from the file, but is no
+# edit.
 _CONVERTED = (".csv", ".tsv", ".htm", ".html", ".xml", ".rst")
 
 
 @dataclass(frozen=True, slots=True)
 class _Pulled:
-    """A file as it is there. `beside` is what somebody made of the text that was taken from a file that is none."""
+    """A file as it is in Open WebUI.
+
+    `edited_text` is a user's edit of the text that Open WebUI extracted from a binary file.
+    """
 
     file: KnowledgeFile
     content: bytes
-    beside: str | None = None
+    edited_text: str | None = None
 
 
 class FileSync:
@@ -40,37 +46,43 @@ class FileSync:
 
     def __init__(self, store: Store, client: OpenWebUI, remote: Remote, user_id: str) -> None:
         self.problems: list[str] = []
-        self._store, self._client, self._remote = store, client, remote
+        self._store = store
+        self._client = client
+        self._remote = remote
         self._space = Space(remote.organization_id, user_id)
 
     async def run(self, knowledge_id: str) -> bool:
-        """Pull, then push; False where the knowledge base is gone. Raises RemoteMoved where a file changed meanwhile."""
-        there = await self._client.files(knowledge_id)
-        if there is None:
+        """Pull, then push; False for a missing knowledge base.
+
+        Raises RemoteMoved for a file that changed meanwhile.
+        """
+        remote_files = await self._client.files(knowledge_id)
+        if remote_files is None:
             return False
         items = await self._store.read(self._items)
-        paired, missing = _paired(there, items)
-        if len(missing) > 1 and len(missing) == sum(1 for item in items.values() if item.there_id):
-            # Somebody reset it, or it is not the one that it was: what was in it is put there again.
+        paired, missing = _paired(remote_files, items)
+        uploaded_count = sum(1 for item in items.values() if item.there_id)
+        if len(missing) > 1 and len(missing) == uploaded_count:
+            # Somebody emptied the knowledge base, or it is another one: upload all files again.
             await self._store.write(self.forget)
         else:
             for item in missing:
-                await self._store.write(lambda tx, item=item: self._gone(tx, item))  # type: ignore[misc]
+                await self._store.write(partial(self._delete_here, item=item))
         for path, file in paired:
             await self._pull(path, file, items.get(path))
         await self._push(knowledge_id)
         return True
 
     def forget(self, tx: Transaction) -> None:
-        """Forget what both sides had; what is here is pushed anew."""
+        """Forget the items that both sides had, so that all files are pushed again."""
         for item in queries.of_remote(tx, self._remote.id, "file"):
             queries.remove(tx, item)
 
     def _items(self, tx: Transaction) -> dict[str, SyncedItem]:
         return {item.name: item for item in queries.of_remote(tx, self._remote.id, "file")}
 
-    def _gone(self, tx: Transaction, item: SyncedItem) -> None:
-        """Delete what was deleted there, unless it was changed here."""
+    def _delete_here(self, tx: Transaction, item: SyncedItem) -> None:
+        """Delete a file that was deleted in Open WebUI, unless it was changed here."""
         stored = workspace.find(tx, self._space, item.name)
         if stored and stored.digest == item.digest:
             workspace.remove(tx, self._space, item.name)
@@ -83,85 +95,99 @@ class FileSync:
         if pulled is None:
             return
         try:
-            named = service.path_of(path)
-            await self._store.write(lambda tx: self._take(tx, named, pulled, item))
+            valid_path = service.path_of(path)
+            await self._store.write(lambda tx: self._store_pulled(tx, valid_path, pulled, item))
         except (Invalid, TooLong) as error:
             self.problems.append(f"{path[:80]} in Open WebUI cannot be taken: {error}")
 
     async def _read(self, file: KnowledgeFile, item: SyncedItem | None) -> _Pulled | None:
-        """What the file holds: its bytes, or what somebody made of its text. None while that is not known."""
-        found = await self._client.file(file.id)
-        if found is None or found[0].is_processed:
-            return None
-        now, text = found
-        known = (
-            item
-            if item and item.there_id == now.id and item.seen.endswith(f"|{now.file_hash}")
-            else None
-        )
-        if known:
-            before = await self._store.read(lambda tx: queries.content(tx, known))
-        else:
-            before = await self._client.original(now.id)
-        was = text_of(before)
-        if was is None or now.path.lower().endswith(_CONVERTED):
-            return _Pulled(now, before, text if known and text.strip() else None)
-        if not text.strip() or says_the_same(was, text, plain_key):
-            return _Pulled(now, before)
-        return _Pulled(now, carried_over(was, text, plain_key).encode())
+        """Return a file's bytes with the user's edits of its text.
 
-    def _take(self, tx: Transaction, path: str, pulled: _Pulled, item: SyncedItem | None) -> None:
-        """Store what was pulled, merged with what changed here, or beside it, and note that both sides had it."""
-        here = workspace.content(tx, self._space, path)
+        None for a file that is missing or being processed: its content is not known yet.
+        """
+        file_and_text = await self._client.file(file.id)
+        if file_and_text is None or file_and_text[0].is_processed:
+            return None
+        current, text = file_and_text
+        same_upload = item
+        if item and not (
+            item.there_id == current.id and item.seen.endswith(f"|{current.file_hash}")
+        ):
+            same_upload = None
+        if same_upload:
+            original = await self._store.read(lambda tx: queries.content(tx, same_upload))
+        else:
+            original = await self._client.original(current.id)
+        original_text = text_of(original)
+        if original_text is None or current.path.lower().endswith(_CONVERTED):
+            edited_text = text if same_upload and text.strip() else None
+            return _Pulled(current, original, edited_text)
+        if not text.strip() or says_the_same(original_text, text, plain_key):
+            return _Pulled(current, original)
+        return _Pulled(current, carried_over(original_text, text, plain_key).encode())
+
+    def _store_pulled(
+        self, tx: Transaction, path: str, pulled: _Pulled, item: SyncedItem | None
+    ) -> None:
+        """Store a pulled file, and its content as the one that both sides have.
+
+        It is merged with a change of the workspace's file. If both changed the same lines, it is
+        stored under a free path.
+        """
+        local = workspace.content(tx, self._space, path)
         base = queries.content(tx, item) if item else None
-        if here is None or here == base:
-            if here != pulled.content:
+        if local is None or local == base:
+            if local != pulled.content:
                 service.write(tx, self._space, path, pulled.content)
-        elif here != pulled.content:
-            merged = _merged(base, here, pulled.content)
-            target = path if merged is not None else service.free_path(tx, self._space, path)
-            service.write(tx, self._space, target, pulled.content if merged is None else merged)
-        if pulled.beside is not None:
-            service.write(
-                tx,
-                self._space,
-                service.free_path(tx, self._space, f"{path}.txt"),
-                pulled.beside.encode(),
-            )
-        known = item or self._new(path)
-        queries.put(
-            tx, replace(known, there_id=pulled.file.id, seen=pulled.file.state), pulled.content
-        )
+        elif local != pulled.content:
+            merged = _merged(base, local, pulled.content)
+            if merged is None:
+                free_path = service.free_path(tx, self._space, path)
+                service.write(tx, self._space, free_path, pulled.content)
+            else:
+                service.write(tx, self._space, path, merged)
+        if pulled.edited_text is not None:
+            free_path = service.free_path(tx, self._space, f"{path}.txt")
+            service.write(tx, self._space, free_path, pulled.edited_text.encode())
+        synced = replace(item or self._new(path), there_id=pulled.file.id, seen=pulled.file.state)
+        queries.put(tx, synced, pulled.content)
 
     async def _push(self, knowledge_id: str) -> None:
         items, listed = await self._store.read(
             lambda tx: (self._items(tx), workspace.listed(tx, self._space))
         )
-        here = {file.path: file for file in listed}
+        files = {file.path: file for file in listed}
         for path, item in items.items():
-            if path not in here:
+            if path not in files:
                 await self._remove(knowledge_id, item)
-                await self._store.write(lambda tx, item=item: queries.remove(tx, item))  # type: ignore[misc]
-        known = {path: items.get(path) for path, file in here.items() if file.size}
+                await self._store.write(partial(queries.remove, item=item))
         changed = [
-            (path, item) for path, item in known.items() if not _is_there(item, here[path].digest)
+            (path, items.get(path))
+            for path, file in files.items()
+            if file.size and not _is_synced(items.get(path), file.digest)
         ]
-        # Taken out first: where Open WebUI embeds texts, it takes none that it still has.
-        for _, old in changed:
-            if old:
-                await self._remove(knowledge_id, old)
-        for path, old in changed:
-            await self._upload(knowledge_id, path, old)
+        # All old texts are removed first: an Open WebUI with embeddings refuses a text it has.
+        for _, old_item in changed:
+            if old_item:
+                await self._remove(knowledge_id, old_item)
+        for path, old_item in changed:
+            await self._upload(knowledge_id, path, old_item)
 
     async def _remove(self, knowledge_id: str, item: SyncedItem) -> None:
-        """Take the file out, if it is still as it was seen. Raises RemoteMoved."""
+        """Remove the file from Open WebUI.
+
+        Raises RemoteMoved if it changed since the last sync.
+        """
         if not item.there_id:
             return
-        found = await self._client.file(item.there_id)
-        if found and (found[0].is_processed or found[0].state != item.seen):
-            raise RemoteMoved
+        file_and_text = await self._client.file(item.there_id)
+        if file_and_text:
+            file = file_and_text[0]
+            if file.is_processed or file.state != item.seen:
+                raise RemoteMoved
         await require_lease(self._store)
-        # Noted first: after a kill, a file that is gone there is not taken for one that a person deleted.
+        # Stored first: if this process is killed after the removal, the next sync must not take
+        # the missing file for one that a person deleted.
         await self._store.write(
             lambda tx: queries.put(
                 tx, replace(item, there_id="", seen=""), queries.content(tx, item)
@@ -171,35 +197,37 @@ class FileSync:
 
     async def _upload(self, knowledge_id: str, path: str, item: SyncedItem | None) -> None:
         content = await self._store.read(lambda tx: workspace.content(tx, self._space, path))
-        if (
-            content is None or not content.strip()
-        ):  # deleted a moment ago, or nothing that Open WebUI would take
+        # It was deleted a moment ago, or is blank, which Open WebUI refuses.
+        if content is None or not content.strip():
             return
         await require_lease(self._store)
+        new_item = item or self._new(path)
         try:
             file = await self._client.upload(knowledge_id, path, content)
-            id, seen = file.id, file.state
+            synced = replace(new_item, there_id=file.id, seen=file.state)
         except NotTaken as error:
-            id, seen = "", f"Open WebUI does not take {path[:80]}: {error}"
-        known = item or self._new(path)
-        await self._store.write(
-            lambda tx: queries.put(tx, replace(known, there_id=id, seen=seen), content)
-        )
+            refusal = f"Open WebUI does not take {path[:80]}: {error}"
+            synced = replace(new_item, there_id="", seen=refusal)
+        await self._store.write(lambda tx: queries.put(tx, synced, content))
 
     def _new(self, path: str) -> SyncedItem:
-        space = self._space
         return SyncedItem(
-            "", space.organization_id, space.user_id or "", self._remote.id, "file", path
+            id="",
+            organization_id=self._space.organization_id,
+            user_id=self._space.user_id or "",
+            remote_id=self._remote.id,
+            kind="file",
+            name=path,
         )
 
 
-def _is_there(item: SyncedItem | None, digest: str) -> bool:
-    """Whether Open WebUI has this content, or has refused it."""
+def _is_synced(item: SyncedItem | None, digest: str) -> bool:
+    """Return True if Open WebUI has this content, or has refused it."""
     return item is not None and item.digest == digest and bool(item.there_id or item.seen)
 
 
 def refusals(tx: Transaction, remote: Remote) -> list[str]:
-    """Why files are not in Open WebUI, for each that it does not take."""
+    """Return Open WebUI's reason for each file that it refused."""
     return [
         item.seen
         for item in queries.of_remote(tx, remote.id, "file")
@@ -208,38 +236,47 @@ def refusals(tx: Transaction, remote: Remote) -> list[str]:
 
 
 def _paired(
-    there: Sequence[KnowledgeFile], items: Mapping[str, SyncedItem]
+    remote_files: Sequence[KnowledgeFile], items: Mapping[str, SyncedItem]
 ) -> tuple[list[tuple[str, KnowledgeFile]], list[SyncedItem]]:
-    """Each file with the path that it has here, and the items whose files are gone."""
+    """Return each remote file with its path, and the items without a file."""
     by_id = {item.there_id: item for item in items.values() if item.there_id}
-    paired = [(by_id[file.id].name, file) for file in there if file.id in by_id]
-    taken = {path for path, _ in paired}
-    for file in there:
+    paired = [(by_id[file.id].name, file) for file in remote_files if file.id in by_id]
+    paths = {path for path, _ in paired}
+    for file in remote_files:
         if file.id not in by_id:
-            paired.append((_free(_named(file.path), taken), file))
-            taken.add(paired[-1][0])
-    return paired, [item for item in items.values() if item.there_id and item.name not in taken]
+            path = _free_path(_normal_path(file.path), paths)
+            paired.append((path, file))
+            paths.add(path)
+    missing = [item for item in items.values() if item.there_id and item.name not in paths]
+    return paired, missing
 
 
-def _named(path: str) -> str:
+def _normal_path(path: str) -> str:
     try:
         return service.path_of(path)
     except Invalid:
-        return path  # which is said when it is pulled
+        return path  # `_pull` reports it
 
 
-def _free(path: str, taken: Collection[str]) -> str:
-    """The path with a number where it is taken: a knowledge base may have a name twice."""
+def _free_path(path: str, paths: Collection[str]) -> str:
+    """Return the path, with a number if it is in use.
+
+    A knowledge base may hold a name twice.
+    """
+    if path not in paths:
+        return path
     folder, slash, name = path.rpartition("/")
     stem, dot, ending = name.rpartition(".") if "." in name.strip(".") else (name, "", "")
-    numbered = (f"{folder}{slash}{stem} ({number}){dot}{ending}" for number in count(2))
-    return path if path not in taken else next(one for one in numbered if one not in taken)
+    numbered_paths = (f"{folder}{slash}{stem} ({number}){dot}{ending}" for number in count(2))
+    return next(numbered for numbered in numbered_paths if numbered not in paths)
 
 
-def _merged(base: bytes | None, here: bytes, there: bytes) -> bytes | None:
-    """Both changes of a text; None where they meet, or where it is no text."""
-    was, ours, theirs = (None if data is None else text_of(data) for data in (base, here, there))
-    if was is None or ours is None or theirs is None:
+def _merged(base: bytes | None, local: bytes, remote: bytes) -> bytes | None:
+    """Merge both sides' changes of a text; None for overlaps or binary content."""
+    base_text = None if base is None else text_of(base)
+    local_text = text_of(local)
+    remote_text = text_of(remote)
+    if base_text is None or local_text is None or remote_text is None:
         return None
-    merged = merge_lines(was, ours, theirs)
+    merged = merge_lines(base_text, local_text, remote_text)
     return None if merged is None else merged.encode()

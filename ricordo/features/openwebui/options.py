@@ -1,12 +1,13 @@
-"""Settings of what is synced with Open WebUI."""
+"""Settings of the sync with Open WebUI."""
 
 from ricordo.setting_types import Address, FeatureSettings, Key, about
 
 
 class OpenWebUISettings(FeatureSettings):
-    """The Open WebUI whose users have their workspaces and memory there too."""
+    """The Open WebUI with which users' workspaces and memory are synced."""
 
     openwebui_url: Address | None = about(
-        "Address of Open WebUI, to sync users' workspaces with its knowledge and their memory with its notes."
+        "Address of Open WebUI, to sync users' workspaces with its knowledge "
+        "and their memory with its notes."
     )
     openwebui_api_key: Key | None = about("API key (sk-…) of one of its administrators, for that.")

@@ -1,10 +1,11 @@
 """
 title: Ricordo
-description: The agents of a Ricordo server as models. Each user meets them with a memory of their own, each chat is a conversation.
+description: The agents of a Ricordo server as models, with a memory for each user.
 version: 0.1.0
 """
 
-# Add it in Open WebUI under Admin Panel, Functions; then give it the address of the server and a key of the role `service`.
+# Add it in Open WebUI under Admin Panel, Functions. Then give it the address of the server and a key
+# of the role `service`.
 
 import asyncio
 import json
@@ -17,7 +18,7 @@ from pydantic import BaseModel, Field
 
 
 class Pipe:
-    """What Open WebUI calls: `pipes` for the list of models, `pipe` for each answer."""
+    """The class that Open WebUI loads: `pipes` lists models, `pipe` answers."""
 
     class Valves(BaseModel):
         """The settings that Open WebUI shows."""
@@ -32,21 +33,16 @@ class Pipe:
         self.valves = self.Valves()
 
     async def pipes(self) -> list[dict[str, str]]:
-        """Return the agents as models; where there are none to be had, one whose name says why."""
+        """Return the agents as models; on an error one model, named for the reason."""
         try:
             async with self._client() as client:
                 answer = (await client.get("/v1/agents/", params={"limit": 200})).raise_for_status()
         except httpx.HTTPStatusError as error:
-            return [
-                {"id": "none", "name": f"Ricordo refuses API_KEY ({error.response.status_code})"}
-            ]
+            status = error.response.status_code
+            return [{"id": "none", "name": f"Ricordo refuses API_KEY ({status})"}]
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return [
-                {
-                    "id": "none",
-                    "name": f"Ricordo does not answer at SERVER_URL ({type(error).__name__})",
-                }
-            ]
+            reason = type(error).__name__
+            return [{"id": "none", "name": f"Ricordo does not answer at SERVER_URL ({reason})"}]
         return [{"id": agent["id"], "name": agent["name"]} for agent in answer.json()]
 
     async def pipe(
@@ -57,62 +53,62 @@ class Pipe:
         __task__: str | None = None,
         __event_emitter__: Any = None,
     ) -> Any:
-        """Return the answer piece by piece. Titles, tags and follow-ups are not the agent's work and stay out of its memory."""
+        """Return the answer, as a stream if Open WebUI asks for one.
+
+        Titles, tags and follow-ups are not the agent's work, and stay out of its memory.
+        """
         if __task__:
-            return (
-                "{}"  # so that what the user said is the title, and what is looked up in documents
-            )
+            # With an empty answer Open WebUI takes the user's message for the title, and for the
+            # search in documents.
+            return "{}"
         messages = [
-            {"role": each["role"], "content": each.get("content") or ""}
-            for each in body["messages"]
+            {"role": message["role"], "content": message.get("content") or ""}
+            for message in body["messages"]
         ]
-        asked = {
+        chat = {
             "user_id": f"open-webui:{__user__['id']}",
             "chat_id": __chat_id__ or None,
             "model": body["model"].rpartition(".")[2],
             "messages": messages,
         }
-        pieces = self._answer(asked, __event_emitter__)
+        pieces = self._answer(chat, __event_emitter__)
         return pieces if body.get("stream") else "".join([piece async for piece in pieces])
 
-    async def _answer(self, asked: dict[str, Any], emitter: Any) -> AsyncIterator[str]:
-        """Yield the text of the answer; what the agent does besides is shown as a status above it."""
-        conversation, has_links = "", False
+    async def _answer(self, chat: dict[str, Any], emitter: Any) -> AsyncIterator[str]:
+        """Yield the answer's text; show the agent's other work as a status."""
+        conversation_id = ""
+        has_links = False
         async with self._client() as client:
             try:
-                async for event in _events(client, asked):
-                    conversation = event.get("conversation_id") or conversation
-                    match event["type"]:
-                        case "message" if event["content"].startswith("data:"):
-                            # Open WebUI takes such a piece for an event of its own, and shows nothing of it.
-                            yield "data"
-                            yield event["content"][4:]
-                        case "message":
-                            yield event["content"]
-                        case "error":
-                            yield f"Ricordo refused: {event['message']}"
-                        case "done" if not has_links:  # the last status stays above the answer
-                            await _show(emitter, "Done", done=True)
-                        case "artifact":
-                            await _embed(client, event["path"], asked["user_id"], emitter)
-                        case "tool_call":
-                            await _show(emitter, f"Used {event['name']}")
-                        case "status":
-                            link = f" ({self._link(event['url'])})" if event.get("url") else ""
-                            has_links |= bool(link)
-                            await _show(emitter, f"{event['content']}{link}", done=bool(link))
+                async for event in _events(client, chat):
+                    conversation_id = event.get("conversation_id") or conversation_id
+                    for piece in _text_pieces(event):
+                        yield piece
+                    has_links |= bool(event["type"] == "status" and event.get("url"))
+                    if event["type"] == "artifact":
+                        await _embed(client, event["path"], chat["user_id"], emitter)
+                    elif event["type"] != "done" or not has_links:
+                        # "Done" does not replace a status with a link, which stays.
+                        await self._show_status(event, emitter)
             except asyncio.CancelledError:
-                if conversation:
-                    with suppress(httpx.HTTPError):
-                        headers = {"X-Ricordo-User": asked["user_id"]}
-                        await client.post(
-                            f"/v1/conversations/{conversation}/cancel", headers=headers
-                        )
+                if conversation_id:
+                    await _cancel(client, conversation_id, chat["user_id"])
                 raise
             except httpx.HTTPError as error:
-                yield f"Ricordo does not answer ({type(error).__name__}). Check SERVER_URL and the server."
+                reason = type(error).__name__
+                yield f"Ricordo does not answer ({reason}). Check SERVER_URL and the server."
             except _RequestRefused as error:
                 yield f"Ricordo refused: {error}"
+
+    async def _show_status(self, event: dict[str, Any], emitter: Any) -> None:
+        match event["type"]:
+            case "done":
+                await _show(emitter, "Done", done=True)
+            case "tool_call":
+                await _show(emitter, f"Used {event['name']}")
+            case "status":
+                link = f" ({self._link(event['url'])})" if event.get("url") else ""
+                await _show(emitter, f"{event['content']}{link}", done=bool(link))
 
     def _link(self, url: str) -> str:
         base = self.valves.SERVER_URL.rstrip("/")
@@ -129,13 +125,22 @@ class Pipe:
 
 
 class _RequestRefused(Exception):
-    """What the server said."""
+    """The server refused the request; the message is its reason."""
 
 
-async def _events(
-    client: httpx.AsyncClient, asked: dict[str, Any]
-) -> AsyncIterator[dict[str, Any]]:
-    async with client.stream("POST", "/chat/stream", json=asked) as answer:
+def _text_pieces(event: dict[str, Any]) -> list[str]:
+    """Return the event's part of the answer's text."""
+    if event["type"] == "error":
+        return [f"Ricordo refused: {event['message']}"]
+    if event["type"] != "message":
+        return []
+    content = event["content"]
+    # Open WebUI takes a piece with this beginning for an event of its own, and does not show it.
+    return ["data", content[4:]] if content.startswith("data:") else [content]
+
+
+async def _events(client: httpx.AsyncClient, chat: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async with client.stream("POST", "/chat/stream", json=chat) as answer:
         if answer.is_error:
             await answer.aread()
             with suppress(ValueError):
@@ -146,14 +151,24 @@ async def _events(
                 yield json.loads(line[6:])
 
 
+async def _cancel(client: httpx.AsyncClient, conversation_id: str, user: str) -> None:
+    with suppress(httpx.HTTPError):
+        await client.post(
+            f"/v1/conversations/{conversation_id}/cancel", headers={"X-Ricordo-User": user}
+        )
+
+
 async def _show(emitter: Any, description: str, *, done: bool = False) -> None:
     if emitter:
         await emitter({"type": "status", "data": {"description": description, "done": done}})
 
 
 async def _embed(client: httpx.AsyncClient, path: str, user: str, emitter: Any) -> None:
-    """Show a document that the agent made, such as notes, beside the answer. It is no part of the text, so no model reads it."""
+    """Show a document of the agent, such as notes, next to the answer.
+
+    It is not part of the text, so no model reads it.
+    """
     if emitter and path.startswith("/users/"):
-        made = await client.get(path, headers={"X-Ricordo-User": user})
-        if made.is_success:
-            await emitter({"type": "embeds", "data": {"embeds": [made.text]}})
+        document = await client.get(path, headers={"X-Ricordo-User": user})
+        if document.is_success:
+            await emitter({"type": "embeds", "data": {"embeds": [document.text]}})

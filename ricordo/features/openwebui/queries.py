@@ -1,4 +1,4 @@
-"""The table of what is in Open WebUI: for each file and note what both sides had in common when they were last synced."""
+"""The table of synced items: the last common content of each file and note."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,10 +29,11 @@ Kind = Literal["file", "note"]
 
 @dataclass(frozen=True, slots=True)
 class SyncedItem:
-    """A file (`name` is its path) or a note (the label of its block) as both sides had it, without the content.
+    """A synced file or note without its content.
 
-    `there_id` is its id in Open WebUI, "" where that does not take it. `seen` says which state of it had the content there, and
-    `digest` is the content's SHA-256 in hex.
+    `name` is the path of a file, or the label of a note's block. `there_id` is its id in Open
+    WebUI, "" for an item that Open WebUI refused; then `seen` is the reason. Otherwise `seen` names
+    the state in Open WebUI that had the content. `digest` is the content's SHA-256 in hex.
     """
 
     id: str
@@ -64,19 +65,24 @@ def of_remote(tx: Transaction, remote_id: str, kind: Kind) -> Sequence[SyncedIte
 
 
 def content(tx: Transaction, item: SyncedItem) -> bytes:
-    """Return what both sides had; empty where it was removed meanwhile."""
+    """Return the content that both sides had; empty for an item removed meanwhile."""
     row = tx.first(_CONTENT, {"this_id": item.id})
     return b"" if row is None else bytes(row.content)
 
 
-def put(tx: Transaction, item: SyncedItem, data: bytes) -> None:
-    """Store an item and its content; one with an empty id is new."""
-    item = replace(item, digest=digest_of(data))
-    values = {"there_id": item.there_id, "seen": item.seen, "digest": item.digest, "content": data}
+def put(tx: Transaction, item: SyncedItem, content: bytes) -> None:
+    """Store an item and its content; an item with an empty id is new."""
+    item = replace(item, digest=digest_of(content))
+    columns = {
+        "there_id": item.there_id,
+        "seen": item.seen,
+        "digest": item.digest,
+        "content": content,
+    }
     if item.id:
-        tx.run(_CHANGE, {**new_values(values), "this_id": item.id})
+        tx.run(_CHANGE, {**new_values(columns), "this_id": item.id})
     else:
-        tx.run(_INSERT, {**_ITEMS.values(replace(item, id=new_id("owuitem"))), **values})
+        tx.run(_INSERT, {**_ITEMS.values(replace(item, id=new_id("owuitem"))), **columns})
 
 
 def remove(tx: Transaction, item: SyncedItem) -> None:

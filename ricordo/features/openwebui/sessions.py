@@ -1,6 +1,6 @@
-"""The HTTP API of Open WebUI 0.12, as far as files, knowledge and notes are concerned.
+"""The HTTP API of Open WebUI 0.12 for files, knowledge and notes.
 
-Its routes answer 401 or 400 for what is not there, and 200 with a page for a path that it does not know.
+Its routes answer 401 or 400 for a missing thing, and 200 with a page for an unknown path.
 """
 
 import asyncio
@@ -18,18 +18,25 @@ import orjson
 from ricordo.errors import Invalid, Unavailable
 
 _SECONDS = 60.0
-_LARGEST = 50_000_000  # bytes of an answer
-_PER_PAGE, _MOST_PAGES = 200, 100
-_UNSET = "RICORDO_OPENWEBUI_URL and RICORDO_OPENWEBUI_API_KEY say where Open WebUI is and how to reach it. Set both."
-_TRIES, _PAUSE = 40, 0.25  # while a file is processed there
+_MAX_ANSWER_BYTES = 50_000_000
+_FILES_PER_PAGE = 200
+_MAX_PAGES = 100
+_UNSET = (
+    "RICORDO_OPENWEBUI_URL and RICORDO_OPENWEBUI_API_KEY say where Open WebUI is "
+    "and how to reach it. Set both."
+)
+# Open WebUI processes an uploaded file: its status is asked for this often, with this pause.
+_STATUS_CHECKS = 40
+_STATUS_PAUSE_SECONDS = 0.25
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class KnowledgeFile:
-    """A file of a knowledge base. `text_hash` is of the text that is searched there, `file_hash` of the bytes that were uploaded.
+    """A file of a knowledge base.
 
-    While it `is_processed`, what it holds is not known.
+    `text_hash` is the hash of the text that Open WebUI searches, `file_hash` that of the uploaded
+    bytes. While it `is_processed`, its content is not known.
     """
 
     id: str
@@ -45,7 +52,7 @@ class KnowledgeFile:
 
 @dataclass(frozen=True, slots=True)
 class StoredNote:
-    """A note: its Markdown, when it was last changed, in nanoseconds, and what Ricordo noted with it."""
+    """A note: its Markdown, its last change in nanoseconds, and Ricordo's metadata."""
 
     id: str
     text: str
@@ -54,12 +61,12 @@ class StoredNote:
 
 
 class NotTaken(Exception):
-    """Open WebUI does not take a file, and says why."""
+    """Open WebUI refused a file; the message is its reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Received:
-    """A status, and all that came with it."""
+    """The status and the content of an answer."""
 
     status: int
     content: bytes
@@ -73,139 +80,153 @@ class OpenWebUI:
         self._url = f"{url.rstrip('/')}/api/v1"
 
     async def knowledge_base(self, marker: str, name: str, reader: str) -> str:
-        """Return the id of the knowledge base whose description ends with the marker, made where there is none.
+        """Return the id of the knowledge base whose description ends with the marker.
 
-        `reader` is the id of Open WebUI's user who may read and write it.
+        A missing one is created. `reader` is the id of the user in Open WebUI that may read and
+        write it.
         """
-        found = await self._json(
+        listing = await self._json(
             "GET", f"/knowledge/search?view_option=created&query={quote(marker)}"
         )
         ids = [
-            str(one["id"])
-            for one in found["items"]
-            if str(one.get("description")).endswith(marker) and _is_for(one, reader)
+            str(item["id"])
+            for item in listing["items"]
+            if str(item.get("description")).endswith(marker) and _is_for(item, reader)
         ]
         if ids:
             return min(ids)
-        about = f"Files that your agents work with. {marker}"
-        made = {
+        new = {
             "name": name,
-            "description": about,
-            "access_grants": _grants(reader, is_writable=True),
+            "description": f"Files that your agents work with. {marker}",
+            "access_grants": grants_of(reader, is_writable=True),
         }
-        return str((await self._json("POST", "/knowledge/create", made))["id"])
+        return str((await self._json("POST", "/knowledge/create", new))["id"])
 
     async def files(self, knowledge_id: str) -> list[KnowledgeFile] | None:
-        """Return the files of a knowledge base, the oldest first; None where it is gone."""
-        found: list[Json] = []
-        for page in range(1, _MOST_PAGES + 1):
-            asked = f"/knowledge/{knowledge_id}/files?page={page}&limit={_PER_PAGE}&order_by=created_at&direction=asc"
-            answer = await self._found("GET", asked)
+        """Return a knowledge base's files, the oldest first; None if it is missing."""
+        rows: list[Json] = []
+        for page in range(1, _MAX_PAGES + 1):
+            query = f"page={page}&limit={_FILES_PER_PAGE}&order_by=created_at&direction=asc"
+            answer = await self._find("GET", f"/knowledge/{knowledge_id}/files?{query}")
             if answer is None:
                 return None
-            found += answer["items"]
-            if len(found) >= answer["total"] or not answer["items"]:
+            rows += answer["items"]
+            if len(rows) >= answer["total"] or not answer["items"]:
                 break
-        # A page may repeat what moved to it meanwhile.
-        return list(
-            {one["id"]: _file(one, one.get("directory_path") or "") for one in found}.values()
-        )
+        # A page may repeat a file that moved to it meanwhile.
+        files = {row["id"]: _file(row, row.get("directory_path") or "") for row in rows}
+        return list(files.values())
 
-    async def file(self, id: str) -> tuple[KnowledgeFile, str] | None:
-        """Return the file as it is now, with the text that is searched; None where it is gone."""
-        answer = await self._found("GET", f"/files/{id}")
+    async def file(self, file_id: str) -> tuple[KnowledgeFile, str] | None:
+        """Return the present file with its searched text; None if it is missing."""
+        answer = await self._find("GET", f"/files/{file_id}")
         if answer is None:
             return None
         return _file(answer, ""), str((answer.get("data") or {}).get("content") or "")
 
-    async def original(self, id: str) -> bytes:
+    async def original(self, file_id: str) -> bytes:
         """Return the bytes that were uploaded."""
-        return (await self._send("GET", f"/files/{id}/content")).content
+        return (await self._send("GET", f"/files/{file_id}/content")).content
 
-    async def upload(self, knowledge_id: str, path: str, data: bytes) -> KnowledgeFile:
-        """Add a file to a knowledge base; returns it once it is processed. Raises NotTaken."""
+    async def upload(self, knowledge_id: str, path: str, content: bytes) -> KnowledgeFile:
+        """Add a file to a knowledge base, and return it when it is processed.
+
+        Raises:
+            NotTaken: Open WebUI refused the file.
+        """
         folder, _, name = path.rpartition("/")
-        metadata = {"knowledge_id": knowledge_id, "file_hash": sha256(data).hexdigest()}
+        metadata = {"knowledge_id": knowledge_id, "file_hash": sha256(content).hexdigest()}
         if folder:
             metadata["directory_id"] = await self._directory(knowledge_id, folder)
-        kind = mimetypes.guess_type(name)[0] or (
-            "text/plain" if text_of(data) is not None else "application/octet-stream"
-        )
+        fallback_type = "application/octet-stream" if text_of(content) is None else "text/plain"
+        media_type = mimetypes.guess_type(name)[0] or fallback_type
         answer = await self._send(
             "POST",
             "/files/?process=true&process_in_background=false",
-            files={"file": (name, data, kind)},
+            files={"file": (name, content, media_type)},
             data={"metadata": orjson.dumps(metadata).decode()},
             is_upload=True,
         )
-        id = str(_read(answer)["id"])
-        for _ in range(_TRIES):
-            found = await self._json("GET", f"/files/{id}")
-            told = found.get("data") or {}
-            if told.get("status") == "completed":
-                return _file(found, folder)
-            if told.get("status") == "failed":
-                await self._found("DELETE", f"/files/{id}")
-                raise NotTaken(str(told.get("error") or "it could not be processed")[:300])
-            await asyncio.sleep(_PAUSE)
+        file_id = str(_read(answer)["id"])
+        for _ in range(_STATUS_CHECKS):
+            stored = await self._json("GET", f"/files/{file_id}")
+            progress = stored.get("data") or {}
+            if progress.get("status") == "completed":
+                return _file(stored, folder)
+            if progress.get("status") == "failed":
+                await self._find("DELETE", f"/files/{file_id}")
+                raise NotTaken(str(progress.get("error") or "it could not be processed")[:300])
+            await asyncio.sleep(_STATUS_PAUSE_SECONDS)
         raise Unavailable("Open WebUI takes long to process a file. This is tried again.")
 
-    async def remove_file(self, knowledge_id: str, id: str) -> None:
-        """Take the file out of the knowledge base; it is deleted where no other holds it."""
+    async def remove_file(self, knowledge_id: str, file_id: str) -> None:
+        """Remove the file from the knowledge base.
+
+        Open WebUI deletes it if no other knowledge base holds it.
+        """
         await self._json(
-            "POST", f"/knowledge/{knowledge_id}/sync/cleanup", {"file_ids": [id], "dir_ids": []}
+            "POST",
+            f"/knowledge/{knowledge_id}/sync/cleanup",
+            {"file_ids": [file_id], "dir_ids": []},
         )
 
-    async def note(self, id: str) -> StoredNote | None:
-        answer = await self._found("GET", f"/notes/{id}")
+    async def note(self, note_id: str) -> StoredNote | None:
+        answer = await self._find("GET", f"/notes/{note_id}")
         return None if answer is None else _note(answer)
 
     async def find_note(self, title: str, noted: Json, reader: str) -> StoredNote | None:
-        """Return the note of this title for this user of Open WebUI that has these values noted with it."""
-        found = await self._json(
+        """Return the reader's note with this title and this metadata of Ricordo."""
+        listing = await self._json(
             "GET", f"/notes/search?page=1&view_option=created&query={quote(title[:100])}"
         )
-        for one in found["items"]:
-            kept = (one.get("meta") or {}).get("ricordo") or {}
-            if _is_for(one, reader) and all(
-                kept.get(name) == value for name, value in noted.items()
-            ):
-                return await self.note(one["id"])
+        for item in listing["items"]:
+            metadata = (item.get("meta") or {}).get("ricordo") or {}
+            is_same = all(metadata.get(key) == noted[key] for key in noted)
+            if is_same and _is_for(item, reader):
+                return await self.note(item["id"])
         return None
 
     async def put_note(
-        self, id: str | None, title: str, content: Json, noted: Json, grants: list[Json]
+        self,
+        note_id: str | None,
+        title: str,
+        *,
+        content: Json,
+        noted: Json,
+        grants: list[Json],
     ) -> StoredNote:
-        """Make a note, or change the one with this id."""
-        sent: Json = {"title": title, "data": {"content": content}, "meta": {"ricordo": noted}}
-        if id is None:
-            return _note(
-                await self._json("POST", "/notes/create", sent | {"access_grants": grants})
-            )
-        return _note(await self._json("POST", f"/notes/{id}/update", sent))
+        """Create a note, or change the one with this id."""
+        body: Json = {"title": title, "data": {"content": content}, "meta": {"ricordo": noted}}
+        if note_id is None:
+            path = "/notes/create"
+            body["access_grants"] = grants
+        else:
+            path = f"/notes/{note_id}/update"
+        return _note(await self._json("POST", path, body))
 
-    async def remove_note(self, id: str) -> None:
-        await self._found("DELETE", f"/notes/{id}/delete")
+    async def remove_note(self, note_id: str) -> None:
+        await self._find("DELETE", f"/notes/{note_id}/delete")
 
     async def _directory(self, knowledge_id: str, folder: str) -> str:
-        """The id of a folder in the knowledge base, made with those above it where they are missing."""
-        known = (
-            await self._json("POST", f"/knowledge/{knowledge_id}/sync/diff", {"manifest": []})
-        )["directory_map"]
-        parent: str | None = None
+        """Return the id of a folder in the knowledge base.
+
+        Missing folders are created, from the top down.
+        """
+        answer = await self._json("POST", f"/knowledge/{knowledge_id}/sync/diff", {"manifest": []})
+        ids_by_path = answer["directory_map"]
+        parent_id: str | None = None
         parts = folder.split("/")
         for end in range(1, len(parts) + 1):
             path = "/".join(parts[:end])
-            if path not in known:
-                made = {"name": parts[end - 1], "parent_id": parent}
-                known[path] = (
-                    await self._json("POST", f"/knowledge/{knowledge_id}/dirs/create", made)
-                )["id"]
-            parent = known[path]
-        return parent or ""
+            if path not in ids_by_path:
+                new = {"name": parts[end - 1], "parent_id": parent_id}
+                directory = await self._json("POST", f"/knowledge/{knowledge_id}/dirs/create", new)
+                ids_by_path[path] = directory["id"]
+            parent_id = ids_by_path[path]
+        return parent_id or ""
 
-    async def _found(self, method: str, path: str) -> Json | None:
-        """The answer, or None where Open WebUI says that it has no such thing."""
+    async def _find(self, method: str, path: str) -> Json | None:
+        """Return the answer; None if Open WebUI has no such thing."""
         answer = await self._send(method, path, may_miss=True)
         return None if answer.status >= 400 else _read(answer)
 
@@ -230,32 +251,36 @@ class OpenWebUI:
             raise Unavailable(
                 f"Open WebUI cannot be reached ({type(error).__name__}). This is tried again."
             ) from error
-        status, told = answer.status, _told(answer)
-        if status < 400 or (may_miss and (status == 404 or "could not find" in told.casefold())):
+        if answer.status < 400:
             return answer
-        if status in (401, 403):
+        detail = _detail(answer)
+        if may_miss and (answer.status == 404 or "could not find" in detail.casefold()):
+            return answer
+        if answer.status in (401, 403):
             raise Invalid(
-                f"Open WebUI refuses RICORDO_OPENWEBUI_API_KEY: {told} It has to be the key of an administrator."
+                f"Open WebUI refuses RICORDO_OPENWEBUI_API_KEY: {detail} "
+                "It has to be the key of an administrator."
             )
-        if is_upload and status in (400, 413):
-            raise NotTaken(told)
-        raise Unavailable(f"Open WebUI answered {status}: {told}")
+        if is_upload and answer.status in (400, 413):
+            raise NotTaken(detail)
+        raise Unavailable(f"Open WebUI answered {answer.status}: {detail}")
 
     async def _answer(self, method: str, path: str, **options: Any) -> _Received:
         content = bytearray()
         async with self._http.stream(method, f"{self._url}{path}", **options) as answer:
             async for piece in answer.aiter_bytes():
                 content += piece
-                if len(content) > _LARGEST:
+                if len(content) > _MAX_ANSWER_BYTES:
                     raise Unavailable(
-                        f"Open WebUI sent more than {_LARGEST:,} bytes at once, which is not read."
+                        f"Open WebUI sent more than {_MAX_ANSWER_BYTES:,} bytes at once, "
+                        "which is not read."
                     )
             return _Received(answer.status_code, bytes(content))
 
 
 @asynccontextmanager
 async def connected(url: str | None, key: str | None) -> AsyncIterator[OpenWebUI]:
-    """Open a connection for a sync. Raises Invalid where the settings do not say to what."""
+    """Open a connection for a sync. Raises Invalid for missing settings."""
     if not url or not key:
         raise Invalid(_UNSET)
     async with httpx2.AsyncClient(
@@ -268,60 +293,69 @@ async def connected(url: str | None, key: str | None) -> AsyncIterator[OpenWebUI
 
 
 def grants_of(reader: str, *, is_writable: bool) -> list[Json]:
-    """What lets this user of Open WebUI read a thing, and write it."""
-    return _grants(reader, is_writable=is_writable)
+    """Return the grants for a user of Open WebUI to read or write."""
+    permissions = ("read", "write") if is_writable else ("read",)
+    return [
+        {"principal_type": "user", "principal_id": reader, "permission": permission}
+        for permission in permissions
+    ]
 
 
-def text_of(data: bytes) -> str | None:
-    """The bytes as text; None where they are none."""
+def text_of(content: bytes) -> str | None:
+    """Return the bytes as text; None for binary content."""
     try:
-        text = data.decode("utf-8")
+        text = content.decode("utf-8")
     except UnicodeDecodeError:
         return None
     return None if "\0" in text else text
 
 
-def _grants(reader: str, *, is_writable: bool) -> list[Json]:
-    allowed = ("read", "write") if is_writable else ("read",)
-    return [
-        {"principal_type": "user", "principal_id": reader, "permission": one} for one in allowed
-    ]
+def _is_for(item: Json, reader: str) -> bool:
+    """Return True for an item that is shared with this user alone.
+
+    Other users could share an item that only looks like it.
+    """
+    return {grant.get("principal_id") for grant in item.get("access_grants") or ()} == {reader}
 
 
-def _is_for(found: Json, reader: str) -> bool:
-    """Whether a thing is shared with this user alone: others could share one that only looks like it."""
-    return {one.get("principal_id") for one in found.get("access_grants") or ()} == {reader}
+def _file(row: Json, folder: str) -> KnowledgeFile:
+    name = str(row.get("filename") or "")
+    metadata = row.get("meta") or {}
+    status = (row.get("data") or {}).get("status")
+    return KnowledgeFile(
+        id=str(row["id"]),
+        path=f"{folder}/{name}" if folder else name,
+        text_hash=str(row.get("hash") or ""),
+        file_hash=str(metadata.get("file_hash") or ""),
+        is_processed=status in ("pending", "processing"),
+    )
 
 
-def _file(found: Json, folder: str) -> KnowledgeFile:
-    name, meta = str(found.get("filename") or ""), found.get("meta") or {}
-    path = f"{folder}/{name}" if folder else name
-    is_processed = (found.get("data") or {}).get("status") in ("pending", "processing")
-    hashes = str(found.get("hash") or ""), str(meta.get("file_hash") or "")
-    return KnowledgeFile(str(found["id"]), path, *hashes, is_processed)
-
-
-def _note(found: Json) -> StoredNote:
-    content = ((found.get("data") or {}).get("content")) or {}
-    noted = (found.get("meta") or {}).get("ricordo") or {}
+def _note(row: Json) -> StoredNote:
+    content = ((row.get("data") or {}).get("content")) or {}
     return StoredNote(
-        str(found["id"]), str(content.get("md") or ""), str(found.get("updated_at")), noted
+        id=str(row["id"]),
+        text=str(content.get("md") or ""),
+        updated_at=str(row.get("updated_at")),
+        noted=(row.get("meta") or {}).get("ricordo") or {},
     )
 
 
 def _read(answer: _Received) -> Json:
     try:
-        found = orjson.loads(answer.content)
+        document = orjson.loads(answer.content)
     except orjson.JSONDecodeError as error:
         raise Unavailable(
-            "RICORDO_OPENWEBUI_URL answers with something that Open WebUI's API would not. Check the address."
+            "RICORDO_OPENWEBUI_URL answers with something that Open WebUI's API would not. "
+            "Check the address."
         ) from error
-    return found if isinstance(found, dict) else {"answer": found}
+    return document if isinstance(document, dict) else {"answer": document}
 
 
-def _told(answer: _Received) -> str:
+def _detail(answer: _Received) -> str:
+    """Return the reason that a refusal names."""
     try:
-        detail = orjson.loads(answer.content).get("detail") if answer.status >= 400 else None
+        detail = orjson.loads(answer.content).get("detail")
     except (orjson.JSONDecodeError, AttributeError):
         detail = None
     return str(detail or "no reason was given")[:300]

@@ -1,7 +1,7 @@
-"""Open WebUI as a remote of its users' memory: their blocks are notes there, and their workspaces knowledge bases.
+"""Open WebUI as a remote: notes for blocks, knowledge bases for workspaces.
 
-The one server that RICORDO_OPENWEBUI_URL names is a remote of each user whom it brought here: they are called `open-webui:` and
-their id there.
+The one server that RICORDO_OPENWEBUI_URL names is a remote of each of its users. Their identifier
+is `open-webui:` and their id in Open WebUI.
 """
 
 from dataclasses import replace
@@ -23,38 +23,40 @@ from ricordo.settings import Settings
 from ricordo.storage.engine.store import Store, Transaction
 
 KIND = "openwebui"
-_MOST_PROBLEMS = 20
+_MAX_PROBLEMS = 20
 
 
 class OpenWebUIRemotes:
     """Remotes of the kind `openwebui`."""
 
     kind = KIND
-    is_shared = True  # its notes and knowledge bases are of one user each
+    is_shared = True  # each of its notes and knowledge bases belongs to one user
 
-    def read(self, asked: Access, settings: Settings) -> Access:  # noqa: ARG002 - the protocol's
-        """Return the address that the settings name; no other is called."""
+    def read(self, access: Access, settings: Settings) -> Access:  # noqa: ARG002 - the protocol's
+        """Return the address that the settings name.
+
+        Raises Invalid for any other address.
+        """
         url = OpenWebUISettings().openwebui_url
-        if (
-            url is None
-            or asked.address.rstrip("/") != url.rstrip("/")
-            or asked.password
-            or asked.username
-            or asked.options
-        ):
+        has_more = access.password or access.username or access.options
+        if url is None or access.address.rstrip("/") != url.rstrip("/") or has_more:
             raise Invalid(
-                "A remote of this kind is the Open WebUI that RICORDO_OPENWEBUI_URL names. Give its address, and nothing else."
+                "A remote of this kind is the Open WebUI that RICORDO_OPENWEBUI_URL names. "
+                "Give its address, and nothing else."
             )
         return Access(url.rstrip("/"))
 
     async def sync(
         self, store: Store, remote: Remote, access: Access, settings: Settings
     ) -> Remote:
-        """Bring the notes, the knowledge base, the memory and the workspace together.
+        """Sync the memory with the notes, and the workspace with the knowledge base.
 
-        Raises Unavailable where Open WebUI cannot be reached, Invalid where it refuses the key, or does not know the user.
+        Raises:
+            Unavailable: Open WebUI cannot be reached.
+            Invalid: Open WebUI refuses the key, or does not know the user.
         """
-        address, key = self.read(access, settings).address, OpenWebUISettings().openwebui_api_key
+        address = self.read(access, settings).address
+        key = OpenWebUISettings().openwebui_api_key
         user = await store.read(lambda tx: owner_of(tx, remote))
         reader = id_there(user)
         async with connected(address, key.get_secret_value() if key else None) as client:
@@ -64,29 +66,27 @@ class OpenWebUIRemotes:
 async def _attempt(
     store: Store, client: OpenWebUI, remote: Remote, user: User, reader: str
 ) -> Remote:
-    """Do it once. Raises RemoteMoved where something changed there meanwhile."""
+    """Sync once. Raises RemoteMoved if something changed in Open WebUI meanwhile."""
     remote = await store.read(lambda tx: remotes.get(tx, Scope(user.organization_id), remote.id))
     if remote.seen is None:
         marker = f"[ricordo:{user.id}]"
-        made = await client.knowledge_base(
-            marker, f"Workspace of {user.name or user.identifier or user.id}"[:100], reader
-        )
-        remote = replace(remote, seen=made)
+        name = f"Workspace of {user.name or user.identifier or user.id}"[:100]
+        remote = replace(remote, seen=await client.knowledge_base(marker, name, reader))
         await store.write(lambda tx: remotes.note(tx, remote))
     files = FileSync(store, client, remote, user.id)
     if not await files.run(remote.seen or ""):
-        gone = replace(remote, seen=None)
+        without_base = replace(remote, seen=None)
 
         def forget(tx: Transaction) -> None:
             files.forget(tx)
-            remotes.note(tx, gone)
+            remotes.note(tx, without_base)
 
         await store.write(forget)
         raise RemoteMoved
     notes = NoteSync(store, client, remote, user, reader)
     await notes.run()
-    refused = await store.read(lambda tx: refusals(tx, remote))
-    problems = [*files.problems, *notes.problems, *refused][:_MOST_PROBLEMS]
+    refused_files = await store.read(lambda tx: refusals(tx, remote))
+    problems = [*files.problems, *notes.problems, *refused_files][:_MAX_PROBLEMS]
     return replace(remote, last_error=" ".join(problems) or None)
 
 
@@ -95,13 +95,17 @@ def id_there(user: User) -> str:
     name = user.identifier or ""
     if not name.startswith(PREFIX) or "@" in name:
         raise Invalid(
-            f'This user is not known from Open WebUI. Those who are have names such as "{PREFIX}" and their id there.'
+            "This user is not known from Open WebUI. Those who are have names such as "
+            f'"{PREFIX}" and their id there.'
         )
     return name.removeprefix(PREFIX)
 
 
 async def _add_missing(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Make Open WebUI a remote of the memory of each of its users that lacks it, but of nobody who was forgotten."""
+    """Add Open WebUI as a remote for each of its users that lacks it.
+
+    Erased users are left out.
+    """
     url = OpenWebUISettings().openwebui_url
     if url is None:
         return

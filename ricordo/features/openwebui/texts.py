@@ -1,7 +1,7 @@
-"""Which lines of a text somebody changed in Open WebUI, which writes the others in its own way too.
+"""Tell a user's edits of a text from Open WebUI's own rewriting.
 
-Its editor of notes writes Markdown anew (`- a` as `*   a`, `*x*` as `_x_`), and what it searches in files has other quotation
-marks and line ends. Lines that say the same stay as they were here.
+Its note editor rewrites Markdown (`- a` as `*   a`, `*x*` as `_x_`), and the texts that it extracts
+from files have other quotation marks and line ends. Lines with the same meaning keep our form.
 """
 
 import re
@@ -21,67 +21,79 @@ Key = Callable[[str], str]
 
 
 def plain_key(line: str) -> str:
-    """A line of a file as it is compared: the same with other quotation marks, spaces and forms of letters."""
+    """Return a file's line without differences of quotes, spaces and letter forms."""
     return " ".join(unicodedata.normalize("NFKC", line).translate(_QUOTES).split())
 
 
 def markdown_key(line: str) -> str:
-    """A line of Markdown as it is compared: the same in the ways in which editors write it."""
+    """Return a line of Markdown in one form for all editors."""
     line = _ESCAPED.sub(r"\1", " ".join(unicodedata.normalize("NFC", line).split()))
     if _RULE.match(line):
         return "---"
     line = _NUMBERED.sub(r"\1. ", _ITEM.sub("- ", line))
-    line = _UNDERLINES.sub(
-        lambda found: f"{'*' * len(found[1])}{found[2]}{'*' * len(found[1])}", line
-    )
-    return (
-        _DASHES.sub("---", "|".join(cell.strip() for cell in line.split("|")))
-        .removesuffix("\\")
-        .strip()
-    )
+    line = _UNDERLINES.sub(_with_asterisks, line)
+    cells = "|".join(cell.strip() for cell in line.split("|"))
+    return _DASHES.sub("---", cells).removesuffix("\\").strip()
 
 
-def says_the_same(one: str, other: str, key: Key) -> bool:
-    """Whether two texts differ in nothing but how their lines are written and broken."""
-    return _whole(one, key) == _whole(other, key)
+def _with_asterisks(emphasis: re.Match[str]) -> str:
+    marks = "*" * len(emphasis[1])
+    return f"{marks}{emphasis[2]}{marks}"
 
 
-def carried_over(before: str, there: str, key: Key) -> str:
-    """The text as it is there, with the lines of `before` as they were where they say the same.
+def says_the_same(text: str, other: str, key: Key) -> bool:
+    """Return True for texts that differ only in the form of their lines."""
+    return _whole(text, key) == _whole(other, key)
+
+
+def carried_over(before: str, edited: str, key: Key) -> str:
+    """Return the edited text, with unchanged lines in their form of `before`.
 
     >>> carried_over("- a\\n- b", "*   a\\n    \\n*   c", markdown_key)
     '- a\\n\\n- c'
     """
-    if says_the_same(before, there, key):
+    if says_the_same(before, edited, key):
         return before
-    old, new = _lines(before), _lines(there)
+    old_lines = _lines(before)
+    new_lines = _lines(edited)
     matcher = SequenceMatcher(
-        None, [key(line) for line, _ in old], [key(line) for line, _ in new], autojunk=False
+        None,
+        [key(line) for line, _ in old_lines],
+        [key(line) for line, _ in new_lines],
+        autojunk=False,
     )
-    made: list[str] = []
-    for tag, start, end, start_new, end_new in matcher.get_opcodes():
-        theirs = [(_written(line, key), blanks) for line, blanks in new[start_new:end_new]]
-        for line, blanks in old[start:end] if tag == "equal" else theirs:
-            made += [*([""] * blanks if made else ()), line]
-    return "\n".join(made) + before[len(before.rstrip("\n")) :]
+    lines: list[str] = []
+    for tag, old_start, old_end, new_start, new_end in matcher.get_opcodes():
+        if tag == "equal":
+            section = old_lines[old_start:old_end]
+        else:
+            section = [
+                (_normal_line(line, key), blanks) for line, blanks in new_lines[new_start:new_end]
+            ]
+        for line, blanks in section:
+            if lines:
+                lines += [""] * blanks
+            lines.append(line)
+    return "\n".join(lines) + before[len(before.rstrip("\n")) :]
 
 
 def _lines(text: str) -> list[tuple[str, int]]:
-    """The lines that are not blank, each with how many blank ones stand before it."""
-    found, blanks = list[tuple[str, int]](), 0
+    """Return the lines with text, each with the count of blank lines before it."""
+    lines: list[tuple[str, int]] = []
+    blanks = 0
     for line in text.split("\n"):
         if line.strip():
-            found.append((line, blanks))
+            lines.append((line, blanks))
             blanks = 0
         else:
             blanks += 1
-    return found
+    return lines
 
 
 def _whole(text: str, key: Key) -> str:
     return " ".join(key(line) for line, _ in _lines(text))
 
 
-def _written(line: str, key: Key) -> str:
-    """A line that is new, as people write it."""
+def _normal_line(line: str, key: Key) -> str:
+    """Return a new line in the form in which people write it."""
     return _INDENT.sub(r"\1- ", line.rstrip()) if key is markdown_key else line.rstrip("\r")

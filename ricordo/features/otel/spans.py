@@ -1,6 +1,8 @@
-"""The spans: a request as it is answered; a turn when it has ended, with the times that its stored steps have.
+"""Spans of requests and turns.
 
-They hold ids, names of models and tools, counts and times: no message, memory, query, address or user.
+A request's span is made while it is answered; a turn's spans after its end, with the times of its
+stored steps. They hold ids, names of models and tools, counts and times: no message, memory, query,
+address or user.
 """
 
 from collections import defaultdict
@@ -26,27 +28,28 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ricordo import __version__
 from ricordo.domain.message import ToolReturnPart
 from ricordo.domain.run import Run, Step
-from ricordo.domain.scope import Scope as Asking
+from ricordo.domain.scope import Scope as CallerScope
 from ricordo.runtime import Runtime
 from ricordo.storage import messages, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 _MICRO = 1000  # nanoseconds
-_FAILED, _METHODS = (
-    Status(StatusCode.ERROR),
-    frozenset("GET POST PUT PATCH DELETE HEAD OPTIONS".split()),
-)
+_FAILED = Status(StatusCode.ERROR)
+_METHODS = frozenset("GET POST PUT PATCH DELETE HEAD OPTIONS".split())
 _propagator = TraceContextTextMapPropagator()
 
 
 @cache
 def provider() -> TracerProvider:
-    """What makes spans and sends them, as OpenTelemetry's variables say; one for the process, and not the global one."""
+    """Return the process's own tracer provider, not the global one.
+
+    OpenTelemetry's variables configure it.
+    """
     resource = Resource({"service.name": "ricordo", "service.version": __version__})
-    made = TracerProvider(resource=resource.merge(OTELResourceDetector().detect()))
-    made.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return made
+    tracer_provider = TracerProvider(resource=resource.merge(OTELResourceDetector().detect()))
+    tracer_provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return tracer_provider
 
 
 def _tracer() -> Tracer:
@@ -54,7 +57,10 @@ def _tracer() -> Tracer:
 
 
 class RequestSpans:
-    """ASGI middleware: a span for each request, under the one that its `traceparent` names."""
+    """ASGI middleware with a span for each request.
+
+    Its parent is the span that the request's `traceparent` names.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -70,7 +76,7 @@ class RequestSpans:
         attributes = {"http.request.method": method, "url.scheme": scope["scheme"]}
         span = _tracer().start_span(method, parent, SpanKind.SERVER, attributes)
 
-        async def note(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             if message["type"] == "http.response.start":
                 span.set_attribute("http.response.status_code", message["status"])
                 if message["status"] >= 500:
@@ -78,11 +84,11 @@ class RequestSpans:
             await send(message)
 
         try:
-            # What the request begins inherits it: so a turn finds its parent.
+            # Tasks of the request inherit the span, so that a turn finds its parent.
             with use_span(span, record_exception=False, set_status_on_exception=False):
-                await self._app(scope, receive, note)
+                await self._app(scope, receive, send_and_note)
         finally:
-            # The route, since an address may name a user.
+            # The span gets the route, since a path may name a user.
             if route := getattr(scope.get("route"), "path", ""):
                 span.update_name(f"{method} {route}")
                 span.set_attribute("http.route", route)
@@ -90,11 +96,14 @@ class RequestSpans:
 
 
 async def trace_turn(runtime: Runtime, run: Run) -> None:
-    """Make the spans of a turn that has ended, under the request that began it if there is one."""
+    """Make the spans of an ended turn.
+
+    Their parent is the request that began the turn, if there is one.
+    """
 
     def read(tx: Transaction) -> tuple[list[Step], dict[str, list[ToolReturnPart]]]:
         steps = runs.page_of_steps(
-            tx, Asking(run.organization_id), Page(limit=1000, order="asc"), run_id=run.id
+            tx, CallerScope(run.organization_id), Page(limit=1000, order="asc"), run_id=run.id
         )
         returns: dict[str, list[ToolReturnPart]] = defaultdict(list)
         for message in messages.of_run(tx, run.id):
@@ -107,41 +116,60 @@ async def trace_turn(runtime: Runtime, run: Run) -> None:
         "gen_ai.conversation.id": run.conversation_id,
         "ricordo.run.id": run.id,
     }
-    turn = _start("invoke_agent", "", run.created_at * _MICRO, ids, run)
+    turn = _start(run, "invoke_agent", "", start=run.created_at * _MICRO, attributes=ids)
     for step in steps:
-        begin, told = step.started_at * _MICRO, ids | {"ricordo.step.id": step.id}
-        answered = begin + (step.model_ns or 0)
-        named = {"gen_ai.provider.name": step.provider, "gen_ai.request.model": step.model}
-        _start("chat", step.model, begin, told | named, step, turn).end(answered)
-        # Of the calls of one step it is known how long they took together. One that was refused may name anything.
-        for part in (one for one in returns[step.id] if not one.is_refused):
-            named = {"gen_ai.tool.name": part.name, "gen_ai.tool.call.id": part.call_id}
-            _start("execute_tool", part.name, answered, told | named, part, turn).end(
-                answered + (step.tools_ns or 0)
+        start = step.started_at * _MICRO
+        answered_at = start + (step.model_ns or 0)
+        of_step = ids | {"ricordo.step.id": step.id}
+        of_model = {"gen_ai.provider.name": step.provider, "gen_ai.request.model": step.model}
+        call_span = _start(
+            step, "chat", step.model, start=start, attributes=of_step | of_model, turn=turn
+        )
+        call_span.end(answered_at)
+        # Only the common time of a step's tool calls is stored. The name in a refused call can be
+        # any text.
+        for part in returns[step.id]:
+            if part.is_refused:
+                continue
+            of_tool = {"gen_ai.tool.name": part.name, "gen_ai.tool.call.id": part.call_id}
+            tool_span = _start(
+                part,
+                "execute_tool",
+                part.name,
+                start=answered_at,
+                attributes=of_step | of_tool,
+                turn=turn,
             )
+            tool_span.end(answered_at + (step.tools_ns or 0))
     turn.end((run.ended_at or runtime.store.clock.now()) * _MICRO)
 
 
 def _start(
+    record: Run | Step | ToolReturnPart,
     operation: str,
     name: str,
-    at: int,
-    told: dict[str, str],
-    of: Run | Step | ToolReturnPart,
+    *,
+    start: int,
+    attributes: dict[str, str],
     turn: Span | None = None,
 ) -> Span:
-    """Start a span below the turn, or below what began that. Of an error it has the kind, as words may quote what was said."""
-    attributes: dict[str, Any] = {"gen_ai.operation.name": operation, **told}
-    if not isinstance(of, ToolReturnPart):
-        attributes["gen_ai.usage.input_tokens"] = of.usage.prompt_tokens
-        attributes["gen_ai.usage.output_tokens"] = of.usage.completion_tokens
-    kind = SpanKind.CLIENT if isinstance(of, Step) else SpanKind.INTERNAL
-    above = set_span_in_context(turn) if turn else None
+    """Start the span of a stored record, below the turn or the present span.
+
+    An error has only its kind, since its message may quote private texts.
+    """
+    all_attributes: dict[str, Any] = {"gen_ai.operation.name": operation, **attributes}
+    if not isinstance(record, ToolReturnPart):
+        all_attributes["gen_ai.usage.input_tokens"] = record.usage.prompt_tokens
+        all_attributes["gen_ai.usage.output_tokens"] = record.usage.completion_tokens
     span = _tracer().start_span(
-        f"{operation} {name}".strip(), above, kind, attributes, start_time=at
+        f"{operation} {name}".strip(),
+        set_span_in_context(turn) if turn else None,
+        SpanKind.CLIENT if isinstance(record, Step) else SpanKind.INTERNAL,
+        all_attributes,
+        start_time=start,
     )
-    if of.status in ("failed", "error"):
-        error = {"type": "tool_error"} if isinstance(of, ToolReturnPart) else of.error
-        span.set_attribute("error.type", str((error or {}).get("type", of.status)))
+    if record.status in ("failed", "error"):
+        error = {"type": "tool_error"} if isinstance(record, ToolReturnPart) else record.error
+        span.set_attribute("error.type", str((error or {}).get("type", record.status)))
         span.set_status(_FAILED)
     return span

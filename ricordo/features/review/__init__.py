@@ -1,4 +1,4 @@
-"""A user's memory on the command line: blocks, proposals, history and blame."""
+"""Commands for a user's memory: blocks, proposals, history and blame."""
 
 from ricordo.plugins import Commands
 

@@ -1,6 +1,7 @@
-"""`ricordo memory show`, `proposals`, `approve`, `reject`, `history` and `blame`: what the API of users' memory does.
+"""`ricordo memory show`, `proposals`, `approve`, `reject`, `history` and `blame`.
 
-The server does it where one runs. Where none does, one runs in this process for as long as the command takes.
+They do the same as the API of users' memory. A running server does the work. Without one, a server
+runs in this process while the command takes.
 """
 
 import sys
@@ -21,7 +22,7 @@ _SERVER = typer.Option(
     None, "--server", help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
 )
 _JSON = typer.Option(False, "--json", help="Print what the API answers.")
-_WIDTH = 12  # digits of a version's id, which are enough to name it
+_WIDTH = 12  # digits of a version's id; so many are enough to name it
 
 
 @app.command("show")
@@ -60,10 +61,10 @@ def list_proposals(
     as_json: bool = _JSON,
     server: str | None = _SERVER,
 ) -> None:
-    """List the proposals that wait, each with what it would change."""
-    place = "diffs" if label is None else f"blocks/{_path(label)}/diffs"
+    """List the waiting proposals, each with its changes."""
+    path = "diffs" if label is None else f"blocks/{_path(label)}/diffs"
     with _memory(user, server) as ask:
-        _print(_all_of(ask, place, status), as_json, _proposals)
+        _print(_all_of(ask, path, status), as_json, _proposals)
 
 
 @app.command("approve")
@@ -75,7 +76,7 @@ def approve_proposals(
     ),
     server: str | None = _SERVER,
 ) -> None:
-    """Approve proposals. What they propose becomes the next version of their blocks."""
+    """Approve proposals. Their texts become the next versions of their blocks."""
     with _memory(user, server) as ask:
         if text is None:
             _decide(ask, "approve", proposals)
@@ -104,7 +105,7 @@ def show_history(
     as_json: bool = _JSON,
     server: str | None = _SERVER,
 ) -> None:
-    """List a block's versions, newest first: when, by whom and why."""
+    """List a block's versions with time, author and reason, newest first."""
     with _memory(user, server) as ask:
         _print(
             ask("GET", f"blocks/{_path(label)}/history", query={"limit": limit}), as_json, _versions
@@ -133,22 +134,23 @@ def _memory(user: str, server: str | None) -> Iterator[Callable[..., Any]]:
         )
 
 
-def _all_of(ask: Callable[..., Any], place: str, status: str) -> list[Json]:
-    found: list[Json] = []
+def _all_of(ask: Callable[..., Any], path: str, status: str) -> list[Json]:
+    proposals: list[Json] = []
     query: Json = {"status": status, "limit": 100}
-    while page := ask("GET", place, query=query):
-        found += page
+    while page := ask("GET", path, query=query):
+        proposals += page
         query["after"] = page[-1]["id"]
-    return found
+    return proposals
 
 
 def _decide(ask: Callable[..., Any], decision: str, ids: Sequence[str], **body: str) -> None:
-    """Decide on proposals, and print what became of each; exits with 1 where one was not decided on."""
-    waiting = (
-        [one["id"] for one in _all_of(ask, "diffs", "waiting")]
-        if list(ids) == ["all"]
-        else list(ids)
-    )
+    """Decide on proposals, print each outcome, and exit.
+
+    The exit code is 1 if one of them was not decided on.
+    """
+    waiting = list(ids)
+    if waiting == ["all"]:
+        waiting = [proposal["id"] for proposal in _all_of(ask, "diffs", "waiting")]
     failed = False
     for begin in range(0, len(waiting), 100):
         for outcome in ask(
@@ -169,22 +171,27 @@ def _settle(ask: Callable[..., Any], ids: Sequence[str], body: str) -> None:
 
     if len(ids) != 1 or ids[0] == "all":
         raise Invalid("A text of your own settles one proposal. Name one.")
-    proposal = next((one for one in _all_of(ask, "diffs", "waiting") if one["id"] == ids[0]), None)
+    waiting = {proposal["id"]: proposal for proposal in _all_of(ask, "diffs", "waiting")}
+    proposal = waiting.get(ids[0])
     if proposal is None:
         raise NotFound(f"No proposal {ids[0]} waits. List them with `ricordo memory proposals`.")
-    place = f"blocks/{_path(proposal['label'])}/diffs/{ids[0]}/approve"
-    done = ask("POST", place, body={"body": body})
-    typer.echo(f"{done['id']}: {done['status']}, version {(done['version'] or '')[:_WIDTH]}")
+    path = f"blocks/{_path(proposal['label'])}/diffs/{ids[0]}/approve"
+    outcome = ask("POST", path, body={"body": body})
+    typer.echo(
+        f"{outcome['id']}: {outcome['status']}, version {(outcome['version'] or '')[:_WIDTH]}"
+    )
 
 
-def _print(found: Any, as_json: bool, lines: Callable[[Any], Sequence[str]]) -> None:
+def _print(answer: Any, as_json: bool, lines: Callable[[Any], Sequence[str]]) -> None:
     import json
 
     from ricordo.cli.screen import printable
 
-    # What agents and users wrote must not control the terminal.
-    shown = "\n".join(printable(line) for line in lines(found)) if not as_json else ""
-    typer.echo(json.dumps(found, ensure_ascii=False, indent=2) if as_json else shown)
+    if as_json:
+        typer.echo(json.dumps(answer, ensure_ascii=False, indent=2))
+        return
+    # Texts of agents and users must not control the terminal.
+    typer.echo("\n".join(printable(line) for line in lines(answer)))
 
 
 def _blocks(blocks: Sequence[Json]) -> list[str]:
@@ -197,36 +204,39 @@ def _blocks(blocks: Sequence[Json]) -> list[str]:
 
 
 def _new_blocks(blocks: Sequence[Json], waiting: Sequence[Json]) -> list[str]:
-    known = {block["label"] for block in blocks}
-    new = Counter(one["label"] for one in waiting if one["label"] not in known)
+    labels = {block["label"] for block in blocks}
+    new = Counter(proposal["label"] for proposal in waiting if proposal["label"] not in labels)
     return [f"{label}  not made yet  {count} waiting" for label, count in sorted(new.items())]
 
 
 def _proposals(proposals: Sequence[Json]) -> list[str]:
     lines: list[str] = []
-    for one in proposals:
+    for proposal in proposals:
         lines.append(
-            f"{one['id']}  {one['label']}  {one['status']}  by {one['author']}  {one['created_at']}"
+            f"{proposal['id']}  {proposal['label']}  {proposal['status']}  "
+            f"by {proposal['author']}  {proposal['created_at']}"
         )
-        lines += [f"  Reason: {one['reasoning']}"] if one["reasoning"] else []
-        lines += [f"  {line}" for line in one["diff"].splitlines()]
+        if proposal["reasoning"]:
+            lines.append(f"  Reason: {proposal['reasoning']}")
+        lines += [f"  {line}" for line in proposal["diff"].splitlines()]
     return lines or ["Nothing waits."]
 
 
 def _versions(versions: Sequence[Json]) -> list[str]:
     return [
-        f"{one['sha'][:_WIDTH]}  {one['timestamp']}  {one['author']} ({one['author_kind']})  {one['message']}"
-        for one in versions
+        f"{version['sha'][:_WIDTH]}  {version['timestamp']}  "
+        f"{version['author']} ({version['author_kind']})  {version['message']}"
+        for version in versions
     ]
 
 
-def _whole_blame(ask: Callable[..., Any], place: str) -> Json:
-    """Return all lines as one answer, of which a long text takes several."""
-    blame: Json = ask("GET", place)
+def _whole_blame(ask: Callable[..., Any], path: str) -> Json:
+    """Return all lines; the API splits a long text into several answers."""
+    blame: Json = ask("GET", path)
     while blame["next"] is not None:
-        more = ask("GET", place, query={"after": blame["next"]})
-        known = {version["sha"] for version in blame["versions"]}
-        new = [version for version in more["versions"] if version["sha"] not in known]
+        more = ask("GET", path, query={"after": blame["next"]})
+        hashes = {version["sha"] for version in blame["versions"]}
+        new = [version for version in more["versions"] if version["sha"] not in hashes]
         blame = {
             **more,
             "lines": [*blame["lines"], *more["lines"]],

@@ -6,7 +6,7 @@ from typing import Any
 class RunCodePlugin:
     """The two tools; an agent has them only if they were attached to it."""
 
-    requires = ("sandbox", "custom_tools")
+    requires = ("custom_tools",)
 
     def tools(self) -> list[Any]:
         from ricordo.features.run_code.tools import run_code, run_code_with_tools

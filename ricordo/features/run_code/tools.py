@@ -9,8 +9,8 @@ import orjson
 from ricordo.domain.message import ToolReturnPart
 from ricordo.errors import RicordoError, Unavailable
 from ricordo.features.custom_tools.javascript import node_command
-from ricordo.features.sandbox.process import SandboxProcess, program_beside
-from ricordo.features.sandbox.service import SandboxCall, SandboxLimits, sandbox_of
+from ricordo.sandbox.process import SandboxProcess, program_beside
+from ricordo.sandbox.service import SandboxCall, SandboxLimits
 from ricordo.tools.toolbox import ToolContext
 
 _SECONDS = 120.0
@@ -35,7 +35,7 @@ async def run_code(
     """
     if language == "python":
         return await _run_python(context, code, {})
-    sandbox = sandbox_of(context.settings)
+    sandbox = context.sandbox
     if language == "shell":
         call = SandboxCall(("sh", "code.sh"), files={"code.sh": _bytes(code)}, limits=_LIMITS)
     else:
@@ -69,7 +69,7 @@ async def _run_python(
     context: ToolContext, code: str, tools: dict[str, list[str]]
 ) -> dict[str, Any]:
     request = orjson.dumps({"code": _bytes(code).decode(), "tools": tools}) + b"\n"
-    sandbox = sandbox_of(context.settings)
+    sandbox = context.sandbox
     if not tools:
         result = await sandbox.run_python(program_beside(__file__), request, limits=_LIMITS)
         error = _error(result.answer.splitlines()[-1:] or [b""])

@@ -1,4 +1,4 @@
-"""Schedules: messages that are sent to an agent later, once or again and again."""
+"""Schedules: messages that are sent to an agent later, once or repeatedly."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from ricordo.plugins import PluginPage
 
 
 class SchedulesPlugin:
-    """Adds schedules to the API, sends what is due, and lists them for people."""
+    """Adds schedules to the API, sends due messages, and lists schedules on a page."""
 
     requires = ("web",)
 

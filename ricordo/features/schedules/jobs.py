@@ -1,6 +1,8 @@
-"""Sending what is due, as jobs: the same otids each time a job runs again, so that no kill sends a message twice.
+"""Jobs that send due messages.
 
-A job ends when its turn has begun; another looks half a minute later whether a kill cut the turn off, which is answered anew then.
+A repeated job sends the same otids, so a kill never sends a message twice. A job ends when its turn
+has started. Another job checks half a minute later if a kill cut the turn off; then it is run
+again.
 """
 
 from dataclasses import replace
@@ -22,39 +24,51 @@ from ricordo.runtime import Runtime
 from ricordo.storage import jobs, runs
 from ricordo.storage.engine.store import Transaction
 
-_LOOK_AGAIN = 30 * SECOND
+_CHECK_INTERVAL = 30 * SECOND
 
 
 async def send(runtime: Runtime, job: Job, _report: Report) -> None:
-    """Begin the turn of this due time. While the conversation is busy, the job is tried again for an hour."""
-    store, id, due_at = runtime.store, job.payload["schedule_id"], job.payload["due_at"]
-    row = await store.write(lambda tx: service.begin(tx, id, due_at))
+    """Start the turn of this due time.
+
+    While the conversation is busy, the job is repeated for an hour.
+    """
+    store = runtime.store
+    schedule_id = job.payload["schedule_id"]
+    due_at = job.payload["due_at"]
+    row = await store.write(lambda tx: service.begin(tx, schedule_id, due_at))
     if row is None:
         return
     try:
-        run = await _begun(runtime, row, due_at, job.payload.get("run_id"))
+        run = await _start_run(runtime, row, due_at, job.payload.get("run_id"))
     except RicordoError as error:
         problem = str(error)
         is_final = isinstance(error, Invalid | NotFound | Forbidden)
         if is_final or job.attempts >= job.most_attempts:
-            await store.write(lambda tx: service.finish(tx, id, due_at, problem))
+            await store.write(lambda tx: service.finish(tx, schedule_id, due_at, problem))
         if is_final:
             return
         raise
     if run is None or run.ended_at is not None:
-        await store.write(lambda tx: service.finish(tx, id, due_at))
+        await store.write(lambda tx: service.finish(tx, schedule_id, due_at))
         return
-    more = {"run_id": run.id, "look": job.payload.get("look", 0) + 1}
-    again = service.job_of(
-        row, due_at, not_before=store.clock.now() + _LOOK_AGAIN * more["look"], more=more
+    # The wait grows with each check. "look" is a key of stored jobs.
+    check_number = job.payload.get("look", 0) + 1
+    check = service.job_of(
+        row,
+        due_at,
+        not_before=store.clock.now() + _CHECK_INTERVAL * check_number,
+        more={"run_id": run.id, "look": check_number},
     )
-    await store.write(lambda tx: jobs.add(tx, again))
+    await store.write(lambda tx: jobs.add(tx, check))
 
 
-async def _begun(
+async def _start_run(
     runtime: Runtime, row: ScheduledMessage, due_at: int, run_id: str | None
 ) -> Run | None:
-    """The run of this due time, begun where there is none, or where it was cut off; None where it was deleted."""
+    """Return the run of this due time; None for a deleted one.
+
+    A missing run, or one that was cut off, is started.
+    """
     if run_id:
         try:
             run = await runtime.store.read(
@@ -65,26 +79,26 @@ async def _begun(
         if not was_cut_off(run):
             return run
     scope = await runtime.store.read(lambda tx: service.scope_of(tx, row))
-    message = row.message
+    settings = row.message
+    messages = []
+    for number, message in enumerate(settings["messages"]):
+        new = new_message(LaterMessage.model_validate(message))
+        messages.append(replace(new, otid=f"{row.id}-{due_at}-{number}"))
+    message_format = MessageFormat.from_json(settings)
     request = TurnRequest(
         scope=scope,
         agent_id=row.agent_id,
-        messages=tuple(
-            replace(
-                new_message(LaterMessage.model_validate(each)), otid=f"{row.id}-{due_at}-{number}"
-            )
-            for number, each in enumerate(message["messages"])
-        ),
-        max_steps=message.get("max_steps") or DEFAULT_MAX_STEPS,
+        messages=tuple(messages),
+        max_steps=settings.get("max_steps") or DEFAULT_MAX_STEPS,
         is_background=True,
-        callback={"url": message["callback_url"]} if message.get("callback_url") else {},
-        request_config=(view := MessageFormat.from_json(message)).to_json(),
+        callback={"url": settings["callback_url"]} if settings.get("callback_url") else {},
+        request_config=message_format.to_json(),
     )
-    return await begin_recorded(runtime, request, view)
+    return await begin_recorded(runtime, request, message_format)
 
 
 async def take_up(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Plan anew the schedules that lost their jobs."""
+    """Plan the schedules that lost their jobs."""
 
     def plan(tx: Transaction) -> None:
         service.take_up(tx)

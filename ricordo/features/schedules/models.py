@@ -1,4 +1,4 @@
-"""What is sent to make a schedule, and how schedules are answered."""
+"""Request and response models of schedules."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -11,9 +11,12 @@ from ricordo.errors import Invalid, TooLong
 from ricordo.features.schedules import cron
 from ricordo.features.schedules.queries import ScheduledMessage
 
-_LATEST = 253_402_300_799_000  # milliseconds: the end of the year 9999
-LONGEST = 1_000_000  # bytes of one schedule as JSON
-_TYPES = "system|user|assistant|reasoning|hidden_reasoning|tool_call|tool_return|approval_request|approval_response"
+_END_OF_YEAR_9999 = 253_402_300_799_000  # milliseconds
+MAX_MESSAGE_LENGTH = 1_000_000  # characters of one schedule's messages and settings
+_TYPES = (
+    "system|user|assistant|reasoning|hidden_reasoning|tool_call|tool_return"
+    "|approval_request|approval_response"
+)
 MessageType = Annotated[str, Field(pattern=f"^({_TYPES})_message$")]
 
 
@@ -21,11 +24,11 @@ class OneTime(RequestPart):
     """Once, at this time."""
 
     type: Literal["one-time"] = "one-time"
-    scheduled_at: float = Field(ge=0, le=_LATEST, description="Milliseconds since 1970.")
+    scheduled_at: float = Field(ge=0, le=_END_OF_YEAR_9999, description="Milliseconds since 1970.")
 
 
 class Recurring(RequestPart):
-    """Again and again, as a cron expression says."""
+    """Repeatedly, at the times of a cron expression."""
 
     type: Literal["recurring"]
     cron_expression: str = Field(
@@ -40,8 +43,11 @@ class Recurring(RequestPart):
     )
 
 
-def _kind(value: Any) -> str:
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+def _kind(schedule: Any) -> str:
+    if isinstance(schedule, dict):
+        kind = schedule.get("type")
+    else:
+        kind = getattr(schedule, "type", None)
     return str(kind or "one-time")
 
 
@@ -61,7 +67,7 @@ class LaterMessage(MessageRequest):
 
 
 class ScheduleRequest(RequestModel):
-    """Messages for an agent, and when they are sent."""
+    """Messages for an agent, with the time or times to send them."""
 
     messages: Items[LaterMessage] = Field(min_length=1)
     schedule: When
@@ -72,47 +78,54 @@ class ScheduleRequest(RequestModel):
     max_steps: int | None = Field(None, ge=1, le=1000)
 
     def sent(self) -> tuple[Json, Json]:
-        """Return the message and the schedule as they are stored and shown. Raises TooLong, Invalid."""
+        """Return the message and the schedule in their stored form.
+
+        Raises TooLong, Invalid.
+        """
         message = self.model_dump(mode="json", exclude_none=True, exclude={"schedule"})
-        if len(str(message)) > LONGEST:
+        if len(str(message)) > MAX_MESSAGE_LENGTH:
             raise TooLong(
-                f"This schedule is longer than {LONGEST:,} characters. Send less at once."
+                f"This schedule is longer than {MAX_MESSAGE_LENGTH:,} characters. "
+                "Send less at once."
             )
         parts = [
             part
-            for one in self.messages
-            if not isinstance(one.content, str)
-            for part in one.content
+            for message_request in self.messages
+            if not isinstance(message_request.content, str)
+            for part in message_request.content
         ]
         if any(isinstance(part, ImageContent) and not part.source.data for part in parts):
             raise Invalid(
-                "A picture that is sent later needs its data in base64, as its address may lead elsewhere then."
+                "A picture that is sent later needs its data in base64, "
+                "as its address may lead elsewhere then."
             )
         return message, self.schedule.model_dump(mode="json")
 
 
 def next_time(schedule: Json, after: int) -> int | None:
-    """Return when a schedule comes next after this time (microseconds); None where it does not. Raises Invalid.
+    """Return the schedule's next time after this one, in microseconds, or None.
 
-    One without a time zone was made by an older version, and is in UTC.
+    A schedule without a time zone comes from an older version, and is in UTC. Raises Invalid.
     """
     if schedule["type"] == "recurring":
-        return cron.read_stored(schedule["cron_expression"], schedule.get("timezone")).next_after(
-            after
-        )
-    at = round(schedule["scheduled_at"] * (SECOND // 1000))
-    return at if at > after else None
+        expression = cron.read_stored(schedule["cron_expression"], schedule.get("timezone"))
+        return expression.next_after(after)
+    scheduled_at = round(schedule["scheduled_at"] * (SECOND // 1000))
+    return scheduled_at if scheduled_at > after else None
 
 
 class ScheduleMadeResponse(ResponseModel):
-    """The id of a new schedule, and when its message is sent first."""
+    """The id of a new schedule, and the first time of its message."""
 
     id: str
     next_scheduled_at: str | None
 
 
 class ScheduleResponse(ResponseModel):
-    """A schedule. Without a next time it sends nothing any more; `problem` says why the last time was missed."""
+    """A schedule. Without a next time it sends nothing any more.
+
+    `problem` is the reason why the last time was missed.
+    """
 
     id: str
     agent_id: str

@@ -1,4 +1,4 @@
-"""The page of schedules: what is sent to each agent, when next, and a button to delete it."""
+"""The page of schedules with their next times, and a button to delete one."""
 
 from typing import Any
 
@@ -8,24 +8,27 @@ from ricordo.features.web.inside import Api
 from ricordo.features.web.shell import Pages, address_of, done, render
 
 router = Pages("/ui/schedules", scope="messages")
-_EACH = 20  # agents of one page
+_AGENTS_PER_PAGE = 20
+_SCHEDULE_LIMIT = 100  # of one agent
 
 
 @router.get("")
 async def list_schedules(request: Request) -> Response:
     """The schedules that the caller sees, agent by agent."""
-    api, after = Api(request), request.query_params.get("after")
-    agents: list[Any] = await api.get("/v1/agents/", limit=_EACH + 1, after=after)
-    older = (
-        address_of("/ui/schedules", after=agents[_EACH - 1]["id"]) if len(agents) > _EACH else ""
-    )
+    api = Api(request)
+    after = request.query_params.get("after")
+    # One agent more than the page shows that there is another page.
+    agents: list[Any] = await api.get("/v1/agents/", limit=_AGENTS_PER_PAGE + 1, after=after)
+    has_more = len(agents) > _AGENTS_PER_PAGE
+    agents = agents[:_AGENTS_PER_PAGE]
+    older = address_of("/ui/schedules", after=agents[-1]["id"]) if has_more else ""
     rows = []
-    for agent in agents[:_EACH]:
-        found = await api.get(f"/v1/agents/{agent['id']}/schedule", limit=100)
+    for agent in agents:
+        page = await api.get(f"/v1/agents/{agent['id']}/schedule", limit=_SCHEDULE_LIMIT)
         rows += [
-            {**row, "agent": agent, "words": _words(row)} for row in found["scheduled_messages"]
+            {**row, "agent": agent, "words": _first_text(row)} for row in page["scheduled_messages"]
         ]
-    # One page may be empty where another is not.
+    # A page can be empty while another one is not.
     return await render(
         request, "schedules/list.html", rows=rows, older=older, is_all=not (older or after)
     )
@@ -38,8 +41,8 @@ async def delete(request: Request, agent_id: str, scheduled_message_id: str) -> 
     return done(request, "/ui/schedules", "The schedule was deleted.")
 
 
-def _words(row: Any) -> str:
-    """The first words of the message."""
+def _first_text(row: Any) -> str:
+    """Return the first text of the message."""
     content = row["message"]["messages"][0]["content"]
     if isinstance(content, str):
         return content

@@ -1,7 +1,8 @@
 """The table of schedules, and its SQL.
 
-`next_at` is when the message is due next, `due_at` the time that is being sent now. A row is `user_id`'s (None: shared). It keeps
-by which key it was made and what that was allowed, since its turns may do no more.
+`next_at` is the next time of the message, `due_at` the time that is being sent now. A row belongs
+to `user_id` (None: shared). It stores the key that created it with the key's scopes, since its
+turns may do no more.
 """
 
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ schedules = table(
 
 @dataclass(frozen=True, slots=True)
 class ScheduledMessage:
-    """A message that is sent later, or again and again. Times are microseconds."""
+    """A message that is sent later, once or repeatedly. Times are microseconds."""
 
     id: str
     organization_id: str
@@ -73,39 +74,39 @@ insert_one = _ROWS.insert
 save = _ROWS.updates("next_at", "due_at", "problem")
 
 
-def get(tx: Transaction, scope: Scope, agent_id: str, id: str) -> ScheduledMessage:
+def get(tx: Transaction, scope: Scope, agent_id: str, schedule_id: str) -> ScheduledMessage:
     """Return the schedule of this agent. Raises NotFound."""
-    row = _ROWS.get(tx, scope, id)
+    row = _ROWS.get(tx, scope, schedule_id)
     if row.agent_id != agent_id:
-        raise NotFound(f"Schedule with ID {id} not found")
+        raise NotFound(f"Schedule with ID {schedule_id} not found")
     return row
 
 
-def page(tx: Transaction, scope: Scope, wanted: Page, agent_id: str) -> list[ScheduledMessage]:
-    return _ROWS.page(tx, scope, wanted, agent_id=agent_id)
+def page(tx: Transaction, scope: Scope, page: Page, agent_id: str) -> list[ScheduledMessage]:
+    return _ROWS.page(tx, scope, page, agent_id=agent_id)
 
 
-def lock(tx: Transaction, id: str) -> ScheduledMessage | None:
-    """Return the schedule, if it is still there, and lock it until this transaction ends."""
-    return _ROWS.first(tx, _LOCK, {"id": id})
+def lock(tx: Transaction, schedule_id: str) -> ScheduledMessage | None:
+    """Lock the schedule until the transaction ends; None for a deleted one."""
+    return _ROWS.first(tx, _LOCK, {"id": schedule_id})
 
 
 def count(tx: Transaction, agent_id: str) -> int:
-    """Return how many schedules the agent has, all users' together."""
+    """Return the number of the agent's schedules, those of all users."""
     return int(tx.all(_COUNT, {"agent_id": agent_id})[0].schedules)
 
 
-def delete_one(tx: Transaction, id: str) -> None:
-    """Delete the schedule, with the jobs of it that wait."""
-    tx.run(_DELETE, {"id": id})
-    tx.run(_DELETE_JOBS, {"key": id})
+def delete_one(tx: Transaction, schedule_id: str) -> None:
+    """Delete the schedule with its waiting jobs."""
+    tx.run(_DELETE, {"id": schedule_id})
+    tx.run(_DELETE_JOBS, {"key": schedule_id})
 
 
 def planned_after(tx: Transaction, time: int) -> list[ScheduledMessage]:
-    """Return the schedules that come next after this time."""
+    """Return the schedules whose next time is after this one."""
     return _ROWS.all(tx, _ROWS.select.where(schedules.c.next_at > time))
 
 
 def left_behind(tx: Transaction, before: int) -> list[ScheduledMessage]:
-    """Return schedules whose time has long come, and for which no job is there."""
+    """Return schedules without a job whose next time is before this one."""
     return _ROWS.all(tx, _ROWS.select.where(schedules.c.next_at < before, ~_IS_AT_WORK))

@@ -1,4 +1,4 @@
-"""Background tasks: what an agent does for each user by itself, at certain times or once they were away for a while."""
+"""Background tasks: an agent's work for each user at set times or after silence."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from ricordo.plugins import PluginPage
 
 
 class TasksPlugin:
-    """Adds the tables of tasks and of their runs, the jobs that carry them out, their routes, and a page."""
+    """Adds tasks and their runs: tables, jobs, routes and a page."""
 
     requires = ("courses", "memories", "openai_api", "schedules", "web")
 

@@ -1,4 +1,4 @@
-"""What is sent and answered of background tasks."""
+"""Request and response models of background tasks."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,7 @@ from ricordo.features.schedules.cron import read_stored
 from ricordo.features.tasks.queries import BackgroundTask, TaskRun
 
 _NAME = "[a-z0-9](?:[a-z0-9.-]{0,126}[a-z0-9])?"
-_YEAR = 525_600  # minutes
+_YEAR_MINUTES = 525_600
 
 
 class CronTrigger(RequestPart):
@@ -26,15 +26,15 @@ class CronTrigger(RequestPart):
 
 
 class IdleTrigger(RequestPart):
-    """Once a user has said nothing for so many minutes; after that not again within the cooldown."""
+    """After a user's silence of `idle_minutes`; not again within the cooldown."""
 
     type: Literal["idle"]
-    idle_minutes: int = Field(ge=1, le=_YEAR)
-    cooldown_minutes: int | None = Field(None, ge=1, le=_YEAR)
+    idle_minutes: int = Field(ge=1, le=_YEAR_MINUTES)
+    cooldown_minutes: int | None = Field(None, ge=1, le=_YEAR_MINUTES)
 
 
 class TaskRequest(RequestModel):
-    """A task: what an agent does for each user who talked with it in the last `active_days`, and when."""
+    """An agent's task for each user that talked with it within `active_days`."""
 
     name: str = Field(pattern=f"^{_NAME}$", description="Small letters, digits, dots and dashes.")
     agent_id: str = Field(max_length=300)
@@ -46,20 +46,23 @@ class TaskRequest(RequestModel):
 
 
 class TaskStartRequest(RequestModel):
-    """Whom to run a task for; everybody it is for where nobody is named."""
+    """The user to run a task for; without one, all of its users."""
 
     user_id: str | None = Field(None, max_length=255)
 
 
 class TaskStartResponse(ResponseModel):
-    """For how many users a task runs now, with those runs that the caller may see."""
+    """The number of started runs, and the runs that the caller may see."""
 
     started: int
     runs: list[Json]
 
 
 class TaskResponse(ResponseModel):
-    """A task. `next_at` is when a cron expression comes next; `course` is the course whose file says it."""
+    """A task.
+
+    `next_at` is the next time of its cron expression; `course` names the course that defines it.
+    """
 
     id: str
     name: str
@@ -86,7 +89,10 @@ TaskRequest.take_back(TaskResponse)
 
 
 def _cron_json(text: str) -> Json:
-    """Return a stored expression as a trigger; one that cannot be read any more is shown as it is."""
+    """Return a stored expression as a trigger.
+
+    An expression that cannot be parsed any more is shown as it is.
+    """
     try:
         cron = read_stored(text)
     except Invalid:
@@ -99,7 +105,10 @@ def _cron_json(text: str) -> Json:
 
 
 class TaskRunResponse(ResponseModel):
-    """One run of a task for one user. `changes` are versions and proposals by id, with their block's label; no texts."""
+    """One run of a task for one user.
+
+    `changes` are versions and proposals by id, with their block's label and without texts.
+    """
 
     id: str
     task_id: str
@@ -119,8 +128,8 @@ class TaskRunResponse(ResponseModel):
     @classmethod
     def from_run(cls, run: TaskRun) -> Json:
         """Return the run as JSON."""
-        spent: dict[str, Any] = {
+        usage: dict[str, Any] = {
             "prompt_tokens": run.usage.prompt_tokens,
             "completion_tokens": run.usage.completion_tokens,
         }
-        return cls.of(run, changes=list(run.changes), usage=spent)
+        return cls.of(run, changes=list(run.changes), usage=usage)

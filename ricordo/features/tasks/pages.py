@@ -1,4 +1,4 @@
-"""The page of background tasks: what is done for whom, how it went, and buttons to pause a task and to run it."""
+"""The pages of background tasks: runs, and buttons to pause and start."""
 
 from typing import Any
 
@@ -8,37 +8,42 @@ from ricordo.features.web.inside import Api
 from ricordo.features.web.shell import Pages, address_of, done, render
 
 router = Pages("/ui/tasks", scope="agents")
-_MOST, _EACH = 200, 50
+_TASK_LIMIT = 200
+_RUNS_PER_PAGE = 50
 
 
 @router.get("")
 async def list_tasks(request: Request) -> Response:
-    """All tasks, by their names."""
-    listed: list[Any] = await Api(request).get("/background/tasks", limit=_MOST)
-    return await render(
-        request, "tasks/list.html", tasks=sorted(listed, key=lambda task: task["name"])
-    )
+    """List all tasks by name."""
+    tasks: list[Any] = await Api(request).get("/background/tasks", limit=_TASK_LIMIT)
+    tasks.sort(key=lambda task: task["name"])
+    return await render(request, "tasks/list.html", tasks=tasks)
 
 
 @router.get("/{task_name}")
 async def show(request: Request, task_name: str) -> Response:
-    """One task with its runs, the newest first."""
-    api, after = Api(request), request.query_params.get("after")
+    """Show a task with its runs, the newest first."""
+    api = Api(request)
     task: Any = await api.get(f"/background/tasks/{task_name}")
+    # One run more than the page shows that there is another page.
     runs: list[Any] = await api.get(
-        f"/background/tasks/{task_name}/runs", limit=_EACH + 1, after=after
+        f"/background/tasks/{task_name}/runs",
+        limit=_RUNS_PER_PAGE + 1,
+        after=request.query_params.get("after"),
     )
     page = f"/ui/tasks/{task_name}"
-    older = address_of(page, after=runs[_EACH - 1]["id"]) if len(runs) > _EACH else ""
+    has_more = len(runs) > _RUNS_PER_PAGE
+    runs = runs[:_RUNS_PER_PAGE]
+    older = address_of(page, after=runs[-1]["id"]) if has_more else ""
     agent: Any = await api.get(f"/v1/agents/{task['agent_id']}")
     return await render(
-        request, "tasks/one.html", task=task, agent=agent, runs=runs[:_EACH], older=older, page=page
+        request, "tasks/one.html", task=task, agent=agent, runs=runs, older=older, page=page
     )
 
 
 @router.post("/{task_name}/enable")
 async def enable(request: Request, task_name: str) -> Response:
-    """Let the task go on."""
+    """Resume the task."""
     return await _ask(request, task_name, "enable", "The task goes on.")
 
 
@@ -50,10 +55,10 @@ async def disable(request: Request, task_name: str) -> Response:
 
 @router.post("/{task_name}/run")
 async def run(request: Request, task_name: str) -> Response:
-    """Let the task run now."""
+    """Run the task now."""
     return await _ask(request, task_name, "run", "The task runs now.")
 
 
-async def _ask(request: Request, task_name: str, change: str, words: str) -> Response:
-    await Api(request).ask("POST", f"/background/tasks/{task_name}/{change}")
-    return done(request, f"/ui/tasks/{task_name}", words)
+async def _ask(request: Request, task_name: str, action: str, sentence: str) -> Response:
+    await Api(request).ask("POST", f"/background/tasks/{task_name}/{action}")
+    return done(request, f"/ui/tasks/{task_name}", sentence)

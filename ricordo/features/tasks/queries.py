@@ -1,7 +1,8 @@
-"""The tables of background tasks and of their runs, and when users were last active.
+"""The tables of background tasks and their runs, and users' last activity.
 
-A run is one task for one user in one window: the time that a cron expression named, or the user's last activity before they were
-away. The three together are unique, so that no window is done twice, however many servers look.
+A run is one task for one user in one window: the time of a cron expression, or the user's last
+activity before they were away. The three together are unique, so no window is done twice, even with
+several servers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -76,9 +77,10 @@ task_runs = table(
 
 @dataclass(frozen=True, slots=True)
 class BackgroundTask:
-    """What an agent does for each user, by a cron expression or once they were idle. Times are microseconds.
+    """An agent's task for each user, at times of a cron expression or after silence.
 
-    `active_days` says whom it is for: users who talked with the agent, or with another of its `course`, in so many days.
+    It runs for users that talked with the agent, or with another one of its `course`, within
+    `active_days`. Times are microseconds.
     """
 
     id: str
@@ -100,7 +102,10 @@ class BackgroundTask:
 
 @dataclass(frozen=True, slots=True)
 class TaskRun:
-    """One task for one user in one window. `changes` are the `id`, `status` and `label` of what was written or proposed."""
+    """One task for one user in one window.
+
+    `changes` are the `id`, `status` and `label` of each version and proposal of the run.
+    """
 
     id: str
     organization_id: str
@@ -120,16 +125,19 @@ class TaskRun:
     ended_at: int | None = None
 
 
-_TASKS, RUNS = Repository(BackgroundTask, tasks), Repository(TaskRun, task_runs)
+_TASKS = Repository(BackgroundTask, tasks)
+RUNS = Repository(TaskRun, task_runs)
 _NAMED = _TASKS.select.where(equal(tasks, "organization_id", "name"))
 _LOCK_TASK = select(tasks.c.id).where(equal(tasks, "id")).with_for_update()
 _OPEN = task_runs.c.ended_at.is_(None)
 _NEXT = (
-    RUNS.select.where(_OPEN, ~one_of(task_runs.c.id, "taken")).order_by(task_runs.c.seq).limit(1)
+    RUNS.select.where(_OPEN, ~one_of(task_runs.c.id, "started_ids"))
+    .order_by(task_runs.c.seq)
+    .limit(1)
 )
 _LOCK_RUN = RUNS.select.where(equal(task_runs, "id")).with_for_update()
 _INSERT_RUN = Missing(task_runs)
-# What a task runs in is deleted with its end, and is no activity before.
+# A run's conversation is deleted at its end, and does not count as the user's activity before.
 _OF_TASKS = select(task_runs.c.conversation_id).where(
     _OPEN, task_runs.c.conversation_id.is_not(None)
 )
@@ -193,33 +201,34 @@ def find(tx: Transaction, scope: Scope, name: str) -> BackgroundTask | None:
 
 def get(tx: Transaction, scope: Scope, name: str) -> BackgroundTask:
     """Return the task with this name. Raises NotFound."""
-    if "\0" in name or (found := find(tx, scope, name)) is None:
+    task = None if "\0" in name else find(tx, scope, name)
+    if task is None:
         raise NotFound(f'There is no background task "{name[:80]}". Look in the list of tasks.')
-    return found
+    return task
 
 
-def by_id(tx: Transaction, id: str) -> BackgroundTask | None:
-    return next(iter(_TASKS.by_ids(tx, [id])), None)
+def by_id(tx: Transaction, task_id: str) -> BackgroundTask | None:
+    return next(iter(_TASKS.by_ids(tx, [task_id])), None)
 
 
-def lock(tx: Transaction, id: str) -> BackgroundTask | None:
-    """Return the task, if it is still there, and lock it until this transaction ends."""
-    tx.lock(_LOCK_TASK, {"id": id})
-    return by_id(tx, id)
+def lock(tx: Transaction, task_id: str) -> BackgroundTask | None:
+    """Lock the task until the transaction ends; None for a deleted task."""
+    tx.lock(_LOCK_TASK, {"id": task_id})
+    return by_id(tx, task_id)
 
 
-def page(tx: Transaction, scope: Scope, wanted: Page) -> list[BackgroundTask]:
-    return _TASKS.page(tx, scope, wanted)
+def page(tx: Transaction, scope: Scope, page: Page) -> list[BackgroundTask]:
+    return _TASKS.page(tx, scope, page)
 
 
 def of_course(tx: Transaction, scope: Scope, course: str) -> list[BackgroundTask]:
-    """Return the tasks that a course brought."""
+    """Return the tasks of a course."""
     listed = _TASKS.select.where(equal(tasks, "organization_id", "course")).order_by(tasks.c.seq)
     return _TASKS.all(tx, listed, {"organization_id": scope.organization_id, "course": course})
 
 
 def enabled_ids(tx: Transaction) -> list[str]:
-    """Return the ids of the tasks of all organizations that are not paused."""
+    """Return the ids of all organizations' tasks that are not paused."""
     return [
         row.id for row in tx.all(select(tasks.c.id).where(tasks.c.enabled).order_by(tasks.c.seq))
     ]
@@ -232,66 +241,72 @@ def remove(tx: Transaction, task: BackgroundTask) -> None:
 
 
 def active(tx: Transaction, agent_ids: Iterable[str], since: int, until: int) -> dict[str, int]:
-    """Return by id the users whose last turn with any of these agents ended between these times, and when."""
-    values = {"agent_ids": list(agent_ids), "since": since, "until": until}
-    return {row.user_id: row.last_at for row in tx.all(_ACTIVE, values)}
+    """Return the end of each user's last turn with these agents, by id.
+
+    Only users whose last turn ended between these times are returned.
+    """
+    parameters = {"agent_ids": list(agent_ids), "since": since, "until": until}
+    return {row.user_id: row.last_at for row in tx.all(_ACTIVE, parameters)}
 
 
 def last_idle(tx: Transaction, task_id: str) -> dict[str, tuple[int, int]]:
-    """Return by user the last window that this task was done for since they were idle, and when that began."""
+    """Return the task's last idle window for each user, and the run's time."""
     return {row.user_id: (row.window, row.at) for row in tx.all(_DONE, {"task_id": task_id})}
 
 
 def newest_chat(tx: Transaction, agent_id: str, user_id: str) -> str | None:
-    """Return the id of the conversation in which the user last talked with the agent."""
+    """Return the id of the user's last conversation with the agent."""
     row = tx.first(_NEWEST_CHAT, {"agent_id": agent_id, "user_id": user_id})
     return row.id if row else None
 
 
 def add_runs(tx: Transaction, runs: Sequence[TaskRun]) -> int:
-    """Store runs, but those whose window was there already; returns how many were new."""
+    """Store the runs with a new window; return their number."""
     return tx.run(_INSERT_RUN, [RUNS.values(run) for run in runs])
 
 
 def are_open(tx: Transaction) -> bool:
-    """Return whether any run waits, or was left behind."""
-    return tx.first(_NEXT, {"taken": []}) is not None
+    """Return True if any run has not ended."""
+    return tx.first(_NEXT, {"started_ids": []}) is not None
 
 
-def next_open(tx: Transaction, taken: Sequence[str]) -> TaskRun | None:
-    """Return the oldest run that waits or was left behind, but for those that are `taken`."""
-    return RUNS.first(tx, _NEXT, {"taken": list(taken)})
+def next_open(tx: Transaction, started_ids: Sequence[str]) -> TaskRun | None:
+    """Return the oldest open run that is not in `started_ids`."""
+    return RUNS.first(tx, _NEXT, {"started_ids": list(started_ids)})
 
 
-def lock_run(tx: Transaction, id: str) -> TaskRun | None:
-    return RUNS.first(tx, _LOCK_RUN, {"id": id})
+def lock_run(tx: Transaction, run_id: str) -> TaskRun | None:
+    return RUNS.first(tx, _LOCK_RUN, {"id": run_id})
 
 
 def open_run_of(tx: Transaction, task_id: str, user_id: str) -> TaskRun | None:
-    """Return the run of this task for this user that has not ended, if there is one."""
-    listed = RUNS.select.where(equal(task_runs, "task_id", "user_id"), _OPEN).limit(1)
-    return RUNS.first(tx, listed, {"task_id": task_id, "user_id": user_id})
+    """Return the open run of this task for this user."""
+    open_runs = RUNS.select.where(equal(task_runs, "task_id", "user_id"), _OPEN).limit(1)
+    return RUNS.first(tx, open_runs, {"task_id": task_id, "user_id": user_id})
 
 
 def runs_of(
-    tx: Transaction, scope: Scope, wanted: Page, task_id: str, user_id: str | None = None
+    tx: Transaction, scope: Scope, page: Page, task_id: str, user_id: str | None = None
 ) -> list[TaskRun]:
-    return RUNS.page(tx, scope, wanted, task_id=task_id, user_id=user_id)
+    return RUNS.page(tx, scope, page, task_id=task_id, user_id=user_id)
 
 
-def newest_of_user(tx: Transaction, user_id: str, most: int) -> list[TaskRun]:
+def newest_of_user(tx: Transaction, user_id: str, limit: int) -> list[TaskRun]:
     """Return the user's newest runs, the newest first."""
-    return list(RUNS.all(tx, _OF_USER.limit(most), {"user_id": user_id}))
+    return list(RUNS.all(tx, _OF_USER.limit(limit), {"user_id": user_id}))
 
 
 def last_active_at(tx: Transaction, user_id: str) -> int | None:
-    """Return when a turn of the user last ended, but for those of tasks."""
+    """Return the end of the user's last turn, without turns of tasks."""
     row = tx.first(_LAST_OF_USER, {"user_id": user_id})
     return row.at if row else None
 
 
 def mend_future_runs(tx: Transaction, task_id: str, now: int) -> None:
-    """Set to now what a clock that had jumped ahead left in the task's runs, so that the users' next windows come."""
+    """Set the task's future times to now, so that the users' next windows come.
+
+    A clock that had jumped ahead leaves such times.
+    """
     newest = (
         select(task_runs.c.seq)
         .where(task_runs.c.task_id == task_id, task_runs.c.created_at > now + DAY)
@@ -299,10 +314,9 @@ def mend_future_runs(tx: Transaction, task_id: str, now: int) -> None:
     )
     if not tx.all(newest):
         return
-    theirs = update(task_runs).where(task_runs.c.task_id == task_id)
-    # Windows of one user differ.
-    tx.run(
-        theirs.where(task_runs.c.window > now + DAY).values(window=now + task_runs.c.seq % SECOND)
-    )
+    change_runs = update(task_runs).where(task_runs.c.task_id == task_id)
+    # The windows of one user must differ, so each gets an offset of less than a second.
+    own_window = now + task_runs.c.seq % SECOND
+    tx.run(change_runs.where(task_runs.c.window > now + DAY).values(window=own_window))
     for name in ("created_at", "started_at", "ended_at"):
-        tx.run(theirs.where(task_runs.c[name] > now + DAY).values({name: now}))
+        tx.run(change_runs.where(task_runs.c[name] > now + DAY).values({name: now}))

@@ -1,4 +1,7 @@
-"""Teachers: the pages of courses, the students of a course with what waits for them, and the blocks that students' policy shows."""
+"""Teachers: pages of courses, and the students of a course.
+
+Teachers see numbers of each student, and the blocks that the student's own block lets them see.
+"""
 
 from typing import Any
 
@@ -6,7 +9,7 @@ from ricordo.plugins import PluginPage
 
 
 class TeachersPlugin:
-    """Adds the students of a course to the API, and pages for courses and students."""
+    """Adds a course's students to the API, and pages for both."""
 
     requires = ("courses", "tasks", "web")
 

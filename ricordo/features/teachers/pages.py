@@ -1,4 +1,4 @@
-"""Pages for those who make courses and teach in them: courses with their faults, one as it is set up, and its students."""
+"""Pages for teachers: the courses with their faults, a course's set-up, and its students."""
 
 from typing import Any
 
@@ -11,16 +11,18 @@ from ricordo.features.web.inside import Api
 from ricordo.features.web.shell import Pages, address_of, done, render
 
 router = Pages("/ui/courses", scope="agents")
-_HOME, _MOST, _EACH = "/ui/courses", 1000, 50
+_HOME = "/ui/courses"
+_COURSE_LIMIT = 1000
+_STUDENTS_PER_PAGE = 50
 _teaches = needs("agents:write")
 
 
 @router.get("")
 @_teaches
 async def list_courses(request: Request) -> Response:
-    """The courses, with what is wrong with the file of each."""
-    found: list[Any] = await Api(request).get("/v1/courses/", limit=_MOST)
-    courses = sorted(found, key=lambda one: one["name"])
+    """List the courses with the faults of their files."""
+    courses: list[Any] = await Api(request).get("/v1/courses/", limit=_COURSE_LIMIT)
+    courses.sort(key=lambda course: course["name"])
     return await render(request, "teachers/courses.html", courses=courses, faults=_faults)
 
 
@@ -28,77 +30,103 @@ async def list_courses(request: Request) -> Response:
 @_teaches
 async def apply(request: Request) -> Response:
     """Read the files of all courses, and bring them into use."""
-    found: list[Any] = await Api(request).ask("POST", "/v1/courses/apply")
-    wrong = sum(1 for one in found if one["fault"])
-    words = (
-        f"{wrong} of {len(found)} courses cannot be used as they are."
-        if wrong
-        else "All courses are in use."
-    )
-    return done(request, _HOME, words)
+    courses: list[Any] = await Api(request).ask("POST", "/v1/courses/apply")
+    fault_count = sum(1 for course in courses if course["fault"])
+    sentence = "All courses are in use."
+    if fault_count:
+        sentence = f"{fault_count} of {len(courses)} courses cannot be used as they are."
+    return done(request, _HOME, sentence)
 
 
 @router.get("/{course_name}")
 @_teaches
 async def show(request: Request, course_name: str) -> Response:
-    """A course as it was applied last: its agents with the parts of their prompts, its blocks, and its tasks."""
+    """Show a course as it was applied last.
+
+    The page has its agents with the parts of their prompts, its blocks and its tasks.
+    """
     api = Api(request)
     stored: Any = await api.get(f"/v1/courses/{course_name}")
     course = _course_of(stored)
     agents = [
-        (one, await api.find(f"/v1/agents/{stored['agents'].get(one.name)}"))
-        for one in course.agents
+        (course_agent, await api.find(f"/v1/agents/{stored['agents'].get(course_agent.name)}"))
+        for course_agent in course.agents
     ]
-    shown = {
-        "stored": stored,
-        "course": course,
-        "agents": agents,
-        "faults": _faults,
-        "basis": _basis,
-    }
-    return await render(request, "teachers/course.html", **shown)
+    return await render(
+        request,
+        "teachers/course.html",
+        stored=stored,
+        course=course,
+        agents=agents,
+        faults=_faults,
+        basis=_basis,
+    )
 
 
 @router.get("/{course_name}/students")
 @_teaches
 async def list_students(request: Request, course_name: str) -> Response:
-    """The students, with what waits for each."""
-    after, page = request.query_params.get("after"), f"{_HOME}/{course_name}/students"
-    found: list[Any] = await Api(request).get(
-        f"/v1/courses/{course_name}/students", limit=_EACH + 1, after=after
+    """List the students with the counts of their proposals and failed tasks."""
+    # One student more than the page shows that there is another page.
+    students: list[Any] = await Api(request).get(
+        f"/v1/courses/{course_name}/students",
+        limit=_STUDENTS_PER_PAGE + 1,
+        after=request.query_params.get("after"),
     )
-    older = address_of(page, after=found[_EACH - 1]["user_id"]) if len(found) > _EACH else ""
-    shown: dict[str, Any] = {"course_name": course_name, "students": found[:_EACH], "older": older}
-    return await render(request, "teachers/students.html", **shown)
+    has_more = len(students) > _STUDENTS_PER_PAGE
+    students = students[:_STUDENTS_PER_PAGE]
+    older = ""
+    if has_more:
+        older = address_of(f"{_HOME}/{course_name}/students", after=students[-1]["user_id"])
+    return await render(
+        request,
+        "teachers/students.html",
+        course_name=course_name,
+        students=students,
+        older=older,
+    )
 
 
 @router.get("/{course_name}/students/{user_id}")
 @_teaches
 async def show_student(request: Request, course_name: str, user_id: str) -> Response:
-    """A student, with the blocks that teachers see."""
-    one: Any = await Api(request).get(f"/v1/courses/{course_name}/students/{user_id}")
-    return await render(request, "teachers/student.html", course_name=course_name, one=one)
+    """Show a student with the blocks that teachers see."""
+    student: Any = await Api(request).get(f"/v1/courses/{course_name}/students/{user_id}")
+    return await render(request, "teachers/student.html", course_name=course_name, student=student)
 
 
 def _course_of(stored: Any) -> Course:
-    """The course as it was applied last, with nothing in it where it never was."""
+    """Return the course as applied last; an empty one if it never was."""
     try:
         return parse_course(stored["source"] or "", stored["name"])
-    except Invalid:  # never applied, or by an older version that allowed it
-        return Course(stored["name"], stored["title"] or stored["name"], None, (), (), (), "")
+    except Invalid:  # never applied, or applied by an older version with other rules
+        return Course(
+            name=stored["name"],
+            title=stored["title"] or stored["name"],
+            description=None,
+            agents=(),
+            blocks=(),
+            tasks=(),
+            text="",
+        )
 
 
 def _basis(system: str, instructions: str) -> str:
-    """What the system prompt says before the course's instructions."""
+    """Return the part of the system prompt before the course's instructions."""
     return system.rstrip().removesuffix(instructions.strip()).rstrip()
 
 
-def _faults(told: str | None) -> list[tuple[str, str]]:
-    """Each fault as its place, such as `essay/agents.toml: Line 3`, and its words."""
-    found = []
-    for line in (told or "").splitlines():
+def _faults(fault: str | None) -> list[tuple[str, str]]:
+    """Return each fault as a location, e.g. `essay/agents.toml: Line 3`, and a sentence.
+
+    The location is empty for a line that does not begin with one.
+    """
+    faults = []
+    for line in (fault or "").splitlines():
         file, colon, rest = line.partition(": ")
-        number, more, words = rest.partition(": ")
-        has_place = bool(colon and more) and file.endswith(".toml")
-        found.append((f"{file}: {number}", words) if has_place else ("", line))
-    return found
+        number, second_colon, sentence = rest.partition(": ")
+        if colon and second_colon and file.endswith(".toml"):
+            faults.append((f"{file}: {number}", sentence))
+        else:
+            faults.append(("", line))
+    return faults

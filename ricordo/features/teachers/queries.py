@@ -1,7 +1,7 @@
-"""Students of a course, in numbers, and those of their blocks that the course's teachers see.
+"""Students of a course in numbers, and their blocks that teachers see.
 
-These are the only queries that a teacher's key reads of other people with. They return names, times and counts, and of texts what
-`seen_blocks` lets through.
+A teacher's key reads other people only by these queries. They return names, times and counts; the
+only texts are the blocks that `seen_blocks` returns.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,14 +24,16 @@ from ricordo.storage.schema.core_tables import conversations
 from ricordo.storage.schema.core_tables import users as users_table
 from ricordo.storage.schema.memory_tables import chains, proposals
 
-# How long a task that failed is counted.
-_COUNTED = 30 * 86_400 * SECOND
+# Failed tasks of this period are counted.
+_FAILURE_PERIOD = 30 * 86_400 * SECOND
 _WAITS = proposals.c.status.in_(("open", "conflicted"))
 
 
 @dataclass(frozen=True, slots=True)
 class Student:
-    """A user who talked with an agent of the course, with what waits for them: what the course's agents proposed, and tasks that
+    """A user that talked with an agent of the course.
+
+    `open_proposals` counts the proposals of the course's agents, `failed_tasks` the tasks that
     failed in the last thirty days.
     """
 
@@ -42,9 +44,12 @@ class Student:
 
 
 def require_teacher(scope: Scope) -> Scope:
-    """Return the scope in which students of the organization are read. Raises Forbidden for all but developers and administrators.
+    """Return the scope in which an organization's students are read.
 
-    Who acts for one user sees what this user sees, whatever the key.
+    A call on behalf of one user is refused, whatever its key: it sees only this user's things.
+
+    Raises:
+        Forbidden: the caller is neither a developer nor an administrator.
     """
     if (
         scope.role not in ("developer", "admin")
@@ -57,17 +62,20 @@ def require_teacher(scope: Scope) -> Scope:
     return replace(scope, subject_id=None)
 
 
-def students(tx: Transaction, teacher: Scope, course: StoredCourse, wanted: Page) -> list[Student]:
-    """Return one page of the students of the course, the newest users first unless asked otherwise."""
+def students(tx: Transaction, teacher: Scope, course: StoredCourse, page: Page) -> list[Student]:
+    """Return one page of the course's students, by default the newest users first."""
     is_taught = users_table.c.id.in_(_taught(course))
-    return _with_numbers(tx, course, users.ROWS.page(tx, teacher, wanted, is_taught))
+    return _with_numbers(tx, course, users.ROWS.page(tx, teacher, page, is_taught))
 
 
 def student(tx: Transaction, teacher: Scope, course: StoredCourse, name: str) -> Student:
-    """Return the student with this id or identifier; raises NotFound for who is none of this course."""
+    """Return the student with this id or identifier.
+
+    Raises NotFound for a user who never talked with this course.
+    """
     user = users.require(tx, teacher, name)
     if not tx.all(_taught(course).where(conversations.c.user_id == user.id).limit(1)):
-        raise users.unknown(name)  # as of one who is not there
+        raise users.unknown(name)  # the same error as for a user who does not exist
     return _with_numbers(tx, course, [user])[0]
 
 
@@ -75,60 +83,68 @@ def seen_blocks(
     tx: Transaction,
     teacher: Scope,
     course: StoredCourse,
-    wanted: Collection[CourseBlock],
+    course_blocks: Collection[CourseBlock],
     user_id: str,
 ) -> list[Block]:
-    """Return the student's blocks that teachers of the course see: both the course and the student's own block say so."""
-    labels = {block.label for block in wanted if block.teachers_see and not block.shared}
-    held = blocks.of_user(tx, teacher, user_id) if labels else ()
+    """Return the student's blocks that teachers of the course see.
+
+    Both the course and the student's own block must allow it.
+    """
+    labels = {block.label for block in course_blocks if block.teachers_see and not block.shared}
+    user_blocks = blocks.of_user(tx, teacher, user_id) if labels else ()
     return [
-        one
-        for one in held
-        if one.shown_label in labels and one.metadata.get(TEACHERS_SEE) == course.name
+        block
+        for block in user_blocks
+        if block.shown_label in labels and block.metadata.get(TEACHERS_SEE) == course.name
     ]
 
 
 def _taught(course: StoredCourse) -> Select[tuple[str]]:
-    is_theirs = conversations.c.agent_id.in_([*course.agents.values()])
+    is_of_course = conversations.c.agent_id.in_([*course.agents.values()])
     return select(conversations.c.user_id).where(
-        is_theirs, conversations.c.user_id.is_not(None), conversations.c.deleted_at.is_(None)
+        is_of_course, conversations.c.user_id.is_not(None), conversations.c.deleted_at.is_(None)
     )
 
 
-def _with_numbers(tx: Transaction, course: StoredCourse, found: Sequence[User]) -> list[Student]:
-    ids, agents = [user.id for user in found], [*course.agents.values()]
-    talks = (
+def _with_numbers(
+    tx: Transaction, course: StoredCourse, taught_users: Sequence[User]
+) -> list[Student]:
+    user_ids = [user.id for user in taught_users]
+    agent_ids = [*course.agents.values()]
+    last_messages = (
         _taught(course)
         .add_columns(func.max(conversations.c.last_message_at))
         .group_by(conversations.c.user_id)
     )
-    active = {row[0]: row[1] for row in tx.all(talks.where(conversations.c.user_id.in_(ids)))}
-    asked = (
+    of_these_users = last_messages.where(conversations.c.user_id.in_(user_ids))
+    active_at = {row[0]: row[1] for row in tx.all(of_these_users)}
+    proposal_counts = (
         select(literal("proposals"), chains.c.owner_id, func.count())
         .join(chains, chains.c.id == proposals.c.chain_id)
-        .where(chains.c.owner_kind == "user", chains.c.owner_id.in_(ids), _WAITS)
-        .where(proposals.c.author_kind == "agent", proposals.c.author_id.in_(agents))
+        .where(chains.c.owner_kind == "user", chains.c.owner_id.in_(user_ids), _WAITS)
+        .where(proposals.c.author_kind == "agent", proposals.c.author_id.in_(agent_ids))
         .group_by(chains.c.owner_id)
     )
-    bad = (
+    failure_counts = (
         select(literal("tasks"), task_runs.c.user_id, func.count())
         .join(tasks, tasks.c.id == task_runs.c.task_id)
         .where(
             tasks.c.course == course.name,
-            task_runs.c.user_id.in_(ids),
+            task_runs.c.user_id.in_(user_ids),
             task_runs.c.status == "failed",
         )
         .where(task_runs.c.organization_id == course.organization_id)
-        .where(task_runs.c.created_at > tx.clock.now() - _COUNTED)
+        .where(task_runs.c.created_at > tx.clock.now() - _FAILURE_PERIOD)
         .group_by(task_runs.c.user_id)
     )
-    counts = {(row[0], row[1]): row[2] for row in tx.all(union_all(asked, bad))}
+    rows = tx.all(union_all(proposal_counts, failure_counts))
+    counts = {(row[0], row[1]): row[2] for row in rows}
     return [
         Student(
-            user,
-            active.get(user.id),
-            counts.get(("proposals", user.id), 0),
-            counts.get(("tasks", user.id), 0),
+            user=user,
+            last_active_at=active_at.get(user.id),
+            open_proposals=counts.get(("proposals", user.id), 0),
+            failed_tasks=counts.get(("tasks", user.id), 0),
         )
-        for user in found
+        for user in taught_users
     ]

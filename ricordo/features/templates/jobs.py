@@ -287,7 +287,10 @@ def _remove_block(
 
 
 def _is_proposed(tx: Transaction, block: Block, text: str | None, migration: Migration) -> bool:
-    """Propose the text if the block's policy asks its owner; return True if it does."""
+    """Propose the text if the block's policy asks its owner.
+
+    Returns True if it does.
+    """
     if block.rule in _ASKS and text != block.value:
         draft = ProposalDraft(block.chain_id, block.label, text, block)
         with suppress(Unchanged):

@@ -1,4 +1,4 @@
-"""Templates over HTTP: made, changed, saved, rolled back, deleted; and agents made from them."""
+"""Routes of templates, and of agents created from them."""
 
 from functools import partial
 
@@ -22,12 +22,15 @@ router = Routes(prefix="/v1/templates", tags=["templates"], scope="agents")
 
 @router.post("", response_model=models.TemplateResponse)
 async def create(context: RequestContext, body: models.TemplateRequest) -> Json:
-    """Make a template of an agent, which it follows from then on, or of an agent file. Its first version is saved with it."""
+    """Create a template of an agent, or of an agent file.
+
+    It follows the agent from then on. Its first version is saved with it.
+    """
     name = body.name
     if isinstance(body, models.AgentTemplateRequest):
         agent_id = body.agent_id
         of_agent = partial(service.snapshot, context=context, agent_id=agent_id)
-        made = await context.store.write(
+        template = await context.store.write(
             lambda tx: service.create(tx, context, name, of_agent(tx), agent_id)
         )
     else:
@@ -35,34 +38,40 @@ async def create(context: RequestContext, body: models.TemplateRequest) -> Json:
             context.runtime, context.scope, body.agent_file, ImportOptions(suffix="")
         )
         of_file = partial(
-            service.take_in, context=context, file=file, overrides=body.update_existing_tools
+            service.store_file, context=context, file=file, overrides=body.update_existing_tools
         )
-        made = await context.store.write(
+        template = await context.store.write(
             lambda tx: service.create(tx, context, name, of_file(tx), None)
         )
         warn(file.notes.lines(), _OF_FILE)
-    return models.TemplateResponse.from_template(made)
+    return models.TemplateResponse.from_template(template)
 
 
 @router.patch("/{template_name}", response_model=models.TemplateChangeResponse)
 async def update(
     context: RequestContext, template_name: str, body: models.TemplateUpdateRequest
 ) -> Json:
-    """Put an agent file in the place of what the template holds now. Saved versions stay; it follows no agent from then on."""
+    """Replace the content of a template by an agent file.
+
+    Saved versions stay. The template follows no agent from then on.
+    """
     file, _ = await service.read(
         context.runtime, context.scope, body.agent_file_json, ImportOptions(suffix="")
     )
 
     def change(tx: Transaction) -> queries.Template:
         template = queries.get(tx, context.scope, template_name, locks=True)
-        content = service.take_in(tx, context, file, overrides=body.update_existing_tools)
+        content = service.store_file(tx, context, file, overrides=body.update_existing_tools)
         saves = "Saved before an update" if body.save_existing_changes else None
         return service.put(tx, context, template, content, saves=saves)
 
-    made = await context.store.write(change)
+    updated = await context.store.write(change)
     warn(file.notes.lines(), _OF_FILE)
-    told = f"{made.name} holds the agent file now; its newest saved version is {made.version}. It follows no agent."
-    return models.TemplateChangeResponse.of(None, message=told)
+    message = (
+        f"{updated.name} holds the agent file now; its newest saved version is {updated.version}. "
+        "It follows no agent."
+    )
+    return models.TemplateChangeResponse.of(None, message=message)
 
 
 @router.delete("/{template_name}", response_model=dict[str, bool])
@@ -79,25 +88,35 @@ def rollback(
     template_name: str,
     body: models.TemplateRollbackRequest,
 ) -> Json:
-    """Put a saved version in the place of what the template holds now; changes that are not saved become a version first."""
+    """Replace the content of a template by a saved version.
+
+    Changes that are not saved become a version first.
+    """
     if body.version in ("current", "dev"):
         raise Invalid(
-            f'A template cannot go back to "{body.version}", which is what it holds now. Name a saved version.'
+            f'A template cannot go back to "{body.version}", which is what it holds now. Name a '
+            "saved version."
         )
     template = queries.get(tx, context.scope, template_name, locks=True)
     version, content = service.version_of(tx, template, body.version)
-    made = service.put(
+    restored = service.put(
         tx, context, template, content, saves=f"Saved before a rollback to {version.number}"
     )
-    told = f"{made.name} holds version {version.number} again; its newest saved version is {made.version}. It follows no agent."
-    return models.TemplateChangeResponse.of(None, message=told)
+    message = (
+        f"{restored.name} holds version {version.number} again; its newest saved version is "
+        f"{restored.version}. It follows no agent."
+    )
+    return models.TemplateChangeResponse.of(None, message=message)
 
 
 @router.post("/{template_name}/save", response_model=models.TemplateResponse)
 def save(
     tx: Transaction, context: RequestContext, template_name: str, body: models.TemplateSaveRequest
 ) -> Response:
-    """Save what the template holds now as its next version. The job that brings its agents there is in `x-job-id`."""
+    """Save the template's content as its next version.
+
+    `x-job-id` names the job that brings its agents to the version.
+    """
     template = queries.get(tx, context.scope, template_name, locks=True)
     template = service.save(
         tx, context, template, service.current(tx, context, template), body.message
@@ -113,7 +132,10 @@ def save(
 async def create_agents(
     context: RequestContext, template_version: str, body: models.TemplateAgentsRequest
 ) -> Json:
-    """Make an agent from a version, which is named as `name:2`, `name:latest`, or `name:current` for what is not saved yet."""
+    """Create an agent from a version.
+
+    A version is named as `name:2`, `name:latest`, or `name:current` for content that is not saved.
+    """
     name, _, version = template_version.rpartition(":")
     if not name:
         raise Invalid(f'Name the version too, as in "{template_version[:100]}:latest".')

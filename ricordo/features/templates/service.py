@@ -61,7 +61,7 @@ async def read(
     return replace(file, specs=[spec]), info
 
 
-def take_in(
+def store_file(
     tx: Transaction, context: RequestContext, file: AgentImport, *, overrides: bool
 ) -> Json:
     """Store the tools and folders of a file, and return its template content.

@@ -1,11 +1,14 @@
-"""Traces over HTTP: requests and replies of model calls. The core stores them with the steps, as the settings say."""
+"""Traces over HTTP: requests and replies of model calls.
+
+The core stores them with the steps, as the settings say.
+"""
 
 from typing import Any
 
 
 class TracesPlugin:
     def routes(self) -> list[Any]:
-        """The trace of a step, and those of a run."""
+        """Return the routes for traces of a step and of a run."""
         return ["ricordo.features.traces.routes"]
 
 

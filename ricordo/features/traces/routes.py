@@ -17,7 +17,7 @@ router = Routes(prefix="/v1", tags=["telemetry"], scope="messages")
 
 
 class TraceResponse(ResponseModel):
-    """What a model was asked in a step, and what it answered."""
+    """The request and the reply of a model call in a step."""
 
     id: str
     step_id: str
@@ -41,12 +41,18 @@ class TraceResponse(ResponseModel):
 
     @classmethod
     def from_trace(cls, trace: Trace, step: Step | None, run: Run, tags: list[str]) -> Json:
-        """Return a trace, with what its step knows and the agent's tags; a call that wrote a summary has no step."""
-        asked = orjson.loads(trace.request)
+        """Return a trace with its step and the agent's tags.
+
+        A call that wrote a summary has no step.
+        """
+        request = orjson.loads(trace.request)
+        latency_ms = None
+        if step and step.model_ns is not None:
+            latency_ms = step.model_ns // 1_000_000
         config = {
             "model": None,
-            "handle": asked.get("model"),
-            "model_endpoint": asked.get("endpoint"),
+            "handle": request.get("model"),
+            "model_endpoint": request.get("endpoint"),
         }
         if step:
             config = {
@@ -61,12 +67,10 @@ class TraceResponse(ResponseModel):
             agent_tags=tags,
             call_type="agent_step" if step else "summarization",
             user_id=run.user_id,
-            request_json=asked,
+            request_json=request,
             response_json=orjson.loads(trace.response or "{}"),
             llm_config=config,
-            latency_ms=None
-            if step is None or step.model_ns is None
-            else step.model_ns // 1_000_000,
+            latency_ms=latency_ms,
         )
 
 
@@ -80,12 +84,11 @@ def trace_of_step(tx: Transaction, context: RequestContext, step_id: str) -> Jso
     if trace is None:
         runs.get_step(tx, context.scope, step_id)
         raise NotFound(
-            f"No trace of {step_id} is stored. RICORDO_TRACES says which steps have one, RICORDO_TRACE_DAYS for how long."
+            f"No trace of {step_id} is stored. RICORDO_TRACES says which steps have one, "
+            "RICORDO_TRACE_DAYS for how long."
         )
-    step, run = (
-        runs.find_step(tx, context.scope, step_id),
-        runs.get(tx, context.scope, trace.run_id),
-    )
+    step = runs.find_step(tx, context.scope, step_id)
+    run = runs.get(tx, context.scope, trace.run_id)
     return TraceResponse.from_trace(trace, step, run, agents.tags_of(tx, run.agent_id))
 
 
@@ -98,7 +101,9 @@ def traces_of_run(
 ) -> list[Json]:
     """Return the traces of the run's steps and summaries, oldest first."""
     run = runs.get(tx, context.scope, run_id)
-    kept = runs.traces_of_run(tx, context.scope, run_id, limit)
-    taken = {step.id: step for step in runs.steps_by_ids(tx, [trace.step_id for trace in kept])}
+    traces = runs.traces_of_run(tx, context.scope, run_id, limit)
+    steps = {step.id: step for step in runs.steps_by_ids(tx, [trace.step_id for trace in traces])}
     tags = agents.tags_of(tx, run.agent_id)
-    return [TraceResponse.from_trace(trace, taken.get(trace.step_id), run, tags) for trace in kept]
+    return [
+        TraceResponse.from_trace(trace, steps.get(trace.step_id), run, tags) for trace in traces
+    ]

@@ -1,10 +1,13 @@
-"""`POST /chat/stream`: a chat of a student with a tutor, as clients of YouLab's first server send it."""
+"""`POST /chat/stream`: a student's chat with a tutor.
+
+The format is that of YouLab's first server, so that its clients work.
+"""
 
 from typing import Any
 
 
 class TutorChatPlugin:
-    """Adds the two routes; chats are conversations as those of OpenAI's clients are."""
+    """Adds the two routes; a chat is stored as OpenAI-compatible chats are."""
 
     requires = ("courses", "memories", "openai_api")
 

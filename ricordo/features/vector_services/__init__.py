@@ -1,4 +1,7 @@
-"""Outside services that keep vectors: Turbopuffer, Pinecone and Qdrant, each offered when its variables are set."""
+"""External vector services: Turbopuffer, Pinecone and Qdrant.
+
+Each is offered if its variables are set.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +12,10 @@ if TYPE_CHECKING:
 
 class VectorServicesPlugin:
     def vector_indexes(self, settings: "VectorSettings") -> "list[VectorIndex]":
-        """An index for each configured service; none is called before an archive that chose it is written or searched."""
+        """Return an index for each configured service.
+
+        A service is called only if an archive that chose it is written or searched.
+        """
         from ricordo.features.vector_services.adapters import (
             PineconeIndex,
             QdrantIndex,
@@ -25,12 +31,13 @@ class VectorServicesPlugin:
                 or f"https://{settings.turbopuffer_region}.turbopuffer.com"
             )
             indexes.append(TurbopufferIndex(key.get_secret_value(), address, prefix=prefix))
-        key, host = settings.pinecone_api_key, settings.pinecone_index_host
+        key = settings.pinecone_api_key
+        host = settings.pinecone_index_host
         if key and host:
             indexes.append(PineconeIndex(key.get_secret_value(), host, prefix=prefix))
-        location = settings.qdrant_url or (
-            str(settings.qdrant_path) if settings.qdrant_path else ""
-        )
+        location = settings.qdrant_url
+        if not location and settings.qdrant_path:
+            location = str(settings.qdrant_path)
         if location:
             key = settings.qdrant_api_key
             indexes.append(

@@ -1,4 +1,4 @@
-"""The adapters to Turbopuffer, Pinecone and Qdrant, each through the service's official client."""
+"""Adapters to Turbopuffer, Pinecone and Qdrant over their official clients."""
 
 import asyncio
 import struct
@@ -23,7 +23,7 @@ _SCHEMA = {
 }
 _METRICS = ("cosine", "dotproduct")
 _MOST_PREPARED = 10_000
-# A server that filters by a field without an index reads every point, and a strict one refuses.
+# Without an index of a field, a server reads every point to filter by it, or refuses.
 _INDEXED = {
     **dict.fromkeys(("role", "conversation", "user_id", "tags"), "keyword"),
     "created_at": "integer",
@@ -31,19 +31,29 @@ _INDEXED = {
 
 
 class TurbopufferIndex(ServiceIndex):
-    """Vectors at Turbopuffer, through its official client: a namespace for each partition and model, made by its first write.
+    """Vectors at Turbopuffer.
 
-    `TURBOPUFFER_API_KEY` and `TURBOPUFFER_REGION` (or `TURBOPUFFER_BASE_URL`) configure it; archives choose it as `tpuf`. The
-    client's telemetry stays off.
+    Each partition and model has a namespace, which its first write creates. `TURBOPUFFER_API_KEY`
+    and `TURBOPUFFER_REGION` (or `TURBOPUFFER_BASE_URL`) configure the service; archives choose it
+    as `tpuf`. The client's telemetry stays off.
     """
 
     name = "tpuf"
-    OPERATORS = {"in": "In", "any": "ContainsAny", "eq": "Eq", "gte": "Gte", "lte": "Lte"}  # noqa: RUF012 - constant
-    TITLE, KEY_VARIABLE = "Turbopuffer", "TURBOPUFFER_API_KEY"
+    OPERATORS = {  # noqa: RUF012 - a constant
+        "in": "In",
+        "any": "ContainsAny",
+        "eq": "Eq",
+        "gte": "Gte",
+        "lte": "Lte",
+    }
+    TITLE = "Turbopuffer"
+    KEY_VARIABLE = "TURBOPUFFER_API_KEY"
     ADDRESS_VARIABLE = "TURBOPUFFER_REGION (or TURBOPUFFER_BASE_URL)"
     RETRIES = 3
-    # The service takes far more, but a body beyond a megabyte holds up the event loop, of which the client's HTTP library warns.
-    MOST_ITEMS, MOST_BYTES = 5_000, 1024 * 1024 - 16 * 1024
+    # The service accepts far more, but a body beyond a megabyte blocks the event loop; the client's
+    # HTTP library warns of it.
+    MOST_ITEMS = 5_000
+    MOST_BYTES = 1024 * 1024 - 16 * 1024
 
     async def _open(self) -> Any:
         turbopuffer = await asyncio.to_thread(shared.library, "turbopuffer", "Turbopuffer")
@@ -73,23 +83,30 @@ class TurbopufferIndex(ServiceIndex):
         self._require_done(await client.namespace(namespace).delete_all())
 
     async def _query(
-        self, client: Any, namespace: str, vector: list[float], limit: int, wanted: list[Condition]
+        self,
+        client: Any,
+        namespace: str,
+        vector: list[float],
+        *,
+        limit: int,
+        conditions: list[Condition],
     ) -> list[tuple[Any, Any]]:
-        question: dict[str, Any] = {"rank_by": ("vector", "ANN", vector), "limit": limit}
-        if found := [(name, self.OPERATORS[operator], value) for name, operator, value in wanted]:
-            question["filters"] = ("And", found)
-        answer = await client.namespace(namespace).query(**question, include_attributes=False)
+        query: dict[str, Any] = {"rank_by": ("vector", "ANN", vector), "limit": limit}
+        filters = [(name, self.OPERATORS[operator], value) for name, operator, value in conditions]
+        if filters:
+            query["filters"] = ("And", filters)
+        answer = await client.namespace(namespace).query(**query, include_attributes=False)
         return [(row["id"], 1.0 - float(row["$dist"])) for row in answer.rows]
 
     def _require_done(self, answer: Any) -> None:
-        # A change counts only where the service says so: a proxy may answer 200 to anything.
+        # The status must say that the change is done: a proxy may answer 200 to anything.
         if getattr(answer, "status", None) != "OK":
             raise self.unexpected_answer()
 
     def _is_absent(self, error: Exception) -> bool:
         return getattr(error, "status_code", None) == 404 and _body(error).get("status") == "error"
 
-    def _translated(self, error: Exception) -> Unavailable | None:
+    def _translate(self, error: Exception) -> Unavailable | None:
         turbopuffer = shared.library("turbopuffer", "Turbopuffer")
         match error:
             case turbopuffer.APIStatusError():
@@ -105,25 +122,37 @@ class TurbopufferIndex(ServiceIndex):
 
 def _body(error: Exception) -> dict[str, str]:
     body = getattr(error, "body", None)
-    return {str(name): str(value) for name, value in body.items()} if isinstance(body, dict) else {}
+    if not isinstance(body, dict):
+        return {}
+    return {str(name): str(value) for name, value in body.items()}
 
 
 class PineconeIndex(ServiceIndex):
-    """Vectors in one Pinecone index that its owner made, and in it a namespace for each partition and model.
+    """Vectors in one Pinecone index that its owner created.
 
-    `PINECONE_API_KEY` and `PINECONE_INDEX_HOST` configure it; archives choose it as `pinecone`. The index must rank by cosine or
-    dot product and have the dimension of the embedding model. What was written may take Pinecone some seconds to find. The
-    official client tries again by itself after 429 and 5xx.
+    Each partition and model has a namespace in it. `PINECONE_API_KEY` and `PINECONE_INDEX_HOST`
+    configure the service; archives choose it as `pinecone`. The index must rank by cosine or dot
+    product and have the dimension of the embedding model. Pinecone may need some seconds to find
+    new vectors. The official client retries after 429 and 5xx.
     """
 
     name = "pinecone"
-    OPERATORS = {"in": "$in", "any": "$in", "eq": "$eq", "gte": "$gte", "lte": "$lte"}  # noqa: RUF012
-    TITLE, KEY_VARIABLE, ADDRESS_VARIABLE = "Pinecone", "PINECONE_API_KEY", "PINECONE_INDEX_HOST"
-    # Pinecone takes a thousand vectors or two megabytes a request; some room is left for what surrounds them.
-    MOST_ITEMS, MOST_BYTES = 1_000, 2 * 1024 * 1024 - 64 * 1024
+    OPERATORS = {  # noqa: RUF012 - a constant
+        "in": "$in",
+        "any": "$in",
+        "eq": "$eq",
+        "gte": "$gte",
+        "lte": "$lte",
+    }
+    TITLE = "Pinecone"
+    KEY_VARIABLE = "PINECONE_API_KEY"
+    ADDRESS_VARIABLE = "PINECONE_INDEX_HOST"
+    # Pinecone accepts a thousand vectors or two megabytes a request, the rest of the body included.
+    MOST_ITEMS = 1_000
+    MOST_BYTES = 2 * 1024 * 1024 - 64 * 1024
 
     async def _open(self) -> Any:
-        # Its package imports its parts when they are asked for, so the part is asked for here, in the thread.
+        # The package imports its parts lazily, so this part is imported here, in the thread.
         pinecone_index = await asyncio.to_thread(
             lambda: shared.library("pinecone", "Pinecone").AsyncIndex
         )
@@ -133,20 +162,24 @@ class PineconeIndex(ServiceIndex):
             )
             try:
                 stats = await index.describe_index_stats()
-                self._require_likeness(stats.metric, stats.dimension)
+                self._require_similarity(stats.metric, stats.dimension)
             except BaseException:
                 await index.close()
                 raise
         return index
 
-    def _require_likeness(self, metric: str | None, dimension: int | None) -> None:
-        """An index that ranks by distance would return the worst first, and one without a dimension is none for vectors."""
+    def _require_similarity(self, metric: str | None, dimension: int | None) -> None:
+        """Raise Unavailable unless the index ranks vectors by similarity.
+
+        An index that ranks by distance would return the worst first. One without a dimension is
+        none for vectors.
+        """
         if dimension is None:
             raise self.unexpected_answer()
         if metric not in (None, *_METRICS):
             raise Unavailable(
-                f'The Pinecone index at PINECONE_INDEX_HOST ranks by "{metric}". Make one that ranks by cosine, '
-                "with the dimension of your embedding model, and set its host."
+                f'The Pinecone index at PINECONE_INDEX_HOST ranks by "{metric}". Make one that '
+                "ranks by cosine, with the dimension of your embedding model, and set its host."
             )
 
     def _item(self, record: VectorRecord) -> dict[str, Any]:
@@ -169,18 +202,30 @@ class PineconeIndex(ServiceIndex):
         await client.delete_namespace(name=namespace)
 
     async def _query(
-        self, client: Any, namespace: str, vector: list[float], limit: int, wanted: list[Condition]
+        self,
+        client: Any,
+        namespace: str,
+        vector: list[float],
+        *,
+        limit: int,
+        conditions: list[Condition],
     ) -> list[tuple[Any, Any]]:
-        found = [{name: {self.OPERATORS[operator]: value}} for name, operator, value in wanted]
-        filters = {"$and": found} if found else None
-        answer = await client.query(vector=vector, top_k=limit, namespace=namespace, filter=filters)
+        filters = [
+            {name: {self.OPERATORS[operator]: value}} for name, operator, value in conditions
+        ]
+        answer = await client.query(
+            vector=vector,
+            top_k=limit,
+            namespace=namespace,
+            filter={"$and": filters} if filters else None,
+        )
         return [(match.id, match.score) for match in answer.matches]
 
     def _is_absent(self, error: Exception) -> bool:
-        said = str(getattr(error, "message", ""))
-        return getattr(error, "status_code", None) == 404 and "namespace" in said.lower()
+        message = str(getattr(error, "message", ""))
+        return getattr(error, "status_code", None) == 404 and "namespace" in message.lower()
 
-    def _translated(self, error: Exception) -> Unavailable | None:
+    def _translate(self, error: Exception) -> Unavailable | None:
         errors = shared.library("pinecone.errors", "Pinecone")
         match error:
             case errors.ApiError():
@@ -195,15 +240,18 @@ class PineconeIndex(ServiceIndex):
 
 
 class QdrantIndex(ServiceIndex):
-    """Vectors in Qdrant: a collection for each partition and model, at `location`, an address or a folder or `:memory:`.
+    """Vectors in Qdrant, with a collection for each partition and model.
 
-    `QDRANT_URL` (with `QDRANT_API_KEY`) names a server, `QDRANT_PATH` a folder for the client's local mode, which needs no server
-    and is meant for some ten thousand vectors; archives choose it as `qdrant`.
+    `location` is an address, a folder, or `:memory:`. `QDRANT_URL` (with `QDRANT_API_KEY`) names a
+    server. `QDRANT_PATH` names a folder for the client's local mode, which needs no server and is
+    meant for some ten thousand vectors. Archives choose the service as `qdrant`.
     """
 
     name = "qdrant"
-    TITLE, KEY_VARIABLE = "Qdrant", "QDRANT_API_KEY"
-    MOST_ITEMS, MOST_BYTES = 1_000, 8 * 1024 * 1024  # a server takes 32 MB by default
+    TITLE = "Qdrant"
+    KEY_VARIABLE = "QDRANT_API_KEY"
+    MOST_ITEMS = 1_000
+    MOST_BYTES = 8 * 1024 * 1024  # a server accepts 32 MB by default
 
     def __init__(
         self,
@@ -221,7 +269,7 @@ class QdrantIndex(ServiceIndex):
         self._thread = ThreadPoolExecutor(1, "qdrant") if self._is_local else None
 
     async def close(self) -> None:
-        """Close the client, and its folder where it has one."""
+        """Close the client, and its folder in local mode."""
         await super().close()
         if self._thread:
             self._thread.shutdown(wait=False)
@@ -234,34 +282,49 @@ class QdrantIndex(ServiceIndex):
         }
 
     async def _write(self, client: Any, namespace: str, items: list[dict[str, Any]]) -> None:
-        """Keep these; the first vector decides the collection's dimension."""
+        """Store the points; the first vector decides the collection's dimension."""
         models = shared.library("qdrant_client.models", "Qdrant")
         structs = [models.PointStruct(**item) for item in items]
         for _ in range(2):
             await self._prepare(client, namespace, len(items[0]["vector"]))
-            if await _where_it_is(client, namespace, client.upsert(namespace, structs)):
+            if await _if_present(client, namespace, client.upsert(namespace, structs)):
                 return
-            self._prepared.discard(namespace)  # another process dropped it after we had prepared it
+            self._prepared.discard(namespace)  # another process dropped the collection meanwhile
         raise self.failed(f"collection {namespace} was dropped while it was written")
 
     async def _delete(self, client: Any, namespace: str, documents: list[int]) -> None:
-        await _where_it_is(client, namespace, client.delete(namespace, documents))
+        await _if_present(client, namespace, client.delete(namespace, documents))
 
     async def _drop(self, client: Any, namespace: str) -> None:
         self._prepared.discard(namespace)
         await client.delete_collection(namespace)
 
     async def _query(
-        self, client: Any, namespace: str, vector: list[float], limit: int, wanted: list[Condition]
+        self,
+        client: Any,
+        namespace: str,
+        vector: list[float],
+        *,
+        limit: int,
+        conditions: list[Condition],
     ) -> list[tuple[Any, Any]]:
-        asking = client.query_points(
-            namespace, query=vector, query_filter=_filter(wanted), limit=limit, with_payload=False
+        query = client.query_points(
+            namespace,
+            query=vector,
+            query_filter=_filter(conditions),
+            limit=limit,
+            with_payload=False,
         )
-        answer = await _where_it_is(client, namespace, asking)
-        return [(point.id, point.score) for point in answer.points] if answer is not None else []
+        answer = await _if_present(client, namespace, query)
+        if answer is None:
+            return []
+        return [(point.id, point.score) for point in answer.points]
 
     async def _prepare(self, client: Any, collection: str, dimension: int) -> None:
-        """Make the collection and its indexes, once a process; to make them again, or at the same time, is fine."""
+        """Create the collection and its indexes, once in a process.
+
+        It may be done again, or at the same time by another process.
+        """
         if collection in self._prepared:
             return
         models = shared.library("qdrant_client.models", "Qdrant")
@@ -272,85 +335,93 @@ class QdrantIndex(ServiceIndex):
             except Exception:
                 if not await client.collection_exists(collection):
                     raise
-        for field, kind in {} if self._is_local else _INDEXED.items():
+        indexed = {} if self._is_local else _INDEXED
+        for field, kind in indexed.items():
             await client.create_payload_index(collection, field, models.PayloadSchemaType(kind))
         if len(self._prepared) >= _MOST_PREPARED:
             self._prepared.clear()
         self._prepared.add(collection)
 
     async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run it here, or for the local mode in its thread with a loop of its own."""
+        """Run the call here; in local mode in the client's thread.
+
+        That thread runs a loop of its own for each call.
+        """
         if not self._thread:
             return await work()
 
-        async def whole() -> T:
+        async def run() -> T:
             return await work()
 
         return await asyncio.get_running_loop().run_in_executor(
-            self._thread, lambda: asyncio.run(whole())
+            self._thread, lambda: asyncio.run(run())
         )
 
     async def _open(self) -> Any:
         qdrant_client = await asyncio.to_thread(shared.library, "qdrant_client", "Qdrant")
-        place = self._address
-        options: dict[str, Any] = (
-            {"path": place}
-            if self._is_local
-            else {"url": place, "timeout": ceil(self._timeouts.write) + 1}
-        )
-        if place == ":memory:":
-            options = {"location": place}
-        if self._key and not self._is_local:
-            options["api_key"] = self._key
+        location = self._address
+        options: dict[str, Any]
+        if location == ":memory:":
+            options = {"location": location}
+        elif self._is_local:
+            options = {"path": location}
+        else:
+            options = {"url": location, "timeout": ceil(self._timeouts.write) + 1}
+            if self._key:
+                options["api_key"] = self._key
 
-        async def opened() -> Any:
-            # The check of versions would call the server from a thread of its own, unasked.
+        async def open_client() -> Any:
+            # The check of versions would call the server from another thread.
             return qdrant_client.AsyncQdrantClient(**options, check_compatibility=False)
 
         async with self._request(self._timeouts.write):
-            return await self._run(opened)
+            return await self._run(open_client)
 
-    def _translated(self, error: Exception) -> Unavailable | None:
+    def _translate(self, error: Exception) -> Unavailable | None:
         exceptions = shared.library("qdrant_client.http.exceptions", "Qdrant")
         exhausted = shared.library(
             "qdrant_client.common.client_exceptions", "Qdrant"
         ).ResourceExhaustedResponse
         match error:
             case exceptions.UnexpectedResponse():
-                return self.refused(error.status_code or 0, _said(error))
+                return self.refused(error.status_code or 0, _message_of(error))
             case exhausted():
                 return self.refused(429)
             case exceptions.ResponseHandlingException():
-                # The client wraps what it could not send and what it could not read in one class.
+                # The client has one class for failed requests and for unreadable responses.
                 is_answered = isinstance(error.source, ValueError)
                 return self.unexpected_answer() if is_answered else self.unreachable()
-        # The local mode is an engine in this process: files, locks, arrays and SQLite fail in their own ways.
+        # The local mode is an engine in this process: its files, locks and arrays fail with many
+        # kinds of errors.
         return self.failed(f"{type(error).__name__}: {error}") if self._is_local else None
 
 
-async def _where_it_is(client: Any, collection: str, asking: Awaitable[T]) -> T | None:
-    """The answer, or None where there is no such collection, which the client tells in a different way in each mode."""
+async def _if_present(client: Any, collection: str, query: Awaitable[T]) -> T | None:
+    """Return the answer; None for a missing collection.
+
+    The client reports a missing collection differently in each mode.
+    """
     try:
-        return await asking
+        return await query
     except Exception:
         if await client.collection_exists(collection):
             raise
         return None
 
 
-def _said(error: Any) -> str:
-    """The server's own sentence in an error's body, where it is one of Qdrant's."""
+def _message_of(error: Any) -> str:
+    """Return the server's own message from an error's body, or ""."""
     try:
-        said = error.structured()["status"]["error"]
+        message = error.structured()["status"]["error"]
     except (ValueError, KeyError, TypeError):
         return ""
-    return str(said)
+    return str(message)
 
 
-def _filter(wanted: list[Condition]) -> Any:
+def _filter(conditions: list[Condition]) -> Any:
     models = shared.library("qdrant_client.models", "Qdrant")
     must = []
-    for name, operator, value in wanted:
+    for name, operator, value in conditions:
         if operator == "eq":
             must.append(models.FieldCondition(key=name, match=models.MatchValue(value=value)))
         elif operator in ("in", "any"):

@@ -1,6 +1,7 @@
-"""What the adapters to vector services share: namespaces, request sizes, filters, timeouts and errors.
+"""The common parts of the adapters to vector services.
 
-A client's error may quote the request, its headers or a body that repeats the key. So none is ever shown or chained: each
+These are namespaces, request sizes, filters, timeouts and errors. A client's error may quote the
+request, its headers or a body that repeats the key. So no such error is shown or chained: each
 becomes one sentence here that says what happened and what to do.
 """
 
@@ -27,48 +28,61 @@ DEFAULT_PREFIX = "ricordo"
 MOST_RESULTS = 10_000  # the most that Turbopuffer and Pinecone return for one query
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
-_MOST_SAID = 200
-# What a client fails with on an answer that is no JSON, or without what it counts on.
+_MOST_QUOTED = 200  # characters of a service's message
+# Errors of a client on an answer that is no JSON, or lacks expected fields.
 _UNREADABLE = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceTimeouts:
-    """Seconds that one request may take, with the client's own retries; a user waits for a search, a job for a write."""
+    """Seconds that one request may take, with the client's own retries.
+
+    A user waits for a search, a job for a write.
+    """
 
     search: float = 8
     write: float = 60
 
 
 def namespace_of(prefix: str, partition: str, model: str) -> str:
-    """The namespace of a partition and a model: letters, digits, - and _, 122 at most; the hash keeps any two apart."""
+    """Return the namespace of a partition and a model.
+
+    It has at most 122 letters, digits, - and _. The hash keeps any two apart.
+    """
     digest = hashlib.sha256("\0".join((prefix, partition, model)).encode()).hexdigest()[:24]
     return "-".join((_UNSAFE.sub("_", prefix)[:32], _UNSAFE.sub("_", partition)[:64], digest))
 
 
-def conditions(wanted: VectorFilter) -> list[Condition]:
-    """The filter as conditions (field, operator, value), all of which must hold; the operators are in, eq, any, gte and lte."""
-    tags = [[tag] for tag in wanted.tags] if wanted.all_tags else [list(wanted.tags)]
-    asked: list[Condition] = [
-        ("role", "in", list(wanted.roles) or None),
-        ("conversation", "eq", wanted.conversation),
-        ("user_id", "in", list(wanted.users) or None),
-        *(("tags", "any", some or None) for some in tags),
-        ("created_at", "gte", wanted.start),
-        ("created_at", "lte", wanted.end),
+def conditions(filter_: VectorFilter) -> list[Condition]:
+    """Return the filter as conditions (field, operator, value), all of which must hold.
+
+    The operators are in, eq, any, gte and lte.
+    """
+    tags = [[tag] for tag in filter_.tags] if filter_.all_tags else [list(filter_.tags)]
+    all_conditions: list[Condition] = [
+        ("role", "in", list(filter_.roles) or None),
+        ("conversation", "eq", filter_.conversation),
+        ("user_id", "in", list(filter_.users) or None),
+        *(("tags", "any", of_tags or None) for of_tags in tags),
+        ("created_at", "gte", filter_.start),
+        ("created_at", "lte", filter_.end),
     ]
-    return [condition for condition in asked if condition[2] is not None]
+    return [condition for condition in all_conditions if condition[2] is not None]
 
 
-def by_size(items: Iterable[T], most: int, most_bytes: int) -> Iterator[list[T]]:
-    """The items in batches of at most so many, and so many bytes as JSON; one that is larger by itself goes alone."""
+def by_size(items: Iterable[T], most_items: int, most_bytes: int) -> Iterator[list[T]]:
+    """Yield the items in batches, limited by number and by bytes as JSON.
+
+    An item that is larger alone is a batch of its own.
+    """
     batch: list[T] = []
     filled = 0
     for item in items:
         size = len(orjson.dumps(item)) + 1
-        if batch and (len(batch) == most or filled + size > most_bytes):
+        if batch and (len(batch) == most_items or filled + size > most_bytes):
             yield batch
-            batch, filled = [], 0
+            batch = []
+            filled = 0
         batch.append(item)
         filled += size
     if batch:
@@ -80,7 +94,10 @@ def floats(vector: Sequence[float]) -> list[float]:
 
 
 def library(module: str, title: str) -> Any:
-    """The service's client library; raises Unavailable with what to install. Slow, so call it in a thread."""
+    """Import the service's client library. Raises Unavailable.
+
+    The import is slow, so call it in a thread.
+    """
     try:
         return importlib.import_module(module)
     except ImportError:
@@ -91,8 +108,9 @@ def library(module: str, title: str) -> Any:
 
 
 class ServiceIndex(ABC):
-    """A vector index at a service, in requests of so many items and bytes, with a client that is opened at its first use.
+    """A vector index at a service.
 
+    Requests are limited by number of items and by bytes. The client is opened at its first use.
     Errors name the service by its title and the variables that configure it; none shows the key.
     """
 
@@ -110,15 +128,17 @@ class ServiceIndex(ABC):
         prefix: str = DEFAULT_PREFIX,
         timeouts: ServiceTimeouts | None = None,
     ) -> None:
-        self._key, self._address, self._prefix = key, address, prefix
+        self._key = key
+        self._address = address
+        self._prefix = prefix
         self._timeouts = timeouts or ServiceTimeouts()
         self._client: Any = None
         self._is_closed = False
         self._lock = asyncio.Lock()
 
     async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
-        """Keep these, in as many requests as the service's limits need."""
-        # Services refuse two records of one document in one request: the later one replaces the other.
+        """Store the records, in as many requests as the service's limits need."""
+        # Services refuse two records of one document in one request, so only the latest is sent.
         latest = {record.document: record for record in records}.values()
         namespace = namespace_of(self._prefix, partition, model)
         for items in by_size(map(self._item, latest), self.MOST_ITEMS, self.MOST_BYTES):
@@ -137,22 +157,33 @@ class ServiceIndex(ABC):
     async def search(
         self, partition: str, model: str, vector: Sequence[float], limit: int, wanted: VectorFilter
     ) -> list[tuple[int, float]]:
-        """The nearest documents, 10,000 at most; of equally near ones the older first."""
+        """Return the nearest documents, 10,000 at most.
+
+        Of equally near ones, the older comes first.
+        """
         if limit < 1:
             return []
-        namespace, most = namespace_of(self._prefix, partition, model), min(limit, MOST_RESULTS)
+        namespace = namespace_of(self._prefix, partition, model)
 
         async def query(client: Any) -> list[tuple[int, float]]:
-            found = await self._query(client, namespace, floats(vector), most, conditions(wanted))
-            return [(int(number), float(similarity)) for number, similarity in found]
+            rows = await self._query(
+                client,
+                namespace,
+                floats(vector),
+                limit=min(limit, MOST_RESULTS),
+                conditions=conditions(wanted),
+            )
+            return [(int(document), float(similarity)) for document, similarity in rows]
 
-        found = await self._ask(query, seconds=self._timeouts.search) or []
-        return sorted(found, key=lambda one: (-one[1], one[0]))
+        hits = await self._ask(query, seconds=self._timeouts.search) or []
+        return sorted(hits, key=lambda hit: (-hit[1], hit[0]))
 
     async def close(self) -> None:
         """Close the client if it is open; a second call does nothing."""
         async with self._lock:
-            client, self._client, self._is_closed = self._client, None, True
+            client = self._client
+            self._client = None
+            self._is_closed = True
             if client is not None:
                 await self._run(client.close)
 
@@ -163,7 +194,10 @@ class ServiceIndex(ABC):
         seconds: float | None = None,
         may_be_absent: bool = True,
     ) -> Any:
-        """The answer to a request; None for a namespace that is not there, where that may be."""
+        """Return the answer to a request.
+
+        With `may_be_absent`, it is None for a missing namespace.
+        """
         client = await self._opened()
         async with self._request(seconds or self._timeouts.write):
             try:
@@ -174,7 +208,10 @@ class ServiceIndex(ABC):
                 raise
 
     async def _opened(self) -> Any:
-        """The client, opened once for all callers; after a failure the next call tries again."""
+        """Return the client, which is opened once for all callers.
+
+        After a failure, the next call tries again.
+        """
         async with self._lock:
             if self._is_closed:
                 raise Unavailable(f"{self.TITLE} is closed, because the server stops.")
@@ -183,56 +220,65 @@ class ServiceIndex(ABC):
             return self._client
 
     @property
-    def _where(self) -> str:
+    def _shown_name(self) -> str:
         if "://" not in self._address:
             return f"{self.TITLE} ({self._address})"
-        parts = urlsplit(self._address)  # an address may hold a password, its host does not
-        return f"{self.TITLE} ({parts.hostname}{f':{parts.port}' if parts.port else ''})"
+        # Only the host is shown, since an address may hold a password.
+        parts = urlsplit(self._address)
+        port = f":{parts.port}" if parts.port else ""
+        return f"{self.TITLE} ({parts.hostname}{port})"
 
-    def refused(self, status: int, said: str = "") -> Unavailable:
-        """The error for an answer with this status; what the service said is quoted where it cannot be about the key."""
-        what = f"refused the request (status {status}){self._quoted(said)}."
+    def refused(self, status: int, message: str = "") -> Unavailable:
+        """Return the error for an answer with this status.
+
+        The service's message is quoted unless it may be about the key.
+        """
+        problem = f"refused the request (status {status}){self._quote(message)}."
         if status in (401, 403):
-            what = f"did not accept the key (status {status}). Check {self.KEY_VARIABLE}."
+            problem = f"did not accept the key (status {status}). Check {self.KEY_VARIABLE}."
         elif status == 429:
-            what = "gets more requests than it allows (status 429). Try again later."
+            problem = "gets more requests than it allows (status 429). Try again later."
         elif status >= 500:
-            what = f"has a fault (status {status}). Try again later."
-        return Unavailable(f"{self._where} {what}")
+            problem = f"has a fault (status {status}). Try again later."
+        return Unavailable(f"{self._shown_name} {problem}")
 
-    def failed(self, said: str) -> Unavailable:
-        return Unavailable(f"{self._where} failed{self._quoted(said)}.")
+    def failed(self, message: str) -> Unavailable:
+        return Unavailable(f"{self._shown_name} failed{self._quote(message)}.")
 
     def unreachable(self) -> Unavailable:
         return Unavailable(
-            f"{self._where} cannot be reached. Check {self.ADDRESS_VARIABLE} and the network."
+            f"{self._shown_name} cannot be reached. Check {self.ADDRESS_VARIABLE} and the network."
         )
 
     def unexpected_answer(self) -> Unavailable:
         return Unavailable(
-            f"{self._where} gave an answer that is not {self.TITLE}'s. Check {self.ADDRESS_VARIABLE}."
+            f"{self._shown_name} gave an answer that is not {self.TITLE}'s. Check "
+            f"{self.ADDRESS_VARIABLE}."
         )
 
-    def _quoted(self, said: str) -> str:
-        words = " ".join(said.split())
+    def _quote(self, message: str) -> str:
+        text = " ".join(message.split())
         if self._key:
-            words = words.replace(self._key, "…")
-        return f': "{words[:_MOST_SAID]}"' if words else ""
+            text = text.replace(self._key, "…")
+        return f': "{text[:_MOST_QUOTED]}"' if text else ""
 
     @asynccontextmanager
     async def _request(self, seconds: float) -> AsyncIterator[None]:
-        """Wait so long at most, and translate the client's errors; those that have no translation are faults of our own."""
+        """Limit the time of a request, and translate the client's errors.
+
+        An error without a translation is a fault of our own.
+        """
         try:
             async with asyncio.timeout(seconds):
                 yield
         except TimeoutError:
             raise Unavailable(
-                f"{self._where} did not answer within {seconds:g} seconds. Try again later."
+                f"{self._shown_name} did not answer within {seconds:g} seconds. Try again later."
             ) from None
         except Unavailable:
             raise
         except Exception as error:
-            answer = self._translated(error)
+            answer = self._translate(error)
             if answer is None and isinstance(error, _UNREADABLE):
                 answer = self.unexpected_answer()
             if answer is None:
@@ -259,13 +305,19 @@ class ServiceIndex(ABC):
 
     @abstractmethod
     async def _query(
-        self, client: Any, namespace: str, vector: list[float], limit: int, wanted: list[Condition]
+        self,
+        client: Any,
+        namespace: str,
+        vector: list[float],
+        *,
+        limit: int,
+        conditions: list[Condition],
     ) -> list[tuple[Any, Any]]:
-        """Documents and similarities."""
+        """Return documents with their similarities."""
 
     def _is_absent(self, _error: Exception) -> bool:
-        """Whether the service says with this that it has no such namespace."""
+        """Return True if the error says that the namespace does not exist."""
         return False
 
     @abstractmethod
-    def _translated(self, error: Exception) -> Unavailable | None: ...
+    def _translate(self, error: Exception) -> Unavailable | None: ...

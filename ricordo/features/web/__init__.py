@@ -1,4 +1,7 @@
-"""The pages for people: server-rendered, below `/ui`, and `/` itself. They load nothing from anywhere else."""
+"""The pages for people: server-rendered, below `/ui`, and `/` itself.
+
+They load nothing from other servers.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Agents: the list, a new one, and what is set for one."""
+"""Agents: the list, a new one, and the settings of one."""
 
 from fastapi import Request, Response
 
@@ -14,21 +14,27 @@ _PAGE = 50
 
 @router.get("")
 async def list_agents(request: Request) -> Response:
-    """The agents, newest first, by name or tag."""
-    api, asked = Api(request), request.query_params
-    words, tag, after = (asked.get(name) or None for name in ("q", "tag", "after"))
-    found = await api.get("/v1/agents/", query_text=words, tags=tag, after=after, limit=_PAGE + 1)
-    older = (
-        address_of("/ui/agents", q=words, tag=tag, after=found[_PAGE - 1]["id"])
-        if found[_PAGE:]
-        else ""
+    """List the agents, newest first, by name or tag."""
+    api = Api(request)
+    query = request.query_params
+    search_text = query.get("q") or None
+    tag = query.get("tag") or None
+    agents = await api.get(
+        "/v1/agents/",
+        query_text=search_text,
+        tags=tag,
+        after=query.get("after") or None,
+        limit=_PAGE + 1,
     )
+    older = ""
+    if agents[_PAGE:]:
+        older = address_of("/ui/agents", q=search_text, tag=tag, after=agents[_PAGE - 1]["id"])
     models = await api.find("/v1/models/") or []
     return await render(
         request,
         "agents.html",
-        agents=found[:_PAGE],
-        words=words,
+        agents=agents[:_PAGE],
+        words=search_text,
         tag=tag,
         older=older,
         models=models,
@@ -47,22 +53,22 @@ async def make_agent(request: Request) -> Response:
             {"label": "human", "value": ""},
         ],
     }
-    made = await Api(request).ask(
-        "POST", "/v1/agents/", {name: value for name, value in body.items() if value}
+    agent = await Api(request).ask(
+        "POST", "/v1/agents/", {name: field for name, field in body.items() if field}
     )
-    return done(request, f"/ui/agents/{made['id']}/chat", f"{made['name']} is ready.")
+    return done(request, f"/ui/agents/{agent['id']}/chat", f"{agent['name']} is ready.")
 
 
 @router.get("/{agent_id}")
 async def show_agent(request: Request, agent_id: str) -> Response:
-    """An agent's page is its chat."""
+    """Redirect to the agent's chat, which is its page."""
     await Api(request).get(f"/v1/agents/{agent_id}")
     return done(request, f"/ui/agents/{agent_id}/chat")
 
 
 @router.get("/{agent_id}/settings")
 async def show_settings(request: Request, agent_id: str) -> Response:
-    """What is set for the agent, and the tools it has."""
+    """Show the agent's settings and tools."""
     api = Api(request)
     agent = await api.get(f"/v1/agents/{agent_id}")
     attached = {tool["id"] for tool in agent["tools"]}
@@ -70,7 +76,8 @@ async def show_settings(request: Request, agent_id: str) -> Response:
         rule["tool_name"] for rule in agent["tool_rules"] if rule["type"] == "requires_approval"
     }
     tools = await api.find("/v1/tools/", limit=200) or []
-    scope, store = request.scope[REQUEST_SCOPE], request.app.state.runtime.store
+    scope = request.scope[REQUEST_SCOPE]
+    store = request.app.state.runtime.store
     sleeper_ids = (agent["multi_agent_group"] or {}).get("agent_ids", [])
     return await render(
         request,
@@ -88,8 +95,9 @@ async def show_settings(request: Request, agent_id: str) -> Response:
 
 @router.post("/{agent_id}/settings")
 async def change_agent(request: Request, agent_id: str) -> Response:
-    """Change what the form has; what it leaves out stays."""
-    api, form = Api(request), await form_of(request)
+    """Change the fields of the form; a missing field stays."""
+    api = Api(request)
+    form = await form_of(request)
     body: dict[str, object] = {
         name: form[name] for name in ("name", "description", "system", "model") if name in form
     }
@@ -99,41 +107,47 @@ async def change_agent(request: Request, agent_id: str) -> Response:
         body["tags"] = [tag.strip() for tag in form["tags"].split(",") if tag.strip()]
     changed = await api.ask("PATCH", f"/v1/agents/{agent_id}", body)
     if "daily_tokens" in form:
-        most = form["daily_tokens"].strip()
-        limit = int(most) if most.isdecimal() else most or None
+        text = form["daily_tokens"].strip()
+        limit = int(text) if text.isdecimal() else text or None
         await api.ask("PATCH", f"/v1/agents/{agent_id}/budget", {"daily_tokens": limit})
     return done(request, f"/ui/agents/{agent_id}/settings", f"{changed['name']} was changed.")
 
 
 @router.post("/{agent_id}/tools/{tool_id}")
 async def change_tool(request: Request, agent_id: str, tool_id: str) -> Response:
-    """Attach or detach a tool, or say whether its calls wait for approval."""
-    api, form = Api(request), await form_of(request)
-    home, words = f"/v1/agents/{agent_id}/tools", "The tool was attached."
-    if form.get("do") == "detach":
+    """Attach or detach a tool, or set whether its calls wait for approval."""
+    api = Api(request)
+    form = await form_of(request)
+    home = f"/v1/agents/{agent_id}/tools"
+    action = form.get("do")
+    if action == "detach":
         await api.ask("PATCH", f"{home}/detach/{tool_id}")
-        words = "The tool was taken away."
-    elif form.get("do") in ("approve", "free"):
-        tool, asks = await api.get(f"/v1/tools/{tool_id}"), form["do"] == "approve"
-        await api.ask("PATCH", f"{home}/approval/{tool['name']}", {"requires_approval": asks})
-        words = f"Calls of {tool['name']} {'wait for approval' if asks else 'need no approval'} from now on."
+        notice = "The tool was taken away."
+    elif action in ("approve", "free"):
+        tool = await api.get(f"/v1/tools/{tool_id}")
+        body = {"requires_approval": action == "approve"}
+        await api.ask("PATCH", f"{home}/approval/{tool['name']}", body)
+        rule = "wait for approval" if action == "approve" else "need no approval"
+        notice = f"Calls of {tool['name']} {rule} from now on."
     else:
         await api.ask("PATCH", f"{home}/attach/{tool_id}")
-    return done(request, f"/ui/agents/{agent_id}/settings", words)
+        notice = "The tool was attached."
+    return done(request, f"/ui/agents/{agent_id}/settings", notice)
 
 
 @router.post("/{agent_id}/secrets")
 async def change_secret(request: Request, agent_id: str) -> Response:
     """Store or delete one secret of the agent; the others stay as they are."""
-    api, form = Api(request), await form_of(request)
-    agent, name = await api.get(f"/v1/agents/{agent_id}"), form.get("name", "").strip()
-    kept = {secret["key"]: "" for secret in agent["secrets"] if secret["key"] != name}
+    api = Api(request)
+    form = await form_of(request)
+    agent = await api.get(f"/v1/agents/{agent_id}")
+    name = form.get("name", "").strip()
+    # An empty text leaves a stored secret as it is.
+    secrets = {secret["key"]: "" for secret in agent["secrets"] if secret["key"] != name}
     is_deleted = form.get("do") == "delete"
-    await api.ask(
-        "PATCH",
-        f"/v1/agents/{agent_id}",
-        {"secrets": kept if is_deleted else {**kept, name: form.get("value", "")}},
-    )
+    if not is_deleted:
+        secrets[name] = form.get("value", "")
+    await api.ask("PATCH", f"/v1/agents/{agent_id}", {"secrets": secrets})
     return done(
         request,
         f"/ui/agents/{agent_id}/settings",

@@ -1,4 +1,4 @@
-"""The archive of an agent: searched as the agent searches it, added to, corrected, and deleted from."""
+"""The archive of an agent: search, add, correct and delete passages."""
 
 from fastapi import Request, Response
 
@@ -17,39 +17,37 @@ _PAGE = 30
 @router.get("")
 @needs("agents:read")
 async def show_archive(request: Request, agent_id: str) -> Response:
-    """The newest passages, or those that a search finds with why they were found."""
-    api, asked = Api(request), request.query_params
+    """Show the newest passages, or search results with their relevance."""
+    api = Api(request)
     agent = await api.get(f"/v1/agents/{agent_id}")
-    words, tag, after = (asked.get(name) or None for name in ("q", "tag", "after"))
+    query = request.query_params
+    search_text = query.get("q") or None
+    tag = query.get("tag") or None
     home = f"/v1/agents/{agent_id}/archival-memory"
     older = ""
-    if words or tag:
-        query = {
-            "query": words,
-            "agent_id": agent_id,
-            "limit": _PAGE,
-            "tags": [tag] if tag else None,
-        }
-        found = await api.ask(
-            "POST", "/v1/passages/search", {k: v for k, v in query.items() if v is not None}
-        )
+    if search_text or tag:
+        body: dict[str, object] = {"agent_id": agent_id, "limit": _PAGE}
+        if search_text:
+            body["query"] = search_text
+        if tag:
+            body["tags"] = [tag]
+        hits = await api.ask("POST", "/v1/passages/search", body)
         passages = [
-            {**one["passage"], "relevance": one["metadata"] if words else None} for one in found
+            {**hit["passage"], "relevance": hit["metadata"] if search_text else None}
+            for hit in hits
         ]
     else:
-        listed = await api.get(home, after=after, limit=_PAGE + 1, ascending="false")
-        passages = [{**one, "relevance": None} for one in listed[:_PAGE]]
-        older = (
-            address_of(f"/ui/agents/{agent_id}/archive", after=passages[-1]["id"])
-            if listed[_PAGE:]
-            else ""
-        )
+        after = query.get("after") or None
+        rows = await api.get(home, after=after, limit=_PAGE + 1, ascending="false")
+        passages = [{**row, "relevance": None} for row in rows[:_PAGE]]
+        if rows[_PAGE:]:
+            older = address_of(f"/ui/agents/{agent_id}/archive", after=passages[-1]["id"])
     return await render(
         request,
         "archive.html",
         agent=agent,
         passages=passages,
-        words=words,
+        words=search_text,
         tag=tag,
         older=older,
         page=_PAGE,
@@ -67,8 +65,10 @@ async def add_passage(request: Request, agent_id: str) -> Response:
 @router.post("/{passage_id}")
 @needs("archives:write", "memory:write")
 async def change_passage(request: Request, agent_id: str, passage_id: str) -> Response:
-    """Put another text in its place: the new passage is stored before the old one is deleted."""
-    api, form, scope = Api(request), await form_of(request), request.scope[REQUEST_SCOPE]
+    """Replace a passage: the new one is stored before the old one is deleted."""
+    api = Api(request)
+    form = await form_of(request)
+    scope = request.scope[REQUEST_SCOPE]
 
     def require(tx: Transaction) -> None:
         archives.lock_passage(tx, scope, agents.load(tx, scope, agent_id).archives, passage_id)

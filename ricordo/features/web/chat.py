@@ -1,4 +1,4 @@
-"""The chat with an agent: what was said, what was remembered or proposed, and the memory that the conversation sees."""
+"""The chat with an agent: messages, changes of memory, and visible blocks."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,17 +16,18 @@ from ricordo.features.web.queries import RunChanges
 from ricordo.features.web.shell import Pages, address_of, done, form_of, is_part, render
 
 router = Pages("/ui/agents/{agent_id}/chat", scope="messages")
-# Stored messages on a page, and of those how many stand before the one that a link leads to.
-_PAGE, _BEFORE = 40, 10
+_PAGE = 40  # stored messages on a page
+_BEFORE = 10  # messages on a page before the one that a link leads to
 _OTHER_CONVERSATIONS = 50
 Json = dict[str, Any]
 
 
 @dataclass(slots=True)
 class ShownTurn:
-    """What a page shows of one run: messages in their order, the steps between them folded, and what it changed in memory.
+    """One run on a page: its messages in order, with steps folded.
 
-    The items are (kind, content): "user", "agent", "fold", "approval", "note". `changes` is None until it is known.
+    The items are (kind, content): "user", "agent", "fold", "approval", "note". `changes` are its
+    changes of memory, None until they are known.
     """
 
     run_id: str | None
@@ -36,24 +37,28 @@ class ShownTurn:
 
 @router.get("")
 async def show_chat(request: Request, agent_id: str) -> Response:
-    """The newest part of a conversation, or the part before `before` or around `message`; `edit` puts a message into the box."""
+    """Show the newest part of a conversation.
+
+    `before` or `message` select another part; `edit` puts a message into the input box.
+    """
     return await _page(request, agent_id)
 
 
 @router.get("/part")
 async def show_part(request: Request, agent_id: str) -> Response:
-    """What was said after the message `after`, as it is put below what the page shows already; and the memory as it is now."""
-    api, asked = Api(request), request.query_params
-    conversation = await _conversation(api, agent_id, asked.get("conversation"))
-    query = {"order": "asc", "after": asked.get("after") or None, "limit": _PAGE}
-    said = await api.get(f"/v1/conversations/{conversation['id']}/messages", **query)
+    """Show the messages after `after`, to be appended, and the current memory."""
+    api = Api(request)
+    query = request.query_params
+    conversation = await _conversation(api, agent_id, query.get("conversation"))
+    page = {"order": "asc", "after": query.get("after") or None, "limit": _PAGE}
+    new_messages = await api.get(f"/v1/conversations/{conversation['id']}/messages", **page)
     agent = await api.get(f"/v1/agents/{agent_id}")
     return await render(
         request,
         "chat_part.html",
         agent=agent,
         conversation=conversation,
-        turns=await _turns(request, said),
+        turns=await _turns(request, new_messages),
         blocks=await _blocks(api, agent, conversation),
         run=await _running(api, conversation),
         may_say=_may_say(request),
@@ -62,35 +67,36 @@ async def show_part(request: Request, agent_id: str) -> Response:
 
 @router.post("")
 async def say(request: Request, agent_id: str) -> Response:
-    """Say something and wait for the answer: what a browser without scripts does."""
-    api, form = Api(request), await form_of(request)
+    """Send a message and wait for the answer, for a browser without scripts."""
+    api = Api(request)
+    form = await form_of(request)
     conversation = await _conversation(api, agent_id, form.get("conversation"))
-    words = form.get("message", "").strip()
-    if not words:
+    text = form.get("message", "").strip()
+    if not text:
         return done(request, _path(agent_id, conversation), "Write something first.")
-    message = {"role": "user", "content": words, "otid": form.get("otid") or new_id("otid")}
-    return await _send(request, agent_id, conversation, [message], draft=words)
+    message = {"role": "user", "content": text, "otid": form.get("otid") or new_id("otid")}
+    return await _send(request, agent_id, conversation, [message], draft=text)
 
 
 @router.post("/decide")
 async def decide(request: Request, agent_id: str) -> Response:
-    """Approve or deny the tool calls that wait, all of them alike."""
-    api, form = Api(request), await form_of(request)
+    """Approve or deny all waiting tool calls."""
+    api = Api(request)
+    form = await form_of(request)
     conversation = await _conversation(api, agent_id, form.get("conversation"))
     answer = {
         "type": "approval",
         "approve": form.get("decision") == "approve",
         "reason": form.get("reason") or None,
+        "approval_request_id": form.get("request") or None,
     }
-    request_id = form.get("request") or None
-    return await _send(
-        request, agent_id, conversation, [{**answer, "approval_request_id": request_id}]
-    )
+    return await _send(request, agent_id, conversation, [answer])
 
 
 @router.post("/stop")
 async def stop(request: Request, agent_id: str) -> Response:
-    api, form = Api(request), await form_of(request)
+    api = Api(request)
+    form = await form_of(request)
     conversation = await _conversation(api, agent_id, form.get("conversation"))
     await api.ask("POST", f"/v1/conversations/{conversation['id']}/cancel")
     return done(request, _path(agent_id, conversation), "The turn is being stopped.")
@@ -101,41 +107,47 @@ async def begin(request: Request, agent_id: str) -> Response:
     """Begin another conversation with the agent, by itself or with a user."""
     form = await form_of(request)
     body = {"user_id": form["user"].strip()} if form.get("user", "").strip() else {}
-    made = await Api(request).ask("POST", "/v1/conversations/", body, {"agent_id": agent_id})
-    return done(request, _path(agent_id, made))
+    conversation = await Api(request).ask(
+        "POST", "/v1/conversations/", body, {"agent_id": agent_id}
+    )
+    return done(request, _path(agent_id, conversation))
 
 
 @router.post("/fork")
 async def fork(request: Request, agent_id: str) -> Response:
-    """Go on from a message in another conversation; with `edit` from the one before it, and its words in the box."""
-    api, form = Api(request), await form_of(request)
+    """Continue from a message in a new conversation.
+
+    With `edit` it continues from the message before, and the input box has the message's text.
+    """
+    api = Api(request)
+    form = await form_of(request)
     conversation = await _conversation(api, agent_id, form.get("conversation"))
-    home, message = f"/v1/conversations/{conversation['id']}", form.get("message") or None
-    edited = message if form.get("edit") else None
-    if edited:
-        before = await api.get(f"{home}/messages", before=edited, order="asc", limit=1)
-        message = before[-1]["id"] if before else None
-    made = await api.ask("POST", f"{home}/fork", None, {"message_id": message} if message else {})
-    return done(
-        request,
-        address_of(_path(agent_id, made), edit=edited, of=conversation["id"] if edited else None),
-    )
+    home = f"/v1/conversations/{conversation['id']}"
+    message_id = form.get("message") or None
+    edited_id = message_id if form.get("edit") else None
+    if edited_id:
+        before = await api.get(f"{home}/messages", before=edited_id, order="asc", limit=1)
+        message_id = before[-1]["id"] if before else None
+    query = {"message_id": message_id} if message_id else {}
+    path = _path(agent_id, await api.ask("POST", f"{home}/fork", None, query))
+    if edited_id:
+        path = address_of(path, edit=edited_id, of=conversation["id"])
+    return done(request, path)
 
 
 @router.post("/change")
 async def change(request: Request, agent_id: str) -> Response:
     """Rename the conversation, archive it or delete it."""
-    api, form = Api(request), await form_of(request)
+    api = Api(request)
+    form = await form_of(request)
     conversation = await _conversation(api, agent_id, form.get("conversation"))
     home = f"/v1/conversations/{conversation['id']}"
     if form.get("do") == "delete":
         await api.ask("DELETE", home)
         return done(request, f"/ui/agents/{agent_id}/chat", "The conversation was deleted.")
-    body = (
-        {"archived": form["do"] == "archive"}
-        if form.get("do")
-        else {"summary": form.get("title", "").strip() or None}
-    )
+    body: Json = {"summary": form.get("title", "").strip() or None}
+    if form.get("do"):
+        body = {"archived": form["do"] == "archive"}
     await api.ask("PATCH", home, body)
     return done(request, _path(agent_id, conversation), "The conversation was changed.")
 
@@ -143,42 +155,45 @@ async def change(request: Request, agent_id: str) -> Response:
 @router.post("/undo")
 @needs("memory:approve", "memory:override")
 async def undo(request: Request, agent_id: str) -> Response:
-    """Take back what a run changed in a user's memory."""
-    api, form = Api(request), await form_of(request)
+    """Undo a run's changes of a user's memory."""
+    api = Api(request)
+    form = await form_of(request)
     await api.ask("POST", f"/users/{form.get('user', '')}/runs/{form.get('run', '')}/undo")
     page = address_of(f"/ui/agents/{agent_id}/chat", conversation=form.get("conversation"))
     return done(request, page, "What was remembered in this turn was taken back.")
 
 
 async def _page(
-    request: Request, agent_id: str, *, status: int = 200, words: str = "", draft: str = ""
+    request: Request, agent_id: str, *, status: int = 200, problem: str = "", draft: str = ""
 ) -> Response:
-    api, asked = Api(request), request.query_params
+    api = Api(request)
+    query = request.query_params
     agent = await api.get(f"/v1/agents/{agent_id}")
-    conversation = await _conversation(api, agent_id, asked.get("conversation"))
+    conversation = await _conversation(api, agent_id, query.get("conversation"))
     home = f"/v1/conversations/{conversation['id']}/messages"
-    said = await _said(api, home, before=asked.get("before"), around=asked.get("message"))
-    first = said[0]["id"] if said else None
-    older = await api.get(home, before=first, order="asc", limit=1) if first else []
-    if asked.get("edit"):
-        draft = await _words_of(api, asked["edit"], asked.get("of") or conversation["id"])
+    messages = await _messages(api, home, before=query.get("before"), around=query.get("message"))
+    first_id = messages[0]["id"] if messages else None
+    earlier = await api.get(home, before=first_id, order="asc", limit=1) if first_id else []
+    older = address_of(_path(agent_id, conversation), before=first_id) if earlier else ""
+    if query.get("edit"):
+        draft = await _text_of(api, query["edit"], query.get("of") or conversation["id"])
+    others = await api.find("/v1/conversations/", agent_id=agent_id, limit=_OTHER_CONVERSATIONS)
     return await render(
         request,
         "chat.html",
         status=status,
         agent=agent,
         conversation=conversation,
-        others=await api.find("/v1/conversations/", agent_id=agent_id, limit=_OTHER_CONVERSATIONS)
-        or [],
-        turns=await _turns(request, said),
-        last=said[-1]["id"] if said else "",
-        older=address_of(_path(agent_id, conversation), before=first) if older else "",
-        is_newest=not asked.get("before") and not asked.get("message"),
+        others=others or [],
+        turns=await _turns(request, messages),
+        last=messages[-1]["id"] if messages else "",
+        older=older,
+        is_newest=not query.get("before") and not query.get("message"),
         blocks=await _blocks(api, agent, conversation),
         run=await _running(api, conversation),
-        sought=asked.get("message") or "",
+        sought=query.get("message") or "",
         otid=new_id("otid"),
-        words=words,
+        words=problem,
         draft=draft,
         may_say=_may_say(request),
         better_model=request.app.state.runtime.models.better_than(agent["model"]) or "",
@@ -195,15 +210,16 @@ async def _send(
     except RefusedByApi as error:
         if is_part(request):
             raise
-        # Nothing that was typed is lost: a turn that began has it in the history, any other in the box.
+        # The typed text is not lost: a turn that began has it in the history, else it is in the
+        # input box.
         return await _page(
-            request, agent_id, status=min(error.status, 502), words=str(error), draft=draft
+            request, agent_id, status=min(error.status, 502), problem=str(error), draft=draft
         )
     return done(request, f"{_path(agent_id, conversation)}#end")
 
 
-async def _said(api: Api, home: str, before: str | None, around: str | None) -> list[Json]:
-    """The wanted part of a conversation, oldest first."""
+async def _messages(api: Api, home: str, before: str | None, around: str | None) -> list[Json]:
+    """Return the selected part of a conversation, oldest first."""
     if around:
         earlier = await api.get(home, before=around, order="asc", limit=_BEFORE)
         start = earlier[-1]["id"] if earlier else None
@@ -213,9 +229,10 @@ async def _said(api: Api, home: str, before: str | None, around: str | None) -> 
     return list(await api.get(home, limit=_PAGE))[::-1]
 
 
-async def _turns(request: Request, said: Iterable[Json]) -> list[ShownTurn]:
-    turns = list(turns_of(said))
-    scope, store = request.scope[REQUEST_SCOPE], request.app.state.runtime.store
+async def _turns(request: Request, messages: Iterable[Json]) -> list[ShownTurn]:
+    turns = list(turns_of(messages))
+    scope = request.scope[REQUEST_SCOPE]
+    store = request.app.state.runtime.store
     ids = {turn.run_id for turn in turns if turn.run_id}
     if scope.may("memory:read") and ids:
         changes = await store.read(lambda tx: queries.changes_of_runs(tx, scope, ids))
@@ -224,10 +241,11 @@ async def _turns(request: Request, said: Iterable[Json]) -> list[ShownTurn]:
     return turns
 
 
-def turns_of(said: Iterable[Json]) -> Iterator[ShownTurn]:
-    """The messages of the API, oldest first, by the runs they were said in, with results beside the calls they answer."""
-    turn, calls = ShownTurn(None), dict[str, Json]()
-    for message in said:
+def turns_of(messages: Iterable[Json]) -> Iterator[ShownTurn]:
+    """Group the API's messages by run, oldest first, with results at their calls."""
+    turn = ShownTurn(None)
+    calls: dict[str, Json] = {}
+    for message in messages:
         if message["message_type"] in ("system_message", "event_message"):
             continue
         if turn.items and message["run_id"] != turn.run_id:
@@ -240,94 +258,82 @@ def turns_of(said: Iterable[Json]) -> Iterator[ShownTurn]:
 
 
 def _items(message: Json, calls: dict[str, Json]) -> list[tuple[str, Json]]:
-    shown = {"id": message["id"], "date": message["date"], "name": message.get("name")}
+    head = {"id": message["id"], "date": message["date"], "name": message.get("name")}
     match message["message_type"]:
         case "user_message":
-            return [("user", {**shown, "content": message["content"]})]
+            return [("user", {**head, "content": message["content"]})]
         case "assistant_message":
-            return [("agent", {**shown, "content": message["content"]})]
+            return [("agent", {**head, "content": message["content"]})]
         case "reasoning_message":
-            return [
-                (
-                    "fold",
-                    {
-                        **shown,
-                        "title": "Thought",
-                        "status": "",
-                        "text": message["reasoning"],
-                        "result": "",
-                    },
-                )
-            ]
+            return [("fold", _fold(head, "Thought", message["reasoning"]))]
         case "summary_message":
             title = "Older messages were summarized"
-            return [
-                (
-                    "fold",
-                    {
-                        **shown,
-                        "title": title,
-                        "status": "",
-                        "text": message["summary"],
-                        "result": "",
-                    },
-                )
-            ]
-        case "tool_call_message" | "approval_request_message" as kind:
-            made = [_call(shown, one) for one in _listed(message["tool_calls"])]
-            calls.update({one["call_id"]: one for one in made})
-            return [("fold" if kind == "tool_call_message" else "approval", one) for one in made]
+            return [("fold", _fold(head, title, message["summary"]))]
+        case "tool_call_message" | "approval_request_message" as message_type:
+            new_calls = [_call(head, call) for call in _listed(message["tool_calls"])]
+            calls.update({call["call_id"]: call for call in new_calls})
+            kind = "fold" if message_type == "tool_call_message" else "approval"
+            return [(kind, call) for call in new_calls]
         case "tool_return_message":
-            for one in message["tool_returns"]:
-                if call := calls.get(one["tool_call_id"]):
-                    ended = "done" if one["status"] == "success" else "failed"
-                    call |= {"result": one["tool_return"], "status": call["status"] or ended}
+            for tool_return in message["tool_returns"]:
+                if call := calls.get(tool_return["tool_call_id"]):
+                    status = "done" if tool_return["status"] == "success" else "failed"
+                    call["result"] = tool_return["tool_return"]
+                    call["status"] = call["status"] or status
         case "approval_response_message":
-            for one in message["approvals"]:
-                if call := calls.get(one["tool_call_id"]):
-                    call["status"] = "approved" if one.get("approve", True) else "denied"
+            for approval in message["approvals"]:
+                if call := calls.get(approval["tool_call_id"]):
+                    call["status"] = "approved" if approval.get("approve", True) else "denied"
     return []
 
 
-def _call(shown: Json, call: Json) -> Json:
+def _fold(head: Json, title: str, text: str) -> Json:
+    return {**head, "title": title, "status": "", "text": text, "result": ""}
+
+
+def _call(head: Json, call: Json) -> Json:
     try:
         arguments = orjson.loads(call["arguments"] or "{}")
     except orjson.JSONDecodeError:
         arguments = {}
-    about = (
-        arguments.get("label") or arguments.get("query") or ""
-        if isinstance(arguments, dict)
-        else ""
-    )
-    title = f"{call['name']} · {about}" if about and isinstance(about, str) else str(call["name"])
-    fields = {"call_id": call["tool_call_id"], "title": title, "text": call["arguments"] or ""}
-    return {**shown, **fields, "status": "", "result": ""}
+    subject = ""
+    if isinstance(arguments, dict):
+        subject = arguments.get("label") or arguments.get("query") or ""
+    title = str(call["name"])
+    if subject and isinstance(subject, str):
+        title = f"{title} · {subject}"
+    return {**_fold(head, title, call["arguments"] or ""), "call_id": call["tool_call_id"]}
 
 
 def _listed(calls: Any) -> list[Json]:
     return calls if isinstance(calls, list) else [calls]
 
 
-async def _conversation(api: Api, agent_id: str, named: str | None) -> Json:
-    """The conversation with this id, or the caller's own with the agent. Raises RefusedByApi also for one of another agent."""
-    found: Json = await api.get(f"/v1/conversations/{named or 'default'}", agent_id=agent_id)
-    if found["agent_id"] != agent_id:
-        raise RefusedByApi(404, {"detail": f"Conversation with ID {named} not found"})
-    return found
+async def _conversation(api: Api, agent_id: str, conversation_id: str | None) -> Json:
+    """Return the conversation with this id, by default the caller's own with the agent.
+
+    Raises RefusedByApi, also for a conversation of another agent.
+    """
+    conversation: Json = await api.get(
+        f"/v1/conversations/{conversation_id or 'default'}", agent_id=agent_id
+    )
+    if conversation["agent_id"] != agent_id:
+        raise RefusedByApi(404, {"detail": f"Conversation with ID {conversation_id} not found"})
+    return conversation
 
 
 async def _blocks(api: Api, agent: Json, conversation: Json) -> list[Json]:
-    """The blocks that the conversation sees: the agent's, and behind them those of its user that are not among them."""
-    own = [{**block, "path": f"/ui/blocks/{block['id']}"} for block in agent["blocks"]]
-    if not conversation["user_id"]:
-        return own
-    user = conversation["user_id"]
-    theirs = await api.find(f"/users/{user}/blocks") or []
-    ids = {block["id"] for block in theirs}
-    return [block for block in own if block["id"] not in ids] + [
-        {**block, "value": block["body"], "path": f"/ui/people/{user}/blocks/{block['label']}"}
-        for block in theirs
+    """Return the conversation's visible blocks: the agent's, then its user's others."""
+    agent_blocks = [{**block, "path": f"/ui/blocks/{block['id']}"} for block in agent["blocks"]]
+    user_id = conversation["user_id"]
+    if not user_id:
+        return agent_blocks
+    user_blocks = [
+        {**block, "value": block["body"], "path": f"/ui/people/{user_id}/blocks/{block['label']}"}
+        for block in await api.find(f"/users/{user_id}/blocks") or []
     ]
+    ids = {block["id"] for block in user_blocks}
+    return [block for block in agent_blocks if block["id"] not in ids] + user_blocks
 
 
 async def _running(api: Api, conversation: Json) -> Json | None:
@@ -335,20 +341,18 @@ async def _running(api: Api, conversation: Json) -> Json | None:
     return runs[0] if runs else None
 
 
-async def _words_of(api: Api, message_id: str, conversation_id: str) -> str:
-    """The words of a message of this conversation; an empty text where it is not there."""
+async def _text_of(api: Api, message_id: str, conversation_id: str) -> str:
+    """Return the text of a user's message in this conversation; empty without one."""
     home = f"/v1/conversations/{conversation_id}/messages"
     earlier = await api.find(home, before=message_id, order="asc", limit=1) or []
-    found = (
-        await api.find(home, after=earlier[-1]["id"] if earlier else None, order="asc", limit=1)
-        or []
-    )
-    content = next((one["content"] for one in found if one["message_type"] == "user_message"), "")
-    return (
-        content
-        if isinstance(content, str)
-        else "\n".join(part["text"] for part in content if "text" in part)
-    )
+    after = earlier[-1]["id"] if earlier else None
+    for message in await api.find(home, after=after, order="asc", limit=1) or []:
+        if message["message_type"] == "user_message":
+            content = message["content"]
+            if isinstance(content, str):
+                return content
+            return "\n".join(part["text"] for part in content if "text" in part)
+    return ""
 
 
 def _may_say(request: Request) -> bool:

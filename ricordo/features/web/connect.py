@@ -1,4 +1,7 @@
-"""The page that shows how each client is connected, with this server's own address and the caller's name to be copied."""
+"""The page of instructions for clients.
+
+It has this server's own address and the caller's name, ready to copy.
+"""
 
 import re
 from typing import Any
@@ -11,7 +14,7 @@ from ricordo.features.web.home import address_of_server
 from ricordo.features.web.shell import Pages, render
 
 router = Pages("/ui/connect")
-# What needs no quotes in a shell, an address or a program.
+# Text that needs no quotes in a shell, an address or a program.
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
 _SOMEBODY = "ada"
 
@@ -19,13 +22,18 @@ _SOMEBODY = "ada"
 @router.get("")
 @needs("agents:read", "messages:read", "memory:read")
 async def show(request: Request) -> Response:
-    """The clients, each with what it needs. No key is shown: the programs read one from the environment."""
+    """Show the clients with their settings.
+
+    No key is shown: the programs read one from the environment.
+    """
     me: Scope = request.scope[REQUEST_SCOPE]
-    named = me.identifier if me.identifier and _PLAIN.fullmatch(me.identifier) else me.subject
-    shown: dict[str, Any] = {
+    name = me.subject
+    if me.identifier and _PLAIN.fullmatch(me.identifier):
+        name = me.identifier
+    variables: dict[str, Any] = {
         "address": address_of_server(request),
-        "user": named if me.role == "user" and named else _SOMEBODY,
+        "user": name if me.role == "user" and name else _SOMEBODY,
         "needs_key": bool(me.key_id or me.caller),
         "makes_keys": me.may(ADMIN),
     }
-    return await render(request, "connect.html", **shown)
+    return await render(request, "connect.html", **variables)

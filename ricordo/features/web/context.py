@@ -1,4 +1,4 @@
-"""The context window of an agent: what is in it by tokens, what was taken out of it and when, and the prompt of a step."""
+"""The context window of an agent: its tokens, its summaries, and a step's prompt."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,17 +26,23 @@ SECTIONS = (
     ("num_tokens_summary_memory", "Summary", "summary_memory"),
     ("num_tokens_messages", "Messages", "messages"),
 )
-_WIDTH, _MOST_SUMMARIES = 1000, 20
+_WIDTH = 1000  # units of the bar
+_MOST_SUMMARIES = 20
 
 
 @router.get("")
 async def show_context(request: Request, agent_id: str) -> Response:
-    """The window of one conversation, by default the agent's own; with `step` the prompt that was sent in that step."""
-    api, asked = Api(request), request.query_params
+    """Show the window of a conversation, by default the agent's own.
+
+    With `step` the page shows the prompt of that step.
+    """
+    api = Api(request)
     agent = await api.get(f"/v1/agents/{agent_id}")
-    conversation, step = asked.get("conversation") or None, asked.get("step") or None
-    found = await api.get(f"/v1/agents/{agent_id}/context", conversation_id=conversation)
-    runtime, scope = request.app.state.runtime, request.scope[REQUEST_SCOPE]
+    conversation = request.query_params.get("conversation") or None
+    step = request.query_params.get("step") or None
+    window = await api.get(f"/v1/agents/{agent_id}/context", conversation_id=conversation)
+    runtime = request.app.state.runtime
+    scope = request.scope[REQUEST_SCOPE]
     summaries: Sequence[Message] = ()
     if scope.may("messages:read"):
         opened = await open_conversation(runtime, scope, conversation or DEFAULT, agent_id)
@@ -48,8 +54,8 @@ async def show_context(request: Request, agent_id: str) -> Response:
         "context.html",
         agent=agent,
         conversation=conversation,
-        window=found,
-        sections=_sections(found),
+        window=window,
+        sections=_sections(window),
         summaries=summaries,
         trace=await api.find(f"/v1/steps/{step}/trace") if step else None,
         step=step,
@@ -59,7 +65,7 @@ async def show_context(request: Request, agent_id: str) -> Response:
 
 
 def _lessons(request: Request, handle: str) -> list[str]:
-    """What the agent's model was learned to need, in words."""
+    """Return the learned needs of the agent's model, as sentences."""
     models = request.app.state.runtime.organization_providers.known(
         request.scope[REQUEST_SCOPE].organization_id
     )
@@ -70,20 +76,24 @@ def _lessons(request: Request, handle: str) -> list[str]:
     return learned.lines() if learned else []
 
 
-def _sections(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """The sections with their texts, and where each lies in a bar of a thousand units for the whole window."""
-    whole, at = max(found["context_window_size_max"], found["context_window_size_current"], 1), 0.0
+def _sections(window: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the sections with their texts and places in a bar."""
+    size = max(window["context_window_size_max"], window["context_window_size_current"], 1)
+    start = 0.0
     sections = []
     for number, (count, name, text) in enumerate(SECTIONS):
-        tokens = found.get(count) or 0
-        width = tokens * _WIDTH / whole
+        tokens = window.get(count) or 0
+        width = tokens * _WIDTH / size
         if tokens:
-            given = {
-                "name": name,
-                "tokens": tokens,
-                "at": round(at, 1),
-                "width": round(max(width, 1), 1),
-            }
-            sections.append({**given, "number": number, "text": found.get(text)})
-        at += width
+            sections.append(
+                {
+                    "name": name,
+                    "tokens": tokens,
+                    "at": round(start, 1),
+                    "width": round(max(width, 1), 1),
+                    "number": number,
+                    "text": window.get(text),
+                }
+            )
+        start += width
     return sections

@@ -1,4 +1,7 @@
-"""Decisions on proposals, from whichever page shows them. A collision is shown with both texts, and decided on with a third."""
+"""Decisions on proposals, from any page that shows them.
+
+A conflict is shown with both texts, and resolved by a third.
+"""
 
 from typing import Any
 
@@ -18,31 +21,32 @@ _CONFLICT = 409
 
 @router.get("/{proposal_id}")
 async def show_proposal(request: Request, proposal_id: str) -> Response:
-    """One proposal, with an editor for other words; of one that collided the three texts."""
+    """Show one proposal with an editor, or the three texts of a conflict."""
     waiting = await _find(request, proposal_id)
-    given: dict[str, Any] = {"next": request.query_params.get("next", "")}
+    variables: dict[str, Any] = {"next": request.query_params.get("next", "")}
     if waiting.proposal.status == "conflicted" and waiting.block_id:
-        scope, id, proposal = request.scope[REQUEST_SCOPE], waiting.block_id, waiting.proposal
+        scope = request.scope[REQUEST_SCOPE]
+        id = waiting.block_id
+        proposal = waiting.proposal
         block = await request.app.state.runtime.store.read(lambda tx: blocks.get(tx, scope, id))
         texts = {"base": proposal.base_value, "ours": block.value, "theirs": proposal.value}
-        given |= {"conflict": texts, "words": proposal.note or ""}
-    return await _page(request, waiting, **given)
+        variables |= {"conflict": texts, "words": proposal.note or ""}
+    return await _page(request, waiting, **variables)
 
 
 @router.post("/{proposal_id}/approve")
 @needs("memory:approve", "memory:override")
 async def approve(request: Request, proposal_id: str) -> Response:
-    """Make it the block's next version; with `body` in these words."""
-    waiting, form = await _find(request, proposal_id), await form_of(request)
+    """Make the proposal the block's next version, with the text of `body`, if sent."""
+    waiting = await _find(request, proposal_id)
+    form = await form_of(request)
     body = {"body": form["body"]} if "body" in form else None
     try:
         decided = await Api(request).ask("POST", waiting.path("approve"), body)
     except RefusedByApi as error:
-        conflict = (
-            error.content.get("conflict")
-            if error.status == _CONFLICT and isinstance(error.content, dict)
-            else None
-        )
+        conflict = None
+        if error.status == _CONFLICT and isinstance(error.content, dict):
+            conflict = error.content.get("conflict")
         if conflict is None:
             raise
         return await _page(
@@ -59,8 +63,9 @@ async def approve(request: Request, proposal_id: str) -> Response:
 @router.post("/{proposal_id}/reject")
 @needs("memory:approve", "memory:override")
 async def reject(request: Request, proposal_id: str) -> Response:
-    """Leave the block as it is."""
-    waiting, form = await _find(request, proposal_id), await form_of(request)
+    """Reject the proposal; the block stays."""
+    waiting = await _find(request, proposal_id)
+    form = await form_of(request)
     decided = await Api(request).ask(
         "POST", waiting.path("reject"), {"reason": form.get("reason") or None}
     )
@@ -69,29 +74,33 @@ async def reject(request: Request, proposal_id: str) -> Response:
 
 async def _find(request: Request, proposal_id: str) -> WaitingProposal:
     scope = request.scope[REQUEST_SCOPE]
-    found: WaitingProposal = await request.app.state.runtime.store.read(
+    proposal: WaitingProposal = await request.app.state.runtime.store.read(
         lambda tx: queries.proposal(tx, scope, proposal_id)
     )
-    return found
+    return proposal
 
 
-async def _page(request: Request, waiting: WaitingProposal, **values: Any) -> Response:
-    given = {"conflict": None, "words": "", "body": None, "next": ""} | values
-    given["next"] = local_path(given["next"]) or waiting.owner.path
-    status = _CONFLICT if given["conflict"] and request.method == "POST" else 200
+async def _page(request: Request, waiting: WaitingProposal, **changes: Any) -> Response:
+    variables = {"conflict": None, "words": "", "body": None, "next": ""} | changes
+    variables["next"] = local_path(variables["next"]) or waiting.owner.path
+    status = _CONFLICT if variables["conflict"] and request.method == "POST" else 200
     template = "decision_part.html" if is_part(request) else "decision.html"
-    return await render(request, template, status=status, waiting=waiting, **given)
+    return await render(request, template, status=status, waiting=waiting, **variables)
 
 
 async def _decided(
     request: Request,
     waiting: WaitingProposal,
     form: dict[str, str],
-    what: str,
+    decision: str,
     decided: dict[str, Any],
 ) -> Response:
     if is_part(request):
-        return await render(request, "decided.html", waiting=waiting, what=what, decided=decided)
+        return await render(
+            request, "decided.html", waiting=waiting, what=decision, decided=decided
+        )
     label = waiting.proposal.label
-    words = f"{label}: applied." if what == "applied" else f"{label}: rejected, nothing changed."
-    return done(request, local_path(form.get("next", "")) or waiting.owner.path, words)
+    notice = f"{label}: rejected, nothing changed."
+    if decision == "applied":
+        notice = f"{label}: applied."
+    return done(request, local_path(form.get("next", "")) or waiting.owner.path, notice)

@@ -1,4 +1,7 @@
-"""The page at `/`: what waits for the caller, what was said last, and the agents; without a key where one is needed, the way in."""
+"""The page at `/`: waiting decisions, recent conversations, and agents.
+
+A caller without a needed key gets the way in.
+"""
 
 import re
 from typing import Any
@@ -17,7 +20,8 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 router = Pages()
-# The address is part of commands that people paste into a shell, so only what can be in a host and port may be repeated.
+# People paste the address into a shell as part of commands, so only the characters of a host and
+# port are repeated.
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
 _MOST_SHOWN = 20
 FIRST_AGENT = {
@@ -32,25 +36,23 @@ FIRST_AGENT = {
 @router.get("/")
 @needs()
 async def show_home(request: Request) -> Response:
-    """What needs the caller, or what this server is."""
+    """Show the caller's open decisions, or a description of this server."""
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     if me is None:
         return await render(request, "welcome.html", version=__version__)
     runtime: Runtime = request.app.state.runtime
 
     def read(tx: Transaction) -> dict[str, Any]:
-        may_read = me.may("messages:read", "messages:write")
-        return {
-            "proposals": queries.waiting(tx, me, Page(limit=_MOST_SHOWN, is_bounded=True))
-            if me.may("memory:read")
-            else [],
-            "approvals": queries.recent_conversations(tx, me, _MOST_SHOWN, waits=True)
-            if may_read
-            else [],
-            "conversations": queries.recent_conversations(tx, me, 10) if may_read else [],
-        }
+        lists: dict[str, Any] = {"proposals": [], "approvals": [], "conversations": []}
+        if me.may("memory:read"):
+            page = Page(limit=_MOST_SHOWN, is_bounded=True)
+            lists["proposals"] = queries.waiting(tx, me, page)
+        if me.may("messages:read", "messages:write"):
+            lists["approvals"] = queries.recent_conversations(tx, me, _MOST_SHOWN, waits=True)
+            lists["conversations"] = queries.recent_conversations(tx, me, 10)
+        return lists
 
-    found = await runtime.store.read(read)
+    lists = await runtime.store.read(read)
     api = Api(request)
     model = runtime.models.default_handle()
     failed = await api.find("/v1/jobs/", statuses="failed", limit=5) if me.may(ADMIN) else None
@@ -64,28 +66,30 @@ async def show_home(request: Request) -> Response:
         is_librarian=model == LIBRARIAN,
         address=address_of_server(request),
         needs_key=me.key_id is not None,
-        **found,
+        **lists,
     )
 
 
 @router.post("/ui/first")
 @needs("agents:write")
 async def say_first(request: Request) -> Response:
-    """Make the first agent, say this to it, and go on in the chat."""
-    form, api = await form_of(request), Api(request)
+    """Make the first agent, send it this message, and show the chat."""
+    form = await form_of(request)
+    api = Api(request)
     agent = await api.ask("POST", "/v1/agents/", FIRST_AGENT)
-    if words := form.get("message", "").strip():
+    if text := form.get("message", "").strip():
         await api.ask(
             "POST",
             f"/v1/agents/{agent['id']}/messages",
-            {"messages": [{"role": "user", "content": words}]},
+            {"messages": [{"role": "user", "content": text}]},
         )
     return done(request, f"/ui/agents/{agent['id']}/chat")
 
 
 def address_of_server(request: Request) -> str:
-    """Return the address by which the browser knows this server, fit to be pasted into a shell."""
-    host, settings = request.headers.get("host", ""), request.app.state.runtime.settings
+    """Return the browser's address of this server, safe in a shell."""
+    host = request.headers.get("host", "")
+    settings = request.app.state.runtime.settings
     if not _HOST.fullmatch(host):
         name = f"[{settings.host}]" if ":" in settings.host else settings.host
         host = f"{name}:{settings.port}"

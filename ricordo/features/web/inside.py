@@ -1,4 +1,7 @@
-"""The API of this server as a page asks it: with the rights of the caller, so that no page shows more than the API."""
+"""This server's API, as pages call it: with the rights of the caller.
+
+So no page shows more than the API.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,31 +19,47 @@ _LATER = 503
 
 
 class RefusedByApi(RicordoError):
-    """The API refused; `status` and `detail` are what it answered, and `content` is its whole answer."""
+    """A refusal of the API.
+
+    `status` and `detail` are those of its answer, `content` is the whole answer.
+    """
 
     def __init__(self, status: int, content: Any) -> None:
-        given = content if isinstance(content, dict) else {}
-        error = given.get("error")
-        words = given.get("detail") or (error.get("message") if isinstance(error, dict) else None)
-        prefix, colon, rest = str(words or f"The server answered {status}.").partition(": ")
-        super().__init__(rest if colon and prefix.isupper() else f"{prefix}{colon}{rest}")
-        self.status, self.content = status, content
+        fields = content if isinstance(content, dict) else {}
+        error = fields.get("error")
+        message = fields.get("detail")
+        if not message and isinstance(error, dict):
+            message = error.get("message")
+        text = str(message or f"The server answered {status}.")
+        code, colon, sentence = text.partition(": ")
+        super().__init__(sentence if colon and code.isupper() else text)
+        self.status = status
+        self.content = content
 
 
 class Api:
-    """The API, asked for one page. `user` is whom the caller acts for; None: for themself."""
+    """The API, called for one page.
+
+    `user` is the user the caller acts for, None for the one in the request's header.
+    """
 
     def __init__(self, request: Request, user: str | None = None) -> None:
         self._request = request
-        named = request.headers.get(USER_HEADER.decode()) if user is None else user
-        self._headers = [(USER_HEADER, named.encode("latin-1", "replace"))] if named else []
+        user_name = request.headers.get(USER_HEADER.decode()) if user is None else user
+        self._headers = [(USER_HEADER, user_name.encode("latin-1", "replace"))] if user_name else []
 
     async def get(self, path: str, **query: Any) -> Any:
-        """Return the answer to GET; raises RefusedByApi. A query parameter of None is left out, one of a list is repeated."""
+        """Return the answer to GET. Raises RefusedByApi.
+
+        A query parameter of None is left out, one of a list is repeated.
+        """
         return await self.ask("GET", path, query=query)
 
     async def find(self, path: str, **query: Any) -> Any:
-        """Return the answer to GET, or None where the API refuses, so that a page can leave a part out."""
+        """Return the answer to GET, or None for a refusal.
+
+        So a page can leave a part out.
+        """
         try:
             return await self.ask("GET", path, query=query)
         except RefusedByApi:
@@ -57,57 +76,62 @@ class Api:
         if_none_match: str | None = None,
         form: tuple[bytes, str] | None = None,
     ) -> Any:
-        """Return the answer: of JSON its value, else the text. Raises RefusedByApi where its status says so.
+        """Return the answer, decoded if it is JSON. Raises RefusedByApi.
 
-        `if_match` is the entity tag, without quotes, of what is changed; `if_none_match` as "*" makes only what is new.
-        `form` is sent in place of a body of JSON: the bytes and their type.
+        `if_match` is the entity tag, without quotes, of the changed thing. `if_none_match` "*"
+        creates it only if it is new. `form` is sent instead of a JSON body: its bytes and their
+        type.
         """
         headers = [(b"if-match", f'"{if_match}"'.encode())] if if_match else []
         headers += [(b"if-none-match", if_none_match.encode())] if if_none_match else []
-        sent = form or (orjson.dumps(body) if body is not None else b"", "application/json")
-        status, content_type, content = await self._call(method, path, sent, query or {}, headers)
-        is_json = content_type.startswith("application/json")
-        answer = (
-            orjson.loads(content) if is_json and content else content.decode("utf-8", "replace")
+        typed_body = form or (orjson.dumps(body) if body is not None else b"", "application/json")
+        status, content_type, content = await self._call(
+            method, path, typed_body, query=query or {}, headers=headers
         )
-        if status >= 400:
-            # A page whose address holds what is no id is one that is not there.
-            raise RefusedByApi(
-                404 if isinstance(answer, dict) and "examples" in answer else status, answer
-            )
-        return answer
+        answer: Any = content.decode("utf-8", "replace")
+        if content and content_type.startswith("application/json"):
+            answer = orjson.loads(content)
+        if status < 400:
+            return answer
+        # A page with a malformed id in its address does not exist.
+        if isinstance(answer, dict) and "examples" in answer:
+            status = 404
+        raise RefusedByApi(status, answer)
 
     async def _call(
         self,
         method: str,
         path: str,
         body: tuple[bytes, str],
+        *,
         query: Mapping[str, Any],
         headers: Sequence[tuple[bytes, bytes]],
     ) -> tuple[int, str, bytes]:
         outer = self._request.scope
-        sent, kind = body
-        given = {name: value for name, value in query.items() if value is not None}
+        content, content_type = body
+        parameters = {name: field for name, field in query.items() if field is not None}
         root = outer.get("root_path", "")
+        names = ("type", "asgi", "http_version", "scheme", "client", "server", "app")
         scope = {
-            **{
-                name: outer.get(name)
-                for name in ("type", "asgi", "http_version", "scheme", "client", "server", "app")
-            },
+            **{name: outer.get(name) for name in names},
             REQUEST_SCOPE: outer[REQUEST_SCOPE],
             "root_path": root,
             "method": method,
             "path": root + path,
             "raw_path": quote(root + path).encode(),
-            "query_string": urlencode(given, doseq=True).encode(),
-            "headers": [(b"content-type", kind.encode("latin-1")), *self._headers, *headers],
+            "query_string": urlencode(parameters, doseq=True).encode(),
+            "headers": [
+                (b"content-type", content_type.encode("latin-1")),
+                *self._headers,
+                *headers,
+            ],
             "state": {},
         }
         started: Message = {}
         pieces: list[bytes] = []
 
         async def receive() -> Message:
-            return {"type": "http.request", "body": sent, "more_body": False}
+            return {"type": "http.request", "body": content, "more_body": False}
 
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -116,13 +140,13 @@ class Api:
                 pieces.append(message.get("body", b""))
 
         await self._request.app(scope, receive, send)
-        answered = dict(started["headers"])
-        if started["status"] == _LATER and b"retry-after" in answered:
+        response_headers = dict(started["headers"])
+        if started["status"] == _LATER and b"retry-after" in response_headers:
             raise DatabaseFailed(
                 "The database does not answer. Try again in a moment; the server's log says why."
             )
         return (
             started["status"],
-            answered.get(b"content-type", b"").decode("latin-1"),
+            response_headers.get(b"content-type", b"").decode("latin-1"),
             b"".join(pieces),
         )

@@ -1,4 +1,7 @@
-"""Login with a key, and logout: the browser gets a session in a cookie, from which the key cannot be read."""
+"""Login with a key, and logout.
+
+The browser gets a session in a cookie, from which the key cannot be read.
+"""
 
 from fastapi import Request, Response
 
@@ -16,7 +19,7 @@ router = Pages(open_paths=("/ui/login",), login_page="/ui/login")
 @router.get("/ui/login")
 @needs()
 async def show_login(request: Request) -> Response:
-    """The form for a key, and the way to the login provider where there is one."""
+    """Show the form for a key, and a link to the login provider."""
     return await render(
         request,
         "login.html",
@@ -29,17 +32,21 @@ async def show_login(request: Request) -> Response:
 @needs()
 async def log_in(request: Request) -> Response:
     form = await form_of(request)
-    key, next = form.get("key", "").strip(), local_path(form.get("next", "")) or "/"
-    authentication, runtime = request.app.state.authentication, request.app.state.runtime
+    key = form.get("key", "").strip()
+    next = local_path(form.get("next", "")) or "/"
+    authentication = request.app.state.authentication
+    runtime = request.app.state.runtime
     address = request.client.host if request.client else ""
     await authentication.slow_down(address, key)
     caller = await authentication.scope_of(runtime, key)
-    if (
-        caller is None or caller.reach
-    ):  # a token is for programs of pages, and reaches no page of this server
+    # A token with a reach is for programs of pages, and opens no page of this server.
+    if caller is None or caller.reach:
         authentication.note_failure(address)
-        words = "This key is unknown, expired or revoked. Check it, or ask an administrator for a new one."
-        return await render(request, "login.html", status=401, next=next, words=words)
+        problem = (
+            "This key is unknown, expired or revoked. Check it, or ask an administrator for a new "
+            "one."
+        )
+        return await render(request, "login.html", status=401, next=next, words=problem)
     await _end_session(request)
     request.scope[RECORDED_SCOPE] = caller
     response = done(request, next)
@@ -59,7 +66,7 @@ async def log_in(request: Request) -> Response:
 @router.get("/ui/{rest:path}")
 @needs()
 async def find_no_page(request: Request, rest: str) -> Response:
-    """Whatever has no page; an address with a slash at its end leads to the one without."""
+    """Refuse an unknown address; redirect one with a slash at its end."""
     if rest.endswith("/") or not rest:
         return done(request, f"/ui/{rest.rstrip('/')}" if rest.strip("/") else "/")
     raise NotFound(f"There is no page /ui/{rest[:80]}. Check the address.")
@@ -75,7 +82,11 @@ async def log_out(request: Request) -> Response:
 
 
 async def _end_session(request: Request) -> None:
-    """Revoke the session of the login provider that the browser has, if it is one: the cookie alone may have been copied."""
-    scope, runtime = request.scope.get(REQUEST_SCOPE), request.app.state.runtime
+    """Revoke the browser's session of the login provider, if it has one.
+
+    The cookie alone may have been copied.
+    """
+    scope = request.scope.get(REQUEST_SCOPE)
+    runtime = request.app.state.runtime
     if scope and scope.key_id and await runtime.store.write(lambda tx: keys.end_session(tx, scope)):
         request.app.state.authentication.forget()

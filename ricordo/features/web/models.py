@@ -1,4 +1,4 @@
-"""The models that agents can use, and the providers that were added while the server runs."""
+"""The pages of models and of providers that were added at run time."""
 
 from fastapi import Request, Response
 
@@ -8,14 +8,14 @@ from ricordo.features.web.inside import Api, RefusedByApi
 from ricordo.features.web.shell import Pages, done, form_of, render
 
 router = Pages("/ui/models", scope="providers")
-# Those of a provider that need a key of their own, as `provider_type` names them.
+# Fields of the form; some types of providers need only a few of them.
 _FIELDS = ("name", "provider_type", "api_key", "base_url", "region", "api_version", "access_key")
 
 
 @router.get("")
 @needs("agents:read", "providers:read")
 async def list_models(request: Request) -> Response:
-    """The models, the default among them, and the providers of this organization."""
+    """Show the models, the default one, and the organization's providers."""
     api = Api(request)
     default = request.app.state.runtime.models.default_handle()
     return await render(
@@ -33,20 +33,21 @@ async def list_models(request: Request) -> Response:
 async def add_provider(request: Request) -> Response:
     form = await form_of(request)
     body = {name: form[name].strip() for name in _FIELDS if form.get(name, "").strip()}
-    made = await Api(request).ask("POST", "/v1/providers/", body)
-    return done(request, "/ui/models", f"{made['name']} was added.")
+    provider = await Api(request).ask("POST", "/v1/providers/", body)
+    return done(request, "/ui/models", f"{provider['name']} was added.")
 
 
 @router.post("/providers/{provider_id}/check")
 async def check_provider(request: Request, provider_id: str) -> Response:
-    """Ask the provider whether its key is right."""
-    api, words = Api(request), "The provider answers, and its key is right."
+    """Check the provider's key."""
+    api = Api(request)
+    notice = "The provider answers, and its key is right."
     await api.get(f"/v1/providers/{provider_id}")
     try:
         await api.ask("POST", f"/v1/providers/{provider_id}/check")
     except RefusedByApi as error:
-        words = str(error)
-    return done(request, "/ui/models", words)
+        notice = str(error)
+    return done(request, "/ui/models", notice)
 
 
 @router.post("/providers/{provider_id}/delete")

@@ -1,4 +1,4 @@
-"""What people can ask for about their memory: an audit, a copy to take along, and to be forgotten."""
+"""A person's rights to their memory: audit, export and erasure."""
 
 from typing import Any
 from urllib.parse import quote
@@ -20,15 +20,18 @@ from ricordo.storage.engine.store import Transaction
 
 router = Pages("/ui/people/{user_id}", scope="memory")
 _receipts = Pages("/ui/receipts", scope="memory")
-# An audit compares each line with each, and reads the history: a second at most. For what is longer the command line has the time.
-_MOST_CHARACTERS, _MOST_VERSIONS = 20_000, 1_000
+# Limits of an audit on a page. It compares all pairs of lines, and reads the history, which takes a
+# second at most. The command line audits longer memories.
+_MOST_CHARACTERS = 20_000
+_MOST_VERSIONS = 1_000
 _MOST_FINDINGS = 200
 
 
 @router.get("/audit")
 async def show_audit(request: Request, user_id: str) -> Response:
-    """What a check of this memory finds, where `run` asks for one."""
-    scope, runs = request.scope[REQUEST_SCOPE], "run" in request.query_params
+    """Show the findings of an audit of this memory, if `run` asks for one."""
+    scope = request.scope[REQUEST_SCOPE]
+    runs = "run" in request.query_params
 
     def read(tx: Transaction) -> dict[str, Any]:
         memory = user_memory.open_memory(tx, scope, user_id)
@@ -40,26 +43,27 @@ async def show_audit(request: Request, user_id: str) -> Response:
             "chain_id": memory.chain.id,
         }
 
-    found = await request.app.state.runtime.store.read(read)
+    variables = await request.app.state.runtime.store.read(read)
     audited: Audit | None = None
-    if runs and found["is_too_long"]:
+    if runs and variables["is_too_long"]:
         raise TooLong(
             "This memory is too long to be checked here. Run `ricordo memory audit` on the server."
         )
     if runs:
         audited = await request.app.state.runtime.store.read(
-            lambda tx: audit(tx, scope, found["chain_id"])
+            lambda tx: audit(tx, scope, variables["chain_id"])
         )
-    return await render(request, "audit.html", **found, audited=audited, most=_MOST_FINDINGS)
+    return await render(request, "audit.html", **variables, audited=audited, most=_MOST_FINDINGS)
 
 
 @router.get("/export")
 async def show_export(request: Request, user_id: str) -> Response:
-    """The formats in which the memory can be taken along, and where else it is kept in step."""
+    """Show the export formats of the memory, and its remotes."""
     owner, listed, user = await _person(request, user_id)
     remotes = await Api(request).find(f"/users/{owner.id}/remotes") or []
-    # People paste this into a shell, so nothing of a name may mean something there.
-    clone = f"{address_of_server(request)}/users/{quote(user.identifier or user.id, safe='')}/memory.git"
+    # People paste this into a shell, so a name is quoted.
+    name = quote(user.identifier or user.id, safe="")
+    clone = f"{address_of_server(request)}/users/{name}/memory.git"
     return await render(
         request, "export.html", owner=owner, listed=listed, remotes=remotes, clone=clone
     )
@@ -68,19 +72,22 @@ async def show_export(request: Request, user_id: str) -> Response:
 @router.get("/forget")
 @needs("memory:approve", "users:write")
 async def show_forget(request: Request, user_id: str) -> Response:
-    """What will be deleted, in numbers, and a form that asks for the name."""
+    """Show the amount of data to delete, and ask for the name."""
     return await _forget_page(request, user_id)
 
 
 @router.post("/forget")
 @needs("memory:approve", "users:write")
 async def forget(request: Request, user_id: str) -> Response:
-    """Erase the user with all that is theirs, once the name is typed, and show the receipt, or how far it is."""
+    """Erase the user with all that is theirs, if the name is typed.
+
+    The page shows the receipt, or the state of the erasure.
+    """
     _, _, user = await _person(request, user_id)
     form = await form_of(request)
     if form.get("name", "").strip() != user.name:
         return await _forget_page(
-            request, user_id, words=f"Type the name {user.name} to go on. Nothing was deleted."
+            request, user_id, problem=f"Type the name {user.name} to go on. Nothing was deleted."
         )
     query = {"with_agents": "true"} if form.get("with_agents") else {}
     receipt = await Api(request).ask("DELETE", f"/users/{user.id}", query=query)
@@ -93,12 +100,15 @@ async def show_receipt(request: Request, receipt_id: str) -> Response:
 
 
 async def _receipt(request: Request, receipt: dict[str, Any]) -> Response:
-    """Show a receipt. A user who forgot themself has no key any more, and cannot come back to it."""
+    """Show a receipt.
+
+    A user who forgot themself has no key any more, and cannot come back to it.
+    """
     scope: Scope = request.scope[REQUEST_SCOPE]
     return await render(request, "receipt.html", receipt=receipt, may_return=scope.role != "user")
 
 
-async def _forget_page(request: Request, user_id: str, words: str = "") -> Response:
+async def _forget_page(request: Request, user_id: str, problem: str = "") -> Response:
     scope = request.scope[REQUEST_SCOPE]
 
     def read(tx: Transaction) -> dict[str, Any]:
@@ -109,10 +119,15 @@ async def _forget_page(request: Request, user_id: str, words: str = "") -> Respo
             "numbers": queries.memory_in_numbers(tx, memory.user.id, memory.chain.id),
         }
 
-    found = await request.app.state.runtime.store.read(read)
-    is_self = scope.subject == found["owner"].id
+    variables = await request.app.state.runtime.store.read(read)
+    is_self = scope.subject == variables["owner"].id
     return await render(
-        request, "forget.html", status=400 if words else 200, **found, words=words, is_self=is_self
+        request,
+        "forget.html",
+        status=400 if problem else 200,
+        **variables,
+        words=problem,
+        is_self=is_self,
     )
 
 

@@ -1,4 +1,7 @@
-"""What pages show of several things at once, in one statement each, where the API would be asked once a row."""
+"""Queries of pages that show several things at once, one statement each.
+
+The API would have to be called once for each row.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,14 +39,14 @@ from ricordo.storage.schema.memory_tables import (
 
 # A list of agents' names in one statement.
 _MOST_NAMES = 500
-# The newest runs whose agents count as those used last, and the newest messages of a conversation that are looked through.
-_MOST_RUNS, _MOST_SCANNED = 1000, 5000
+_MOST_RUNS = 1000  # newest runs whose agents count as recently used
+_MOST_SCANNED = 5000  # newest messages of a conversation that are searched for summaries
 _WAITS = proposals.c.status.in_(("open", "conflicted"))
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryOwner:
-    """Whose memory a chain holds. `path` is the page of that memory."""
+    """The owner of a chain's memory; `path` is the page of that memory."""
 
     kind: str
     id: str
@@ -56,21 +59,23 @@ class MemoryOwner:
 
 @dataclass(frozen=True, slots=True)
 class WaitingProposal:
-    """A proposal with whose memory it is for, and its block, where there is one already."""
+    """A proposal with the owner of its memory, and its block if that exists."""
 
     proposal: Proposal
     owner: MemoryOwner
     block_id: str | None
 
     def path(self, action: str) -> str:
-        """Where the API takes a decision on it: `approve` or `reject`."""
-        home = f"/users/{self.owner.id}/blocks/{self.proposal.label}"
-        return f"{home if self.owner.kind == 'user' else f'/v1/blocks/{self.block_id}'}/diffs/{self.proposal.id}/{action}"
+        """Return the API's path for a decision: `approve` or `reject`."""
+        block = f"/v1/blocks/{self.block_id}"
+        if self.owner.kind == "user":
+            block = f"/users/{self.owner.id}/blocks/{self.proposal.label}"
+        return f"{block}/diffs/{self.proposal.id}/{action}"
 
 
 @dataclass(frozen=True, slots=True)
 class RecentConversation:
-    """A conversation as the home page lists it. The times are in microseconds."""
+    """A conversation in the list of the home page. Times are in microseconds."""
 
     id: str
     agent_id: str
@@ -83,12 +88,11 @@ class RecentConversation:
 
 
 def waiting(
-    tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter | None = None
+    tx: Transaction, scope: Scope, page: Page, proposal_filter: ProposalFilter | None = None
 ) -> list[WaitingProposal]:
-    """Return proposals that wait, newest first, of those that the caller may see."""
-    return _with_owners(
-        tx, stored_proposals.page(tx, scope, wanted, which or ProposalFilter(waits=True))
-    )
+    """Return waiting proposals that the caller may see, newest first."""
+    proposal_filter = proposal_filter or ProposalFilter(waits=True)
+    return _with_owners(tx, stored_proposals.page(tx, scope, page, proposal_filter))
 
 
 def proposal(tx: Transaction, scope: Scope, id: str) -> WaitingProposal:
@@ -96,22 +100,27 @@ def proposal(tx: Transaction, scope: Scope, id: str) -> WaitingProposal:
     return _with_owners(tx, [stored_proposals.get(tx, scope, id)])[0]
 
 
-def _with_owners(tx: Transaction, found: Sequence[Proposal]) -> list[WaitingProposal]:
-    owners = owners_of(tx, {one.chain_id for one in found})
-    ids = _ids_of(tx, {(one.chain_id, one.label) for one in found})
+def _with_owners(tx: Transaction, waiting: Sequence[Proposal]) -> list[WaitingProposal]:
+    owners = owners_of(tx, {proposal.chain_id for proposal in waiting})
+    ids = _ids_of(tx, {(proposal.chain_id, proposal.label) for proposal in waiting})
     return [
-        WaitingProposal(one, owners[one.chain_id], ids.get((one.chain_id, one.label)))
-        for one in found
+        WaitingProposal(
+            proposal, owners[proposal.chain_id], ids.get((proposal.chain_id, proposal.label))
+        )
+        for proposal in waiting
     ]
 
 
-def _ids_of(tx: Transaction, named: Collection[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
-    """Return the ids of blocks by their chains and labels, of those that are there."""
-    places = [
-        and_(blocks.c.chain_id == chain_id, blocks.c.label == label) for chain_id, label in named
+def _ids_of(tx: Transaction, keys: Collection[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
+    """Return the ids of existing blocks by their chain and label."""
+    if not keys:
+        return {}
+    conditions = [
+        and_(blocks.c.chain_id == chain_id, blocks.c.label == label) for chain_id, label in keys
     ]
-    statement = select(blocks.c.chain_id, blocks.c.label, blocks.c.id).where(or_(false(), *places))
-    return {(row.chain_id, row.label): row.id for row in tx.all(statement)} if named else {}
+    statement = select(blocks.c.chain_id, blocks.c.label, blocks.c.id)
+    rows = tx.all(statement.where(or_(false(), *conditions)))
+    return {(row.chain_id, row.label): row.id for row in rows}
 
 
 def owners_of(tx: Transaction, chain_ids: Iterable[str]) -> Mapping[str, MemoryOwner]:
@@ -132,54 +141,67 @@ def owners_of(tx: Transaction, chain_ids: Iterable[str]) -> Mapping[str, MemoryO
 
 
 def names_of_agents(tx: Transaction, scope: Scope, ids: Iterable[str]) -> Mapping[str, str]:
-    """Return the names of these agents, of those that are there, by their ids."""
-    wanted = sorted(set(ids))[:_MOST_NAMES]
+    """Return the names of existing agents by their ids."""
+    agent_ids = sorted(set(ids))[:_MOST_NAMES]
     statement = select(agents.c.id, agents.c.name, agents.c.organization_id).where(
-        agents.c.id.in_(wanted), *may_use(scope)
+        agents.c.id.in_(agent_ids), *may_use(scope)
     )
-    # With the organization among the conditions SQLite would read all of its agents, since an index leads there too.
-    found = tx.all(statement) if wanted else ()
-    return {row.id: row.name for row in found if row.organization_id == scope.organization_id}
+    # The organization is checked here: as a condition it would make SQLite use the index of the
+    # organization, and read all of its agents.
+    rows = tx.all(statement) if agent_ids else ()
+    return {row.id: row.name for row in rows if row.organization_id == scope.organization_id}
 
 
-def agents_used_last(tx: Transaction, scope: Scope, most: int) -> list[str]:
-    """Return the ids of the agents of the newest runs, and then of the newest agents, of those that the caller may use."""
+def agents_used_last(tx: Transaction, scope: Scope, limit: int) -> list[str]:
+    """Return the ids of recently used agents, then of the newest agents.
+
+    Only agents that the caller may use are returned.
+    """
     by_time = (runs.c.created_at.desc(), runs.c.seq.desc())
     newest = (
         select(runs.c.agent_id)
         .where(runs.c.organization_id == scope.organization_id)
         .order_by(*by_time)
     )
-    used = dict.fromkeys(row.agent_id for row in tx.all(newest.limit(_MOST_RUNS)))
+    recent = dict.fromkeys(row.agent_id for row in tx.all(newest.limit(_MOST_RUNS)))
     statement = select(agents.c.id).where(
         agents.c.organization_id == scope.organization_id, *may_use(scope)
     )
-    made = tx.all(statement.order_by(agents.c.created_at.desc(), agents.c.seq.desc()).limit(most))
-    allowed = names_of_agents(tx, scope, list(used)[:most])
-    return list(dict.fromkeys([*(id for id in used if id in allowed), *(row.id for row in made)]))[
-        :most
-    ]
+    newest_agents = tx.all(
+        statement.order_by(agents.c.created_at.desc(), agents.c.seq.desc()).limit(limit)
+    )
+    allowed = names_of_agents(tx, scope, list(recent)[:limit])
+    ids = [*(id for id in recent if id in allowed), *(row.id for row in newest_agents)]
+    return list(dict.fromkeys(ids))[:limit]
 
 
-def summaries(tx: Transaction, scope: Scope, conversation_id: str, most: int) -> Sequence[Message]:
-    """Return what took the place of messages that left the window, newest first, among the newest messages."""
+def summaries(tx: Transaction, scope: Scope, conversation_id: str, limit: int) -> Sequence[Message]:
+    """Return summaries of messages that left the window, newest first.
+
+    Only the newest messages are searched.
+    """
     by_time = (messages.c.created_at.desc(), messages.c.seq.desc())
-    mine = select(messages.c.id, messages.c.role).where(
+    own_messages = select(messages.c.id, messages.c.role).where(
         messages.c.conversation_id == conversation_id, *in_scope(messages, scope)
     )
-    newest = mine.order_by(*by_time).limit(_MOST_SCANNED).subquery()
+    newest = own_messages.order_by(*by_time).limit(_MOST_SCANNED).subquery()
     ids = [
-        row.id for row in tx.all(select(newest.c.id).where(newest.c.role == "summary").limit(most))
+        row.id for row in tx.all(select(newest.c.id).where(newest.c.role == "summary").limit(limit))
     ]
     return sorted(
-        stored_messages.by_ids(tx, ids), key=lambda one: (one.created_at, one.seq), reverse=True
+        stored_messages.by_ids(tx, ids),
+        key=lambda message: (message.created_at, message.seq),
+        reverse=True,
     )
 
 
 def recent_conversations(
     tx: Transaction, scope: Scope, limit: int, *, waits: bool = False
 ) -> list[RecentConversation]:
-    """Return the conversations with the newest messages; with `waits` those in which a tool call waits for approval."""
+    """Return the conversations with the newest messages.
+
+    With `waits` only those in which a tool call waits for approval.
+    """
     newest = (
         select(conversations.c.seq)
         .where(
@@ -193,7 +215,7 @@ def recent_conversations(
         .order_by(conversations.c.last_message_at.desc(), conversations.c.seq.desc())
         .limit(limit)
     )
-    # All conversations are looked at, and only those that are shown are joined with their agents and users.
+    # Only the shown conversations are joined with their agents and users.
     statement = (
         select(conversations, agents.c.name.label("agent_name"), users.c.name.label("user_name"))
         .join(agents, agents.c.id == conversations.c.agent_id)
@@ -203,14 +225,14 @@ def recent_conversations(
     )
     return [
         RecentConversation(
-            row.id,
-            row.agent_id,
-            row.agent_name,
-            row.summary,
-            row.user_id,
-            row.user_name,
-            row.last_message_at,
-            row.last_stop_reason == "requires_approval",
+            id=row.id,
+            agent_id=row.agent_id,
+            agent_name=row.agent_name,
+            title=row.summary,
+            user_id=row.user_id,
+            user_name=row.user_name,
+            last_message_at=row.last_message_at,
+            waits=row.last_stop_reason == "requires_approval",
         )
         for row in tx.all(statement)
     ]
@@ -219,7 +241,7 @@ def recent_conversations(
 def owners_of_blocks(
     tx: Transaction, scope: Scope, ids: Sequence[str]
 ) -> Mapping[str, MemoryOwner]:
-    """Return whose memory these blocks belong to, by their ids."""
+    """Return the owners of these blocks' memory by block id."""
     statement = select(blocks.c.id, blocks.c.chain_id, blocks.c.organization_id).where(
         blocks.c.id.in_([*ids][:_MOST_NAMES])
     )
@@ -233,7 +255,10 @@ def owners_of_blocks(
 
 @dataclass(frozen=True, slots=True)
 class ListedBlock:
-    """A block as a list shows it; `id` is empty where it is only proposed yet. `length` and `limit` are in characters."""
+    """A block in a list; `id` is empty if it is only proposed.
+
+    `length` and `limit` are in characters.
+    """
 
     id: str
     label: str
@@ -248,7 +273,10 @@ class ListedBlock:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A user as the list of people shows one: how many blocks, of how many characters, and what waits."""
+    """A user in the list of people, with the size of their memory.
+
+    `waiting` is the number of waiting proposals.
+    """
 
     user: User
     blocks: int
@@ -257,24 +285,24 @@ class Person:
 
 
 def names_of_users(tx: Transaction, scope: Scope, ids: Iterable[str | None]) -> Mapping[str, str]:
-    """Return the names of these users, of those that are there, by their ids."""
-    wanted = sorted({id for id in ids if id})[:_MOST_NAMES]
+    """Return the names of existing users by their ids."""
+    user_ids = sorted({id for id in ids if id})[:_MOST_NAMES]
     statement = select(users.c.id, users.c.name, users.c.organization_id).where(
-        users.c.id.in_(wanted)
+        users.c.id.in_(user_ids)
     )
-    found = tx.all(statement) if wanted else ()
-    return {row.id: row.name for row in found if row.organization_id == scope.organization_id}
+    rows = tx.all(statement) if user_ids else ()
+    return {row.id: row.name for row in rows if row.organization_id == scope.organization_id}
 
 
-def people(tx: Transaction, scope: Scope, wanted: Page, words: str) -> list[Person]:
-    """Return one page of the users, with these words in their names, newest first."""
+def people(tx: Transaction, scope: Scope, page: Page, search_text: str) -> list[Person]:
+    """Return one page of the users with this text in their names, newest first."""
     columns = (users.c.name, users.c.identifier)
-    is_named = (
-        or_(*(column.icontains(words, autoescape=True) for column in columns)) if words else None
-    )
-    found = stored_users.ROWS.page(tx, scope, wanted, is_named, id=scope.subject_id)
+    is_named = None
+    if search_text:
+        is_named = or_(*(column.icontains(search_text, autoescape=True) for column in columns))
+    found_users = stored_users.ROWS.page(tx, scope, page, is_named, id=scope.subject_id)
     is_theirs = and_(
-        chains.c.owner_kind == "user", chains.c.owner_id.in_([user.id for user in found])
+        chains.c.owner_kind == "user", chains.c.owner_id.in_([user.id for user in found_users])
     )
     sizes = select(
         chains.c.owner_id,
@@ -284,44 +312,60 @@ def people(tx: Transaction, scope: Scope, wanted: Page, words: str) -> list[Pers
     waits = select(chains.c.owner_id, func.count().label("waiting")).join(
         chains, chains.c.id == proposals.c.chain_id
     )
-    held = {row.owner_id: row for row in tx.all(sizes.where(is_theirs).group_by(chains.c.owner_id))}
-    waiting = tx.all(waits.where(is_theirs, _WAITS).group_by(chains.c.owner_id))
-    asked = {row.owner_id: row.waiting for row in waiting}
+    size_rows = tx.all(sizes.where(is_theirs).group_by(chains.c.owner_id))
+    waiting_rows = tx.all(waits.where(is_theirs, _WAITS).group_by(chains.c.owner_id))
+    block_counts = {row.owner_id: row.blocks for row in size_rows}
+    characters = {row.owner_id: int(row.characters or 0) for row in size_rows}
+    waiting_counts = {row.owner_id: row.waiting for row in waiting_rows}
     return [
         Person(
             user,
-            held[user.id].blocks if user.id in held else 0,
-            int(held[user.id].characters or 0) if user.id in held else 0,
-            asked.get(user.id, 0),
+            blocks=block_counts.get(user.id, 0),
+            characters=characters.get(user.id, 0),
+            waiting=waiting_counts.get(user.id, 0),
         )
-        for user in found
+        for user in found_users
     ]
 
 
 def blocks_of_chain(tx: Transaction, owner: MemoryOwner, chain_id: str) -> list[ListedBlock]:
-    """Return a user's blocks by their labels, and what is only proposed yet; what the caller may see is checked before."""
+    """Return a user's blocks by label, and labels that are only proposed.
+
+    The caller's access is checked before.
+    """
     counts = stored_proposals.waiting_counts(tx, chain_id)
-    found = _listed(
+    existing = _listed(
         tx, blocks.c.chain_id == chain_id, lambda row: f"{owner.path}/blocks/{quote(row.label)}"
     )
-    known = {one.label for one in found}
-    new = [
+    labels = {block.label for block in existing}
+    proposed = [
         ListedBlock(
-            "", label, None, 0, 0, "", False, waiting, f"{owner.path}/blocks/{quote(label)}"
+            id="",
+            label=label,
+            title=None,
+            length=0,
+            limit=0,
+            policy="",
+            is_untrusted=False,
+            waiting=waiting,
+            path=f"{owner.path}/blocks/{quote(label)}",
         )
         for label, waiting in sorted(counts.items())
-        if label not in known
+        if label not in labels
     ]
-    return found + new
+    return existing + proposed
 
 
 def blocks_with_ids(tx: Transaction, ids: Sequence[str]) -> list[ListedBlock]:
-    """Return an agent's blocks by their labels; what the caller may see is checked before."""
+    """Return an agent's blocks by label.
+
+    The caller's access is checked before.
+    """
     return _listed(tx, blocks.c.id.in_([*ids]), lambda row: f"/ui/blocks/{row.id}") if ids else []
 
 
 def _listed(
-    tx: Transaction, which: ColumnElement[bool], path: Callable[[Any], str]
+    tx: Transaction, condition: ColumnElement[bool], path: Callable[[Any], str]
 ) -> list[ListedBlock]:
     of_block = and_(proposals.c.chain_id == blocks.c.chain_id, proposals.c.label == blocks.c.label)
     waiting = select(func.count()).select_from(proposals).where(of_block, _WAITS).scalar_subquery()
@@ -332,22 +376,22 @@ def _listed(
     )
     return [
         ListedBlock(
-            row.id,
-            row.label,
-            row.title,
-            row.length,
-            row.limit,
-            "read_only" if row.read_only else row.policy,
-            row.is_untrusted,
-            row.waiting,
-            path(row),
+            id=row.id,
+            label=row.label,
+            title=row.title,
+            length=row.length,
+            limit=row.limit,
+            policy="read_only" if row.read_only else row.policy,
+            is_untrusted=row.is_untrusted,
+            waiting=row.waiting,
+            path=path(row),
         )
-        for row in tx.all(statement.where(which).order_by(blocks.c.label).limit(_MOST_NAMES))
+        for row in tx.all(statement.where(condition).order_by(blocks.c.label).limit(_MOST_NAMES))
     ]
 
 
 def deleted_labels(tx: Transaction, chain_id: str) -> list[str]:
-    """Return the labels of blocks that were deleted and did not come back."""
+    """Return the labels of deleted blocks that did not come back."""
     is_deleted = (blocks_log.c.chain_id == chain_id) & blocks_log.c.deleted_label.is_not(None)
     is_back = select(blocks.c.label).where(blocks.c.chain_id == chain_id)
     statement = select(blocks_log.c.deleted_label).distinct().where(is_deleted).limit(_MOST_NAMES)
@@ -358,25 +402,34 @@ def deleted_labels(tx: Transaction, chain_id: str) -> list[str]:
 def messages_of_runs(
     tx: Transaction, scope: Scope, run_ids: Iterable[str | None]
 ) -> Mapping[str, str]:
-    """Return by run the address of the message that began it, as far as the caller may read messages."""
-    wanted = sorted({id for id in run_ids if id})[:_MOST_NAMES]
-    if not wanted or not scope.may("messages:read"):
+    """Return by run the page of the message that began it.
+
+    Empty for a caller who may not read messages.
+    """
+    ids = sorted({id for id in run_ids if id})[:_MOST_NAMES]
+    if not ids or not scope.may("messages:read"):
         return {}
     is_first = select(func.min(messages.c.seq)).where(
-        messages.c.run_id.in_(wanted), messages.c.role == "user"
+        messages.c.run_id.in_(ids), messages.c.role == "user"
     )
     columns = (messages.c[name] for name in ("run_id", "agent_id", "conversation_id", "id"))
     statement = select(*columns).where(messages.c.seq.in_(is_first.group_by(messages.c.run_id)))
+    rows = tx.all(statement.where(*in_scope(messages, scope)))
     return {
-        row.run_id: f"/ui/agents/{row.agent_id}/chat?conversation={row.conversation_id}&message={row.id}"
-        for row in tx.all(statement.where(*in_scope(messages, scope)))
+        row.run_id: (
+            f"/ui/agents/{row.agent_id}/chat?conversation={row.conversation_id}&message={row.id}"
+        )
+        for row in rows
     }
 
 
 def memory_in_numbers(tx: Transaction, user_id: str, chain_id: str) -> Mapping[str, int]:
-    """Return how much there is of a user, by its name for people; what the caller may see is checked before."""
+    """Return the number of a user's versions, blocks, messages and the like.
+
+    The caller's access is checked before.
+    """
     of_chain = select(chains.c.versions).where(chains.c.id == chain_id)
-    counted = {
+    conditions = {
         "blocks": blocks.c.chain_id == chain_id,
         "proposals": proposals.c.chain_id == chain_id,
         "conversations": and_(
@@ -388,16 +441,19 @@ def memory_in_numbers(tx: Transaction, user_id: str, chain_id: str) -> Mapping[s
         "passages": passages.c.user_id == user_id,
         "remotes": memory_remotes.c.chain_id == chain_id,
     }
-    found = {"versions": of_chain.scalar_subquery()} | {
-        name: select(func.count()).where(which).scalar_subquery() for name, which in counted.items()
-    }
-    row = tx.all(select(*(column.label(name) for name, column in found.items())))[0]
-    return {name: getattr(row, name) or 0 for name in ("blocks", *found)}
+    columns = {"versions": of_chain.scalar_subquery()}
+    for name, condition in conditions.items():
+        columns[name] = select(func.count()).where(condition).scalar_subquery()
+    row = tx.all(select(*(column.label(name) for name, column in columns.items())))[0]
+    return {name: getattr(row, name) or 0 for name in ("blocks", *columns)}
 
 
 @dataclass(frozen=True, slots=True)
 class RunChanges:
-    """What a run did to memory: labels of whose blocks it changed, and proposals that wait since. `users` may undo it."""
+    """The changes of a run in memory: labels by owner, and waiting proposals.
+
+    `users` are the owners whose changes can be undone.
+    """
 
     applied: Sequence[tuple[MemoryOwner, str]]
     proposed: Sequence[WaitingProposal]
@@ -410,32 +466,37 @@ class RunChanges:
 def changes_of_runs(
     tx: Transaction, scope: Scope, run_ids: Iterable[str]
 ) -> Mapping[str, RunChanges]:
-    """Return what each of these runs changed in memory that the caller may see, and what it proposed that waits."""
+    """Return the changes of each run in memory that the caller may see."""
     ids = sorted(set(run_ids))[:_MOST_NAMES]
     rows = history.of_runs(tx, scope, ids, _MOST_NAMES)
     owners = owners_of(tx, {row.chain_id for row in rows}) if rows else {}
     waits = stored_proposals.of_runs(tx, scope, ids)
     proposed = _with_owners(tx, waits) if waits else []
-    return {
-        id: RunChanges(
-            list(
-                dict.fromkeys((owners[row.chain_id], row.label) for row in rows if row.run_id == id)
-            ),
-            [one for one in proposed if one.proposal.run_id == id],
-        )
-        for id in ids
-    }
+    changes = {}
+    for id in ids:
+        labels = [(owners[row.chain_id], row.label) for row in rows if row.run_id == id]
+        waiting_since = [entry for entry in proposed if entry.proposal.run_id == id]
+        changes[id] = RunChanges(list(dict.fromkeys(labels)), waiting_since)
+    return changes
 
 
-def pages_of_blocks(tx: Transaction, found: Sequence[BlockVersion]) -> Mapping[bytes, str]:
-    """Return by the id of a version the page of its block as it was then, of those whose block or person is there."""
-    owners = owners_of(tx, {one.chain_id for one in found}) if found else {}
-    ids = _ids_of(tx, {(one.chain_id, one.label) for one in found})
+def pages_of_blocks(tx: Transaction, block_versions: Sequence[BlockVersion]) -> Mapping[bytes, str]:
+    """Return by version id the page of its block at that version.
+
+    Versions whose block or person does not exist are left out.
+    """
+    owners = (
+        owners_of(tx, {version.chain_id for version in block_versions}) if block_versions else {}
+    )
+    ids = _ids_of(tx, {(version.chain_id, version.label) for version in block_versions})
     pages = {}
-    for one in found:
-        owner, id = owners.get(one.chain_id), ids.get((one.chain_id, one.label))
+    for version in block_versions:
+        owner = owners.get(version.chain_id)
+        id = ids.get((version.chain_id, version.label))
         if owner and owner.kind == "user":
-            pages[one.id] = f"{owner.path}/blocks/{quote(one.label)}/versions/{one.id.hex()}"
+            pages[version.id] = (
+                f"{owner.path}/blocks/{quote(version.label)}/versions/{version.id.hex()}"
+            )
         elif id:
-            pages[one.id] = f"/ui/blocks/{id}/versions/{one.id.hex()}"
+            pages[version.id] = f"/ui/blocks/{id}/versions/{version.id.hex()}"
     return pages

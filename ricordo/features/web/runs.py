@@ -1,4 +1,4 @@
-"""Runs, and the jobs of the background: lists, one of each step by step, and what can be done with them."""
+"""Runs and background jobs: lists, pages of one, and their actions."""
 
 from fastapi import Request, Response
 
@@ -11,27 +11,32 @@ from ricordo.features.web.shell import Pages, address_of, done, render
 
 router = Pages("/ui", scope="messages")
 _PAGE = 50
-# As much of one run is shown.
-_MOST_MESSAGES, _MOST_STEPS = 500, 200
+# Limits of one run's page.
+_MOST_MESSAGES = 500
+_MOST_STEPS = 200
 RUN_STATUSES = ("running", "completed", "failed", "cancelled")
 JOB_STATUSES = ("running", "pending", "completed", "failed", "cancelled")
 
 
 @router.get("/runs")
 async def list_runs(request: Request) -> Response:
-    """The runs, newest first: of one agent, with one status."""
-    api, asked = Api(request), request.query_params
-    agent_id, status, after = (asked.get(name) or None for name in ("agent", "status", "after"))
+    """List the runs, newest first, of one agent or with one status."""
+    api = Api(request)
+    query = request.query_params
+    agent_id = query.get("agent") or None
+    status = query.get("status") or None
+    after = query.get("after") or None
     runs = await api.get(
         "/v1/runs/", agent_id=agent_id, statuses=status, after=after, limit=_PAGE + 1
     )
-    scope, store = request.scope[REQUEST_SCOPE], request.app.state.runtime.store
-    ids = {run["agent_id"] for run in runs} | ({agent_id} if agent_id else set())
-    older = (
-        address_of("/ui/runs", agent=agent_id, status=status, after=runs[_PAGE - 1]["id"])
-        if runs[_PAGE:]
-        else ""
-    )
+    scope = request.scope[REQUEST_SCOPE]
+    store = request.app.state.runtime.store
+    ids = {run["agent_id"] for run in runs}
+    if agent_id:
+        ids.add(agent_id)
+    older = ""
+    if runs[_PAGE:]:
+        older = address_of("/ui/runs", agent=agent_id, status=status, after=runs[_PAGE - 1]["id"])
     return await render(
         request,
         "runs.html",
@@ -46,7 +51,7 @@ async def list_runs(request: Request) -> Response:
 
 @router.get("/runs/{run_id}")
 async def show_run(request: Request, run_id: str) -> Response:
-    """One run: its steps with their messages, tokens and cost."""
+    """Show one run: its steps with their messages, tokens and cost."""
     api = Api(request)
     run = await api.get(f"/v1/runs/{run_id}")
     agent = await api.find(f"/v1/agents/{run['agent_id']}")
@@ -61,7 +66,7 @@ async def show_run(request: Request, run_id: str) -> Response:
         agent=agent,
         steps=steps,
         messages=messages,
-        asked=[one for one in messages if one["message_type"] == "user_message"],
+        asked=[message for message in messages if message["message_type"] == "user_message"],
         is_cut=len(messages) == _MOST_MESSAGES or len(steps) == _MOST_STEPS,
         usage=await api.find(f"/v1/runs/{run_id}/usage"),
         has_prompts=bool(await api.find(f"/v1/runs/{run_id}/trace", limit=1)),
@@ -79,20 +84,20 @@ async def cancel_run(request: Request, run_id: str) -> Response:
 
 @router.post("/runs/{run_id}/retry")
 async def retry_run(request: Request, run_id: str) -> Response:
-    """Send what was said in a run that failed once more, as a new run of the same conversation."""
+    """Send the messages of a failed run again, as a new run."""
     api = Api(request)
     run = await api.get(f"/v1/runs/{run_id}")
     if run["status"] not in ("failed", "cancelled"):
         raise Invalid("Only a run that failed or was cancelled can be tried again.")
     messages = await api.get(f"/v1/runs/{run_id}/messages", limit=100, order="asc")
-    said = [
-        {"role": "user", "content": one["content"]}
-        for one in messages
-        if one["message_type"] == "user_message"
+    new_messages = [
+        {"role": "user", "content": message["content"]}
+        for message in messages
+        if message["message_type"] == "user_message"
     ]
-    if not said:
+    if not new_messages:
         raise Invalid("Nothing was said in this run that could be sent again.")
-    body = {"messages": said, "streaming": False, "agent_id": run["agent_id"]}
+    body = {"messages": new_messages, "streaming": False, "agent_id": run["agent_id"]}
     await api.ask("POST", f"/v1/conversations/{run['conversation_id']}/messages", body)
     return done(
         request,
@@ -102,16 +107,17 @@ async def retry_run(request: Request, run_id: str) -> Response:
 
 @router.get("/jobs")
 async def list_jobs(request: Request) -> Response:
-    """The jobs, newest first, and the state of the queue."""
-    api, asked = Api(request), request.query_params
-    status, kind, after = (asked.get(name) or None for name in ("status", "kind", "after"))
+    """List the jobs, newest first, and the state of the queue."""
+    api = Api(request)
+    query = request.query_params
+    status = query.get("status") or None
+    kind = query.get("kind") or None
+    after = query.get("after") or None
     jobs = await api.get("/v1/jobs/", statuses=status, kind=kind, after=after, limit=_PAGE + 1)
     queue = await api.get("/v1/jobs/queue")
-    older = (
-        address_of("/ui/jobs", kind=kind, status=status, after=jobs[_PAGE - 1]["id"])
-        if jobs[_PAGE:]
-        else ""
-    )
+    older = ""
+    if jobs[_PAGE:]:
+        older = address_of("/ui/jobs", kind=kind, status=status, after=jobs[_PAGE - 1]["id"])
     return await render(
         request,
         "jobs.html",

@@ -1,4 +1,4 @@
-"""One search over what was said, the archives and the memory blocks, of all that the caller may see."""
+"""One search over messages, archives and memory blocks that the caller may see."""
 
 import asyncio
 from datetime import UTC
@@ -19,82 +19,90 @@ from ricordo.storage.engine.store import Transaction
 
 router = Pages("/ui/search", scope="messages")
 KINDS = ("messages", "archive", "memory")
-_MOST, _LEAST = 20, 3
-# Agents whose messages are searched at once where none is named: each costs a fifth of a millisecond.
+_MOST = 20
+_LEAST = 3
+# Agents whose messages are searched if none is named: each costs a fifth of a millisecond.
 _MOST_AGENTS = 100
 
 
 @router.get("")
 async def search(request: Request) -> Response:
-    """What the words in `q` find: messages, passages and blocks, or one kind of them, of one agent or user."""
-    asked, api = request.query_params, Api(request)
-    given = {name: asked.get(name) or None for name in ("q", "kind", "agent", "user", "from", "to")}
-    found: dict[str, list[Any]] = {kind: [] for kind in KINDS}
-    if given["q"]:
-        wanted = [kind for kind in KINDS if given["kind"] in (None, kind)]
-        answers = await asyncio.gather(*(_find(request, api, kind, given) for kind in wanted))
-        found |= dict(zip(wanted, answers, strict=True))
-    scope, store = request.scope[REQUEST_SCOPE], request.app.state.runtime.store
-    ids = {one["agent_id"] for one in found["messages"]} | (
-        {given["agent"]} if given["agent"] else set()
-    )
+    """Show the results for the words in `q`: messages, passages and blocks.
+
+    `kind`, `agent` and `user` narrow the search.
+    """
+    api = Api(request)
+    names = ("q", "kind", "agent", "user", "from", "to")
+    query = {name: request.query_params.get(name) or None for name in names}
+    hits: dict[str, list[Any]] = {kind: [] for kind in KINDS}
+    if query["q"]:
+        kinds = [kind for kind in KINDS if query["kind"] in (None, kind)]
+        answers = await asyncio.gather(*(_find(request, api, kind, query) for kind in kinds))
+        hits |= dict(zip(kinds, answers, strict=True))
+    scope = request.scope[REQUEST_SCOPE]
+    store = request.app.state.runtime.store
+    agent_ids = {message["agent_id"] for message in hits["messages"]}
+    is_narrowed = False
+    if query["agent"]:
+        agent_ids.add(query["agent"])
+    else:
+        is_narrowed = await store.read(lambda tx: agents.count(tx, scope)) > _MOST_AGENTS
+    block_ids = [block["id"] for block in hits["memory"]]
     return await render(
         request,
         "search.html",
-        given=given,
-        found=found,
+        given=query,
+        found=hits,
         kinds=KINDS,
         most_agents=_MOST_AGENTS,
-        is_narrowed=not given["agent"]
-        and await store.read(lambda tx: agents.count(tx, scope)) > _MOST_AGENTS,
-        names=await store.read(lambda tx: queries.names_of_agents(tx, scope, ids)),
-        owners=await store.read(
-            lambda tx: queries.owners_of_blocks(tx, scope, [one["id"] for one in found["memory"]])
-        ),
-        without=lambda name: address_of("/ui/search", **{**given, name: None}),
-        with_kind=lambda kind: address_of("/ui/search", **{**given, "kind": kind}),
+        is_narrowed=is_narrowed,
+        names=await store.read(lambda tx: queries.names_of_agents(tx, scope, agent_ids)),
+        owners=await store.read(lambda tx: queries.owners_of_blocks(tx, scope, block_ids)),
+        without=lambda name: address_of("/ui/search", **{**query, name: None}),
+        with_kind=lambda kind: address_of("/ui/search", **{**query, "kind": kind}),
     )
 
 
-async def _find(request: Request, api: Api, kind: str, given: dict[str, str | None]) -> list[Any]:
-    """The results of one kind, in the order of the API's; none where the caller may not ask for them."""
+async def _find(request: Request, api: Api, kind: str, query: dict[str, str | None]) -> list[Any]:
+    """Return the results of one kind, in the API's order.
+
+    Empty if the caller may not search them.
+    """
     body = {
-        "query": given["q"],
+        "query": query["q"],
         "limit": _MOST,
-        "agent_id": given["agent"],
-        "user_id": given["user"],
-        "start_date": given["from"],
-        "end_date": given["to"],
+        "agent_id": query["agent"],
+        "user_id": query["user"],
+        "start_date": query["from"],
+        "end_date": query["to"],
     }
-    sent = {name: value for name, value in body.items() if value is not None}
+    body = {name: field for name, field in body.items() if field is not None}
     if kind == "memory":
-        if given["agent"] or given["from"] or given["to"]:
+        if query["agent"] or query["from"] or query["to"]:
             return []
-        return (
-            await api.find(
-                "/v1/blocks/", value_search=given["q"], limit=_MOST, user_id=given["user"]
-            )
-            or []
+        blocks = await api.find(
+            "/v1/blocks/", value_search=query["q"], limit=_MOST, user_id=query["user"]
         )
+        return blocks or []
     if kind == "archive":
-        found = await api.ask("POST", "/v1/passages/search", sent)
-    elif given["agent"]:
-        found = await api.ask("POST", "/v1/messages/search", sent)
+        hits = await api.ask("POST", "/v1/passages/search", body)
+    elif query["agent"]:
+        hits = await api.ask("POST", "/v1/messages/search", body)
     else:
-        found = await _messages_of_all(request, MessageSearchRequest.model_validate(sent))
-    beginnings = filters.stems(given["q"] or "")
-    return [one for one in found if _is_near(one, beginnings)] or found[:_LEAST]
+        hits = await _messages_of_all(request, MessageSearchRequest.model_validate(body))
+    beginnings = filters.stems(query["q"] or "")
+    return [hit for hit in hits if _is_near(hit, beginnings)] or hits[:_LEAST]
 
 
 async def _messages_of_all(request: Request, body: MessageSearchRequest) -> list[Any]:
-    """The results of the API's search, with the agents that were used last where there are very many."""
+    """Return the API's search results; of very many agents only recent ones count."""
     runtime = request.app.state.runtime
     context = await for_user(
         CallContext(request, runtime, request.scope[REQUEST_SCOPE]), body.user_id
     )
     start, end = body.span(UTC)
 
-    def wanted(tx: Transaction) -> MessageFilter:
+    def message_filter(tx: Transaction) -> MessageFilter:
         ids = queries.agents_used_last(tx, context.scope, _MOST_AGENTS)
         return MessageFilter(
             tuple(ids),
@@ -106,14 +114,17 @@ async def _messages_of_all(request: Request, body: MessageSearchRequest) -> list
             own_first=True,
         )
 
-    found = await runtime.recall.messages(body.query or "", wanted, body.limit)
-    return [FoundMessageResponse.of(one) for one in found]
+    hits = await runtime.recall.messages(body.query or "", message_filter, body.limit)
+    return [FoundMessageResponse.of(hit) for hit in hits]
 
 
-def _is_near(one: dict[str, Any], beginnings: list[str]) -> bool:
-    """Whether the text itself answers, by a word or by its meaning; others are found for the turns around them."""
-    relevance = one.get("relevance") or one["metadata"]
-    text = (one["content"] if "content" in one else one["passage"]["text"]).casefold()
+def _is_near(hit: dict[str, Any], beginnings: list[str]) -> bool:
+    """Return True if the text itself matches, by a word or by its meaning.
+
+    Other results match only by the turns around them.
+    """
+    relevance = hit.get("relevance") or hit["metadata"]
+    text = (hit["content"] if "content" in hit else hit["passage"]["text"]).casefold()
     return (relevance["similarity"] or 0) >= GOOD_SIMILARITY or any(
         stem in text for stem in beginnings
     )

@@ -1,4 +1,4 @@
-"""Users, keys, and how this server is set up: an administrator's page."""
+"""The administrator's page: users, keys, and the server's settings."""
 
 from fastapi import Request, Response
 
@@ -23,13 +23,13 @@ async def show_settings(request: Request) -> Response:
 @router.post("/keys")
 @needs(ADMIN)
 async def make_key(request: Request) -> Response:
-    """Make a key and show it, this once."""
+    """Make a key, and show it once."""
     form = await form_of(request)
     body = {name: form[name].strip() for name in _OF_KEYS if form.get(name, "").strip()}
     if days := form.get("days", "").strip():
         body["expires_in"] = str(int(days) * 86_400 if days.isdecimal() else days)
-    made = await Api(request).ask("POST", "/v1/keys/", body)
-    return await _page(request, made=made)
+    key = await Api(request).ask("POST", "/v1/keys/", body)
+    return await _page(request, new_key=key)
 
 
 @router.post("/keys/{key_id}/revoke")
@@ -44,8 +44,8 @@ async def revoke_key(request: Request, key_id: str) -> Response:
 async def add_user(request: Request) -> Response:
     form = await form_of(request)
     body = {name: form[name].strip() for name in ("name", "email") if form.get(name, "").strip()}
-    made = await Api(request).ask("POST", "/v1/users/", body)
-    return done(request, "/ui/settings", f"{made['name']} was added.")
+    user = await Api(request).ask("POST", "/v1/users/", body)
+    return done(request, "/ui/settings", f"{user['name']} was added.")
 
 
 @router.post("/users/{user}")
@@ -60,30 +60,32 @@ async def change_user(request: Request, user: str) -> Response:
     return done(request, "/ui/settings", f"{changed['name']} was changed.")
 
 
-async def _page(request: Request, made: object = None) -> Response:
-    api, runtime = Api(request), request.app.state.runtime
+async def _page(request: Request, new_key: object = None) -> Response:
+    api = Api(request)
+    runtime = request.app.state.runtime
     url = runtime.settings.database_url
     is_postgres = url is not None and url.get_secret_value().startswith("postgres")
     after = {name: request.query_params.get(name) or None for name in ("keys", "users")}
-    keys = await api.get(
-        "/v1/keys/", limit=_PAGE + 1, after=after["keys"]
-    )  # refused to whoever may not see them
+    # The API refuses a caller who may not see keys or users.
+    keys = await api.get("/v1/keys/", limit=_PAGE + 1, after=after["keys"])
     users = await api.get("/v1/users/", limit=_PAGE + 1, after=after["users"])
-    scope, whose = request.scope[REQUEST_SCOPE], [key["user_id"] for key in keys]
+    older_users = older_keys = ""
+    if users[_PAGE:]:
+        older_users = address_of("/ui/settings", **{**after, "users": users[_PAGE - 1]["id"]})
+    if keys[_PAGE:]:
+        older_keys = address_of("/ui/settings", **{**after, "keys": keys[_PAGE - 1]["id"]})
+    scope = request.scope[REQUEST_SCOPE]
+    user_ids = [key["user_id"] for key in keys]
     return await render(
         request,
         "settings.html",
         users=users[:_PAGE],
-        older_users=address_of("/ui/settings", **{**after, "users": users[_PAGE - 1]["id"]})
-        if users[_PAGE:]
-        else "",
-        names=await runtime.store.read(lambda tx: queries.names_of_users(tx, scope, whose)),
+        older_users=older_users,
+        names=await runtime.store.read(lambda tx: queries.names_of_users(tx, scope, user_ids)),
         keys=keys[:_PAGE],
-        older_keys=address_of("/ui/settings", **{**after, "keys": keys[_PAGE - 1]["id"]})
-        if keys[_PAGE:]
-        else "",
+        older_keys=older_keys,
         roles=sorted(ROLE_SCOPES),
-        made=made,
+        made=new_key,
         version=__version__,
         settings=runtime.settings,
         database="PostgreSQL" if is_postgres else "SQLite",

@@ -1,7 +1,9 @@
-"""What all pages share: how they are routed, rendered and refused, their forms, and the message that the next page shows.
+"""The common parts of all pages: routes, rendering, refusals, forms, notices.
 
-A page is a function of a request in a module with `router = Pages(scope=…)`; it asks the API by `Api(request)`, renders a template
-that extends `layout.html`, and answers a form with `done`. A `RefusedByApi` or another RicordoError becomes a page that says why.
+A page is a function of a request in a module with `router = Pages(scope=…)`. It asks the API by
+`Api(request)`, renders a template that extends `layout.html`, and answers a form with `done`, whose
+notice the next page shows. A `RefusedByApi` or another RicordoError becomes a page with its
+message.
 """
 
 import hmac
@@ -40,15 +42,19 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src "
-    "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src "
+    "'self' data: blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors "
+    "'none'",
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Cache-Control": "no-store",
 }
-_TOLD_COOKIE, _TOLD_SECONDS = "ricordo_told", 60
-_SEE_OTHER, _INTERNAL, _BAD_GATEWAY = 303, 500, 502
+_NOTICE_COOKIE = "ricordo_told"
+_NOTICE_SECONDS = 60
+_SEE_OTHER = 303
+_INTERNAL = 500
+_BAD_GATEWAY = 502
 # Browsers read "//host" and "/\\host" as another server, and leave out tabs and line breaks.
 _LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
 # Fields of a form.
@@ -57,7 +63,10 @@ _MOST_FIELDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One entry of the navigation, for callers who have one of the scopes; none: for everybody."""
+    """An entry of the navigation, for callers with one of the scopes.
+
+    Without scopes it is for everybody.
+    """
 
     title: str
     path: str
@@ -79,7 +88,7 @@ NAVIGATION = (
 
 
 class PageRoute(GuardedRoute):
-    """A route of a page: a caller who may not see it gets a page too."""
+    """A route of a page; a refused caller gets a page too."""
 
     async def handle(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if refusal := refusal_of(scope, self.scopes):
@@ -92,44 +101,51 @@ class PageRoute(GuardedRoute):
 
 
 class Pages(Routes):
-    """The pages of one module, as `Routes`. With a scope they need `<scope>:read`, and forms `<scope>:write`."""
+    """The pages of one module.
+
+    `scope` works like that of API routes: pages need `<scope>:read`, and forms `<scope>:write`.
+    """
 
     def __init__(self, prefix: str = "", *, scope: str | None = None, **options: Any) -> None:
         super().__init__(prefix, scope=scope, include_in_schema=False, **options)
         self.route_class = PageRoute
 
-    def add_api_route(self, path: str, endpoint: Callable[..., Any], **given: Any) -> None:
-        super().add_api_route(path, _explaining(endpoint), **given)
+    def add_api_route(self, path: str, endpoint: Callable[..., Any], **route_options: Any) -> None:
+        super().add_api_route(path, _explaining(endpoint), **route_options)
 
 
 def _explaining(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(endpoint)
-    async def show(request: Request, **given: Any) -> Response:
+    async def show(request: Request, **path_params: Any) -> Response:
         try:
-            made: Response = await endpoint(request, **given)
+            response: Response = await endpoint(request, **path_params)
         except RicordoError as error:
             status = error.status if isinstance(error, RefusedByApi) else status_of(error)
             if status >= _INTERNAL and not isinstance(error, DatabaseFailed):
-                status = _BAD_GATEWAY  # what failed is behind the page
+                status = _BAD_GATEWAY  # the failure is behind the page
             template = "refused.html" if is_part(request) else "error.html"
             return await render(request, template, status=status, words=str(error))
-        return made
+        return response
 
     return show
 
 
 async def render(
-    request: Request, template: str, *, status: int = 200, **values: Any
+    request: Request, template: str, *, status: int = 200, **template_variables: Any
 ) -> HTMLResponse:
-    """Return the page. Templates know `me` (the caller's Scope, or None), `base`, `path`, `navigation`, `waiting_count`, `told`."""
+    """Return the page.
+
+    Besides their variables templates have `me` (the caller's Scope, or None), `base`, `path`,
+    `navigation`, `waiting_count` and `told`, the notice of the last form.
+    """
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     runtime: Runtime = request.app.state.runtime
     waiting_count = 0
     if me is not None and me.may("memory:read") and not is_part(request):
         with suppress(DatabaseFailed):  # the page says so then
             waiting_count = await runtime.store.read(lambda tx: proposals.count_waiting(tx, me))
-    told = _told(request)
-    shown = {
+    notice = _notice(request)
+    variables = {
         "status": status,
         "me": me,
         "base": base_of(request),
@@ -143,38 +159,38 @@ async def render(
             if me and (not page.scopes or me.may(*page.scopes))
         ],
         "waiting_count": waiting_count,
-        "told": told,
+        "told": notice,
         "has_login": runtime.settings.oidc_issuer is not None,
     }
-    # A template of a long history takes longer than others may wait for.
-    work = environment().get_template(template)
-    text = (
-        await offload(partial(work.render, shown | values), SMALL + 1)
-        if values.pop("is_large", False)
-        else work.render(shown | values)
+    is_large = template_variables.pop("is_large", False)
+    render_template = partial(
+        environment().get_template(template).render, variables | template_variables
     )
+    # Rendering a long history would block other requests for too long.
+    text = await offload(render_template, SMALL + 1) if is_large else render_template()
     response = HTMLResponse(text, status, HEADERS)
-    if told:
-        response.delete_cookie(_TOLD_COOKIE, path=f"{base_of(request)}/")
-    if (
-        me is None and COOKIE in request.cookies
-    ):  # each request with a session that is over would count as a wrong key
+    if notice:
+        response.delete_cookie(_NOTICE_COOKIE, path=f"{base_of(request)}/")
+    # Otherwise each request with an ended session would count as a wrong key.
+    if me is None and COOKIE in request.cookies:
         response.delete_cookie(COOKIE, path=f"{base_of(request)}/")
     return response
 
 
-def done(request: Request, path: str, words: str = "", *, undo: str = "") -> Response:
-    """Return the answer to a form: the browser goes to this page, which says the words, and offers to POST to `undo`."""
+def done(request: Request, path: str, notice: str = "", *, undo: str = "") -> Response:
+    """Redirect to a page after a form; the page shows the words.
+
+    With `undo` the page offers to POST there.
+    """
     response = RedirectResponse(
         f"{base_of(request)}{quote(path, safe='/?=&%#,:')}", _SEE_OTHER, HEADERS
     )
-    if words:
-        text = urlsafe_b64encode(orjson.dumps({"words": words[:500], "undo": undo})).decode()
-        value = f"{text}.{_signature(request, text)}"
+    if notice:
+        text = urlsafe_b64encode(orjson.dumps({"words": notice[:500], "undo": undo})).decode()
         response.set_cookie(
-            _TOLD_COOKIE,
-            value,
-            max_age=_TOLD_SECONDS,
+            _NOTICE_COOKIE,
+            f"{text}.{_signature(request, text)}",
+            max_age=_NOTICE_SECONDS,
             path=f"{base_of(request)}/",
             httponly=True,
             samesite="strict",
@@ -183,14 +199,14 @@ def done(request: Request, path: str, words: str = "", *, undo: str = "") -> Res
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """Return the fields of a form; of a name that is there twice the last. Raises Invalid."""
+    """Return the fields of a form; the last one of each name. Raises Invalid."""
     return dict(await fields_of(request))
 
 
 async def fields_of(request: Request) -> list[tuple[str, str]]:
     body = await request.body()
     try:
-        given = parse_qsl(
+        fields = parse_qsl(
             body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS
         )
     except ValueError as error:
@@ -198,28 +214,34 @@ async def fields_of(request: Request) -> list[tuple[str, str]]:
             "This form cannot be read. Load the page again and send it once more."
         ) from error
     # Browsers end lines with CR LF in forms; memory has LF.
-    return [(name, normal_text(value)) for name, value in given]
+    return [(name, normal_text(text)) for name, text in fields]
 
 
 def local_path(path: str) -> str:
-    """Return the path where it is one of this server, else an empty text: browsers read "//host" as the address of another."""
+    """Return the path if it is on this server, else an empty text.
+
+    Browsers read "//host" as another server's address.
+    """
     return path if _LOCAL.fullmatch(path) else ""
 
 
 def is_part(request: Request) -> bool:
-    """Whether htmx asks, which puts the answer into the page that is shown."""
+    """Return True for a request of htmx, which inserts the answer into a page."""
     return request.headers.get("hx-request") == "true"
 
 
 def base_of(request: Request) -> str:
-    """The path under which a proxy or another app serves this server; empty where it has none."""
+    """Return the path under which a proxy or another app serves this server."""
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
 def address_of(path: str, **query: Any) -> str:
-    """Return the path with these query parameters, without those that are empty."""
-    given = {name: value for name, value in query.items() if value not in (None, "", [])}
-    return f"{path}{'&' if '?' in path else '?'}{urlencode(given, doseq=True)}" if given else path
+    """Return the path with these query parameters, without empty ones."""
+    parameters = {name: field for name, field in query.items() if field not in (None, "", [])}
+    if not parameters:
+        return path
+    separator = "&" if "?" in path else "?"
+    return f"{path}{separator}{urlencode(parameters, doseq=True)}"
 
 
 @cache
@@ -233,28 +255,28 @@ def environment() -> "Environment":
         StrictUndefined,
     )
 
-    # Those of other features are named by their feature: "custom_tools/tool.html".
+    # Templates of other features are named with the feature: "custom_tools/tool.html".
     folders = Path(__file__).parent.parent.glob("*/templates")
     others = PrefixLoader({path.parent.name: FileSystemLoader(path) for path in folders})
     loader = ChoiceLoader((PackageLoader("ricordo.features.web"), others))
-    made = Environment(
+    jinja = Environment(
         loader=loader,
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"static": statics.address, "address_of": address_of, "by_words": by_words}
-    made.filters |= filters.FILTERS
-    return made
+    jinja.globals |= {"static": statics.address, "address_of": address_of, "by_words": by_words}
+    jinja.filters |= filters.FILTERS
+    return jinja
 
 
-def _told(request: Request) -> Mapping[str, str] | None:
-    text, _, signature = request.cookies.get(_TOLD_COOKIE, "").rpartition(".")
+def _notice(request: Request) -> Mapping[str, str] | None:
+    text, _, signature = request.cookies.get(_NOTICE_COOKIE, "").rpartition(".")
     if not text or not hmac.compare_digest(signature.encode(), _signature(request, text).encode()):
         return None
-    read: dict[str, str] = orjson.loads(urlsafe_b64decode(text))
-    return read
+    notice: dict[str, str] = orjson.loads(urlsafe_b64decode(text))
+    return notice
 
 
 def _signature(request: Request, text: str) -> str:

@@ -1,4 +1,7 @@
-"""The styles and scripts of the pages, which anybody may load. Their addresses have a hash of their content: browsers keep them."""
+"""The styles and scripts of the pages, which anybody may load.
+
+Browsers keep them: their addresses have a hash of their content.
+"""
 
 from functools import cache
 from hashlib import sha256
@@ -16,7 +19,10 @@ router = Routes(include_in_schema=False, open_paths=[f"{STATIC}/{name}" for name
 @router.get(STATIC + "/{name}")
 @needs()
 async def read_static(name: str) -> Response:
-    """One of these files. Its address changes with its content, so a browser may keep it for a year."""
+    """Return one of the files.
+
+    Its address changes with its content, so a browser may keep it for a year.
+    """
     headers = {
         "Cache-Control": "public, max-age=31536000, immutable",
         "X-Content-Type-Options": "nosniff",
@@ -33,5 +39,5 @@ def content(name: str) -> bytes:
 
 @cache
 def address(name: str) -> str:
-    """The path of a file on this server, with a hash of its content."""
+    """Return the path of a file, with a hash of its content."""
     return f"{STATIC}/{name}?v={sha256(content(name)).hexdigest()[:12]}"

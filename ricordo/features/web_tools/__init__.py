@@ -6,8 +6,6 @@ from typing import Any
 class WebToolsPlugin:
     """The two tools; an agent has them only if they were attached to it."""
 
-    requires = ("sandbox",)
-
     def tools(self) -> list[Any]:
         from ricordo.features.web_tools.tools import fetch_webpage, web_search
         from ricordo.tools.toolbox import ServerTool

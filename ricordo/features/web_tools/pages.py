@@ -5,22 +5,21 @@ import re
 import orjson
 
 from ricordo.errors import Unavailable
-from ricordo.features.sandbox.process import program_beside
-from ricordo.features.sandbox.service import SandboxLimits, sandbox_of
 from ricordo.features.web_tools.sessions import WebPage
-from ricordo.settings import Settings
+from ricordo.sandbox.process import program_beside
+from ricordo.sandbox.service import Sandbox, SandboxLimits
 
 _LIMITS = SandboxLimits(memory_mb=400, cpu_seconds=10, seconds=20, processes=8, output_kb=6_000)
 _CHARSET = re.compile(rb"charset=[\"']?([A-Za-z0-9_:.-]{1,40})")
 _HEAD = 2_048  # bytes searched for the page's charset
 
 
-async def markdown_of(settings: Settings, page: WebPage) -> tuple[str, str]:
+async def markdown_of(sandbox: Sandbox, page: WebPage) -> tuple[str, str]:
     """Return a page's title and text. Raises Unavailable if it cannot be read."""
     text = _decoded(page)
     if "html" not in page.kind.lower():
         return "", text
-    result = await sandbox_of(settings).run_python(
+    result = await sandbox.run_python(
         program_beside(__file__), orjson.dumps({"html": text}), limits=_LIMITS
     )
     try:

@@ -46,7 +46,7 @@ async def fetch_webpage(context: ToolContext, url: str, offset: int = 0) -> str:
         offset: From which character on, for pages that were too long to be shown whole.
     """
     page = await fetch(url, allow_private=WebSettings().fetch_private_pages)
-    title, text = await markdown_of(context.settings, page)
+    title, text = await markdown_of(context.sandbox, page)
     if not text.strip():
         raise Unavailable(f"{page.url} holds no text to read. It may need JavaScript, or a login.")
     begin = min(max(offset, 0), len(text))

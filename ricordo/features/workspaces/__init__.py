@@ -25,7 +25,7 @@ TOOLS = (
 class WorkspacesPlugin:
     """Adds workspace files to the API, the tools, and a page."""
 
-    requires = ("sandbox", "web")
+    requires = ("web",)
 
     def tables(self) -> list[Any]:
         from ricordo.features.workspaces.queries import workspace_files

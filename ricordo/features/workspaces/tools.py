@@ -3,12 +3,12 @@
 from typing import Any
 
 from ricordo.errors import Invalid, Unavailable
-from ricordo.features.sandbox.process import program_beside
-from ricordo.features.sandbox.service import SandboxLimits, SandboxResult, sandbox_of
 from ricordo.features.workspaces import exchange, queries, service
 from ricordo.features.workspaces.options import WorkspaceSettings
 from ricordo.features.workspaces.queries import Space
 from ricordo.offload import offload
+from ricordo.sandbox.process import program_beside
+from ricordo.sandbox.service import SandboxLimits, SandboxResult
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ToolContext
 
@@ -150,8 +150,7 @@ async def run_in_workspace(context: ToolContext, command: str) -> dict[str, Any]
     limits = SandboxLimits(
         seconds=_SECONDS, cpu_seconds=60, file_mb=_room() // 500_000, output_kb=_room() // 1000
     )
-    sandbox = sandbox_of(context.settings)
-    outcome = await sandbox.run_python(program_beside(__file__), request, limits=limits)
+    outcome = await context.sandbox.run_python(program_beside(__file__), request, limits=limits)
     if outcome.stopped_by or outcome.reason:
         return _report(
             outcome, error=f"{outcome.reason} The files of the workspace are as they were before."

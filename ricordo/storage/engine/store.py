@@ -201,9 +201,8 @@ class SqlStore:
             return self._unit(self.begin_write, work)
         finally:
             if (seconds := time.monotonic() - started) > SLOW_WRITE:
-                # Only the name of a partial function, since its arguments may be a person's text.
-                name = getattr(getattr(work, "func", work), "__qualname__", type(work).__name__)
-                log.warning("slow write", extra={"work": name, "seconds": round(seconds, 3)})
+                details = {"work": name_of(work), "seconds": round(seconds, 3)}
+                log.warning("slow write", extra=details)
 
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
         raise NotImplementedError
@@ -232,6 +231,14 @@ class SqlStore:
         self._readers.shutdown()
         for connection in self._connections:
             connection.close()
+
+
+def name_of(work: Callable[..., Any]) -> str:
+    """Return the name of a unit of work for the log.
+
+    Of a partial function, it is the function's name only, since arguments may be a person's text.
+    """
+    return str(getattr(getattr(work, "func", work), "__qualname__", type(work).__name__))
 
 
 class each(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: column.op("IN")(each(ids))

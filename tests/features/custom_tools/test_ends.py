@@ -139,7 +139,7 @@ async def kill_during_a_call(server: AttackedServer, delay: float | None) -> str
 
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
-@pytest.mark.parametrize("kills", [1, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [1, pytest.param(25, marks=pytest.mark.soak)])
 async def test_a_kill_of_the_server_leaves_no_process_and_the_call_ends_as_interrupted(
     kills: int, tmp_path: Path, helper: Helper
 ) -> None:

@@ -132,7 +132,7 @@ async def test_a_full_disk_leaves_no_half_file(stage: Stage) -> None:
 
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
-@pytest.mark.parametrize("kills", [1, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [1, pytest.param(25, marks=pytest.mark.soak)])
 async def test_a_kill_of_the_server_leaves_no_half_file_and_the_next_one_goes_on(
     kills: int, tmp_path: Path, helper: Helper
 ) -> None:

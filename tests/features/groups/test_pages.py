@@ -77,7 +77,7 @@ def test_a_group_that_is_refused_keeps_what_was_typed(http: httpx2.Client) -> No
 def test_the_pages_of_pairs_lead_through_all_of_them_those_of_voice_agents_last(
     http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sleep_pages, "_PAIRS", 2)
+    monkeypatch.setattr(sleep_pages, "_PAIRS_PAGE", 2)
     names = [f"{kind} pair {number}" for kind in ("plain", "voice") for number in range(3)]
     for name in names:
         kind = {"agent_type": "voice_convo_agent"} if "voice" in name else {}

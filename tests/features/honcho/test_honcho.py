@@ -131,7 +131,7 @@ def test_what_a_kill_kept_back_is_sent_later(
         return
 
     with monkeypatch.context() as killed:
-        killed.setattr(jobs, "ask_to_send", nothing)
+        killed.setattr(jobs, "add_send_job", nothing)
         chat(http, agent, "ada", "c3", "Before the kill.")
         assert honcho.seen == []
     server.run(jobs.catch_up(server.runtime, None, None))  # type: ignore[arg-type]

@@ -18,8 +18,10 @@ from ricordo.errors import Invalid, RicordoError, Unavailable
 from ricordo.features.latex import engine
 from ricordo.features.latex import plugin as latex
 from ricordo.features.latex.engine import document, render
-from ricordo.features.sandbox.service import Sandbox, SandboxLimits
+from ricordo.features.latex.tools import file_name
+from ricordo.features.workspaces.service import path_of
 from ricordo.llm.scripted import call
+from ricordo.sandbox.service import Sandbox, SandboxLimits
 from ricordo.settings import Settings
 from tests.campaigns.sizes import short_and_long
 from tests.seams.http import ok, refused
@@ -329,3 +331,12 @@ def test_tectonic_is_called_offline_and_untrusting_where_it_is_what_there_is(
     which, there = shutil.which, {"pdflatex": None, "tectonic": str(program)}
     monkeypatch.setattr(shutil, "which", lambda name: there[name] if name in there else which(name))
     assert rendered(tmp_path / "data", "Text.")[1]["pages"] == 1
+
+
+@pytest.mark.parametrize(
+    "title",
+    ["作" * 50, "é" * 80, "Ж" * 60, "🙂" * 40, "한국어 " * 20, "ก" * 60, "İ" * 60, "__", "Limits"],
+)
+def test_a_title_in_any_script_becomes_a_path_that_a_workspace_can_store(title: str) -> None:
+    path = f"notes/{file_name(title)}.pdf"
+    assert path_of(path) == path

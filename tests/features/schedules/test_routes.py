@@ -152,7 +152,7 @@ def test_what_could_never_be_sent_is_refused_now(
 
 
 def test_an_agent_has_only_so_many(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "MOST", 2)
+    monkeypatch.setattr(service, "MAX_SCHEDULES", 2)
     agent = new_agent(api.client)
     ids = [plan(api.client, agent) for _ in range(2)]
     with pytest.raises(ConflictError, match="Delete one"):

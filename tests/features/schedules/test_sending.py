@@ -155,7 +155,7 @@ def test_a_turn_that_was_cut_off_is_answered_after_the_restart(tmp_path: Path) -
 
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
-@pytest.mark.parametrize("kills", [1, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [1, pytest.param(25, marks=pytest.mark.soak)])
 def test_a_kill_at_any_moment_sends_each_message_once(
     kills: int, tmp_path: Path, helper: Helper
 ) -> None:

@@ -277,7 +277,7 @@ def test_a_killed_run_is_taken_up_and_nothing_is_asked_twice(
     begun = server.write(begin)
     assert begun
     task, row, scope = begun
-    server.run(work._answered(server.runtime, scope, task, row))  # and here the server is killed
+    server.run(work._answer(server.runtime, scope, task, row))  # and here the server is killed
     asked = len(server.model.requests)
     assert runs_of(http)[0]["status"] == "running"
     server.run(work.carry_out(server.runtime, Job("tasks.run", ""), lambda _done, _all: None))

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import pytest
 
 from ricordo.errors import Invalid, RicordoError, Unavailable
-from ricordo.features.sandbox.service import close_sandbox_of
 from ricordo.features.web_tools import sessions
 from ricordo.features.web_tools.pages import markdown_of
 from ricordo.features.web_tools.sessions import WebPage, fetch
+from ricordo.sandbox.service import Sandbox
 from ricordo.settings import Settings
 from tests.support.sandboxes import bubblewrap
 
@@ -219,10 +219,10 @@ TEXTS: list[tuple[str, bytes, str]] = [
 
 async def test_pages_become_text(tmp_path: Path) -> None:
     bubblewrap()
-    settings = Settings(data_dir=tmp_path)
+    sandbox = Sandbox(Settings(data_dir=tmp_path))
     try:
         for kind, body, words in TEXTS:
-            title, text = await markdown_of(settings, WebPage("https://x.example/", kind, body))
+            title, text = await markdown_of(sandbox, WebPage("https://x.example/", kind, body))
             assert words in text, (kind, body[:60], text[:200])
             assert "alert(1)" not in text
             assert title == ("Bees & honey" if body == ARTICLE.encode() else title)
@@ -236,13 +236,13 @@ async def test_pages_become_text(tmp_path: Path) -> None:
         ):
             try:
                 _, text = await markdown_of(
-                    settings, WebPage("https://x.example/", "text/html", body)
+                    sandbox, WebPage("https://x.example/", "text/html", body)
                 )
             except Unavailable as error:
                 text = str(error)
             assert len(text) < 1_000_000
     finally:
-        await close_sandbox_of(settings)
+        await sandbox.close()
 
 
 async def test_an_invalid_address_is_named() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.features.sandbox import watch
+from ricordo.sandbox import watch
 from ricordo.storage.engine.work_folders import remove_tree
 
 
@@ -49,16 +49,16 @@ def test_files_count_at_any_depth_of_their_folder(
     workspace: Path, depth: int, limit: int, *, is_full: bool
 ) -> None:
     _make_folders(workspace, depth, b"x" * 5_000)
-    assert watch._is_full(workspace, [], limit) == is_full
+    assert watch.is_workspace_full(workspace, [], limit) == is_full
 
 
 def test_folders_count_like_files(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "_MOST_FILES", 50)
     for number in range(50):
         (workspace / str(number)).mkdir()
-    assert not watch._is_full(workspace, [], 1 << 20)
+    assert not watch.is_workspace_full(workspace, [], 1 << 20)
     (workspace / "50").mkdir()
-    assert watch._is_full(workspace, [], 1 << 20)
+    assert watch.is_workspace_full(workspace, [], 1 << 20)
 
 
 def test_links_are_not_followed_out_of_the_workspace(workspace: Path, tmp_path: Path) -> None:
@@ -67,4 +67,4 @@ def test_links_are_not_followed_out_of_the_workspace(workspace: Path, tmp_path: 
     (outside / "file").write_bytes(b"x" * 5_000)
     (workspace / "folder").symlink_to(outside)
     (workspace / "file").symlink_to(outside / "file")
-    assert not watch._is_full(workspace, [], 1 << 10)
+    assert not watch.is_workspace_full(workspace, [], 1 << 10)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from ricordo.features.sandbox.child import STDOUT, start_child
+from ricordo.sandbox.child import STDOUT, start_child
 
 
 async def exchange_words() -> None:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ricordo.errors import Forbidden, Invalid, RicordoError, Unavailable
-from ricordo.features.sandbox.backends import Backend, Confinement, candidates, exposed, why_none
-from ricordo.features.sandbox.options import SandboxSettings
-from ricordo.features.sandbox.process import Output, SandboxProcess, feed, start
-from ricordo.features.sandbox.proxy import serve
-from ricordo.features.sandbox.watch import processes_of_user, watch
+from ricordo.sandbox.backends import Backend, Confinement, candidates, exposed, why_none
+from ricordo.sandbox.options import SandboxSettings
+from ricordo.sandbox.process import Output, SandboxProcess, feed, start
+from ricordo.sandbox.proxy import serve
+from ricordo.sandbox.watch import processes_of_user, watch
 from ricordo.settings import Settings
 from ricordo.storage.engine.work_folders import SANDBOX, WorkFolder, open_work_folder
 
@@ -412,20 +412,6 @@ class Sandbox:
         )
 
 
-_of_servers: dict[int, Sandbox] = {}  # by the identity of a server's settings
-
-
-def sandbox_of(settings: Settings) -> Sandbox:
-    """Return the one sandbox of the server with these settings."""
-    return _of_servers.setdefault(id(settings), Sandbox(settings))
-
-
-async def close_sandbox_of(settings: Settings) -> None:
-    """Close the sandbox of this server, if it was used."""
-    if sandbox := _of_servers.pop(id(settings), None):
-        await sandbox.close()
-
-
 def _reason(stopped_by: StoppedBy, limits: SandboxLimits) -> str:
     if not stopped_by:
         return ""
@@ -444,7 +430,7 @@ async def _end_of(task: asyncio.Task[SandboxProcess]) -> None:
         await (await task).end()
 
 
-def examine(settings: Settings) -> str:
+def examine_sandbox(settings: Settings) -> str:
     """Start the sandbox once, and return its line for `ricordo doctor`.
 
     A warning begins with an exclamation mark.

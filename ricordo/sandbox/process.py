@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ricordo.errors import Invalid, Unavailable
-from ricordo.features.sandbox.backends import Backend, Confinement, some_user
-from ricordo.features.sandbox.child import Child, start_child
+from ricordo.sandbox.backends import Backend, Confinement, some_user
+from ricordo.sandbox.child import Child, start_child
 from ricordo.storage.engine.work_folders import remove_tree
 
 if TYPE_CHECKING:
-    from ricordo.features.sandbox.service import SandboxCall
+    from ricordo.sandbox.service import SandboxCall
 
 _READY = 20.0  # seconds for a process to be confined and ready
 _CHUNK = 1 << 16  # bytes

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from ricordo.features.sandbox.process import SandboxProcess
-    from ricordo.features.sandbox.service import SandboxLimits
+    from ricordo.sandbox.process import SandboxProcess
+    from ricordo.sandbox.service import SandboxLimits
 
 _INTERVAL = 0.1  # seconds between two looks
 _MOST_FILES = 20_000  # and folders, of a workspace
@@ -41,7 +41,7 @@ async def watch(process: "SandboxProcess", limits: "SandboxLimits") -> Literal["
             return "memory"
         if process.workspace:
             is_full: bool = await asyncio.to_thread(
-                _is_full, process.workspace, tree, limits.file_mb * 2**20
+                is_workspace_full, process.workspace, tree, limits.file_mb * 2**20
             )
             if is_full:
                 return "memory"
@@ -50,13 +50,17 @@ async def watch(process: "SandboxProcess", limits: "SandboxLimits") -> Literal["
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield this process, and all that it started, directly or not."""
-    yield pid
-    with suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with suppress(OSError), open(f"/proc/{pid}/task/{task}/children", "rb") as file:
-                for child in file.read().split():
-                    yield from descendants(int(child))
+    """Yield this process, and all that it started, directly or not, depth first."""
+    waiting = [pid]
+    while waiting:
+        process = waiting.pop()
+        yield process
+        children: list[int] = []
+        with suppress(OSError):
+            for task in os.listdir(f"/proc/{process}/task"):
+                with suppress(OSError), open(f"/proc/{process}/task/{task}/children", "rb") as file:
+                    children += map(int, file.read().split())
+        waiting += reversed(children)
 
 
 def processes_of_user() -> int:
@@ -106,7 +110,7 @@ def _has_too_many_files(pid: int) -> bool:
     return False
 
 
-def _is_full(workspace: Path, tree: list[int], max_size: int) -> bool:
+def is_workspace_full(workspace: Path, tree: list[int], max_size: int) -> bool:
     """Return True if a workspace on disk has grown too large.
 
     Files that are open but deleted count too. So does a folder whose path is too long for the

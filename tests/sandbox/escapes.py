@@ -1,6 +1,6 @@
 """Programs that try to leave the sandbox or to harm what is around it. One that gets its way prints ESCAPED.
 
-`python -m tests.features.sandbox.escapes BACKEND FOLDER` runs them all as this user, and prints JSON of how each ended; with
+`python -m tests.sandbox.escapes BACKEND FOLDER` runs them all as this user, and prints JSON of how each ended; with
 `neighbours` behind it, it runs two calls side by side instead.
 """
 
@@ -185,8 +185,8 @@ async def run_together(sandbox: Any, programs: dict[str, str], limits: Any) -> d
 
 
 async def run_all(backend: str, folder: Path, names: list[str]) -> dict[str, Any]:
-    from ricordo.features.sandbox.options import SandboxSettings
-    from ricordo.features.sandbox.service import Sandbox, SandboxCall, SandboxLimits
+    from ricordo.sandbox.options import SandboxSettings
+    from ricordo.sandbox.service import Sandbox, SandboxCall, SandboxLimits
     from ricordo.settings import Settings
 
     data = folder / "data"
@@ -291,8 +291,8 @@ print("forked", flush=True)
 
 async def run_neighbours(backend: str, folder: Path) -> dict[str, Any]:
     """Run a call that forks after its neighbour has as many processes as a call may have."""
-    from ricordo.features.sandbox.options import SandboxSettings
-    from ricordo.features.sandbox.service import Sandbox, SandboxLimits, SandboxResult
+    from ricordo.sandbox.options import SandboxSettings
+    from ricordo.sandbox.service import Sandbox, SandboxLimits, SandboxResult
     from ricordo.settings import Settings
 
     data, shown = folder / "data", folder / "shown"

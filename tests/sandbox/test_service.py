@@ -16,17 +16,15 @@ import pytest_asyncio
 
 from ricordo.app import open_runtime
 from ricordo.errors import Forbidden, Invalid, Unavailable
-from ricordo.features.sandbox.backends import candidates, why_none
-from ricordo.features.sandbox.options import SandboxSettings
-from ricordo.features.sandbox.service import (
+from ricordo.sandbox.backends import candidates, why_none
+from ricordo.sandbox.options import SandboxSettings
+from ricordo.sandbox.service import (
     Sandbox,
     SandboxCall,
     SandboxLimits,
-    close_sandbox_of,
-    examine,
-    sandbox_of,
+    examine_sandbox,
 )
-from ricordo.features.sandbox.watch import descendants
+from ricordo.sandbox.watch import descendants
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage.engine.work_folders import FOLDER, sweep
 from tests.support.sandboxes import bubblewrap
@@ -260,7 +258,7 @@ async def test_where_nothing_can_confine_it_code_is_not_run_and_the_sentence_say
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr("ricordo.features.sandbox.backends.landlock_version", lambda: 0)
+    monkeypatch.setattr("ricordo.sandbox.backends.landlock_version", lambda: 0)
     sandbox = Sandbox(Settings(data_dir=tmp_path), SandboxSettings())
     why = sandbox.why_not()
     assert why is not None
@@ -310,23 +308,19 @@ async def test_the_sandbox_of_a_server_ends_with_it(tmp_path: Path) -> None:
     bubblewrap()
     before = set(descendants(os.getpid()))
     settings = Settings(data_dir=tmp_path)
-    async with open_runtime(settings, ProviderSettings()):
-        sandbox = sandbox_of(settings)
-        assert sandbox_of(settings) is sandbox
-        await sandbox.run_python("print(1)", b"")
+    async with open_runtime(settings, ProviderSettings()) as runtime:
+        await runtime.sandbox.run_python("print(1)", b"")
         assert set(descendants(os.getpid())) - before
     assert not set(descendants(os.getpid())) - before
-    assert sandbox_of(settings) is not sandbox
-    await close_sandbox_of(settings)
 
 
 def test_doctor_says_which_sandbox_is_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bubblewrap()
-    assert examine(Settings(data_dir=tmp_path)) == "bubblewrap, without network"
+    assert examine_sandbox(Settings(data_dir=tmp_path)) == "bubblewrap, without network"
     monkeypatch.setenv("RICORDO_SANDBOX", "none-i-accept-the-risk")
-    assert examine(Settings(data_dir=tmp_path)).startswith(
+    assert examine_sandbox(Settings(data_dir=tmp_path)).startswith(
         "!none: code of users and models can read"
     )
 
@@ -341,8 +335,8 @@ def test_a_killed_server_leaves_no_process_and_the_next_one_cleans_its_workspace
     program = f"""
 import asyncio, sys
 from pathlib import Path
-from ricordo.features.sandbox.options import SandboxSettings
-from ricordo.features.sandbox.service import Sandbox, SandboxCall
+from ricordo.sandbox.options import SandboxSettings
+from ricordo.sandbox.service import Sandbox, SandboxCall
 from ricordo.settings import Settings
 async def main():
     sandbox = Sandbox(Settings(data_dir=Path({str(tmp_path)!r}) / "data"), SandboxSettings(sandbox={backend!r}))

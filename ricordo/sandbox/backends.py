@@ -18,9 +18,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
-from ricordo.features.sandbox.launcher import landlock_abi
-from ricordo.features.sandbox.options import UNSAFE
-from ricordo.features.sandbox.seccomp import is_known_machine, make_filter
+from ricordo.sandbox.launcher import landlock_abi
+from ricordo.sandbox.options import UNSAFE
+from ricordo.sandbox.seccomp import is_known_machine, make_filter
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")

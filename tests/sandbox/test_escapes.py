@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.features.sandbox.escapes import ESCAPES, SECRET
+from tests.sandbox.escapes import ESCAPES, SECRET
 from tests.support.sandboxes import bubblewrap
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 # An ordinary user cannot read root's folders, in which this interpreter may lie.
 _SYSTEM = "/usr/bin/python3"
 _STOPPED = {
@@ -50,7 +50,7 @@ def attempts(backend: str, folder: Path, *what: str, as_root: bool) -> dict[str,
         environment["PYTHONPATH"] = f"{ROOT}:{packages}"
         environment["HOME"] = environment["TMPDIR"] = str(folder)
     done = subprocess.run(
-        [*command, "-m", "tests.features.sandbox.escapes", backend, str(folder), *what],
+        [*command, "-m", "tests.sandbox.escapes", backend, str(folder), *what],
         env=environment,
         cwd=folder,
         capture_output=True,
