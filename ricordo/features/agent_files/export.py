@@ -7,6 +7,7 @@ caller's own. Of secrets, only the names are in it.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ricordo.api.call import RequestContext, agent_json
 from ricordo.api.models.base import Json, stamp
@@ -158,10 +159,13 @@ def _agent_file(
     """
     state = context.runtime.complete(tx, agents.load_whole(tx, context.scope, agent_id))
     if conversation_id:
-        state = agents.load(tx, context.scope, agent_id, conversation_id)
+        # The whole state stays, since a state of `load` has no tags and no additions of plugins.
+        thread_state = agents.load(tx, context.scope, agent_id, conversation_id)
+        state = replace(state, conversation=thread_state.conversation)
     thread = [] if scrubs else _thread(tx, context, state.conversation)
     window = [] if scrubs else list(state.conversation.window)
-    in_window = {id: message for id in window for message in thread if message.id == id}
+    by_id = {message.id: message for message in thread}
+    in_window = {id: by_id[id] for id in window if id in by_id}
     folders = [
         folder
         for folder in files.folders_of_agent(tx, context.scope, agent_id)
@@ -187,17 +191,12 @@ def _agent_file(
         "source_ids": [source["id"] for source in sources],
         "folder_ids": [source["id"] for source in sources],
     }
-    upcoming = [] if scrubs else schedules.page(tx, context.scope, _ALL, agent_id)
-    upcoming = [schedule for schedule in upcoming if schedule.user_id is None and schedule.next_at]
     whole: Json = {
         "messages": [_whole_message(ids, message) for message in thread],
         "archives": _archives(tx, context, ids, state),
         "conversations": [] if scrubs else _conversations(tx, context, ids, state),
         "memory": memory_json(tx, context.scope, agent_id, new_blocks, detached),
-        "schedules": [
-            {**schedule.message, "schedule": schedule.schedule, "callback_url": None}
-            for schedule in upcoming
-        ],
+        "schedules": [] if scrubs else _schedules(tx, context, agent_id),
     }
     if unread := state.agent.settings.get(UNREAD):
         whole["unread"] = unread
@@ -207,6 +206,14 @@ def _agent_file(
         "sources": sources,
         "ricordo": {"version": VERSION, "agents": {local_id: whole}},
     }
+
+
+def _schedules(tx: Transaction, context: RequestContext, agent_id: str) -> list[Json]:
+    return [
+        {**schedule.message, "schedule": schedule.schedule, "callback_url": None}
+        for schedule in schedules.page(tx, context.scope, _ALL, agent_id)
+        if schedule.user_id is None and schedule.next_at
+    ]
 
 
 def _whole_message(ids: LocalIds, message: Message) -> Json:

@@ -95,11 +95,14 @@ def _whole(summary: Json, document: Json, address: str) -> Json:
         )
         for parameter in operation.get("parameters", ())
     ]
+    body = ""
+    if kind:
+        body = _text(shape_of(bodies[kind].get("schema") or {}, schemas))
     return {
         **summary,
         "parameters": parameters,
         "kind": kind,
-        "body": _text(shape_of(bodies[kind].get("schema") or {}, schemas)) if kind else "",
+        "body": body,
         "answers": [
             (status, answer.get("description", ""), _answer(answer, schemas))
             for status, answer in sorted(operation["responses"].items())
@@ -111,7 +114,9 @@ def _whole(summary: Json, document: Json, address: str) -> Json:
 def _answer(answer: Json, schemas: Mapping[str, Json]) -> str:
     bodies: dict[str, Json] = answer.get("content") or {}
     kind = next(iter(bodies), "")
-    return _text(shape_of(bodies[kind].get("schema") or {}, schemas)) if "json" in kind else kind
+    if "json" not in kind:
+        return kind
+    return _text(shape_of(bodies[kind].get("schema") or {}, schemas))
 
 
 def _text(shape: Any) -> str:

@@ -99,6 +99,9 @@ def _growth(growth: "Sequence[Growth]") -> list[str]:
     lines = [f"{'characters':>10}  {'of limit':>8}  {'versions':>8}  {'per version':>11}  block"]
     for item in growth:
         share = item.characters / max(1, item.limit)
-        numbers = f"{item.characters:>10,}  {share:>8.0%}  {item.versions:>8,}  {item.per_version:>+11.1f}"
+        numbers = (
+            f"{item.characters:>10,}  {share:>8.0%}  {item.versions:>8,}  "
+            f"{item.per_version:>+11.1f}"
+        )
         lines.append(f"{numbers}  {item.label} ({item.policy}) of {item.owner}")
     return lines

@@ -247,14 +247,16 @@ def _insert_person(tx: Transaction, person: Person) -> str:
 
 
 def page(
-    tx: Transaction, organization_id: str, wanted: Page, asked: AuditFilter
+    tx: Transaction, organization_id: str, page: Page, row_filter: AuditFilter
 ) -> list[dict[str, Any]]:
     """Return one page of rows with the people of their pseudonyms.
 
     Erased people are None.
     """
-    statement = _ROWS.where(audit_log.c.organization_id == organization_id, *asked.conditions())
-    return [_read(row) for row in read_page(tx, statement, audit_log, wanted, by=("number",))]
+    statement = _ROWS.where(
+        audit_log.c.organization_id == organization_id, *row_filter.conditions()
+    )
+    return [_read(row) for row in read_page(tx, statement, audit_log, page, by=("number",))]
 
 
 def rows_after(tx: Transaction, organization_id: str, number: int) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The audit log over HTTP: listed by filters, and exported as JSON lines; for administrators."""
+"""The audit log over HTTP, for administrators: lists by filters, and JSON lines."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -29,7 +29,10 @@ router = Routes(prefix="/v1/audit-log", tags=["audit"], scope="users")
 
 
 class AuditRowResponse(ResponseModel):
-    """A row of the audit log. `person` and `on_behalf_of` are pseudonyms; of a person who was erased all else is null."""
+    """A row of the audit log.
+
+    `person` and `on_behalf_of` are pseudonyms. For an erased person all other fields are null.
+    """
 
     id: str
     organization_id: str
@@ -67,8 +70,11 @@ class AuditParameters:
     until: Annotated[str | None, Query(alias="to", description="Last day or time.")] = None
     refused: Annotated[bool, Query(description="Only requests that were refused.")] = False
 
-    def asked(self, context: RequestContext) -> AuditFilter:
-        """Return the filter; the call is narrowed to the user already. Raises Forbidden for all but administrators, Invalid."""
+    def row_filter(self, context: RequestContext) -> AuditFilter:
+        """Return the filter of rows. The request's scope has the user already.
+
+        Raises Invalid, and Forbidden for all but administrators.
+        """
         if context.scope.role != "admin":
             raise Forbidden(
                 "Only administrators may read the audit log. Use a key with the role admin."
@@ -76,41 +82,48 @@ class AuditParameters:
         since = None if self.since is None else parse_date(self.since, UTC, name="from")
         until = None if self.until is None else parse_date(self.until, UTC, name="to", end=True)
         return AuditFilter(
-            context.scope.subject_id if self.user_id else None,
-            self.action,
-            since,
-            until,
-            self.refused,
+            user_id=context.scope.subject_id if self.user_id else None,
+            action=self.action,
+            since=since,
+            until=until,
+            refused=self.refused,
         )
 
 
-Asked = Annotated[AuditParameters, Depends()]
+Parameters = Annotated[AuditParameters, Depends()]
 
 
 @router.get("", response_model=list[AuditRowResponse])
 @needs(ADMIN)
-def list_rows(tx: Transaction, context: RequestContext, paging: Paged, asked: Asked) -> list[Json]:
-    """Return who changed what in the organization and who was refused, the newest first."""
-    found = queries.page(tx, context.scope.organization_id, paging.page(), asked.asked(context))
-    return [exported(row) for row in found]
+def list_rows(
+    tx: Transaction, context: RequestContext, paging: Paged, parameters: Parameters
+) -> list[Json]:
+    """List the organization's changes and refusals, the newest first."""
+    rows = queries.page(
+        tx, context.scope.organization_id, paging.page(), parameters.row_filter(context)
+    )
+    return [exported(row) for row in rows]
 
 
 @router.get("/export", response_class=StreamingResponse, responses=_LINES)
 @needs(ADMIN)
-async def export(context: RequestContext, asked: Asked) -> StreamingResponse:
+async def export(context: RequestContext, parameters: Parameters) -> StreamingResponse:
     """Return all rows as JSON lines, the oldest first."""
-    store, page = context.store, Page(limit=queries.AT_ONCE, order="asc")
+    store = context.store
+    page = Page(limit=queries.AT_ONCE, order="asc")
     read = partial(
-        queries.page, organization_id=context.scope.organization_id, asked=asked.asked(context)
+        queries.page,
+        organization_id=context.scope.organization_id,
+        row_filter=parameters.row_filter(context),
     )
-    # What is wrong with the request is found before the answer begins.
-    first = await store.read(partial(read, wanted=page))
+    # Read before the answer begins, so that a wrong request gets its status.
+    first_rows = await store.read(partial(read, page=page))
 
     async def lines() -> AsyncIterator[bytes]:
-        rows = first
+        rows = first_rows
         while rows:
             yield b"".join(orjson.dumps(exported(row)) + b"\n" for row in rows)
-            rows = await store.read(partial(read, wanted=replace(page, after=rows[-1]["id"])))
+            rows = await store.read(partial(read, page=replace(page, after=rows[-1]["id"])))
 
     headers = {"content-disposition": 'attachment; filename="audit-log.jsonl"'}
     return StreamingResponse(lines(), media_type="application/x-ndjson", headers=headers)

@@ -1,4 +1,4 @@
-"""Batches over HTTP: made, listed, read and cancelled, and what agents answered in them."""
+"""Batches over HTTP: create, list, read and cancel them, and list their messages."""
 
 from types import NoneType
 
@@ -23,40 +23,43 @@ router = Routes(
 
 @router.post("", response_model=BatchResponse)
 async def create(context: RequestContext, body: BatchRequest) -> Json:
-    """Send requests to agents and return at once; a job answers them. `callback_url` is called when the batch has ended."""
+    """Send requests to agents and return at once; a job answers them.
+
+    `callback_url` is called when the batch has ended.
+    """
     if body.callback_url:
         require_callable(
             body.callback_url, allow_private=context.runtime.settings.allow_private_callbacks
         )
-    for one in body.requests:
-        one.refuse_unsupported()
-        request_of(context.scope, one.agent_id, one)
+    for item in body.requests:
+        item.refuse_unsupported()
+        request_of(context.scope, item.agent_id, item)
     digest, is_retry = await sent_again(context)
-    made = await context.store.write(
+    batch = await context.store.write(
         lambda tx: service.create(tx, context.scope, body, digest, is_retry=is_retry)
     )
-    return BatchResponse.of(made, counts={"waiting": len(body.requests)})
+    return BatchResponse.of(batch, counts={"waiting": len(body.requests)})
 
 
 @router.get("", response_model=list[BatchResponse])
 def list_batches(tx: Transaction, context: RequestContext, paging: Paged) -> list[Json]:
-    """The batches, by default newest first."""
-    found = jobs.page(tx, context.scope, paging.page(default=100), kind=service.RUN)
-    counts = queries.counts(tx, [one.id for one in found])
-    return [BatchResponse.of(one, counts=counts[one.id]) for one in found]
+    """List the batches, by default the newest first."""
+    batches = jobs.page(tx, context.scope, paging.page(default=100), kind=service.RUN)
+    counts = queries.counts(tx, [batch.id for batch in batches])
+    return [BatchResponse.of(batch, counts=counts[batch.id]) for batch in batches]
 
 
 @router.get("/{batch_id}", response_model=BatchResponse)
 def retrieve(tx: Transaction, context: RequestContext, batch_id: str) -> Json:
-    """One batch: how far it is, and which of its requests failed."""
-    found = service.get(tx, context.scope, batch_id)
-    counts, problems = queries.counts(tx, [batch_id]), queries.problems(tx, batch_id)
-    return BatchResponse.of(found, counts=counts[batch_id], problems=problems)
+    """Return a batch with its progress and its failed requests."""
+    batch = service.get(tx, context.scope, batch_id)
+    counts = queries.counts(tx, [batch_id])[batch_id]
+    return BatchResponse.of(batch, counts=counts, problems=queries.problems(tx, batch_id))
 
 
 @router.patch("/{batch_id}/cancel", response_model=NoneType)
 def cancel(tx: Transaction, context: RequestContext, batch_id: str) -> None:
-    """End a batch: turns of it that run are cancelled within seconds, and the rest of its requests is not sent."""
+    """Cancel a batch: running turns end within seconds, and no more requests are sent."""
     service.cancel(tx, context.scope, batch_id)
 
 
@@ -68,13 +71,18 @@ def list_messages(
     paging: Paged,
     agent_id: str | None = None,
 ) -> Json:
-    """What agents answered in the batch, by default newest first; of one agent, or of all."""
+    """List agents' messages in the batch, by default the newest first.
+
+    With `agent_id` only the messages of this agent.
+    """
     service.get(tx, context.scope, batch_id)
-    found = queries.page_of_messages(
+    messages = queries.page_of_messages(
         tx, context.scope, paging.page(default=100), batch_id, agent_id
     )
-    told = [
-        to_af(one, one.id, one.agent_id) | {"run_id": one.run_id, "step_id": one.step_id}
-        for one in found
-    ]
-    return {"messages": told}
+    return {
+        "messages": [
+            to_af(message, message.id, message.agent_id)
+            | {"run_id": message.run_id, "step_id": message.step_id}
+            for message in messages
+        ]
+    }

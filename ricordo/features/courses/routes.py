@@ -1,4 +1,4 @@
-"""Courses over HTTP, for who may write agents: listed, checked, written and applied."""
+"""Courses over HTTP, for callers that may write agents."""
 
 from collections.abc import Sequence
 
@@ -24,48 +24,53 @@ router = Routes(prefix="/v1/courses", tags=["courses"], scope="agents")
 
 
 def _require_home(context: RequestContext) -> None:
-    """Raise NotFound for other organizations: files are the server's, and so its first organization's."""
+    """Raise NotFound for other organizations than the first, which owns the files."""
     if context.scope.organization_id != LOCAL_ORGANIZATION:
         raise NotFound(
-            "Courses belong to the first organization of the server. Make agents and templates instead."
+            "Courses belong to the first organization of the server. "
+            "Make agents and templates instead."
         )
 
 
 @router.get("/", response_model=list[CourseResponse])
 def list_courses(tx: Transaction, context: RequestContext, paging: Paged) -> Sequence[StoredCourse]:
-    """The courses, by default the newest first."""
+    """List the courses, by default the newest first."""
     return queries.page(tx, context.scope, paging.page())
 
 
 @router.get("/{course_name}", response_model=CourseTextResponse)
 def retrieve(tx: Transaction, context: RequestContext, course_name: str) -> StoredCourse:
-    """One course with its file."""
+    """Return a course with its file."""
     return queries.get(tx, context.scope, course_name)
 
 
 @router.post("/apply", response_model=list[CourseResponse])
 async def apply(context: RequestContext) -> Sequence[StoredCourse]:
-    """Read the files of all courses and bring them into use. A course with a fault keeps what was applied before."""
+    """Read the files of all courses, and apply them.
+
+    A course with a fault stays as it was applied before.
+    """
     _require_home(context)
     return await service.apply_all(context.runtime)
 
 
 @router.post("/{course_name}/check", response_model=CourseCheckResponse)
 async def check(context: RequestContext, course_name: str, body: CourseRequest) -> Json:
-    """Say what a text would make, or with 400 everything that is wrong with it, line by line. Nothing is stored."""
+    """Check the text of a course, and store nothing.
+
+    Returns its agents, blocks and tasks, or 400 with all faults by line.
+    """
     _require_home(context)
     course = await service.check(context.runtime, course_name, body.source)
     blocks = [
-        CourseBlockResponse.of(
-            one, fields=[field.name for field in one.schema.fields] if one.schema else []
-        )
-        for one in course.blocks
+        CourseBlockResponse.of(block, fields=[field.name for field in block.fields or ()])
+        for block in course.blocks
     ]
     agents = [
-        CourseAgentResponse.of(one, tools=None if one.tools is None else list(one.tools))
-        for one in course.agents
+        CourseAgentResponse.of(agent, tools=None if agent.tools is None else list(agent.tools))
+        for agent in course.agents
     ]
-    tasks = [CourseTaskResponse.of(one) for one in course.tasks]
+    tasks = [CourseTaskResponse.of(task) for task in course.tasks]
     return CourseCheckResponse.of(
         None, name=course_name, title=course.title, agents=agents, blocks=blocks, tasks=tasks
     )
@@ -73,14 +78,20 @@ async def check(context: RequestContext, course_name: str, body: CourseRequest) 
 
 @router.put("/{course_name}", response_model=CourseTextResponse)
 async def put(context: RequestContext, course_name: str, body: CourseRequest) -> StoredCourse:
-    """Write the file of a course, and bring it into use. Nothing is written where it cannot be used."""
+    """Write the file of a course, and apply it.
+
+    A course that cannot be used is not written.
+    """
     _require_home(context)
     return await service.put(context.runtime, course_name, body.source)
 
 
 @router.delete("/{course_name}")
 async def delete(context: RequestContext, course_name: str) -> Json:
-    """Delete a course, its agents and what was said to them. What is remembered of students stays theirs."""
+    """Delete a course with its agents and their conversations.
+
+    Students' memory stays.
+    """
     _require_home(context)
     await service.remove(context.runtime, course_name)
     return note(f'Course "{course_name}" deleted.')

@@ -348,7 +348,8 @@ def rank_by_words(query: str, texts: Sequence[str]) -> list[int]:
 def rank_by_vectors(query: Sequence[float], vectors: Sequence[Sequence[float]]) -> list[int]:
     """Rank the vectors near the query, by their indexes; the nearest comes first."""
     nearness = [
-        sum(left * right for left, right in zip(query, vector, strict=True)) for vector in vectors
+        sum(component * other for component, other in zip(query, vector, strict=True))
+        for vector in vectors
     ]
     return sorted(
         (index for index, near in enumerate(nearness) if near > _NEAR),
@@ -376,6 +377,9 @@ def fuse_rankings(
 def search_candidates(
     tx: Transaction, scope: Scope, types: Sequence[str], tags: Sequence[str]
 ) -> list[Tool]:
-    """Return the tools of these types that have one of the tags, if any are named."""
+    """Return the tools of these types that have one of the tags.
+
+    Without tags all of these types are returned.
+    """
     rows = tools.page(tx, scope, Page(_MOST_SEARCHED), tools.ToolFilter(types=tuple(types)))
     return [tool for tool in rows if not tags or set(tags) & set(tool.tags)]

@@ -31,7 +31,7 @@ _AGENT_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The scope a tool runs in, and the calling agent with its memory, if any."""
+    """The scope a tool runs in, and the calling agent with its memory."""
 
     scope: Scope
     state: AgentState | None = None

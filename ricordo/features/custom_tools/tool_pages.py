@@ -1,4 +1,4 @@
-"""The pages of tools: a list, an editor of one tool, and a form to try it."""
+"""The pages of tools: a list, an editor, and a form to try one."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.errors import Invalid
 from ricordo.features.custom_tools.environments import texts_of
 from ricordo.features.web.inside import Api, RefusedByApi
-from ricordo.features.web.shell import Pages, address_of, done, form_of, render
+from ricordo.features.web.shell import Pages, address_of, done, form_of, render, typed_number
 
 router = Pages("/ui/tools", scope="tools")
 _LIST = "custom_tools/tools.html"
@@ -229,10 +229,10 @@ def _settings(form: Mapping[str, str], tool: Json) -> Json:
 
     Only the settings that can be changed are returned for one of the server's own tools.
     """
-    limit = form.get("limit", "")
+    limit = typed_number(form.get("limit", ""))
     settings: Json = {
         "default_requires_approval": "approval" in form,
-        "return_char_limit": int(limit) if limit.isdecimal() else DEFAULT_RETURN_LIMIT,
+        "return_char_limit": DEFAULT_RETURN_LIMIT if limit is None else limit,
     }
     if not tool or tool["source_code"]:
         settings["enable_parallel_execution"] = "parallel" in form

@@ -215,7 +215,9 @@ class Database:
         log = {logged.hash: logged for logged in self.log(base, head)}
         steps = [head] if as_one else self.steps(base, head)
         merges = {str(commit): str(parent) for commit, parent in self.engine.run(_MERGES)}
-        touching = self._touching() if base is None or len(steps) > _MOST_STEPS else {*steps}
+        touching = {*steps}
+        if base is None or len(steps) > _MOST_STEPS:
+            touching = self._touching()
         remote_commits: list[RemoteCommit] = []
         before: Rows = self.rows(base) if base else {}
         for commit in steps:
@@ -319,10 +321,8 @@ class Database:
             return {}
 
     def _status(self) -> set[str]:
-        return {
-            str(row[0])
-            for row in self.engine.run("SELECT status FROM dolt_status WHERE table_name = ?", TABLE)
-        }
+        rows = self.engine.run("SELECT status FROM dolt_status WHERE table_name = ?", TABLE)
+        return {str(row[0]) for row in rows}
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -393,7 +393,9 @@ def _is_from(source: Rows, before: Rows, after: Rows) -> bool:
 
 
 def _same(previous: DoltRow | None, row: DoltRow) -> DoltRow:
-    return previous if previous is not None and previous == row else row
+    if previous is not None and previous == row:
+        return previous
+    return row
 
 
 def _micros(date: object) -> int | None:
@@ -417,7 +419,9 @@ class Trailer(NamedTuple):
 
 
 def version_message(last: BlockVersion, reason: str | None = None) -> str:
-    text = (last.reason if reason is None else reason).strip()[:_LONGEST_REASON]
+    if reason is None:
+        reason = last.reason
+    text = reason.strip()[:_LONGEST_REASON]
     lines = f"Ricordo-Version: {last.id.hex()} {last.number}\nRicordo-Chain: {last.chain_id}"
     return f"{text}\n\n{lines}" if text else lines
 

@@ -137,7 +137,8 @@ def read_address(
         user = unquote(parts.username or "root")
         database = unquote(parts.path.strip("/"))
         plain = f"mysql://{quote(user, safe='')}@{host}:{port or _PORT}/{quote(database, safe='')}"
-        password = password if parts.password is None else unquote(parts.password)
+        if parts.password is not None:
+            password = unquote(parts.password)
         dolt_address = DoltAddress(
             plain,
             host=parts.hostname,
@@ -252,7 +253,8 @@ class DoltServer(Engine):
                 raise Unavailable(
                     "The Dolt server does not answer any more. This is tried again."
                 ) from None
-            raise EngineError(str(error.args[-1] if error.args else error)[:300]) from None
+            message = str(error.args[-1]) if error.args else str(error)
+            raise EngineError(message[:300]) from None
 
     def close(self) -> None:
         if self._connection.open:

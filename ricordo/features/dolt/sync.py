@@ -261,7 +261,8 @@ class _DoltSync:
     def _open_branch(self, name: str, proposal: Proposal, head: str) -> None:
         """Create the branch of a proposal, on the version that it was made from."""
         row = self._database.rows(head).get(proposal.label)
-        if proposal.base is not None and (row.body if row else None) != proposal.base_value:
+        body = row.body if row else None
+        if proposal.base is not None and body != proposal.base_value:
             start = self._database.commit_of(proposal.base.hex(), proposal.chain_id)
             if start is not None:
                 head = start

@@ -46,7 +46,9 @@ def erase_files(
         _remove_remotes(data_dir, erasure, others, updated)
         for path in _backups(data_dir, database):
             # Other files than SQLite's, such as dumps, cannot be read: only their age tells.
-            is_theirs = holds(path, erasure.user_id) if path.suffix == ".db" else None
+            is_theirs = None
+            if path.suffix == ".db":
+                is_theirs = holds(path, erasure.user_id)
             if is_theirs is None:
                 is_theirs = (
                     erasure.began_at is None or path.stat().st_mtime * SECOND >= erasure.began_at
@@ -90,7 +92,9 @@ def note_sweep(erasure: Erasure, swept: Sweep, data_dir: Path) -> None:
 def without_password(address: str) -> str:
     scheme, slashes, rest = address.partition("://")
     host, slash, path = rest.partition("/")
-    return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}" if slashes else address
+    if not slashes:
+        return address
+    return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}"
 
 
 def _remove_remotes(

@@ -27,7 +27,7 @@ from sqlalchemy import (
 
 from ricordo.agents.deletion import before_purge, purge_portion
 from ricordo.domain.job import Job
-from ricordo.domain.message import TextPart, ToolReturnPart
+from ricordo.domain.message import Part, TextPart, ToolReturnPart
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.features.erasure.receipts import Erasure
 from ricordo.search import index, partitions, write_buffer
@@ -374,12 +374,12 @@ def cover_quotes(
             "said": (),
             "pictures": (),
         }
-        parts = (
-            replace(part, content=COVERED, **blank)
-            if isinstance(part, ToolReturnPart) and not {*part.sources}.isdisjoint(erased)
-            else part
-            for part in message.parts
-        )
+        parts: list[Part] = []
+        for part in message.parts:
+            if isinstance(part, ToolReturnPart) and not {*part.sources}.isdisjoint(erased):
+                parts.append(replace(part, content=COVERED, **blank))
+            else:
+                parts.append(part)
         message_rows.rewrite(tx, replace(message, parts=tuple(parts)))
         erasure.changed["quotes"] += 1
 

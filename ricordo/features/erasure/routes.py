@@ -30,7 +30,7 @@ class ChainReceipt(ResponseModel):
 
 
 class AgentReceipt(ResponseModel):
-    """An agent of the user, with the versions of its own memory from their turns.
+    """An agent of the user, with versions of its memory from their turns.
 
     If the user's own agents were to be deleted, `stays` is the reason why this one was not.
     """

@@ -1,4 +1,4 @@
-"""Forget a user: hide them at once, erase them in a job, sign a receipt."""
+"""Forget a user: hide them, erase them in a job, sign a receipt."""
 
 import asyncio
 import logging

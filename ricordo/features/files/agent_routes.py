@@ -1,5 +1,6 @@
-"""The folders of an agent, and the files that it has open, over HTTP. The older name of a folder is
-source.
+"""The folders of an agent, and the files that it has open, over HTTP.
+
+The older name of a folder is source.
 """
 
 from collections.abc import Mapping
@@ -25,30 +26,36 @@ _WRITES = needs("agents:write", "memory:write")
 def list_folders(
     tx: Transaction, context: RequestContext, agent_id: str, paging: Paged
 ) -> list[Json]:
-    """The folders of the agent."""
+    """List the folders of the agent."""
     agents.require(tx, context.scope, agent_id)
-    found = queries.page_of_agents_folders(tx, context.scope, agent_id, paging.page(default=100))
-    return [folder_json(context, one) for one in found]
+    folders = queries.page_of_agents_folders(tx, context.scope, agent_id, paging.page(default=100))
+    return [folder_json(context, folder) for folder in folders]
 
 
 def attach(tx: Transaction, context: RequestContext, agent_id: str, folder_id: str) -> Json:
-    """Give a folder to the agent, with the tools that read it; doing it twice is the same as once."""
+    """Attach a folder to the agent, with the tools that read it.
+
+    Repeating it has no effect.
+    """
     service.attach_folders(tx, context.scope, agent_id, [folder_id])
     return whole_agent(tx, context, agent_id)
 
 
 def detach(tx: Transaction, context: RequestContext, agent_id: str, folder_id: str) -> Json:
-    """Take a folder from the agent; with the last one go the tools that read files."""
+    """Detach a folder from the agent.
+
+    The last folder takes the tools that read files with it.
+    """
     service.detach_folder(tx, context.scope, agent_id, folder_id)
     return whole_agent(tx, context, agent_id)
 
 
 def _folders(name: str) -> Routes:
-    made = Routes(prefix=f"/v1/agents/{{agent_id}}/{name}", tags=["agents"], scope="agents")
-    made.get("", response_model=list[FolderResponse])(list_folders)
-    made.patch("/attach/{folder_id}", response_model=AgentResponse)(_WRITES(attach))
-    made.patch("/detach/{folder_id}", response_model=AgentResponse)(_WRITES(detach))
-    return made
+    routes = Routes(prefix=f"/v1/agents/{{agent_id}}/{name}", tags=["agents"], scope="agents")
+    routes.get("", response_model=list[FolderResponse])(list_folders)
+    routes.patch("/attach/{folder_id}", response_model=AgentResponse)(_WRITES(attach))
+    routes.patch("/detach/{folder_id}", response_model=AgentResponse)(_WRITES(detach))
+    return routes
 
 
 router = _folders("folders")
@@ -67,27 +74,33 @@ def list_files(
     ] = None,
     cursor: Annotated[str | None, Query(description="The older name of `after`.")] = None,
 ) -> Json:
-    """The files of the agent's folders that can be read, the last looked at first; which are open,
-    and what of them is seen.
+    """List the readable files of the agent's folders, least recently used first.
 
-    In turns with nobody or, for a user's key, with this user.
+    Each shows if it is open, and its visible text. This is in turns without a user or, for a user's
+    key, with this user.
     """
     view = _view(tx, context, agent_id)
     page = paging.page(default=20)
-    found = [one for one in windows.all_windows(tx, view) if is_open in (None, one[0].is_open)]
-    found = found if page.order == "asc" else found[::-1]
-    ids = [window.id for window, _ in found]
+    listed = [
+        (window, file)
+        for window, file in windows.all_windows(tx, view)
+        if is_open in (None, window.is_open)
+    ]
+    if page.order != "asc":
+        listed.reverse()
+    ids = [window.id for window, _ in listed]
     begin = ids.index(after) + 1 if (after := page.after or cursor) in ids else 0
     end = ids.index(page.before) if page.before in ids else len(ids)
-    begin = max(begin, end - page.limit) if page.before and not after else begin
-    some = found[begin : min(end, begin + page.limit)]
-    has_more = begin + len(some) < end
+    if page.before and not after:
+        begin = max(begin, end - page.limit)
+    selected = listed[begin : min(end, begin + page.limit)]
+    has_more = begin + len(selected) < end
     limit = view.agent.file_char_limit
-    beginnings = windows.beginnings_of(tx, ((window, limit) for window, _ in some))
+    beginnings = windows.beginnings_of(tx, ((window, limit) for window, _ in selected))
     return AgentFilesResponse.of(
         None,
-        files=[_json(tx, view, *one, beginnings) for one in some],
-        next_cursor=some[-1][0].id if some and has_more else None,
+        files=[_json(tx, view, window, file, beginnings=beginnings) for window, file in selected],
+        next_cursor=selected[-1][0].id if selected and has_more else None,
         has_more=has_more,
     )
 
@@ -95,7 +108,7 @@ def list_files(
 @_files.patch("/close-all", response_model=list[str])
 @_WRITES
 def close_all(tx: Transaction, context: RequestContext, agent_id: str) -> list[str]:
-    """Close every open file; the answer has their names."""
+    """Close every open file, and return their names."""
     view = _view(tx, context, agent_id)
     return [view.path_of(file) for file in windows.close_windows(tx, view)]
 
@@ -103,8 +116,9 @@ def close_all(tx: Transaction, context: RequestContext, agent_id: str) -> list[s
 @_files.patch("/{file_id}/open", response_model=list[str])
 @_WRITES
 def open_file(tx: Transaction, context: RequestContext, agent_id: str, file_id: str) -> list[str]:
-    """Open a file of the agent's folders; the answer has the names of those that were closed for
-    it.
+    """Open a file of the agent's folders.
+
+    Returns the names of files that this closed.
     """
     view = _view(tx, context, agent_id)
     _, closed = windows.open_windows(tx, view, [(_file(tx, context, view, file_id), None, None)])
@@ -114,7 +128,7 @@ def open_file(tx: Transaction, context: RequestContext, agent_id: str, file_id: 
 @_files.patch("/{file_id}/close", response_model=Json)
 @_WRITES
 def close_file(tx: Transaction, context: RequestContext, agent_id: str, file_id: str) -> Json:
-    """Close a file; one that is closed already stays so."""
+    """Close a file; a closed one stays closed."""
     view = _view(tx, context, agent_id)
     windows.close_windows(tx, view, _file(tx, context, view, file_id).id)
     return {}
@@ -132,13 +146,13 @@ def _file(tx: Transaction, context: RequestContext, view: View, file_id: str) ->
 
 
 def _json(
-    tx: Transaction, view: View, window: AgentFile, file: File, beginnings: Mapping[str, str]
+    tx: Transaction, view: View, window: AgentFile, file: File, *, beginnings: Mapping[str, str]
 ) -> Json:
-    folder = next(one for one in view.folders if one.id == file.folder_id)
-    limit = view.agent.file_char_limit
-    text = (
-        windows.shown(tx, file, window, limit, beginnings.get(file.id)) if window.is_open else None
-    )
+    folder = next(folder for folder in view.folders if folder.id == file.folder_id)
+    text = None
+    if window.is_open:
+        limit = view.agent.file_char_limit
+        text = windows.render_window(tx, file, window, limit, beginnings.get(file.id))
     return AgentFileResponse.of(
         window,
         file_name=view.path_of(file),

@@ -96,11 +96,9 @@ async def _list(
 ) -> Response:
     after = request.query_params.get("after")
     folders = await Api(request).get("/v1/folders/", limit=_PAGE_SIZE + 1, after=after)
-    older = (
-        address_of("/ui/files", after=folders[_PAGE_SIZE - 1]["id"])
-        if len(folders) > _PAGE_SIZE
-        else ""
-    )
+    older = ""
+    if len(folders) > _PAGE_SIZE:
+        older = address_of("/ui/files", after=folders[_PAGE_SIZE - 1]["id"])
     fields: dict[str, str] = {
         name: form.get(name, "") for name in ("name", "description", "instructions")
     }
@@ -122,11 +120,9 @@ async def _show(request: Request, folder_id: str, problem: str = "", status: int
     files: list[Any] = await api.get(
         f"{home}/files", limit=_PAGE_SIZE + 1, after=request.query_params.get("after")
     )
-    older = (
-        address_of(f"/ui/files/{folder_id}", after=files[_PAGE_SIZE - 1]["id"])
-        if len(files) > _PAGE_SIZE
-        else ""
-    )
+    older = ""
+    if len(files) > _PAGE_SIZE:
+        older = address_of(f"/ui/files/{folder_id}", after=files[_PAGE_SIZE - 1]["id"])
     ids = await api.get(f"{home}/agents", limit=_PAGE_SIZE)
     agents = await api.find("/v1/agents/", limit=_PAGE_SIZE) or []
     return await render(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 MOST_PAGES = 5_000
+_LEVELS = frozenset("123456789")  # of headings in Word
 MOST_ROWS = 200_000
 MOST_UNPACKED = 300 * 2**20
 MOST = 10_000_001  # characters: one more than allowed, so that the caller notices
@@ -76,7 +77,7 @@ def parts_of_docx(content: bytes) -> Iterator[str]:
             mark = ""
             if style.startswith("List"):
                 mark = "- "
-            elif style.startswith("Heading ") and level.isdecimal():
+            elif style.startswith("Heading ") and level in _LEVELS:
                 mark = "#" * int(level) + " "
             yield mark + part.text
 

@@ -1,5 +1,6 @@
-"""Folders and their files over HTTP. The older name of a folder is source: each route answers at
-both.
+"""Folders and their files over HTTP.
+
+The older name of a folder is source: each route answers at both.
 """
 
 from collections.abc import Sequence
@@ -7,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
-from fastapi import File as Sent
+from fastapi import File as FormFile
 from fastapi import HTTPException, Query, Response, UploadFile
 
 from ricordo.api.call import Paged, RequestContext, embedding_of, note
@@ -60,9 +61,7 @@ def create(
 
 
 async def create_folder(context: RequestContext, body: FolderRequest) -> Json:
-    """Make a folder. A user's is that user's alone: others do not see it, and it is erased with
-    them.
-    """
+    """Create a folder. Only its user sees a user's folder, and it is erased with them."""
     embedding = await context.runtime.models.embedders.choose(body.embedding_handle)
     return folder_json(
         context,
@@ -73,43 +72,44 @@ async def create_folder(context: RequestContext, body: FolderRequest) -> Json:
 def list_folders(
     tx: Transaction, context: RequestContext, paging: Paged, name: str | None = None
 ) -> list[Json]:
-    """Folders, by default newest first; or those with this very name."""
+    """List folders, by default newest first, or those with exactly this name."""
     return [
-        folder_json(context, one)
-        for one in queries.page_of_folders(tx, context.scope, paging.page(), name=name)
+        folder_json(context, folder)
+        for folder in queries.page_of_folders(tx, context.scope, paging.page(), name=name)
     ]
 
 
 def count_folders(tx: Transaction, context: RequestContext) -> int:
-    """How many folders there are."""
+    """Return the number of folders."""
     return queries.count_folders(tx, context.scope)
 
 
 def read_sizes(
     tx: Transaction, context: RequestContext, include_detailed_per_source_metadata: bool = False
 ) -> Json:
-    """How much all folders hold."""
-    found = queries.page_of_folders(tx, context.scope, Page(limit=_MOST_COUNTED, order="asc"))
+    """Return the size of all folders."""
+    folders = queries.page_of_folders(tx, context.scope, Page(limit=_MOST_COUNTED, order="asc"))
+    folder_ids = [folder.id for folder in folders]
     stored = queries.page_of_files(
-        tx, context.scope, [one.id for one in found], Page(limit=_MOST_COUNTED, order="asc")
+        tx, context.scope, folder_ids, Page(limit=_MOST_COUNTED, order="asc")
     )
-    files: dict[str, list[File]] = {one.id: [] for one in found}
+    files: dict[str, list[File]] = {id: [] for id in folder_ids}
     for file in stored:
         files[file.folder_id].append(file)
     detailed = [
         FolderSizeResponse.of(
-            one,
-            source_id=one.id,
-            source_name=one.name,
-            file_count=len(files[one.id]),
-            total_size=sum(file.size for file in files[one.id]),
-            files=[FileSizeResponse.of(file) for file in files[one.id]],
+            folder,
+            source_id=folder.id,
+            source_name=folder.name,
+            file_count=len(files[folder.id]),
+            total_size=sum(file.size for file in files[folder.id]),
+            files=[FileSizeResponse.of(file) for file in files[folder.id]],
         )
-        for one in (found if include_detailed_per_source_metadata else ())
+        for folder in (folders if include_detailed_per_source_metadata else ())
     ]
     return SizesResponse.of(
         None,
-        total_sources=len(found),
+        total_sources=len(folders),
         total_files=len(stored),
         total_size=sum(file.size for file in stored),
         sources=detailed,
@@ -117,27 +117,24 @@ def read_sizes(
 
 
 def find_id(tx: Transaction, context: RequestContext, folder_name: str) -> str:
-    """The id of the folder with this name; the caller's own before the organization's."""
+    """Return the id of the folder with this name; the caller's own goes first."""
     owners = dict.fromkeys((context.scope.subject, None))
-    found = (
-        queries.find_folder(tx, context.scope.organization_id, folder_name, owner)
-        for owner in owners
-    )
-    folder = next((one for one in found if one), None)
-    if folder is None:
-        raise NotFound(f"There is no folder named {folder_name[:100]}.")
-    return folder.id
+    for owner in owners:
+        folder = queries.find_folder(tx, context.scope.organization_id, folder_name, owner)
+        if folder is not None:
+            return folder.id
+    raise NotFound(f"There is no folder named {folder_name[:100]}.")
 
 
 def retrieve(tx: Transaction, context: RequestContext, folder_id: str) -> Json:
-    """One folder."""
+    """Return one folder."""
     return folder_json(context, queries.get_folder(tx, context.scope, folder_id))
 
 
 def modify(tx: Transaction, context: RequestContext, folder_id: str, body: FolderUpdate) -> Json:
     """Change a folder; fields that are left out stay."""
     folder = queries.get_folder(tx, context.scope, folder_id)
-    sent = {
+    texts = {
         name: getattr(body, name)
         for name in ("description", "instructions")
         if name in body.model_fields_set
@@ -146,7 +143,7 @@ def modify(tx: Transaction, context: RequestContext, folder_id: str, body: Folde
         folder,
         name=body.name or folder.name,
         metadata=folder.metadata if body.metadata is None else body.metadata,
-        **sent,
+        **texts,
     )
     return folder_json(context, service.update_folder(tx, context.scope, changed))
 
@@ -160,7 +157,7 @@ def delete(tx: Transaction, context: RequestContext, folder_id: str) -> Json:
 async def upload(
     context: RequestContext,
     folder_id: str,
-    file: Annotated[UploadFile, Sent()],
+    file: Annotated[UploadFile, FormFile()],
     duplicate_handling: Annotated[
         Duplicates, Query(description="Of a name that is there already.")
     ] = "suffix",
@@ -168,29 +165,32 @@ async def upload(
         str | None, Query(description="Its name in the folder, instead of the file's own.")
     ] = None,
 ) -> Json:
-    """Put a file into the folder. It is read in the background: its `processing_status` says how
-    far that is.
+    """Put a file into the folder.
+
+    It is read in the background, and `processing_status` shows the progress.
     """
-    # One that may not write is told so before anything about the file.
+    # A missing permission is reported before any fault of the file.
     folder = await context.store.read(lambda tx: queries.get_folder(tx, context.scope, folder_id))
     service.require_may_write(context.scope, folder.user_id)
-    given, data = service.name_of(name or file.filename or ""), await file.read()
-    if not is_readable(given, data):
+    file_name = service.name_of(name or file.filename or "")
+    content = await file.read()
+    if not is_readable(file_name, content):
         types = ", ".join(sorted(suffix[1:] for suffix in PARSED))
         raise HTTPException(
             415,
-            f"Files such as {given[-40:]} cannot be read. Here are: text of all kinds, and {types}.",
+            f"Files such as {file_name[-40:]} cannot be read. Here are: text of all kinds, and "
+            f"{types}.",
         )
-    sent = Upload(given, data, duplicate_handling)
+    new = Upload(file_name, content, duplicate_handling)
     return FileResponse.of(
-        await context.store.write(lambda tx: service.add_file(tx, context.scope, folder_id, sent))
+        await context.store.write(lambda tx: service.add_file(tx, context.scope, folder_id, new))
     )
 
 
 def list_agents(
     tx: Transaction, context: RequestContext, folder_id: str, paging: Paged
 ) -> list[str]:
-    """The ids of the agents that have the folder."""
+    """List the ids of the agents that have the folder."""
     queries.get_folder(tx, context.scope, folder_id)
     return queries.page_of_agents(tx, context.scope, folder_id, paging.page())
 
@@ -198,25 +198,23 @@ def list_agents(
 def list_passages(
     tx: Transaction, context: RequestContext, folder_id: str, paging: Paged
 ) -> list[Json]:
-    """The chunks of the folder's files."""
+    """List the chunks of the folder's files."""
     folder = queries.get_folder(tx, context.scope, folder_id)
-    found: Sequence[Passage] = archives.page_of_passages(
+    passages: Sequence[Passage] = archives.page_of_passages(
         tx, [folder.archive_id], paging.page(default=100)
     )
-    named = {
-        file.id: file.name
-        for file in queries.files_by_ids(tx, context.scope, [*{file_of(one) for one in found}])
-    }
+    file_ids = {file_of(passage) for passage in passages}
+    names = {file.id: file.name for file in queries.files_by_ids(tx, context.scope, [*file_ids])}
     return [
         PassageResponse.of(
-            one,
+            passage,
             source_id=folder_id,
             archive_id=None,
-            file_id=file_of(one),
-            file_name=named[file_of(one)],
+            file_id=file_of(passage),
+            file_name=names[file_of(passage)],
         )
-        for one in found
-        if file_of(one) in named
+        for passage in passages
+        if file_of(passage) in names
     ]
 
 
@@ -227,18 +225,20 @@ def list_files(
     paging: Paged,
     include_content: bool = False,
 ) -> list[Json]:
-    """The files of the folder; with their text where that is asked for, as far as a million
-    characters go.
+    """List the files of the folder.
+
+    On request with their texts, up to a million characters.
     """
     queries.get_folder(tx, context.scope, folder_id)
-    found = queries.page_of_files(tx, context.scope, [folder_id], paging.page(default=1000))
-    left = _MOST_TEXT
-    made = []
-    for one in found:
-        is_shown = include_content and one.characters <= left
-        left -= one.characters if is_shown else 0
-        made.append(file_json(tx, one, has_content=is_shown))
-    return made
+    files = queries.page_of_files(tx, context.scope, [folder_id], paging.page(default=1000))
+    remaining = _MOST_TEXT
+    responses = []
+    for file in files:
+        has_content = include_content and file.characters <= remaining
+        if has_content:
+            remaining -= file.characters
+        responses.append(file_json(tx, file, has_content=has_content))
+    return responses
 
 
 def retrieve_file(
@@ -248,7 +248,7 @@ def retrieve_file(
     file_id: str,
     include_content: bool = False,
 ) -> Json:
-    """One file; with its text where that is asked for."""
+    """Return one file, on request with its text."""
     return file_json(
         tx, queries.get_file(tx, context.scope, file_id, folder_id), has_content=include_content
     )
@@ -269,25 +269,26 @@ def file_of(passage: Passage) -> str:
 
 
 def _routes(prefix: str, tag: str) -> Routes:
-    made = Routes(prefix=f"/v1/{prefix}", tags=[tag], scope="archives")
-    writes, reads = needs("archives:write", "memory:write"), needs("archives:read", "memory:read")
-    made.post("/", response_model=FolderResponse)(writes(create_folder))
-    made.get("/", response_model=list[FolderResponse])(reads(list_folders))
-    made.get("/count", response_model=int)(reads(count_folders))
-    made.get("/metadata", response_model=SizesResponse)(reads(read_sizes))
-    made.get("/name/{folder_name}", response_model=str)(reads(find_id))
-    made.get("/{folder_id}", response_model=FolderResponse)(reads(retrieve))
-    made.patch("/{folder_id}", response_model=FolderResponse)(writes(modify))
-    made.delete("/{folder_id}", response_model=NoteResponse)(writes(delete))
-    made.post("/{folder_id}/upload", response_model=FileResponse)(writes(upload))
-    made.get("/{folder_id}/agents", response_model=list[str])(reads(list_agents))
-    made.get("/{folder_id}/passages", response_model=list[PassageResponse])(reads(list_passages))
-    made.get("/{folder_id}/files", response_model=list[FileResponse])(reads(list_files))
-    made.get("/{folder_id}/files/{file_id}", response_model=FileResponse)(reads(retrieve_file))
-    made.delete("/{folder_id}/{file_id}", status_code=204, response_class=Response)(
+    routes = Routes(prefix=f"/v1/{prefix}", tags=[tag], scope="archives")
+    writes = needs("archives:write", "memory:write")
+    reads = needs("archives:read", "memory:read")
+    routes.post("/", response_model=FolderResponse)(writes(create_folder))
+    routes.get("/", response_model=list[FolderResponse])(reads(list_folders))
+    routes.get("/count", response_model=int)(reads(count_folders))
+    routes.get("/metadata", response_model=SizesResponse)(reads(read_sizes))
+    routes.get("/name/{folder_name}", response_model=str)(reads(find_id))
+    routes.get("/{folder_id}", response_model=FolderResponse)(reads(retrieve))
+    routes.patch("/{folder_id}", response_model=FolderResponse)(writes(modify))
+    routes.delete("/{folder_id}", response_model=NoteResponse)(writes(delete))
+    routes.post("/{folder_id}/upload", response_model=FileResponse)(writes(upload))
+    routes.get("/{folder_id}/agents", response_model=list[str])(reads(list_agents))
+    routes.get("/{folder_id}/passages", response_model=list[PassageResponse])(reads(list_passages))
+    routes.get("/{folder_id}/files", response_model=list[FileResponse])(reads(list_files))
+    routes.get("/{folder_id}/files/{file_id}", response_model=FileResponse)(reads(retrieve_file))
+    routes.delete("/{folder_id}/{file_id}", status_code=204, response_class=Response)(
         writes(delete_file)
     )
-    return made
+    return routes
 
 
 router = _routes("folders", "folders")

@@ -193,15 +193,12 @@ def _filter_by_name(view: View, files: Sequence[File], include: str) -> list[Fil
     """
     paths = [(file, view.path_of(file)) for file in files]
     has_wildcard = not {*"*?["}.isdisjoint(include)
-    named = [
-        file
-        for file, path in paths
-        if (
-            fnmatch(path, include) or fnmatch(file.name, include)
-            if has_wildcard
-            else include in path
-        )
-    ]
+    if has_wildcard:
+        named = [
+            file for file, path in paths if fnmatch(path, include) or fnmatch(file.name, include)
+        ]
+    else:
+        named = [file for file, path in paths if include in path]
     if named:
         return named
     try:

@@ -262,7 +262,7 @@ def _is_whole(window: AgentFile) -> bool:
     return not window.start_line and window.end_line is None
 
 
-def shown(
+def render_window(
     tx: Transaction, file: File, window: AgentFile, limit: int, beginning: str | None = None
 ) -> str:
     """Render an open file for a prompt: a heading, then numbered lines.
@@ -376,7 +376,9 @@ def _directories(tx: Transaction, view: View, named: _PromptFiles) -> tuple[Prom
     still_open = []
     for window, file in reversed(named.windows):
         if window.is_open:
-            text = shown(tx, file, window, min(limit, remaining), named.beginnings.get(file.id))
+            text = render_window(
+                tx, file, window, min(limit, remaining), named.beginnings.get(file.id)
+            )
             contents[file.id] = text
             remaining = max(0, remaining - len(text))
             still_open.append(file)

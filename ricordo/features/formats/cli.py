@@ -61,14 +61,17 @@ def check(
         incomplete = list[str]()
         for is_wrong, line in _of_blocks(settings, usable, set(schemas)):
             number += 1
-            if line:
-                (problems if is_wrong else incomplete).append(line)
+            if line and is_wrong:
+                problems.append(line)
+            elif line:
+                incomplete.append(line)
         checked = f"{_count(len(schemas), 'schema')}, {_count(number, 'block')} with a schema"
         for line in incomplete:
             typer.echo(line)
     for problem in problems:
         typer.echo(problem)
-    typer.echo(f"{checked}: {_count(len(problems), 'problem') if problems else 'all well'}.")
+    verdict = _count(len(problems), "problem") if problems else "all well"
+    typer.echo(f"{checked}: {verdict}.")
     raise typer.Exit(1 if problems else 0)
 
 
@@ -152,4 +155,4 @@ def _of_blocks(
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

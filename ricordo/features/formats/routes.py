@@ -1,11 +1,12 @@
-"""A user's memory to take along: one zip archive, streamed while it is read, with little of it in memory at a time.
+"""The export of a user's memory: one zip archive, streamed while it is read.
 
     blocks/<label>.md     each block's text, exactly as it is
-    blocks.jsonl          what each block has beside its text
+    blocks.jsonl          each block's settings
     history.jsonl         every version with its text, newest first
-    proposals.jsonl       every proposal with its texts and what became of it
+    proposals.jsonl       every proposal with its texts and its outcome
 
-Texts and history are as they were when the export began; settings and proposals are read after them.
+Little of it is in memory at a time. Texts and history are as they were when the export began;
+settings and proposals are read after them.
 """
 
 import asyncio
@@ -30,30 +31,33 @@ from ricordo.storage.proposals import ProposalFilter
 
 router = Routes(prefix="/users/{user_id}", tags=["users' memory"], scope="memory")
 _ZIP = "application/zip"
-# Signs with which a path would lead elsewhere where the archive is opened on Windows.
+# Characters that separate paths on Windows, where a path with them would lead elsewhere.
 _ODD = str.maketrans({"\\": "%5C", ":": "%3A"})
-_PORTION = 20  # versions or proposals, each with its texts, that are in memory at a time
+_PORTION = 20  # versions or proposals, with their texts, in memory at a time
 
 
 class _Sink(list[bytes]):
-    """What the archive is written to: the bytes since they were last taken."""
+    """The file that the archive is written to: the bytes since the last `take`."""
 
-    def write(self, data: Any) -> int:
-        self.append(bytes(data))
-        return len(data)
+    def write(self, chunk: Any) -> int:
+        self.append(bytes(chunk))
+        return len(chunk)
 
     def flush(self) -> None:
-        """Do nothing, as it keeps nothing back."""
+        """Do nothing, since no bytes are held back."""
 
     def take(self) -> bytes:
-        taken = b"".join(self)
+        content = b"".join(self)
         self.clear()
-        return taken
+        return content
 
 
 @router.get("/export", response_class=StreamingResponse, responses=binary(_ZIP))
 async def export(context: RequestContext, user_id: str) -> StreamingResponse:
-    """The user's whole memory as a zip archive: blocks as files, history and proposals as lines of JSON."""
+    """Return the user's whole memory as a zip archive.
+
+    It has blocks as files, and history and proposals as lines of JSON.
+    """
     owned = await context.store.read(lambda tx: user_memory.open_memory(tx, context.scope, user_id))
     headers = {"content-disposition": 'attachment; filename="memory.zip"'}
     return StreamingResponse(
@@ -87,7 +91,7 @@ async def _archive(context: RequestContext, user_id: str, chain: Chain) -> Async
             with begin(name) as file:
                 async for portion in portions:
                     lines = b"".join(
-                        orjson.dumps(item, option=orjson.OPT_APPEND_NEWLINE) for item in portion
+                        orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in portion
                     )
                     await asyncio.to_thread(file.write, lines)
                     yield sink.take()
@@ -98,11 +102,14 @@ async def _settings(context: RequestContext, user_id: str) -> AsyncIterator[list
     def read(tx: Transaction) -> list[dict[str, Any]]:
         owned = user_memory.open_memory(tx, context.scope, user_id)
         waiting = proposals.waiting_counts(tx, owned.chain.id)
-        shown = (
+        responses = (
             UserBlockResponse.of(block, pending=waiting.get(block.label, 0))
             for block in user_memory.listed(tx, owned)
         )
-        return [{name: value for name, value in one.items() if name != "body"} for one in shown]
+        return [
+            {name: field for name, field in response.items() if name != "body"}
+            for response in responses
+        ]
 
     yield await context.store.read(read)
 
@@ -111,11 +118,15 @@ async def _history(context: RequestContext, chain: Chain) -> AsyncIterator[list[
     before = chain.versions + 1
 
     def read(tx: Transaction) -> list[dict[str, Any]]:
-        found = history.page(tx, chain.id, limit=_PORTION, before=before)
-        texts = versions.read_texts(tx, chain.id, [one.blob for one in found if one.blob])
+        page = history.page(tx, chain.id, limit=_PORTION, before=before)
+        blobs = [version.blob for version in page if version.blob]
+        texts = versions.read_texts(tx, chain.id, blobs)
         return [
-            {**VersionResponse.of(one), "body": texts[one.blob] if one.blob else None}
-            for one in found
+            {
+                **VersionResponse.of(version),
+                "body": texts[version.blob] if version.blob else None,
+            }
+            for version in page
         ]
 
     while before > 1:
@@ -125,13 +136,16 @@ async def _history(context: RequestContext, chain: Chain) -> AsyncIterator[list[
 
 
 async def _proposals(context: RequestContext, chain: Chain) -> AsyncIterator[list[dict[str, Any]]]:
-    wanted, after = ProposalFilter(chain_id=chain.id), None
+    of_chain = ProposalFilter(chain_id=chain.id)
+    after = None
     while True:
         page = Page(limit=_PORTION, after=after)
-        found = await context.store.read(
-            lambda tx, page=page: list(proposals.page(tx, context.scope, page, wanted))  # type: ignore[misc]
+        rows = await context.store.read(
+            lambda tx, page=page: list(  # type: ignore[misc]
+                proposals.page(tx, context.scope, page, of_chain)
+            )
         )
-        if not found:
+        if not rows:
             return
-        after = found[-1].id
-        yield [ProposalResponse.of(one) for one in found]
+        after = rows[-1].id
+        yield [ProposalResponse.of(proposal) for proposal in rows]

@@ -1,4 +1,4 @@
-"""Block schemas over HTTP: those that course designers put into the data folder."""
+"""Block schemas over HTTP, from files that course designers put into the data folder."""
 
 import asyncio
 from collections.abc import Sequence
@@ -31,7 +31,10 @@ class SchemaFieldResponse(ResponseModel):
 
 
 class SchemaResponse(ResponseModel):
-    """A block schema, and the `text` with which a block of it begins. `policy` is null where it is the usual one of the owner."""
+    """A block schema. `text` is the initial text of its blocks.
+
+    `policy` is null if the owner's usual one applies.
+    """
 
     name: str
     title: str
@@ -43,7 +46,7 @@ class SchemaResponse(ResponseModel):
 
 
 class ListedSchemaResponse(ResponseModel):
-    """The name of a schema, and what it is; `error` says why its file cannot be used."""
+    """A listed schema. `error` is the reason if its file cannot be used."""
 
     name: str
     title: str | None = None
@@ -53,13 +56,13 @@ class ListedSchemaResponse(ResponseModel):
 
 @router.get("/", response_model=list[ListedSchemaResponse])
 async def list_schemas(context: RequestContext) -> Sequence[Json]:
-    """The block schemas that a block can name, by name."""
+    """List the block schemas that a block can name, by name."""
     return await asyncio.to_thread(_listed, context.runtime.settings.data_dir / FOLDER)
 
 
 @router.get("/{schema_name}", response_model=SchemaResponse)
 async def retrieve(context: RequestContext, schema_name: str) -> Json:
-    """One block schema with its fields."""
+    """Return one block schema with its fields."""
     schema = await asyncio.to_thread(
         read_schema, schema_name, context.runtime.settings.data_dir / FOLDER
     )
@@ -67,10 +70,10 @@ async def retrieve(context: RequestContext, schema_name: str) -> Json:
 
 
 def _listed(folder: Path) -> list[Json]:
-    found = []
+    responses = []
     for name in schema_names(folder):
         try:
-            found.append(ListedSchemaResponse.of(read_schema(name, folder)))
+            responses.append(ListedSchemaResponse.of(read_schema(name, folder)))
         except Invalid as error:
-            found.append(ListedSchemaResponse.of(error, name=name, error=str(error)))
-    return found
+            responses.append(ListedSchemaResponse.of(error, name=name, error=str(error)))
+    return responses

@@ -99,7 +99,9 @@ def from_markdown(text: str, schema: BlockSchema | None) -> ParsedText:
     head, below, problems = _front_matter(text)
     if problems:
         sections.refuse(problems)
-    first_line = len(head) + 3 if head else 1
+    first_line = 1
+    if head:
+        first_line = len(head) + 3
     schema_name = head.get("schema")
     if schema is not None and schema_name not in (None, schema.name):
         schema = None
@@ -193,9 +195,13 @@ def _checked(
         return ParsedText(label, text)
     reading = sections.read_sections(text, schema)
     form = _form(reading)
-    allowed = _MARKED[: _MARKED.index(cast(Form, marked)) + 1] if marked else ()
+    allowed: tuple[Form, ...] = ()
+    if marked:
+        allowed = _MARKED[: _MARKED.index(cast(Form, marked)) + 1]
     if form != "complete" and form not in allowed:
-        problems = reading.problems + (() if "incomplete" in allowed else reading.missing)
+        problems = reading.problems
+        if "incomplete" not in allowed:
+            problems += reading.missing
         sections.refuse(
             sections.Problem(line_of(problem.line), problem.sentence) for problem in problems
         )
@@ -223,8 +229,11 @@ def _front_matter(text: str) -> tuple[dict[str, str], str, list[sections.Problem
         if line.rstrip() == _FENCE:
             return head, "\n".join(lines[number:]).removesuffix("\n"), problems
         pair = _PAIR.fullmatch(line.rstrip())
-        key = pair[1] if pair else line.strip()[:80]
-        entry = pair[2].strip() if pair else ""
+        key = line.strip()[:80]
+        entry = ""
+        if pair:
+            key = pair[1]
+            entry = pair[2].strip()
         if key in head:
             problems.append(sections.Problem(number, f'"{key}" occurs twice. Keep one of the two.'))
         elif key == "block":

@@ -217,12 +217,14 @@ def _resolve(unpacked: "list[UnpackedObject]", find: Find) -> dict[bytes, GitObj
         if unpacked_object.delta_base is None:
             new_object = git_object(KINDS[unpacked_object.pack_type_num], content)
         else:
-            key = (
-                unpacked_object.delta_base
-                if isinstance(unpacked_object.delta_base, bytes)
-                else offset - unpacked_object.delta_base
-            )
-            base = objects_by_offset.get(key) if isinstance(key, int) else objects.get(key)
+            delta_base = unpacked_object.delta_base
+            key: int | bytes
+            if isinstance(delta_base, bytes):
+                key = delta_base
+                base = objects.get(key)
+            else:
+                key = offset - delta_base
+                base = objects_by_offset.get(key)
             if base is None and isinstance(key, bytes) and (base := find(key)):
                 remaining_to_read -= len(base.body)
                 if remaining_to_read < 0:

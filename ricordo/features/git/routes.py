@@ -1,7 +1,7 @@
 """The routes of git's smart HTTP.
 
-What answers them is imported when git first asks: it brings dulwich, which takes 5 MB and a twentieth of the start, and few
-servers are cloned from.
+What answers them is imported when git first asks: it brings dulwich, which takes 5 MB and a
+twentieth of the start, and few servers are cloned from.
 """
 
 from fastapi import Response
@@ -29,7 +29,7 @@ async def branches(context: RequestContext, user_id: str, service: str = "") -> 
 @router.post("/git-upload-pack")
 @needs("memory:read")
 async def read(context: RequestContext, user_id: str) -> Response:
-    """Send what a clone or a fetch lacks."""
+    """Send the objects that a clone or a fetch lacks."""
     smart_http = await import_in_thread(_SMART_HTTP)
     response: Response = await smart_http.send_objects(context, user_id)
     return response

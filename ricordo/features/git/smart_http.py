@@ -1,7 +1,8 @@
-"""`git clone`, `fetch` and `push` of a user's memory, by git's smart HTTP protocol at `/users/{user_id}/memory.git`.
+"""`git clone`, `fetch` and `push` of a user's memory by git's smart HTTP protocol.
 
-What is read comes from a repository that is made of the database (see repository.py); what is pushed goes into the database.
-Everything that blocks runs in a thread, and what is sent or answered in large is kept on disk meanwhile.
+The address is `/users/{user_id}/memory.git`. Reads come from a repository that is built from the
+database (see repository.py); pushes go into the database. Blocking work runs in a thread, and large
+requests and answers are kept on disk meanwhile.
 """
 
 import asyncio
@@ -42,45 +43,51 @@ from ricordo.memory.user_memory import open_memory
 from ricordo.storage import versions
 from ricordo.storage.engine.store import Transaction
 
-_READ, _WRITE = "git-upload-pack", "git-receive-pack"
+_READ = "git-upload-pack"
+_WRITE = "git-receive-pack"
 _ON_DISK_FROM = 1024 * 1024
 _PIECE = 64 * 1024
 _HAVE = re.compile(rb"have ([0-9a-f]{40})")
 _ODD = re.compile(rb"[0-9a-f]{4}(?:shallow|deepen)|filter[= ]")
 _CLONE = re.compile(rb"(?:[0-9a-f]{4}want [0-9a-f]{40}[^\n]*\n)+00000009done\n")
 _MOST_HAVES = 256
-_TOO_LONG = "This push is longer than {} MB, which is the most that is taken at once. Push older commits first."
+_TOO_LONG = (
+    "This push is longer than {} MB, which is the most that is taken at once. Push older commits "
+    "first."
+)
 _WANTED = re.compile(rb"want ([0-9a-f]{40})")
 _FILTER = re.compile(rb"([0-9a-f]{4})filter ")
 _SHALLOW = re.compile(rb"0034shallow ([0-9a-f]{40})|0035shallow ([0-9a-f]{40})\n")
 _DEEPEN = re.compile(rb"[0-9a-f]{4}deepen")
 _WANTS = re.compile(rb"(?:[0-9a-f]{4}want [^\n]*\n)+")
-# Whoever may read a memory may have each object of it, so a partial clone may ask for those that it left out.
+# A reader of a memory may have each object of it, so a partial clone may ask later for the objects
+# that it left out.
 _ANY_OBJECT = (
     b"allow-tip-sha1-in-want",
     b"allow-reachable-sha1-in-want",
     b"allow-any-sha1-in-want",
 )
+# No cache may keep an answer.
 _FRESH = {"cache-control": "no-cache, max-age=0, must-revalidate", "pragma": "no-cache"}
 
 
 async def list_branches(context: RequestContext, user_id: str, service: str) -> Response:
-    """Which branches there are, in the form of the service that will be asked for."""
+    """Return the branches, in the form of the service that git will ask for."""
     if service not in (_READ, _WRITE):
         raise Invalid("Only git's smart protocol is spoken here. Use git 1.6.6 or newer.")
     chain, _ = await _memory(context, user_id, makes=False)
     if service == _WRITE:
         return _answer(service, "advertisement", push_advertisement(chain.head if chain else None))
-    told = FLUSH
+    refs = FLUSH
     if chain and chain.head:
-        told = await read_repository(
+        refs = await read_repository(
             context.store, context.runtime.settings.data_dir, chain.id, _advertised
         )
-    return _answer(service, "advertisement", pkt_seq(b"# service=git-upload-pack\n") + told)
+    return _answer(service, "advertisement", pkt_seq(b"# service=git-upload-pack\n") + refs)
 
 
 async def send_objects(context: RequestContext, user_id: str) -> Response:
-    """Send what a clone or a fetch lacks."""
+    """Send the objects that a clone or a fetch lacks."""
     chain, _ = await _memory(context, user_id, makes=False)
     body, _ = await _body(context, _READ)
     if chain is None or chain.head is None:
@@ -93,14 +100,13 @@ async def send_objects(context: RequestContext, user_id: str) -> Response:
 
 
 async def receive_push(context: RequestContext, user_id: str) -> Response:
-    """Make versions or proposals of what is pushed."""
-    if context.scope.subject_id is not None or is_id(
-        user_id, "user"
-    ):  # no user is made: refused before anything is read
+    """Make versions or proposals of a push."""
+    if context.scope.subject_id is not None or is_id(user_id, "user"):
+        # This cannot create a user, so an unknown one is refused before the body is read.
         await _memory(context, user_id, makes=False)
     body, is_whole = await _body(context, _WRITE)
     request = read_push(body)
-    if not request.commands:  # git asks whether it may, before it sends much
+    if not request.commands:  # git asks for permission before it sends much
         return _answer(_WRITE, "result", b"")
     settings = context.runtime.settings
     outcomes: list[PushOutcome] = []
@@ -122,17 +128,25 @@ async def receive_push(context: RequestContext, user_id: str) -> Response:
 async def _memory(
     context: RequestContext, user_id: str, *, makes: bool
 ) -> tuple[Chain | None, User]:
-    """The user with their chain, None where they have none yet. Raises NotFound where there is no such user."""
+    """Return the user with their chain, None without one.
+
+    Raises NotFound for an unknown user.
+    """
 
     def find(tx: Transaction) -> tuple[Chain | None, User]:
         owned = open_memory(tx, context.scope, user_id, makes=makes)
         return versions.of_owner(tx, context.scope, "user", owned.user.id), owned.user
 
-    return await (context.store.write(find) if makes else context.store.read(find))
+    if makes:
+        return await context.store.write(find)
+    return await context.store.read(find)
 
 
 async def _lacking(context: RequestContext, chain_id: str, body: bytes) -> list[bytes] | None:
-    """The objects behind the newest version that the client has; None where that does not tell what it lacks."""
+    """Return the objects behind the newest version that the client has.
+
+    None means that the client's versions do not show which objects it lacks.
+    """
     if _ODD.search(body):
         return None
     haves = [bytes.fromhex(id.decode()) for id in _HAVE.findall(body)[:_MOST_HAVES]]
@@ -143,18 +157,20 @@ async def _lacking(context: RequestContext, chain_id: str, body: bytes) -> list[
     number = await context.store.read(newest) if haves else 0
     if not number:
         return None
-    found = history.portions(context.store, chain_id, number)
-    return [made.id async for portion in found for made in portion.objects]
+    portions = history.portions(context.store, chain_id, number)
+    return [git_object.id async for portion in portions for git_object in portion.objects]
 
 
 async def _body(context: RequestContext, service: str) -> tuple[bytes, bool]:
-    """The body of the request, unpacked where it was packed, and whether that is all of it. Raises Invalid, TooLong.
+    """Return the body of the request, unpacked, and False if it is cut.
 
-    Of a push that is too long the beginning is kept and the rest is read past: git shows no answer that comes before it has
-    sent all.
+    Raises Invalid, TooLong.
+
+    Of a push that is too long the beginning is kept and the rest is read and dropped: git shows no
+    answer that comes before it has sent everything.
     """
     request = context.request
-    # A web page cannot send this type without asking first.
+    # A browser sends this type from another site's page only after a preflight request.
     if request.headers.get("content-type") != f"application/x-{service}-request":
         raise Invalid(
             f"The body must have the type application/x-{service}-request, as git sends it."
@@ -162,42 +178,43 @@ async def _body(context: RequestContext, service: str) -> tuple[bytes, bool]:
     packing = request.headers.get("content-encoding", "identity").lower()
     if packing not in ("identity", "gzip", "x-gzip"):
         raise Invalid(
-            f"The body is packed with {packing[:40]}, which is not read here. Send it plain or with gzip."
+            f"The body is packed with {packing[:40]}, which is not read here. Send it plain or "
+            "with gzip."
         )
-    most = context.runtime.settings.max_body_mb * 1024 * 1024
-    pieces = _unpacked(request, most) if packing != "identity" else request.stream()
+    limit = context.runtime.settings.max_body_mb * 1024 * 1024
+    pieces = _unpacked(request, limit) if packing != "identity" else request.stream()
     body = bytearray()
     is_whole = True
     async for piece in pieces:
         if is_whole:
             body += piece
-        if len(body) > most:
+        if len(body) > limit:
             if service == _READ:
                 raise TooLong(
-                    f"The request is longer than {most} bytes. Fetch with a newer git, or clone again."
+                    f"The request is longer than {limit} bytes. Fetch with a newer git, or clone "
+                    "again."
                 )
             is_whole = False
             del body[_ON_DISK_FROM:]
     return bytes(body), is_whole
 
 
-async def _unpacked(request: Request, most: int) -> AsyncIterator[bytes]:
+async def _unpacked(request: Request, limit: int) -> AsyncIterator[bytes]:
     unpacker = zlib.decompressobj(16 + zlib.MAX_WBITS)
-    left = most
+    remaining = limit
     try:
         async for piece in request.stream():
             packed = piece
-            while packed and left >= 0:
-                part = unpacker.decompress(
-                    packed, _ON_DISK_FROM
-                )  # so little that others need not wait
+            while packed and remaining >= 0:
+                # In small parts, so that other requests need not wait.
+                part = unpacker.decompress(packed, _ON_DISK_FROM)
                 packed = unpacker.unconsumed_tail
-                left -= len(part)
+                remaining -= len(part)
                 yield part
                 await asyncio.sleep(0)
-            if left < 0:
+            if remaining < 0:
                 raise TooLong(
-                    f"The request unpacks to more than {most} bytes. Push fewer commits at once."
+                    f"The request unpacks to more than {limit} bytes. Push fewer commits at once."
                 )
     except zlib.error as error:
         raise Invalid("The body is not packed with gzip, as it says. Send it again.") from error
@@ -212,8 +229,13 @@ def _advertised(path: Path) -> bytes:
 
 
 def _packed(path: Path, body: bytes, lacking: list[bytes] | None) -> IO[bytes]:
-    """The whole answer in a file without a name: a slow reader holds no thread, and nothing of the repository."""
-    answer: IO[bytes] = SpooledTemporaryFile(max_size=_ON_DISK_FROM)  # noqa: SIM115 - closed by whoever sends it
+    """Return the whole answer in a file without a name.
+
+    So a slow reader occupies no thread, and keeps no file of the repository open.
+    """
+    answer: IO[bytes] = SpooledTemporaryFile(  # noqa: SIM115 - closed after it is sent
+        max_size=_ON_DISK_FROM
+    )
     try:
         if _CLONE.fullmatch(body) and b"side-band-64k" in body and not _ODD.search(body):
             answer.write(pkt_line(b"NAK\n"))
@@ -241,16 +263,16 @@ def _serve(
 ) -> None:
     failure: Exception | None = None
     with closing(open_repository(path)) as repository:
-        wanted, shallow = _WANTED.findall(body), []
-        if not _DEEPEN.search(
-            body
-        ):  # without it the library cannot read where the client's history ends
+        wanted_ids = _WANTED.findall(body)
+        shallow = []
+        # Without `deepen` the library cannot read the ends of a shallow client's history.
+        if not _DEEPEN.search(body):
             shallow = [plain or line for plain, line in _SHALLOW.findall(body)]
             body = _SHALLOW.sub(b"", body)
         protocol = ReceivableProtocol(
-            BytesIO(_with_filter_first(body, repository, wanted)).read, write
+            BytesIO(_with_filter_first(body, repository, wanted_ids)).read, write
         )
-        offered: Any = _OfferedRepository(repository, wanted, lacking, shallow)
+        offered: Any = _OfferedRepository(repository, wanted_ids, lacking, shallow)
         backend = DictBackend({"/": offered})
         handler = _Upload(backend, ["/"], protocol, stateless_rpc=True, advertise_refs=advertises)
         try:
@@ -259,51 +281,61 @@ def _serve(
             failure = Invalid(f"git's request cannot be answered: {error}. Fetch again.")
         except Exception as error:
             failure = error
-            # Its frames hold files that could not be closed otherwise.
+            # Its frames refer to open files, which could not be closed otherwise.
             traceback.clear_frames(error.__traceback__)
     if failure is not None:
         raise failure
 
 
-def _with_filter_first(body: bytes, repository: Repo, wanted: list[bytes]) -> bytes:
-    """Return the request with its filter right after what is wanted, where the library reads it.
+def _with_filter_first(body: bytes, repository: Repo, wanted_ids: list[bytes]) -> bytes:
+    """Return the request with its filter right behind the wanted ids.
 
-    Without one where something else than commits is wanted: what a partial clone left out, and asks for now by its id.
+    The library reads it there. The filter is dropped if other objects than commits are wanted: a
+    partial clone asks for these by id after it left them out.
     """
-    if (found := _FILTER.search(body)) is None:
+    if (match := _FILTER.search(body)) is None:
         return body
-    line = body[found.start() : found.start() + int(found[1], 16)]
+    line = body[match.start() : match.start() + int(match[1], 16)]
     rest = body.replace(line, b"", 1)
     wants = _WANTS.match(rest)
-    store = repository.object_store
-    if wants is None or not all(id in store and store[id].type_name == b"commit" for id in wanted):  # type: ignore[index,operator]
+    store: Any = repository.object_store
+    is_commit = (id in store and store[id].type_name == b"commit" for id in wanted_ids)
+    if wants is None or not all(is_commit):
         return rest
     return rest[: wants.end()] + line + rest[wants.end() :]
 
 
 class _Upload(UploadPackHandler):
-    """Git's upload, by which any object can be asked for."""
+    """Git's upload, which allows asking for any object."""
 
     def capabilities(self) -> list[bytes]:
         return [*super().capabilities(), *_ANY_OBJECT]
 
 
 class _OfferedRepository:
-    """A repository with the branches as the client saw them; it lacks what is `lacking`, or what a walk of the history finds.
+    """A repository with the branches as the client saw them.
 
-    The client has nothing of what is behind `shallow` commits.
+    The client lacks the objects `lacking`, or (None) those that a walk of the history finds. It has
+    no objects behind `shallow` commits.
     """
 
     def __init__(
         self,
         repository: Repo,
-        wanted: list[bytes],
+        wanted_ids: list[bytes],
         lacking: list[bytes] | None,
         shallow: list[bytes],
     ) -> None:
-        self._repository, self._lacking, self._shallow = repository, lacking, shallow
-        # Whatever is in there belongs to this memory, so whoever may read it may have it all.
-        self._wanted = {b"refs/asked/" + id: id for id in wanted if id in repository.object_store}  # type: ignore[operator]
+        self._repository = repository
+        self._lacking = lacking
+        self._shallow = shallow
+        # The repository holds only this memory, so a reader of the memory may have all objects.
+        store = repository.object_store
+        self._wanted = {
+            b"refs/asked/" + id: id
+            for id in wanted_ids
+            if id in store  # type: ignore[operator]
+        }
 
     def get_refs(self) -> Any:
         return {**self._repository.get_refs(), **self._wanted}
@@ -325,7 +357,7 @@ class _OfferedRepository:
             )
         if not determine(None):
             return []
-        # This is where both agree on what the client has, line by line.
+        # Here server and client agree on the client's commits, line by line.
         self.object_store.find_common_revisions(graph_walker)
         return [(id.hex().encode(), None) for id in self._lacking]
 
@@ -336,5 +368,5 @@ def _pieces(answer: IO[bytes]) -> Iterator[bytes]:
             yield piece
 
 
-def _answer(service: str, what: str, content: bytes) -> Response:
-    return Response(content, media_type=f"application/x-{service}-{what}", headers=_FRESH)
+def _answer(service: str, kind: str, content: bytes) -> Response:
+    return Response(content, media_type=f"application/x-{service}-{kind}", headers=_FRESH)

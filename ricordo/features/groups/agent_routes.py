@@ -10,7 +10,7 @@ from ricordo.api.routing import Routes
 from ricordo.features.groups import queries
 from ricordo.features.groups.models import GroupResponse
 from ricordo.features.groups.records import ManagerType
-from ricordo.features.groups.shown import shown
+from ricordo.features.groups.responses import groups_json
 from ricordo.storage import agents
 from ricordo.storage.engine.store import Transaction
 
@@ -25,10 +25,13 @@ def list_of_agent(
     paging: Paged,
     manager_type: Annotated[ManagerType | None, Query(description="Of this kind alone.")] = None,
 ) -> list[Json]:
-    """The groups in which the agent is a member, not those that it manages; by default the newest first."""
+    """List the groups in which the agent is a member, by default newest first.
+
+    Groups that it manages are not listed.
+    """
     agents.require(tx, context.scope, agent_id)
     page = paging.page(default=100)
-    found = queries.page(
+    groups = queries.page(
         tx,
         context.scope,
         page,
@@ -36,4 +39,4 @@ def list_of_agent(
         agent_id=agent_id,
         **given(manager_type=manager_type),
     )
-    return shown(tx, context.scope, found)
+    return groups_json(tx, context.scope, groups)

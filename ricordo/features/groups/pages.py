@@ -12,7 +12,15 @@ from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.features.groups.records import MANAGED
 from ricordo.features.web import queries
 from ricordo.features.web.inside import Api, RefusedByApi
-from ricordo.features.web.shell import Pages, address_of, done, fields_of, form_of, render
+from ricordo.features.web.shell import (
+    Pages,
+    address_of,
+    done,
+    fields_of,
+    form_of,
+    render,
+    typed_number,
+)
 
 router = Pages("/ui/groups", scope="agents")
 _LIST = "groups/list.html"
@@ -137,7 +145,7 @@ def _setting(name: str, text: str) -> int | str | None:
     """
     if not text:
         return None
-    return int(text) if name in _NUMBERS and text.isdecimal() else text
+    return typed_number(text) if name in _NUMBERS else text
 
 
 async def _list(
@@ -146,11 +154,9 @@ async def _list(
     api = Api(request)
     after = request.query_params.get("after")
     groups: list[Any] = await api.get("/v1/groups/", limit=_PAGE_SIZE + 1, after=after)
-    older = (
-        address_of("/ui/groups", after=groups[_PAGE_SIZE - 1]["id"])
-        if len(groups) > _PAGE_SIZE
-        else ""
-    )
+    older = ""
+    if len(groups) > _PAGE_SIZE:
+        older = address_of("/ui/groups", after=groups[_PAGE_SIZE - 1]["id"])
     may = request.scope[REQUEST_SCOPE].may("agents:write")
     return await render(
         request,
@@ -181,11 +187,9 @@ async def _show(
         **({"after": before} if before else {}),
     )
     messages = listed or []
-    older = (
-        address_of(f"/ui/groups/{group_id}", before=messages[_MESSAGES - 1]["id"])
-        if messages[_MESSAGES:]
-        else ""
-    )
+    older = ""
+    if messages[_MESSAGES:]:
+        older = address_of(f"/ui/groups/{group_id}", before=messages[_MESSAGES - 1]["id"])
     run = await api.find(f"/v1/runs/{query['run']}") if query.get("run") else None
     speakers = [id for id in (*group["agent_ids"], group["manager_agent_id"]) if id]
     colours = {names.get(id, id): number % _COLOURS for number, id in enumerate(speakers)}

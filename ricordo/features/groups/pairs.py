@@ -26,7 +26,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict
 from ricordo.features.groups import queries, service, sleeptime
 from ricordo.features.groups.records import ASLEEP, Group
-from ricordo.features.groups.shown import shown
+from ricordo.features.groups.responses import groups_json
 from ricordo.prompt.texts import text
 from ricordo.runtime import Runtime
 from ricordo.storage import agents
@@ -118,7 +118,7 @@ class PairFollower:
     ) -> Mapping[str, dict[str, Any]]:
         """Return the groups that these agents manage as JSON, by the manager's id."""
         groups_by_manager = queries.of_managers(tx, organization_id, agent_ids)
-        answers = shown(tx, Scope(organization_id), [*groups_by_manager.values()])
+        answers = groups_json(tx, Scope(organization_id), [*groups_by_manager.values()])
         return dict(zip(groups_by_manager, answers, strict=True))
 
     def end_turn(

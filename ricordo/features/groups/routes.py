@@ -1,4 +1,4 @@
-"""Groups over HTTP: made, listed, changed and deleted, and their blocks. What is said in them is in `talk_routes`."""
+"""Groups and their blocks over HTTP. Messages to groups are in `talk_routes`."""
 
 from types import NoneType
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ from ricordo.api.routing import Routes
 from ricordo.features.groups import queries, service
 from ricordo.features.groups.models import GroupRequest, GroupResponse, GroupUpdate
 from ricordo.features.groups.records import ManagerType
-from ricordo.features.groups.shown import shown
+from ricordo.features.groups.responses import groups_json
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1/groups", tags=["groups"], scope="agents")
@@ -25,9 +25,9 @@ def list_groups(
     manager_type: Annotated[ManagerType | None, Query(description="Of this kind alone.")] = None,
     show_hidden_groups: Annotated[bool, Query(description="Those that are hidden too.")] = False,
 ) -> list[Json]:
-    """Groups, by default the oldest first."""
+    """List groups, by default oldest first."""
     page = paging.page(order="asc")
-    return shown(
+    return groups_json(
         tx,
         context.scope,
         queries.page(
@@ -42,26 +42,26 @@ def list_groups(
 
 @router.get("/count", response_model=int)
 def count(tx: Transaction, context: RequestContext) -> int:
-    """How many groups there are, hidden ones too."""
+    """Return the number of groups, hidden ones included."""
     return queries.count(tx, context.scope)
 
 
 @router.post("/", response_model=GroupResponse)
 def create(tx: Transaction, context: RequestContext, body: GroupRequest) -> Json:
-    """Make a group."""
-    return shown(tx, context.scope, [service.create(tx, context.scope, body)])[0]
+    """Create a group."""
+    return groups_json(tx, context.scope, [service.create(tx, context.scope, body)])[0]
 
 
 @router.get("/{group_id}", response_model=GroupResponse)
 def retrieve(tx: Transaction, context: RequestContext, group_id: str) -> Json:
-    """One group."""
-    return shown(tx, context.scope, [queries.get(tx, context.scope, group_id)])[0]
+    """Return one group."""
+    return groups_json(tx, context.scope, [queries.get(tx, context.scope, group_id)])[0]
 
 
 @router.patch("/{group_id}", response_model=GroupResponse)
 def modify(tx: Transaction, context: RequestContext, group_id: str, body: GroupUpdate) -> Json:
     """Change a group; fields that are left out stay."""
-    return shown(tx, context.scope, [service.change(tx, context.scope, group_id, body)])[0]
+    return groups_json(tx, context.scope, [service.change(tx, context.scope, group_id, body)])[0]
 
 
 @router.delete("/{group_id}", response_model=NoteResponse)
@@ -73,13 +73,13 @@ def delete(tx: Transaction, context: RequestContext, group_id: str) -> Json:
 
 @router.patch("/{group_id}/blocks/attach/{block_id}", response_model=NoneType)
 def attach_block(tx: Transaction, context: RequestContext, group_id: str, block_id: str) -> Any:
-    """Put a block into the prompts of all agents of the group."""
+    """Attach a block to all agents of the group."""
     queries.lock(tx, group_id)
     service.attach(tx, context.scope, queries.get(tx, context.scope, group_id), block_id)
 
 
 @router.patch("/{group_id}/blocks/detach/{block_id}", response_model=NoneType)
 def detach_block(tx: Transaction, context: RequestContext, group_id: str, block_id: str) -> Any:
-    """Take a block of the group out of the prompts of its agents."""
+    """Detach a block of the group from its agents."""
     queries.lock(tx, group_id)
     service.detach(tx, context.scope, queries.get(tx, context.scope, group_id), block_id)

@@ -7,7 +7,7 @@ from fastapi import Request, Response
 from ricordo.api.routing import needs
 from ricordo.features.groups.pages import names_in
 from ricordo.features.web.inside import Api
-from ricordo.features.web.shell import Pages, address_of, done, form_of, render
+from ricordo.features.web.shell import Pages, address_of, done, form_of, render, typed_number
 
 router = Pages("/ui/sleeptime", scope="memory")
 _PAIRS_PAGE = 20
@@ -83,11 +83,10 @@ async def show_pair(request: Request, agent_id: str) -> Response:
     work: list[Any] = await api.get(
         f"{home}/transcripts", user_id=user, limit=_WORK_PAGE + 1, after=query.get("after")
     )
-    older = (
-        address_of(f"/ui/sleeptime/{agent_id}", user=user, after=work[_WORK_PAGE - 1]["id"])
-        if work[_WORK_PAGE:]
-        else ""
-    )
+    older = ""
+    if work[_WORK_PAGE:]:
+        last_id = work[_WORK_PAGE - 1]["id"]
+        older = address_of(f"/ui/sleeptime/{agent_id}", user=user, after=last_id)
     return await render(
         request,
         "groups/pair.html",
@@ -111,16 +110,13 @@ async def pause(request: Request, agent_id: str) -> Response:
         {"paused": is_paused},
         query={"user_id": user} if user else None,
     )
-    notice = (
-        "Nothing you say is read from now on."
-        if is_paused
-        else "What you say from now on is read again."
-    )
-    return done(
-        request,
-        address_of(f"/ui/sleeptime/{agent_id}", user=user),
-        notice if user is None else "It is noted.",
-    )
+    if user is not None:
+        notice = "It is noted."
+    elif is_paused:
+        notice = "Nothing you say is read from now on."
+    else:
+        notice = "What you say from now on is read again."
+    return done(request, address_of(f"/ui/sleeptime/{agent_id}", user=user), notice)
 
 
 @router.post("/{agent_id}/frequency")
@@ -131,11 +127,10 @@ async def change_frequency(request: Request, agent_id: str) -> Response:
     form = await form_of(request)
     agent = await api.get(f"/v1/agents/{agent_id}")
     group = agent["multi_agent_group"] or {}
-    text = form.get("frequency", "").strip()
     manager_config = {
         "manager_type": group.get("manager_type", "sleeptime"),
         "manager_agent_id": agent_id,
-        "sleeptime_agent_frequency": int(text) if text.isdecimal() else text or None,
+        "sleeptime_agent_frequency": typed_number(form.get("frequency", "")),
     }
     await api.ask("PATCH", f"/v1/groups/{group.get('id', '')}", {"manager_config": manager_config})
     return done(

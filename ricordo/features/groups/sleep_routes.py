@@ -1,4 +1,4 @@
-"""Sleeping agents over HTTP: what they did with what a user said, and the user's "not now"."""
+"""Sleeping agents over HTTP: their work, and the user's "not now"."""
 
 from ricordo.api.call import Paged, RequestContext
 from ricordo.api.models.base import Json
@@ -16,13 +16,16 @@ router = Routes(prefix="/v1/agents/{agent_id}/sleeptime", tags=["groups"], scope
 
 @router.get("", response_model=SleeptimeResponse)
 def retrieve(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
-    """The agents that work on this agent's memory, and whether the caller said "not now"."""
+    """Return the agents that work on this agent's memory, and the caller's "not now"."""
     return SleeptimeResponse.from_pair(sleep_view.pair_of(tx, context.scope, agent_id))
 
 
 @router.patch("", response_model=SleeptimeResponse)
 def modify(tx: Transaction, context: RequestContext, agent_id: str, body: SleeptimeRequest) -> Json:
-    """Say "not now" for what the caller says, or take that back. What was said meanwhile is not read later."""
+    """Say "not now", or take it back.
+
+    Messages sent meanwhile are not read later.
+    """
     return SleeptimeResponse.from_pair(
         sleep_view.set_paused(tx, context.scope, agent_id, is_paused=body.paused)
     )
@@ -32,7 +35,10 @@ def modify(tx: Transaction, context: RequestContext, agent_id: str, body: Sleept
 def list_transcripts(
     tx: Transaction, context: RequestContext, agent_id: str, paging: Paged
 ) -> list[Json]:
-    """What sleeping agents did, by default the newest first. A user sees what came of their own words."""
+    """List the work of sleeping agents, by default newest first.
+
+    A user sees only the work on their own messages.
+    """
     pair = sleep_view.pair_of(tx, context.scope, agent_id)
     return [
         SleepWorkResponse.from_work(work)

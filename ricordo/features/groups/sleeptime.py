@@ -111,11 +111,9 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
 def _last_evicted(tx: Transaction, turn: TurnContext, new: Sequence[Message]) -> int:
     """Return the seq of the last message that left the window, or 0."""
     evicted_messages = evicted([*turn.window, *new], turn.state.agent)
-    stored = (
-        messages.by_ids(tx, [message.id for message in evicted_messages])
-        if evicted_messages
-        else []
-    )
+    if not evicted_messages:
+        return 0
+    stored = messages.by_ids(tx, [message.id for message in evicted_messages])
     numbers = [
         message.seq for message in stored if message.conversation_id == turn.state.conversation.id
     ]
@@ -130,11 +128,9 @@ def _plan(
     Returns the planned run's id. It is None if the sleeping agent has no conversation and cannot
     get one: that is no failure of the other agent's turn.
     """
-    conversation_id = (
-        conversations.users_default_id(member_id, run.user_id)
-        if run.user_id
-        else conversations.default_id(member_id)
-    )
+    conversation_id = conversations.default_id(member_id)
+    if run.user_id:
+        conversation_id = conversations.users_default_id(member_id, run.user_id)
     if conversations.get(tx, conversation_id) is None:
         scope = Scope(organization_id, subject_id=run.user_id)
         try:

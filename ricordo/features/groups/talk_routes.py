@@ -1,4 +1,4 @@
-"""Talks with groups over HTTP: send and wait, stream, or send in the background; list what was said, and begin again."""
+"""Talks with groups over HTTP: send, stream, list and reset."""
 
 from types import NoneType
 from typing import Annotated
@@ -43,31 +43,36 @@ router = Routes(prefix="/v1/groups/{group_id}", tags=["groups"], scope="messages
 
 @router.post("/messages", response_model=TurnResponse)
 async def send(context: RequestContext, group_id: str, body: SendRequest) -> Response:
-    """Send messages to the group and wait until its agents have talked; with `streaming` it comes as it is made."""
+    """Send messages to the group and wait until its agents have talked.
+
+    With `streaming` the answer is sent as it is made.
+    """
     if body.streaming:
         return await stream(context, group_id, body)
     body.require_streaming()
-    leader_id, conversation_id = await _place(context, group_id, body)
+    leader_id, conversation_id = await _leader_and_conversation(context, group_id, body)
     request = await turn_request(context, leader_id, body, conversation_id)
-    result = await collect(await run_talk(context.runtime, group_id, request))
-    if result.failure and result.failure.kind == INVALID_REQUEST:
-        raise Conflict(
-            result.failure.message
-        )  # such as a member that waits for an approval in a talk of its own
-    return turn_response(result, body)
+    answer = await collect(await run_talk(context.runtime, group_id, request))
+    if answer.failure and answer.failure.kind == INVALID_REQUEST:
+        # For example, a member waits for an approval in a turn outside of the group.
+        raise Conflict(answer.failure.message)
+    return turn_response(answer, body)
 
 
 @router.post("/messages/stream", response_class=StreamingResponse, responses=STREAM)
 async def stream(context: RequestContext, group_id: str, body: SendRequest) -> Response:
-    """Send messages to the group and read what its agents say as server-sent events."""
-    leader_id, conversation_id = await _place(context, group_id, body)
+    """Send messages to the group, and read its agents' answers as server-sent events."""
+    leader_id, conversation_id = await _leader_and_conversation(context, group_id, body)
     return await stream_turn(context, leader_id, body, conversation_id, _begin(group_id))
 
 
 @router.post("/messages/async", response_model=RunResponse)
 async def send_async(context: RequestContext, group_id: str, body: AsyncSendRequest) -> Run:
-    """Send messages to the group and return the run at once; `callback_url` is called when it has ended."""
-    leader_id, conversation_id = await _place(context, group_id, body)
+    """Send messages to the group and return the run at once.
+
+    `callback_url` is called when the run has ended.
+    """
+    leader_id, conversation_id = await _leader_and_conversation(context, group_id, body)
     return await begin_async(context, leader_id, body, conversation_id, _begin(group_id))
 
 
@@ -77,17 +82,17 @@ def list_messages(
     context: RequestContext,
     group_id: str,
     paging: Paged,
-    which: Annotated[MessageViewQuery, Depends()],
+    view_query: Annotated[MessageViewQuery, Depends()],
 ) -> list[Json]:
-    """What was said in the group, each utterance once: users' messages, and what each agent said; by default newest first."""
+    """List the messages of the group without copies, by default newest first."""
     queries.get(tx, context.scope, group_id)
-    view = which.view()
+    view = view_query.view()
 
     def read(reading: Page) -> list[Message]:
         return page_of_group_messages(tx, context.scope, reading, group_id)
 
-    kept = messages.page_of_kept(read, paging.page(default=10), keeps_some(view))
-    return messages_response(kept, view)
+    rows = messages.page_of_kept(read, paging.page(default=10), keeps_some(view))
+    return messages_response(rows, view)
 
 
 @router.patch("/messages/{message_id}", response_model=dict[str, str])
@@ -95,7 +100,7 @@ def list_messages(
 def modify_message(
     tx: Transaction, context: RequestContext, group_id: str, message_id: str
 ) -> Response:
-    """Refused: what was said stays as it was said."""
+    """Refuse to change a message."""
     queries.get(tx, context.scope, group_id)
     if messages.get(tx, context.scope, message_id).group_id != group_id:
         raise NotFound(f"Message with ID {message_id} not found in this group")
@@ -106,7 +111,10 @@ def modify_message(
 
 @router.patch("/reset-messages", response_model=NoneType)
 async def reset(context: RequestContext, group_id: str) -> None:
-    """Delete the group's messages of all its agents, as far as they are the caller's. Memory stays as it is."""
+    """Delete the group's messages that are the caller's.
+
+    Memory stays as it is.
+    """
     await reset_talks(context.runtime, context.scope, group_id)
 
 
@@ -117,11 +125,17 @@ def _begin(group_id: str) -> Begin:
     return begin
 
 
-async def _place(context: RequestContext, group_id: str, body: SendRequest) -> tuple[str, str]:
-    """Return the agent and the conversation that talks with the group are kept in. Raises NotFound, Invalid, Unsupported."""
+async def _leader_and_conversation(
+    context: RequestContext, group_id: str, body: SendRequest
+) -> tuple[str, str]:
+    """Return the ids of the leader and of the conversation of talks.
+
+    Raises NotFound, Invalid, Unsupported.
+    """
     if body.override_system is not None:
         raise Unsupported(
-            "override_system is not supported in a group: each of its agents has a prompt of its own."
+            "override_system is not supported in a group: each of its agents has a prompt of its "
+            "own."
         )
     group = await context.store.read(lambda tx: queries.get(tx, context.scope, group_id))
     return require_leader(group), talk_conversation(context.scope, group)

@@ -123,8 +123,8 @@ async def _attach_blocks(run: LettaRun) -> None:
 
 _AGENT = (
     "id name agent_type system description metadata_ timezone hidden tool_rules llm_config"
-    " compaction_settings response_format message_buffer_autoclear max_files_open per_file_view_window_char_limit"
-    " message_ids"
+    " compaction_settings response_format message_buffer_autoclear max_files_open"
+    " per_file_view_window_char_limit message_ids"
 )
 # Fields that an agent must have. Any other field is left out if it cannot be read here.
 _REQUIRED_FIELDS = ("name", "system")

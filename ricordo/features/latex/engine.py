@@ -161,7 +161,11 @@ def errors(log: str, is_whole: bool) -> list[str]:
             continue
         following = map(_SOURCE_LINE.match, lines[number + 1 : number + 12])
         source = next(filter(None, following), None)
-        line_number = int(match["line"] or (source[1] if source else 0))
+        line_number = 0
+        if match["line"]:
+            line_number = int(match["line"])
+        elif source:
+            line_number = int(source[1])
         if not is_whole:
             line_number -= 1  # the line of the title
         position = ""

@@ -1,4 +1,7 @@
-"""The files of the viewer, and a PDF of a workspace with the viewer as one HTML document, which needs nothing else to be shown."""
+"""The files of the PDF viewer, and PDFs with it in one document.
+
+The document is HTML and needs nothing else to be shown.
+"""
 
 from base64 import b64encode
 from functools import cache
@@ -23,10 +26,10 @@ router = Routes(
     open_paths=[f"{STATIC}/{name}" for name in PARTS.values()],
 )
 _HTML: dict[int | str, Json] = {200: {"content": {"text/html": {"schema": {"type": "string"}}}}}
-# What the document may do, wherever it is shown: run its own scripts, and load nothing from anywhere.
+# Wherever the document is shown, it may only run its own scripts and load nothing.
 _POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; img-src data: blob:; font-src data: blob:; "
-    "base-uri 'none'; form-action 'none'"
+    "default-src 'none'; script-src 'unsafe-inline' blob:; style-src 'unsafe-inline'; "
+    "img-src data: blob:; font-src data: blob:; base-uri 'none'; form-action 'none'"
 )
 _HEADERS = {
     "Content-Security-Policy": f"{_POLICY}; sandbox allow-scripts allow-downloads",
@@ -37,8 +40,8 @@ _HEADERS = {
 @router.get(STATIC + "/{name}", include_in_schema=False)
 @needs()
 async def read_static(name: str) -> Response:
-    """One of the viewer's files."""
-    # The names of PDF.js have its version.
+    """Return one of the viewer's files."""
+    # The file names of PDF.js include its version.
     age = "no-cache" if name == PARTS["viewer"] else "public, max-age=31536000, immutable"
     headers = {"Cache-Control": age, "X-Content-Type-Options": "nosniff"}
     return Response(content(name), headers=headers, media_type="text/javascript; charset=utf-8")
@@ -46,22 +49,20 @@ async def read_static(name: str) -> Response:
 
 @router.get("/users/{user_id}/latex/{file_path:path}", response_class=Response, responses=_HTML)
 async def artifact(context: RequestContext, user_id: str, file_path: str) -> Response:
-    """A PDF of the user's workspace with its viewer, as one HTML document."""
+    """Return a PDF of the user's workspace with its viewer, as one HTML document."""
     context = await for_user(context, user_id)
-    path, space = (
-        service.path_of(file_path),
-        Space(context.scope.organization_id, context.scope.subject or ""),
-    )
+    path = service.path_of(file_path)
+    space = Space(context.scope.organization_id, context.scope.subject or "")
     pdf = await context.store.read(lambda tx: service.read(tx, space, path))
     if not pdf.startswith(b"%PDF-"):
         raise Invalid(f'"{path[:80]}" is no PDF.')
-    # The name is escaped, and the PDF is base64: nothing of them is read as HTML.
-    name, data = escape(path.rpartition("/")[2]), b64encode(pdf).decode()
+    # The name is escaped, and the PDF is base64: nothing of them is read as HTML. The name goes in
+    # last, since it may hold the other placeholders.
     page = (
         (await offload(_page, 1 << 20))
         .replace("{policy}", _POLICY)
-        .replace("{name}", name)
-        .replace("{data}", data)
+        .replace("{data}", b64encode(pdf).decode())
+        .replace("{name}", escape(path.rpartition("/")[2]))
     )
     return Response(page, headers=_HEADERS, media_type="text/html; charset=utf-8")
 
@@ -75,7 +76,10 @@ def content(name: str) -> bytes:
 
 @cache
 def _page() -> str:
-    """The document without its PDF; PDF.js is in it compressed, a third of its size."""
+    """Return the document without its PDF.
+
+    PDF.js is in it compressed, a third of its size.
+    """
     page = files("ricordo.features.latex").joinpath("templates", "artifact.html").read_text("utf-8")
     for name, file in PARTS.items():
         page = page.replace(f"{{{name}}}", b64encode(compress(content(file), mtime=0)).decode())

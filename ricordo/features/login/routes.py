@@ -38,7 +38,10 @@ _STATUS = ((Unavailable, 502), (Forbidden, 403), (Invalid, 400))
 @router.get("/login")
 @needs()
 async def log_in(request: Request, next: str = "/") -> Response:
-    """Send the browser to the provider; it comes back to `next`, a path of this server."""
+    """Send the browser to the provider.
+
+    It comes back to `next`, a path of this server.
+    """
     provider = _provider(request)
     if not _LOCAL.fullmatch(next):
         raise Invalid(
@@ -64,7 +67,7 @@ async def log_in(request: Request, next: str = "/") -> Response:
 @router.get(_CALLBACK)
 @needs()
 async def come_back(request: Request, state: str = "", code: str = "", error: str = "") -> Response:
-    """Open the session of the person who logged in at the provider.
+    """Open the session of a person after the provider's login.
 
     A failure leaves nothing behind.
     """

@@ -67,7 +67,9 @@ def _require(claims: Json, expected: Expected) -> None:
     if expected.client_id not in audiences:
         raise _refused("it was made for another client")
     # A token for several clients must name the authorized one.
-    only_audience = audiences[0] if len(audiences) == 1 else None
+    only_audience = None
+    if len(audiences) == 1:
+        only_audience = audiences[0]
     if claims.get("azp", only_audience) != expected.client_id:
         raise _refused("another client asked for it")
     if not _is_number(claims.get("exp")) or claims["exp"] + _LEEWAY <= expected.now:

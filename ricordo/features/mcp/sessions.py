@@ -57,7 +57,7 @@ class CallTimedOut(TimedOut):
 
 
 class SessionLost(Unavailable):
-    """A server does not know the session any more, so it did not act on the request."""
+    """A server lost the session, so it did not act on the request."""
 
 
 class TooMuch(httpx2.StreamError):
@@ -453,7 +453,7 @@ class McpSessions:
             self._down[server_id] = (time.monotonic() + DOWN_SECONDS, error)
 
     def retry(self, server_id: str) -> None:
-        """Ask the server again at the next call, even if it was down a moment ago."""
+        """Ask the server again at the next call, although it was just down."""
         self._down.pop(server_id, None)
 
     async def forget(self, server_id: str) -> None:

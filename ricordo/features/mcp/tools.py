@@ -130,7 +130,7 @@ class McpRunner:
         return await store.write(work)
 
     async def read_soon(self, store: Store, scope: Scope, server: McpServer) -> None:
-        """Read the tools of a new or changed server, for a moment or in the background.
+        """Read a server's tools, for a moment or on in the background.
 
         A program such as `npx` may install packages first. Errors are recorded with the server.
         """

@@ -20,10 +20,10 @@ async def register(request: Request) -> Response:
 
 
 async def authorize(request: Request) -> Response:
-    """Check what a program asks for, and redirect to the page of consent.
+    """Check a program's request, and redirect to the page of consent.
 
     Raises:
-        Invalid: The program asks for what is not given.
+        Invalid: The program asks for access that is not given.
     """
     provider = GrantProvider(request)
     response = await AuthorizationHandler(provider).handle(request)

@@ -202,7 +202,7 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         )
 
     def _end(self, caller: Scope | None) -> None:
-        """Apply a token's end at once in this process, and record it for the caller."""
+        """Apply a token's end at once in this process, and record its caller."""
         self._request.app.state.authentication.forget()
         if caller:
             self._request.scope[RECORDED_SCOPE] = caller

@@ -230,8 +230,9 @@ async def _read(memory: Memory, uri: str) -> tuple[str, str]:
         return block["body"], f"{block['version']} {block['updated_at']}"
     agent, is_block, label = uri.removeprefix(_AGENTS_BLOCK).partition("/blocks/")
     if uri.startswith(_AGENTS_BLOCK) and is_block:
+        # An agent's id is encoded, so that a slash in it adds no part to the path.
         agent_path = f"/v1/agents/{quote(unquote(agent), safe='')}"
-        path = f"{agent_path}/core-memory/blocks/{quote(unquote(label))}"
+        path = f"{agent_path}/core-memory/blocks/{unquote(label)}"
         block = await memory.get(path)
         return block["value"], f"{block['version']} {block['value']}"
     raise MCPError(

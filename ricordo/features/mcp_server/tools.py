@@ -64,10 +64,12 @@ class Memory:
             raise Invalid(
                 "This key belongs to a service. Name the user in the header X-Ricordo-User."
             )
-        return f"/users/{self.user_id}/blocks" + (f"/{quote(label)}" if label else "") + rest
+        # `Api` takes paths as they are, not encoded.
+        blocks = f"/users/{self.user_id}/blocks"
+        return f"{blocks}/{label}{rest}" if label else f"{blocks}{rest}"
 
     async def agent(self, name: str) -> Json:
-        """Return the agent of this name or id; an empty name means the only agent.
+        """Return the agent of this name or id, or the only agent without a name.
 
         Raises Invalid.
         """

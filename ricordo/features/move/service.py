@@ -208,8 +208,8 @@ def _copy_all(
     if differing:
         raise Conflict(
             f"The copy is not equal to the old database in: {', '.join(differing)}. It is marked "
-            "as unfinished, and the old database is as it was. Make sure that nothing else writes to "
-            "the new one, then repeat with --replace."
+            "as unfinished, and the old database is as it was. Make sure that nothing else writes "
+            "to the new one, then repeat with --replace."
         )
     _require_sealed(hashes, options.sealed_hashes)
     if new.dialect.name == "postgresql":

@@ -1,4 +1,4 @@
-"""Notes: a user's memory blocks in the shape of Open WebUI's notes, for editors that know these."""
+"""Notes: a user's memory blocks in the format of Open WebUI's notes."""
 
 from typing import Any
 

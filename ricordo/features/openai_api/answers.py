@@ -4,7 +4,7 @@ Calls of the agent's own tools are not shown.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -62,7 +62,9 @@ class AnswerReader:
         self._encoder = self._encoder or SseEncoder(_SHOWN, self.clock, has_tokens=True)
         if isinstance(event, RunStarted | RunEnded | Failed):
             self.run = event.run
-            self.failed = event if isinstance(event, Failed) else None
+            self.failed = None
+            if isinstance(event, Failed):
+                self.failed = event
             if isinstance(event, RunStarted):
                 yield {"role": "assistant", "content": ""}
             elif isinstance(event, RunEnded) and self.has_form and self.text and not self.calls:
@@ -70,8 +72,10 @@ class AnswerReader:
             return
         for chunk in self._encoder.encode(event):
             yield from self._delta(orjson.loads(chunk.removeprefix(b"data: ")))
-        candidates = event.messages if isinstance(event, StepSaved) else ()
-        if isinstance(event, ApprovalAsked):
+        candidates: Sequence[Message] = ()
+        if isinstance(event, StepSaved):
+            candidates = event.messages
+        elif isinstance(event, ApprovalAsked):
             candidates = (event.message,)
         for message in candidates:
             if message.is_waiting and not self._is_asked:
@@ -81,7 +85,18 @@ class AnswerReader:
     def finish_reason(self) -> str:
         if self.calls:
             return "tool_calls"
-        return "length" if self.run and self.run.stop_reason in _CUT else "stop"
+        if self.run and self.run.stop_reason in _CUT:
+            return "length"
+        return "stop"
+
+    @property
+    def run_suffix(self) -> str:
+        """Return the run's id without its prefix, empty before the start."""
+        return self.run.id.removeprefix("run-") if self.run else ""
+
+    @property
+    def created_seconds(self) -> int:
+        return self.run.created_at // SECOND if self.run else 0
 
     def usage(self) -> Json:
         return usage_json(self.run.usage if self.run else Usage())
@@ -103,7 +118,9 @@ class AnswerReader:
             return
         is_new_message = self._speaker != wire["id"]
         if names[1] == "content" and self.has_form:
-            self.text = text if is_new_message else self.text + text
+            if is_new_message:
+                self.text = ""
+            self.text += text
             self._speaker = wire["id"]
             return
         if names[1] == "content":
@@ -120,11 +137,12 @@ class AnswerReader:
         self._is_asked = True
         waiting = [call for call in message.tool_calls if call.is_gated]
         if others := [call.name for call in waiting if call.name not in self.client_tools]:
-            begin = "\n\n" if self.text else ""
             notice = (
-                f"{begin}This waits for your approval: {', '.join(others)}. Approve or reject it "
-                f"at {self.page}"
+                f"This waits for your approval: {', '.join(others)}. Approve or reject it at "
+                f"{self.page}"
             )
+            if self.text:
+                notice = f"\n\n{notice}"
             self.text += notice
             return {} if self.has_form else {"content": notice}
         self.calls = waiting
@@ -200,11 +218,9 @@ async def deltas_of(
 
 def completion_head(reader: AnswerReader, model: str) -> Json:
     """Return the common fields of all pieces of an answer."""
-    run = reader.run
-    id = run.id.removeprefix("run-") if run else ""
     return {
-        "id": f"chatcmpl-{id}",
-        "created": (run.created_at if run else 0) // SECOND,
+        "id": f"chatcmpl-{reader.run_suffix}",
+        "created": reader.created_seconds,
         "model": model,
     }
 

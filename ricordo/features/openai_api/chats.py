@@ -86,13 +86,8 @@ class ChatStates:
     """The states of a chat: before its first message, and after each."""
 
     def __init__(self, scope: Scope, chat: ClientChat) -> None:
-        seed = [
-            scope.organization_id,
-            scope.subject_id,
-            chat.agent_id,
-            chat.name,
-            None if chat.name else chat.owner,
-        ]
+        owner = None if chat.name else chat.owner
+        seed = [scope.organization_id, scope.subject_id, chat.agent_id, chat.name, owner]
         exact, loose = (
             blake2b(orjson.dumps([kind, *seed]), digest_size=_DIGEST) for kind in ("exact", "loose")
         )
@@ -141,8 +136,10 @@ class ChatNotes:
         texts = [
             message.text for message in run_messages if message.role == "assistant" and message.text
         ]
-        is_whole = bool(run_messages) and run.stop_reason != "requires_approval"
-        self._note(tx, run, [self.states.after("\n\n".join(texts))] if is_whole else [])
+        exact = []
+        if run_messages and run.stop_reason != "requires_approval":
+            exact.append(self.states.after("\n\n".join(texts)))
+        self._note(tx, run, exact)
 
     async def read(self, reader: AnswerReader) -> None:
         """Record the answer that was read, if it differs from the saved one."""
@@ -226,7 +223,9 @@ async def _last_answered(
     The beginning is given as the index of the first new message.
     """
     last = len(chat.messages)
-    indexes = [chat.new_from()] if chat.is_answer else _beginnings(chat)
+    indexes = _beginnings(chat)
+    if chat.is_answer:
+        indexes = [chat.new_from()]
     if chat.is_retry:
         indexes = [last, *indexes]
 
@@ -268,9 +267,10 @@ async def _conversation_after(
     def find(tx: Transaction) -> tuple[Run, Conversation, list[str], Message | None]:
         run = runs.get(tx, context.scope, run_id)
         conversation = conversations.require(tx, context.scope, run.conversation_id)
-        last = messages.by_ids(tx, conversation.window[-1:])
+        last_messages = messages.by_ids(tx, conversation.window[-1:])
+        waiting_messages = [message for message in last_messages if message.is_waiting]
         run_message_ids = [message.id for message in messages.of_run(tx, run.id)]
-        return run, conversation, run_message_ids, last[0] if last and last[0].is_waiting else None
+        return run, conversation, run_message_ids, next(iter(waiting_messages), None)
 
     try:
         run, conversation, run_message_ids, waiting_message = await context.store.read(find)

@@ -21,8 +21,9 @@ _PASSAGES = ("<context>", "</context>")
 
 def _passages(text: str) -> str:
     """Remove Open WebUI's instructions about passages of documents before the text."""
-    start = text.find(_PASSAGES[0]) if text.startswith(_INSTRUCTIONS) else 0
-    return text[max(start, 0) :]
+    if not text.startswith(_INSTRUCTIONS):
+        return text
+    return text[max(text.find(_PASSAGES[0]), 0) :]
 
 
 Text = Annotated[str, AfterValidator(_passages)]
@@ -63,7 +64,7 @@ class CalledFunction(LenientPart):
 
 
 class MadeCall(LenientPart):
-    """A call of one of the client's tools, in an answer that is sent back."""
+    """A call of a client's tool, in an answer that is sent back."""
 
     id: str
     function: CalledFunction = CalledFunction()
@@ -149,7 +150,7 @@ class ChatRequest(LenientRequest):
         return None if schema is None else self.response_format
 
     def wanted_tools(self) -> frozenset[str]:
-        """Return the tools of which one must be called; none if the model may choose.
+        """Return the tools of which one must be called, if any.
 
         Raises Invalid.
         """
@@ -202,7 +203,7 @@ class FunctionTool(FunctionDefinition, _Function):
 
 
 class FunctionCallItem(LenientPart):
-    """A call of one of the client's functions, in an answer that is sent back."""
+    """A call of a client's function, in an answer that is sent back."""
 
     type: Literal["function_call"]
     call_id: str

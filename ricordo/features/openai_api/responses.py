@@ -15,7 +15,6 @@ from ricordo.api.call import RequestContext
 from ricordo.api.models.base import Json
 from ricordo.api.routing import Routes
 from ricordo.api.sse import sse_response
-from ricordo.domain.clock import SECOND
 from ricordo.errors import NotFound
 from ricordo.features.openai_api.answers import PING, AnswerReader, deltas_of
 from ricordo.features.openai_api.caller import acting
@@ -127,7 +126,6 @@ async def _events(
 
 
 def _response(body: ResponsesRequest, reader: AnswerReader, status: str) -> Json:
-    run = reader.run
     usage = reader.usage()
     tokens = {
         "input_tokens": usage["prompt_tokens"],
@@ -138,9 +136,9 @@ def _response(body: ResponsesRequest, reader: AnswerReader, status: str) -> Json
     }
     has_ended = status == "completed"
     return {
-        "id": "resp_" + (run.id.removeprefix("run-") if run else ""),
+        "id": f"resp_{reader.run_suffix}",
         "object": "response",
-        "created_at": (run.created_at if run else 0) // SECOND,
+        "created_at": reader.created_seconds,
         "status": status,
         "model": body.model,
         "output": _output(reader) if has_ended else [],
@@ -178,9 +176,8 @@ def _output(reader: AnswerReader) -> list[Json]:
 
 
 def _item(reader: AnswerReader, status: str) -> Json:
-    id = "msg_" + (reader.run.id.removeprefix("run-") if reader.run else "")
     return {
-        "id": id,
+        "id": f"msg_{reader.run_suffix}",
         "type": "message",
         "role": "assistant",
         "status": status,

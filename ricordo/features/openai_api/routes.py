@@ -107,7 +107,9 @@ async def create_embeddings(context: RequestContext, body: EmbeddingsRequest) ->
     """Turn texts into vectors, by an embedding model of this server."""
     context = await acting(context)
     embedders = context.runtime.models.embedders
-    handle = None if body.model == "default" else await embedders.choose(body.model)
+    handle = None
+    if body.model != "default":
+        handle = await embedders.choose(body.model)
     handle = handle or embedders.default_handle()
     if handle is None:
         raise Invalid(

@@ -109,11 +109,12 @@ async def chat_turn(
         tool_returns = tuple(
             _tool_return(message) for message in new_messages if message.role == "tool"
         )
+    approval = Approval(tool_returns) if tool_returns else None
     request = TurnRequest(
         scope=context.scope,
         agent_id=agent.id,
         messages=() if chat.is_answer else (*system, *users),
-        approval=Approval(tool_returns) if tool_returns else None,
+        approval=approval,
         conversation_id=continuation.conversation_id,
         streams_tokens=body.stream,
         client_tools=tools,

@@ -4,7 +4,7 @@ description: The agents of a Ricordo server as models, with a memory for each us
 version: 0.1.0
 """
 
-# Add it in Open WebUI under Admin Panel, Functions. Then give it the address of the server and a key
+# Add it in Open WebUI under Admin Panel, Functions. Then enter the address of the server, and a key
 # of the role `service`.
 
 import asyncio

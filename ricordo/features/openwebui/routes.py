@@ -1,4 +1,4 @@
-"""Syncing a user's workspace and memory with Open WebUI at once, and how the last sync went."""
+"""Sync a user's workspace and memory with Open WebUI at once, over HTTP."""
 
 import asyncio
 from typing import Literal
@@ -23,7 +23,7 @@ _PAUSE = 0.1
 
 
 class OpenWebUISyncResponse(ResponseModel):
-    """How a sync went: how many files and notes are the same on both sides, and what could not be brought together."""
+    """The outcome of a sync: counts of synced files and notes, and a problem."""
 
     status: Literal["synced", "waiting"]
     files: int
@@ -34,66 +34,81 @@ class OpenWebUISyncResponse(ResponseModel):
 
 @router.get("", response_model=OpenWebUISyncResponse)
 async def show(context: RequestContext, user_id: str) -> Json:
-    """How the last sync of the user's workspace and memory with Open WebUI went."""
+    """Return the outcome of the user's last sync with Open WebUI."""
     context = await for_user(context, user_id, reads=True)
-    return await context.store.read(lambda tx: _shown(tx, _remote(tx, context), 0))
+    return await context.store.read(lambda tx: _outcome(tx, _remote(tx, context), 0))
 
 
 @router.post("", response_model=OpenWebUISyncResponse)
 async def sync_now(context: RequestContext, user_id: str) -> Json:
-    """Sync the user's workspace and memory with Open WebUI now; where it takes long, it goes on in the background."""
+    """Sync the user's workspace and memory with Open WebUI now.
+
+    A long sync continues in the background.
+    """
     context = await for_user(context, user_id)
-    begun = context.store.clock.now()
+    started_at = context.store.clock.now()
     if await context.store.read(lambda tx: _remote(tx, context)) is None:
         await _add(context)
 
-    def ask(tx: Transaction) -> None:
-        if (remote := _remote(tx, context)) and jobs.add(tx, job := remote.job()) is None:
+    def add_job(tx: Transaction) -> None:
+        remote = _remote(tx, context)
+        if remote is None:
+            return
+        job = remote.job()
+        if jobs.add(tx, job) is None:
             jobs.make_due(tx, job.kind, job.key or "")
 
-    await context.store.write(ask)
+    await context.store.write(add_job)
     while True:
-        shown = await context.store.read(lambda tx: _shown(tx, _remote(tx, context), begun))
-        if shown["status"] == "synced" or context.store.clock.now() > begun + _WAITS:
-            return shown
+        outcome = await context.store.read(
+            lambda tx: _outcome(tx, _remote(tx, context), started_at)
+        )
+        is_late = context.store.clock.now() > started_at + _WAITS
+        if outcome["status"] == "synced" or is_late:
+            return outcome
         await asyncio.sleep(_PAUSE)
 
 
 async def _add(context: RequestContext) -> None:
-    """Make Open WebUI a remote of the user's memory. Raises Invalid where it cannot be."""
-    url, kind, user = (
-        OpenWebUISettings().openwebui_url,
-        context.runtime.remotes[sync.KIND],
-        context.scope.subject or "",
-    )
+    """Add Open WebUI as a remote of the user's memory.
+
+    Raises Invalid without settings, or for a user that Open WebUI does not have.
+    """
+    url = OpenWebUISettings().openwebui_url
+    kind = context.runtime.remotes[sync.KIND]
+    user_id = context.scope.subject or ""
     if url is None:
         raise Invalid(
-            "This server does not know Open WebUI. Set RICORDO_OPENWEBUI_URL and RICORDO_OPENWEBUI_API_KEY."
+            "This server does not know Open WebUI. "
+            "Set RICORDO_OPENWEBUI_URL and RICORDO_OPENWEBUI_API_KEY."
         )
-    found = await context.store.read(lambda tx: open_memory(tx, context.scope, user).user)
-    sync.id_there(found)
+    user = await context.store.read(lambda tx: open_memory(tx, context.scope, user_id).user)
+    sync.id_there(user)
     try:
         await service.add(
-            context.store, context.runtime.settings, context.scope, user, kind, Access(url)
+            context.store, context.runtime.settings, context.scope, user_id, kind, Access(url)
         )
     except Conflict:
-        if (
-            await context.store.read(lambda tx: _remote(tx, context)) is None
-        ):  # else it was added by itself a moment ago
+        # The periodic job may have added it a moment ago.
+        if await context.store.read(lambda tx: _remote(tx, context)) is None:
             raise
 
 
 def _remote(tx: Transaction, context: RequestContext) -> Remote | None:
     chain = open_memory(tx, context.scope, context.scope.subject or "").chain
-    return next((one for one in remotes.of_chain(tx, chain.id) if one.kind == sync.KIND), None)
+    for remote in remotes.of_chain(tx, chain.id):
+        if remote.kind == sync.KIND:
+            return remote
+    return None
 
 
-def _shown(tx: Transaction, remote: Remote | None, since: int) -> Json:
+def _outcome(tx: Transaction, remote: Remote | None, since: int) -> Json:
     if remote is None:
         return OpenWebUISyncResponse.of(
             None, status="waiting", files=0, notes=0, problem=None, last_at=None
         )
-    files, notes = (queries.of_remote(tx, remote.id, kind) for kind in ("file", "note"))
+    files = queries.of_remote(tx, remote.id, "file")
+    notes = queries.of_remote(tx, remote.id, "note")
     is_done = remote.last_at is not None and remote.last_at >= since
     return OpenWebUISyncResponse.of(
         remote,

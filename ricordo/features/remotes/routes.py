@@ -1,4 +1,4 @@
-"""The remotes of a user's memory over HTTP: git repositories, Dolt databases, what plugins bring."""
+"""The remotes of a user's memory over HTTP, of all kinds."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,10 @@ _ADDRESS = 2_000
 
 
 class RemoteRequest(RequestModel):
-    """A new remote. A password may be given beside the address, and for Dolt in it; it is never shown."""
+    """A new remote.
+
+    The password may also be in a Dolt address; it is never shown.
+    """
 
     kind: str = Field(max_length=100, description="git, dolt, or what a plugin offers.")
     address: str = Field(max_length=_ADDRESS)
@@ -37,7 +40,10 @@ class RemoteRequest(RequestModel):
 
 
 class RemoteResponse(ResponseModel):
-    """One remote: `followed` is the number of the last version that is there, `last_error` why the last sync failed."""
+    """One remote.
+
+    `followed` is the number of the last version there, `last_error` the reason of a failed sync.
+    """
 
     id: str
     kind: str
@@ -51,30 +57,36 @@ class RemoteResponse(ResponseModel):
 @router.put("", response_model=RemoteResponse)
 @needs("memory:approve", "admin")
 async def add(context: RequestContext, user_id: str, body: RemoteRequest) -> Remote:
-    """Add a remote and keep it in sync from now on; the user is made where they are new. What is there is pulled first."""
+    """Add a remote and keep it in sync.
+
+    Its content is pulled first, and a new user is created.
+    """
     kinds = context.runtime.remotes
     if body.kind not in kinds:
         raise Invalid(
-            f'There are no remotes of the kind "{body.kind}". Use one of: {", ".join(sorted(kinds))}.'
+            f'There are no remotes of the kind "{body.kind}". Use one of: '
+            f"{', '.join(sorted(kinds))}."
         )
     password = body.password.get_secret_value() if body.password else None
-    options = {**body.options, **({"shows_toml": True} if body.shows_toml else {})}
-    asked = Access(body.address, body.username, password, options)
+    options = dict(body.options)
+    if body.shows_toml:
+        options["shows_toml"] = True
+    access = Access(body.address, body.username, password, options)
     return await service.add(
-        context.store, context.runtime.settings, context.scope, user_id, kinds[body.kind], asked
+        context.store, context.runtime.settings, context.scope, user_id, kinds[body.kind], access
     )
 
 
 @router.get("", response_model=list[RemoteResponse])
 def list_remotes(tx: Transaction, context: RequestContext, user_id: str) -> Sequence[Remote]:
-    """The remotes of the user's memory, the oldest first."""
+    """List the remotes of the user's memory, oldest first."""
     return queries.of_chain(tx, user_memory.open_memory(tx, context.scope, user_id).chain.id)
 
 
 @router.post("/{remote_id}/follow", response_model=NoteResponse)
 @needs("memory:approve", "admin")
 def sync(tx: Transaction, context: RequestContext, user_id: str, remote_id: str) -> Json:
-    """Sync the remote and the memory now, also where nothing changed in the memory."""
+    """Sync the remote and the memory now, even if the memory did not change."""
     job = _find(tx, context, user_id, remote_id).job()
     if jobs.add(tx, job) is None:
         jobs.make_due(tx, job.kind, job.key or "")
@@ -84,7 +96,7 @@ def sync(tx: Transaction, context: RequestContext, user_id: str, remote_id: str)
 @router.delete("/{remote_id}", response_model=NoteResponse)
 @needs("memory:approve", "admin")
 def remove(tx: Transaction, context: RequestContext, user_id: str, remote_id: str) -> Json:
-    """Remove a remote. What is there stays there."""
+    """Remove a remote. Its content stays there."""
     queries.remove(tx, _find(tx, context, user_id, remote_id))
     return note("The memory is followed there no more. What is there stays there.")
 

@@ -92,7 +92,8 @@ async def add(
                 raise Conflict(
                     f"{access.address} is a remote of another memory. Choose another address."
                 )
-        if claimed not in (None, chain.organization_id if is_shared else chain.id):
+        claimant = chain.organization_id if is_shared else chain.id
+        if claimed not in (None, claimant):
             raise Conflict(CLAIMED.format(access.address))
         remote = Remote(
             new_id("remote"),

@@ -199,4 +199,6 @@ def _report(
 
 def _shown(text: str) -> str:
     text = text.rstrip("\n")
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… [cut: {len(text)} characters]"
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[:_SHOWN]}… [cut: {len(text)} characters]"

@@ -23,8 +23,8 @@ router = Routes(prefix="/v1/agents/{agent_id}/schedule", tags=["schedules"], sco
 
 @router.post("", response_model=ScheduleMadeResponse)
 def create(tx: Transaction, context: RequestContext, agent_id: str, body: ScheduleRequest) -> Json:
-    """Send messages to the agent later: once, or again and again."""
-    if not all(new_message(one).parts for one in body.messages):
+    """Send messages to the agent later, once or repeatedly."""
+    if not all(new_message(message).parts for message in body.messages):
         raise Invalid("There is no message to answer. Send some content with each.")
     if body.callback_url:
         require_callable(
@@ -36,13 +36,13 @@ def create(tx: Transaction, context: RequestContext, agent_id: str, body: Schedu
 
 @router.get("", response_model=SchedulesResponse)
 def list_schedules(tx: Transaction, context: RequestContext, agent_id: str, paging: Paged) -> Json:
-    """What is sent to the agent later, the newest schedules first."""
+    """List the agent's schedules, the newest first."""
     agents.require(tx, context.scope, agent_id)
     page = paging.page()
-    found = queries.page(tx, context.scope, replace(page, limit=page.limit + 1), agent_id)
-    shown = [ScheduleResponse.from_row(row) for row in found[: page.limit]]
+    rows = queries.page(tx, context.scope, replace(page, limit=page.limit + 1), agent_id)
+    schedules = [ScheduleResponse.from_row(row) for row in rows[: page.limit]]
     return SchedulesResponse.of(
-        None, has_next_page=len(found) > page.limit, scheduled_messages=shown
+        None, has_next_page=len(rows) > page.limit, scheduled_messages=schedules
     )
 
 
@@ -50,7 +50,7 @@ def list_schedules(tx: Transaction, context: RequestContext, agent_id: str, pagi
 def retrieve(
     tx: Transaction, context: RequestContext, agent_id: str, scheduled_message_id: str
 ) -> Json:
-    """One schedule of the agent."""
+    """Return a schedule of the agent."""
     agents.require(tx, context.scope, agent_id)
     return ScheduleResponse.from_row(queries.get(tx, context.scope, agent_id, scheduled_message_id))
 
@@ -59,6 +59,6 @@ def retrieve(
 def delete(
     tx: Transaction, context: RequestContext, agent_id: str, scheduled_message_id: str
 ) -> dict[str, bool]:
-    """Delete a schedule. What waits to be sent is not sent; a turn that has begun goes on."""
+    """Delete a schedule and its unsent message. A running turn continues."""
     service.delete(tx, context.scope, agent_id, scheduled_message_id)
     return {"success": True}

@@ -1,4 +1,4 @@
-"""Students of a course over HTTP, for teachers: who they are, what waits for them, and the blocks that teachers see."""
+"""Students of a course over HTTP, for teachers: numbers, and visible blocks."""
 
 from typing import Annotated
 
@@ -14,7 +14,10 @@ router = Routes(prefix="/v1/courses", tags=["courses"], scope="agents")
 
 
 class StudentResponse(ResponseModel):
-    """A student: when they last talked with the course, how many of its proposals wait, and how many tasks failed lately."""
+    """A student of a course with its open proposals and recently failed tasks.
+
+    `last_active_at` is the time of the last message in the course.
+    """
 
     user_id: Annotated[str, From("user.id")]
     name: Annotated[str, From("user.name")]
@@ -35,7 +38,10 @@ class SeenBlockResponse(ResponseModel):
 
 
 class StudentMemoryResponse(StudentResponse):
-    """A student with the blocks that teachers see; of the course's other blocks the labels alone."""
+    """A student with the blocks that teachers see.
+
+    `hidden` are the labels of the course's other blocks.
+    """
 
     blocks: list[SeenBlockResponse]
     hidden: list[str]
@@ -46,7 +52,7 @@ class StudentMemoryResponse(StudentResponse):
 def list_students(
     tx: Transaction, context: RequestContext, course_name: str, paging: Paged
 ) -> list[queries.Student]:
-    """The users who talked with an agent of the course, by default the newest users first."""
+    """List the course's students, by default the newest users first."""
     teacher = queries.require_teacher(context.scope)
     return queries.students(tx, teacher, courses.get(tx, teacher, course_name), paging.page())
 
@@ -56,13 +62,18 @@ def list_students(
 def retrieve_student(
     tx: Transaction, context: RequestContext, course_name: str, user_id: str
 ) -> Json:
-    """One student, and those of their blocks that both the course and the student's own block let teachers see."""
+    """Return a student with the blocks that teachers see.
+
+    Both the course and the student's own block must allow it.
+    """
     teacher = queries.require_teacher(context.scope)
     course = courses.get(tx, teacher, course_name)
-    one = queries.student(tx, teacher, course, user_id)
-    theirs = [block for block in blocks_of(course) if not block.shared]
-    seen = queries.seen_blocks(tx, teacher, course, theirs, one.user.id)
-    hidden = sorted({block.label for block in theirs} - {block.shown_label for block in seen})
+    student = queries.student(tx, teacher, course, user_id)
+    course_blocks = [block for block in blocks_of(course) if not block.shared]
+    visible_blocks = queries.seen_blocks(tx, teacher, course, course_blocks, student.user.id)
+    visible_labels = {block.shown_label for block in visible_blocks}
     return StudentMemoryResponse.of(
-        one, blocks=[SeenBlockResponse.of(block) for block in seen], hidden=hidden
+        student,
+        blocks=[SeenBlockResponse.of(block) for block in visible_blocks],
+        hidden=sorted({block.label for block in course_blocks} - visible_labels),
     )

@@ -1,9 +1,12 @@
-"""A chat as server-sent events: `status`, `tool_call`, `artifact`, `reasoning`, `message`, `error` and `done`."""
+"""A chat as server-sent events.
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+The events are `status`, `tool_call`, `artifact`, `reasoning`, `message`, `error` and `done`.
+"""
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import orjson
 from fastapi import Response
@@ -35,10 +38,10 @@ _FRESH = 2 * SECOND
 
 
 class TutorChatRequest(LenientRequest):
-    """A chat to go on with: all of its messages so far, the last one the student's.
+    """A chat to continue: all of its messages, the last one by the student.
 
-    `model` is a course, an agent's name or its id; it can be left out where there is one course. `user_id` is needed with a
-    service's key. With `resume` an answer that was begun for these very messages is taken up again.
+    `model` is a course, or an agent's name or id; with one course it can be left out. `user_id` is
+    needed with a service's key. `resume` resumes the answer that was started for the same messages.
     """
 
     user_id: str | None = Field(None, min_length=1, max_length=255)
@@ -49,12 +52,12 @@ class TutorChatRequest(LenientRequest):
 
 
 class TutorReader(AnswerReader):
-    """Reads a turn as deltas of an answer, and says besides which tools the agent called, and what they made to be shown."""
+    """Reads a turn as deltas of an answer, with its tool calls and artifacts."""
 
     has_called = False
 
     def read(self, event: Event) -> Iterator[Json]:
-        """Yield what the event adds to the answer."""
+        """Yield the event's deltas of the answer."""
         if isinstance(event, StepSaved):
             self.has_called |= any(message.tool_calls for message in event.messages)
             for message in event.messages:
@@ -66,33 +69,40 @@ class TutorReader(AnswerReader):
 @router.get("/health", response_model=HealthResponse)
 @needs()
 async def health() -> Json:
-    """Say that the server is there."""
+    """Return the health of the server."""
     return await server_health()
 
 
 @router.post("/chat/stream", response_class=StreamingResponse, responses=STREAM)
 @needs("messages:write")
 async def stream(context: RequestContext, body: TutorChatRequest) -> Response:
-    """Go on with a chat, and stream the answer. A reader who leaves does not cut it off: `resume` takes it up again."""
+    """Continue a chat, and stream the answer.
+
+    A lost connection does not end the answer: `resume` streams it again.
+    """
     context = await _as_student(context, body.user_id)
     agent = await _agent(context, body.model)
     name = {"chat_id": body.chat_id} if body.chat_id else None
     chat = ChatRequest.model_construct(
         model=agent.model, messages=body.messages, stream=True, metadata=name
     )
-    sent = body.model_dump_json(exclude={"resume"}).encode()
-    asked = await chat_turn(context, agent, chat, is_retry=body.resume, sent=sent)
-    usual = reader_of(context, asked)
-    reader = TutorReader(usual.clock, usual.client_tools, usual.page)
-    turn = await run_turn(context.runtime, asked.request)
+    content = body.model_dump_json(exclude={"resume"}).encode()
+    new_turn = await chat_turn(context, agent, chat, is_retry=body.resume, sent=content)
+    answer_reader = reader_of(context, new_turn)
+    reader = TutorReader(answer_reader.clock, answer_reader.client_tools, answer_reader.page)
+    turn = await run_turn(context.runtime, new_turn.request)
     deltas = deltas_of(
-        turn, reader, asked.note, context.runtime.settings.keepalive, stops_when_left=False
+        turn, reader, new_turn.note, context.runtime.settings.keepalive, stops_when_left=False
     )
-    return sse_response(_events(context, deltas, reader, asked.request.conversation_id or ""))
+    conversation_id = new_turn.request.conversation_id or ""
+    return sse_response(_events(context, deltas, reader, conversation_id))
 
 
 async def _as_student(context: RequestContext, user: str | None) -> RequestContext:
-    """The call as this student, who is made where new. Raises Forbidden, and Invalid where nobody is named."""
+    """Return the context of this student; a new student is created.
+
+    Raises Forbidden, and Invalid without a user.
+    """
     scope = context.scope
     if user is not None and scope.subject is None and scope.may(IMPERSONATE):
         acting = await scope_of_user(context.store, scope, user, makes=True)
@@ -105,27 +115,27 @@ async def _as_student(context: RequestContext, user: str | None) -> RequestConte
 
 
 async def _agent(context: RequestContext, model: str | None) -> NamedAgent:
-    """The agent of a course, or the one with this name or id. Raises NotFound, Invalid.
+    """Return the agent of a course, or the agent with this name or id.
 
-    Courses change seldom: they are read again after some seconds, or where the name is not among them.
+    Courses change seldom: they are read again after some seconds, or for an unknown name. Raises
+    NotFound, Invalid.
     """
-    state, place, now = (
-        context.request.app.state,
-        context.scope.organization_id,
-        context.store.clock.now(),
-    )
-    recent: Mapping[str, tuple[int, Mapping[str, str]]] = getattr(state, "agents_of_courses", {})
-    read_at, known = recent.get(place, (0, {}))
-    if 0 <= now - read_at <= _FRESH and (found := _of_course(known, model)):
-        return found
+    state = context.request.app.state
+    organization_id = context.scope.organization_id
+    now = context.store.clock.now()
+    cached: Mapping[str, tuple[int, Mapping[str, str]]] = getattr(state, "agents_of_courses", {})
+    read_at, agent_ids = cached.get(organization_id, (0, {}))
+    agent = _of_course(agent_ids, model)
+    if agent and 0 <= now - read_at <= _FRESH:
+        return agent
 
     def read(tx: Transaction) -> NamedAgent:
-        known = _agents_of_courses(tx, context.scope)
-        state.agents_of_courses = {**recent, place: (now, known)}
-        if found := _of_course(known, model):
-            return found
+        agent_ids = _agents_of_courses(tx, context.scope)
+        state.agents_of_courses = {**cached, organization_id: (now, agent_ids)}
+        if agent := _of_course(agent_ids, model):
+            return agent
         if model is None:
-            names = ", ".join(sorted(known)) or "none yet"
+            names = ", ".join(sorted(agent_ids)) or "none yet"
             raise Invalid(
                 f"Say in model with which course or agent the chat is. Courses are: {names}."
             )
@@ -135,30 +145,48 @@ async def _agent(context: RequestContext, model: str | None) -> NamedAgent:
         return await context.store.read(read)
     except NotFound:
         raise NotFound(
-            f'There is no course and no agent "{(model or "")[:80]}". GET /v1/models lists what there is.'
+            f'There is no course and no agent "{(model or "")[:80]}". '
+            "GET /v1/models lists what there is."
         ) from None
 
 
-def _of_course(known: Mapping[str, str], model: str | None) -> NamedAgent | None:
-    """The agent that is called so, or the only one there is; the turn finds out whether the caller may use it."""
-    if model is None and len(set(known.values())) == 1:
-        model = next(iter(known))
-    return NamedAgent(known[model], model, 0) if model is not None and model in known else None
+def _of_course(agent_ids: Mapping[str, str], model: str | None) -> NamedAgent | None:
+    """Return the course's agent of this name, or the only one.
+
+    The turn checks that the caller may use it.
+    """
+    if model is None and len(set(agent_ids.values())) == 1:
+        model = next(iter(agent_ids))
+    if model is None or model not in agent_ids:
+        return None
+    return NamedAgent(agent_ids[model], model, 0)
 
 
 def _agents_of_courses(tx: Transaction, scope: Scope) -> Mapping[str, str]:
-    """The ids of courses' agents by what they are called."""
-    listed = courses.everyone(tx, scope)
-    known = {f"{one.name}/{name}": id for one in listed for name, id in one.agents.items()}
-    return known | {
-        one.name: next(iter(one.agents.values())) for one in listed if len(one.agents) == 1
-    }
+    """Return the ids of courses' agents by name.
+
+    The agent of a course with one agent also has the course's name.
+    """
+    agent_ids: dict[str, str] = {}
+    stored_courses = courses.everyone(tx, scope)
+    for course in stored_courses:
+        for name, agent_id in course.agents.items():
+            agent_ids[f"{course.name}/{name}"] = agent_id
+    for course in stored_courses:
+        if len(course.agents) == 1:
+            agent_ids[course.name] = next(iter(course.agents.values()))
+    return agent_ids
 
 
 def _artifact(part: ToolReturnPart) -> Json:
-    """Where the document is that a tool of this server made to be shown; untrusted tools do not say what is shown."""
-    made = orjson.loads(part.content) if part.is_json and not part.is_untrusted else None
-    return {"artifact": made.get("artifact")} if isinstance(made, dict) else {}
+    """Return the path of a document to show that a tool of this server made.
+
+    Untrusted tools cannot show documents.
+    """
+    if not part.is_json or part.is_untrusted:
+        return {}
+    document = orjson.loads(part.content)
+    return {"artifact": document.get("artifact")} if isinstance(document, dict) else {}
 
 
 async def _events(
@@ -176,25 +204,22 @@ async def _events(
                 yield data({"type": "artifact", "path": path})
             elif tool := delta.get("tool"):
                 yield data({"type": "tool_call", "name": tool, "status": "completed"})
-            elif words := delta.get("reasoning_content"):
-                yield data({"type": "reasoning", "content": words})
-            elif words := delta.get("content"):
-                yield data({"type": "message", "content": words})
+            elif text := delta.get("reasoning_content"):
+                yield data({"type": "reasoning", "content": text})
+            elif text := delta.get("content"):
+                yield data({"type": "message", "content": text})
     run = reader.run
     if reader.failed:
         yield data({"type": "error", "message": reader.failed.message, "kind": reader.failed.kind})
     elif run:
         page = f"{str(context.request.base_url).rstrip('/')}/ui/people/{context.scope.subject}"
-        filed = (
-            await context.store.read(lambda tx: changes_of(tx, context.scope, run.id))
-            if reader.has_called
-            else ()
-        )
-        for one in filed:
-            words = "Remembered" if one.status == "applied" else "Proposed to remember"
-            yield data(
-                {"type": "status", "content": f"{words}: {one.label}", "url": page, "id": one.id}
-            )
+        changes: Sequence[Any] = ()
+        if reader.has_called:
+            changes = await context.store.read(lambda tx: changes_of(tx, context.scope, run.id))
+        for change in changes:
+            verb = "Remembered" if change.status == "applied" else "Proposed to remember"
+            status = f"{verb}: {change.label}"
+            yield data({"type": "status", "content": status, "url": page, "id": change.id})
     yield data(
         {"type": "done", "run_id": run.id if run else None, "conversation_id": conversation_id}
     )

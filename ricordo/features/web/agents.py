@@ -6,7 +6,7 @@ from ricordo.api.routing import needs
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.features.web import queries
 from ricordo.features.web.inside import Api
-from ricordo.features.web.shell import Pages, address_of, done, form_of, render
+from ricordo.features.web.shell import Pages, address_of, done, form_of, render, typed_number
 
 router = Pages("/ui/agents", scope="agents")
 _PAGE = 50
@@ -107,8 +107,7 @@ async def change_agent(request: Request, agent_id: str) -> Response:
         body["tags"] = [tag.strip() for tag in form["tags"].split(",") if tag.strip()]
     changed = await api.ask("PATCH", f"/v1/agents/{agent_id}", body)
     if "daily_tokens" in form:
-        text = form["daily_tokens"].strip()
-        limit = int(text) if text.isdecimal() else text or None
+        limit = typed_number(form["daily_tokens"])
         await api.ask("PATCH", f"/v1/agents/{agent_id}/budget", {"daily_tokens": limit})
     return done(request, f"/ui/agents/{agent_id}/settings", f"{changed['name']} was changed.")
 

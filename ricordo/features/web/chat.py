@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 from fastapi import Request, Response
@@ -106,7 +107,9 @@ async def stop(request: Request, agent_id: str) -> Response:
 async def begin(request: Request, agent_id: str) -> Response:
     """Begin another conversation with the agent, by itself or with a user."""
     form = await form_of(request)
-    body = {"user_id": form["user"].strip()} if form.get("user", "").strip() else {}
+    body = {}
+    if user := form.get("user", "").strip():
+        body["user_id"] = user
     conversation = await Api(request).ask(
         "POST", "/v1/conversations/", body, {"agent_id": agent_id}
     )
@@ -128,7 +131,9 @@ async def fork(request: Request, agent_id: str) -> Response:
     if edited_id:
         before = await api.get(f"{home}/messages", before=edited_id, order="asc", limit=1)
         message_id = before[-1]["id"] if before else None
-    query = {"message_id": message_id} if message_id else {}
+    query = {}
+    if message_id:
+        query["message_id"] = message_id
     path = _path(agent_id, await api.ask("POST", f"{home}/fork", None, query))
     if edited_id:
         path = address_of(path, edit=edited_id, of=conversation["id"])
@@ -172,9 +177,11 @@ async def _page(
     conversation = await _conversation(api, agent_id, query.get("conversation"))
     home = f"/v1/conversations/{conversation['id']}/messages"
     messages = await _messages(api, home, before=query.get("before"), around=query.get("message"))
-    first_id = messages[0]["id"] if messages else None
-    earlier = await api.get(home, before=first_id, order="asc", limit=1) if first_id else []
-    older = address_of(_path(agent_id, conversation), before=first_id) if earlier else ""
+    older = ""
+    if messages:
+        first_id = messages[0]["id"]
+        if await api.get(home, before=first_id, order="asc", limit=1):
+            older = address_of(_path(agent_id, conversation), before=first_id)
     if query.get("edit"):
         draft = await _text_of(api, query["edit"], query.get("of") or conversation["id"])
     others = await api.find("/v1/conversations/", agent_id=agent_id, limit=_OTHER_CONVERSATIONS)
@@ -329,7 +336,11 @@ async def _blocks(api: Api, agent: Json, conversation: Json) -> list[Json]:
     if not user_id:
         return agent_blocks
     user_blocks = [
-        {**block, "value": block["body"], "path": f"/ui/people/{user_id}/blocks/{block['label']}"}
+        {
+            **block,
+            "value": block["body"],
+            "path": f"/ui/people/{user_id}/blocks/{quote(block['label'])}",
+        }
         for block in await api.find(f"/users/{user_id}/blocks") or []
     ]
     ids = {block["id"] for block in user_blocks}

@@ -43,6 +43,9 @@ async def show_context(request: Request, agent_id: str) -> Response:
     window = await api.get(f"/v1/agents/{agent_id}/context", conversation_id=conversation)
     runtime = request.app.state.runtime
     scope = request.scope[REQUEST_SCOPE]
+    trace = None
+    if step:
+        trace = await api.find(f"/v1/steps/{step}/trace")
     summaries: Sequence[Message] = ()
     if scope.may("messages:read"):
         opened = await open_conversation(runtime, scope, conversation or DEFAULT, agent_id)
@@ -57,7 +60,7 @@ async def show_context(request: Request, agent_id: str) -> Response:
         window=window,
         sections=_sections(window),
         summaries=summaries,
-        trace=await api.find(f"/v1/steps/{step}/trace") if step else None,
+        trace=trace,
         step=step,
         lessons=_lessons(request, agent["model"] or ""),
         is_large=True,

@@ -53,7 +53,9 @@ def number(amount: float | None) -> str:
 def short(text: str | None, length: int = 160) -> str:
     """Return the first characters of a text, on one line."""
     line = " ".join((text or "")[: length * 4].split())
-    return line if len(line) <= length else f"{line[: length - 1]}…"
+    if len(line) <= length:
+        return line
+    return f"{line[: length - 1]}…"
 
 
 def cut(text: str | None, length: int = MOST_MARKDOWN) -> str:
@@ -99,7 +101,9 @@ def _with_marks(text: str) -> str:
 
 def _shown_mark(match: re.Match[str]) -> str:
     """Return a mark as an element, but as text inside a tag's attribute."""
-    return f'<span class="mark">U+{match[1]}</span>' if match[1] else match[0]
+    if match[1]:
+        return f'<span class="mark">U+{match[1]}</span>'
+    return match[0]
 
 
 @cache
@@ -155,7 +159,9 @@ def found(text: str | None, query: str, length: int = 400) -> Markup:
         re.IGNORECASE,
     )
     first = pattern.search(line)
-    begin = max(first.start() - length // 3, 0) if first else 0
+    begin = 0
+    if first:
+        begin = max(first.start() - length // 3, 0)
     excerpt = line[begin : begin + length]
     marked = Markup("")
     end = 0

@@ -126,8 +126,11 @@ async def show_blame(request: Request) -> Response:
 
     variables = await store.read(read)
     page = f"{variables['address'].page}/blame"
-    newer = address_of(page, line=max(1, start - _LINES)) if start > 1 else ""
-    older = address_of(page, line=start + _LINES) if start + _LINES <= variables["count"] else ""
+    newer = older = ""
+    if start > 1:
+        newer = address_of(page, line=max(1, start - _LINES))
+    if start + _LINES <= variables["count"]:
+        older = address_of(page, line=start + _LINES)
     return await render(request, "blame.html", **variables, before=newer, after=older, start=start)
 
 

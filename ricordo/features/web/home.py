@@ -55,7 +55,9 @@ async def show_home(request: Request) -> Response:
     lists = await runtime.store.read(read)
     api = Api(request)
     model = runtime.models.default_handle()
-    failed = await api.find("/v1/jobs/", statuses="failed", limit=5) if me.may(ADMIN) else None
+    failed = None
+    if me.may(ADMIN):
+        failed = await api.find("/v1/jobs/", statuses="failed", limit=5)
     return await render(
         request,
         "home.html",

@@ -32,7 +32,8 @@ class RefusedByApi(RicordoError):
             message = error.get("message")
         text = str(message or f"The server answered {status}.")
         code, colon, sentence = text.partition(": ")
-        super().__init__(sentence if colon and code.isupper() else text)
+        is_coded = bool(colon) and code.isupper()
+        super().__init__(sentence if is_coded else text)
         self.status = status
         self.content = content
 
@@ -45,8 +46,11 @@ class Api:
 
     def __init__(self, request: Request, user: str | None = None) -> None:
         self._request = request
-        user_name = request.headers.get(USER_HEADER.decode()) if user is None else user
-        self._headers = [(USER_HEADER, user_name.encode("latin-1", "replace"))] if user_name else []
+        if user is None:
+            user = request.headers.get(USER_HEADER.decode())
+        self._headers = []
+        if user:
+            self._headers.append((USER_HEADER, user.encode("latin-1", "replace")))
 
     async def get(self, path: str, **query: Any) -> Any:
         """Return the answer to GET. Raises RefusedByApi.
@@ -82,9 +86,14 @@ class Api:
         creates it only if it is new. `form` is sent instead of a JSON body: its bytes and their
         type.
         """
-        headers = [(b"if-match", f'"{if_match}"'.encode())] if if_match else []
-        headers += [(b"if-none-match", if_none_match.encode())] if if_none_match else []
-        typed_body = form or (orjson.dumps(body) if body is not None else b"", "application/json")
+        headers = []
+        if if_match:
+            headers.append((b"if-match", f'"{if_match}"'.encode()))
+        if if_none_match:
+            headers.append((b"if-none-match", if_none_match.encode()))
+        typed_body = form or (b"", "application/json")
+        if body is not None and form is None:
+            typed_body = (orjson.dumps(body), "application/json")
         status, content_type, content = await self._call(
             method, path, typed_body, query=query or {}, headers=headers
         )

@@ -306,7 +306,9 @@ async def make_block(request: Request) -> Response:
     except RefusedByApi as refusal:
         if refusal.status in (401, 403, 404):
             raise
-        status = _CHANGED if refusal.status == _PRECONDITION_FAILED else refusal.status
+        status = refusal.status
+        if status == _PRECONDITION_FAILED:
+            status = _CHANGED
         return await _show_new(request, owner, form, problem=str(refusal), status=status)
     page = f"/ui/blocks/{block['id']}"
     if owner.kind == "user":

@@ -148,7 +148,9 @@ def names_of_agents(tx: Transaction, scope: Scope, ids: Iterable[str]) -> Mappin
     )
     # The organization is checked here: as a condition it would make SQLite use the index of the
     # organization, and read all of its agents.
-    rows = tx.all(statement) if agent_ids else ()
+    if not agent_ids:
+        return {}
+    rows = tx.all(statement)
     return {row.id: row.name for row in rows if row.organization_id == scope.organization_id}
 
 
@@ -245,7 +247,9 @@ def owners_of_blocks(
     statement = select(blocks.c.id, blocks.c.chain_id, blocks.c.organization_id).where(
         blocks.c.id.in_([*ids][:_MOST_NAMES])
     )
-    rows = tx.all(statement) if ids else ()
+    if not ids:
+        return {}
+    rows = tx.all(statement)
     chain_of = {
         row.id: row.chain_id for row in rows if row.organization_id == scope.organization_id
     }
@@ -290,7 +294,9 @@ def names_of_users(tx: Transaction, scope: Scope, ids: Iterable[str | None]) -> 
     statement = select(users.c.id, users.c.name, users.c.organization_id).where(
         users.c.id.in_(user_ids)
     )
-    rows = tx.all(statement) if user_ids else ()
+    if not user_ids:
+        return {}
+    rows = tx.all(statement)
     return {row.id: row.name for row in rows if row.organization_id == scope.organization_id}
 
 

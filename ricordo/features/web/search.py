@@ -106,11 +106,10 @@ async def _messages_of_all(request: Request, body: MessageSearchRequest) -> list
         ids = queries.agents_used_last(tx, context.scope, _MOST_AGENTS)
         return MessageFilter(
             tuple(ids),
-            None,
-            ("user", "assistant"),
-            context.scope.subject_id,
-            start,
-            end,
+            roles=("user", "assistant"),
+            subject_id=context.scope.subject_id,
+            start=start,
+            end=end,
             own_first=True,
         )
 

@@ -7,7 +7,7 @@ from ricordo.api.routing import needs
 from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, ROLE_SCOPES
 from ricordo.features.web import queries
 from ricordo.features.web.inside import Api
-from ricordo.features.web.shell import Pages, address_of, done, form_of, render
+from ricordo.features.web.shell import Pages, address_of, done, form_of, render, typed_number
 
 router = Pages("/ui/settings")
 _PAGE = 50
@@ -27,7 +27,9 @@ async def make_key(request: Request) -> Response:
     form = await form_of(request)
     body = {name: form[name].strip() for name in _OF_KEYS if form.get(name, "").strip()}
     if days := form.get("days", "").strip():
-        body["expires_in"] = str(int(days) * 86_400 if days.isdecimal() else days)
+        # The API explains a wrong number.
+        number = typed_number(days)
+        body["expires_in"] = str(number * 86_400) if isinstance(number, int) else days
     key = await Api(request).ask("POST", "/v1/keys/", body)
     return await _page(request, new_key=key)
 
@@ -53,7 +55,9 @@ async def add_user(request: Request) -> Response:
 async def change_user(request: Request, user: str) -> Response:
     """Rename a user, or disable and enable them."""
     form = await form_of(request)
-    body: dict[str, object] = {"name": form["name"].strip()} if form.get("name", "").strip() else {}
+    body: dict[str, object] = {}
+    if name := form.get("name", "").strip():
+        body["name"] = name
     if form.get("disabled") in ("yes", "no"):
         body["disabled"] = form["disabled"] == "yes"
     changed = await Api(request).ask("PATCH", f"/v1/users/{user}", body)

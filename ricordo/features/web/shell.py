@@ -59,6 +59,7 @@ _BAD_GATEWAY = 502
 _LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
 # Fields of a form.
 _MOST_FIELDS = 1000
+_MOST_DIGITS = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +216,17 @@ async def fields_of(request: Request) -> list[tuple[str, str]]:
         ) from error
     # Browsers end lines with CR LF in forms; memory has LF.
     return [(name, normal_text(text)) for name, text in fields]
+
+
+def typed_number(text: str) -> int | str | None:
+    """Return a number from a form; other text as it is, and None if it is empty.
+
+    A number with more digits than any setting has stays text, which the API then refuses.
+    """
+    text = text.strip()
+    if text.isdecimal() and len(text) <= _MOST_DIGITS:
+        return int(text)
+    return text or None
 
 
 def local_path(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Files of workspaces over HTTP: a user's own, and those that all users of an organization share."""
+"""Files of workspaces over HTTP: a user's own, and the shared ones."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,8 @@ from ricordo.features.workspaces import queries, service
 from ricordo.features.workspaces.queries import Space, WorkspaceFile
 
 router = Routes(tags=["workspaces"], scope="memory")
-_OWN, _SHARED = "/users/{user_id}/workspace/files", "/v1/workspace/files"
+_OF_USER = "/users/{user_id}/workspace/files"
+_SHARED = "/v1/workspace/files"
 _BYTES = "application/octet-stream"
 # A file may be a page with a script in it: a browser only ever saves it.
 _HEADERS = {
@@ -24,7 +25,10 @@ _HEADERS = {
 
 
 class WorkspaceFileResponse(ResponseModel):
-    """A file of a workspace: its path, its size in bytes, and the SHA-256 of its content in hex."""
+    """A file of a workspace, with its size in bytes.
+
+    `digest` is the SHA-256 of its content in hex.
+    """
 
     path: str
     size: int
@@ -33,20 +37,20 @@ class WorkspaceFileResponse(ResponseModel):
     updated_at: Timestamp
 
 
-@router.get(_OWN, response_model=list[WorkspaceFileResponse])
+@router.get(_OF_USER, response_model=list[WorkspaceFileResponse])
 async def list_files(context: RequestContext, user_id: str) -> Sequence[WorkspaceFile]:
-    """The files of the user's workspace, by their paths."""
-    space = await _own(context, user_id)
+    """List the files of the user's workspace, by path."""
+    space = await _user_space(context, user_id)
     return await context.store.read(lambda tx: queries.listed(tx, space))
 
 
-@router.get(_OWN + "/{file_path:path}", response_class=Response, responses=binary(_BYTES))
+@router.get(_OF_USER + "/{file_path:path}", response_class=Response, responses=binary(_BYTES))
 async def download(context: RequestContext, user_id: str, file_path: str) -> Response:
-    """What a file of the user's holds."""
-    return await _content(context, await _own(context, user_id), file_path)
+    """Return the content of a file of the user."""
+    return await _content(context, await _user_space(context, user_id), file_path)
 
 
-@router.put(_OWN + "/{file_path:path}", response_model=WorkspaceFileResponse)
+@router.put(_OF_USER + "/{file_path:path}", response_model=WorkspaceFileResponse)
 async def upload(
     context: RequestContext,
     user_id: str,
@@ -54,32 +58,34 @@ async def upload(
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
 ) -> WorkspaceFile:
-    """Store the body of the request as a file of the user's, who is made where new.
+    """Store the request's body as a file of the user.
 
-    `If-Match` takes the digest that was read.
+    A new user is created.
+
+    `If-Match` takes the digest of the file's present content.
     """
     return await _store(
-        context, await _own(context, user_id, makes=True), file_path, if_match, if_none_match
+        context, await _user_space(context, user_id, makes=True), file_path, if_match, if_none_match
     )
 
 
-@router.delete(_OWN + "/{file_path:path}", response_model=NoteResponse)
+@router.delete(_OF_USER + "/{file_path:path}", response_model=NoteResponse)
 async def delete(context: RequestContext, user_id: str, file_path: str) -> Json:
-    """Delete a file of the user's."""
-    return await _remove(context, await _own(context, user_id), file_path)
+    """Delete a file of the user."""
+    return await _remove(context, await _user_space(context, user_id), file_path)
 
 
 @router.get(_SHARED, response_model=list[WorkspaceFileResponse])
 @needs("agents:read")
 async def list_shared(context: RequestContext) -> Sequence[WorkspaceFile]:
-    """The files that all users share, by their paths."""
+    """List the files that all users share, by path."""
     return await context.store.read(lambda tx: queries.listed(tx, _shared(context)))
 
 
 @router.get(_SHARED + "/{shared_path:path}", response_class=Response, responses=binary(_BYTES))
 @needs("agents:read")
 async def download_shared(context: RequestContext, shared_path: str) -> Response:
-    """What a shared file holds."""
+    """Return the content of a shared file."""
     return await _content(context, _shared(context), shared_path)
 
 
@@ -102,8 +108,8 @@ async def delete_shared(context: RequestContext, shared_path: str) -> Json:
     return await _remove(context, _shared(context), shared_path)
 
 
-async def _own(context: RequestContext, user: str, *, makes: bool = False) -> Space:
-    """The workspace of this user. Raises NotFound, Forbidden."""
+async def _user_space(context: RequestContext, user: str, *, makes: bool = False) -> Space:
+    """Return the workspace of this user. Raises NotFound, Forbidden."""
     if makes and context.scope.subject_id is None and context.scope.may(IMPERSONATE):
         await scope_of_user(context.store, context.scope, user, makes=True)
     context = await for_user(context, user, reads=not makes)
@@ -115,10 +121,10 @@ def _shared(context: RequestContext) -> Space:
 
 
 async def _content(context: RequestContext, space: Space, path: str) -> Response:
-    named = service.path_of(path)
-    data = await context.store.read(lambda tx: service.read(tx, space, named))
+    file_path = service.path_of(path)
+    content = await context.store.read(lambda tx: service.read(tx, space, file_path))
     return Response(
-        data, headers={**_HEADERS, "etag": f'"{queries.digest_of(data)}"'}, media_type=_BYTES
+        content, headers={**_HEADERS, "etag": f'"{queries.digest_of(content)}"'}, media_type=_BYTES
     )
 
 
@@ -129,14 +135,19 @@ async def _store(
     if_match: str | None,
     if_none_match: str | None,
 ) -> WorkspaceFile:
-    named, data = service.path_of(path), await context.request.body()
-    expected = if_match.strip('"') if if_match else "" if if_none_match == "*" else None
+    file_path = service.path_of(path)
+    content = await context.request.body()
+    expected = None
+    if if_match:
+        expected = if_match.strip('"')
+    elif if_none_match == "*":
+        expected = ""
     return await context.store.write(
-        lambda tx: service.write(tx, space, named, data, expected=expected)
+        lambda tx: service.write(tx, space, file_path, content, expected=expected)
     )
 
 
 async def _remove(context: RequestContext, space: Space, path: str) -> Json:
-    named = service.path_of(path)
-    await context.store.write(lambda tx: service.remove(tx, space, named))
-    return note(f'File "{named}" deleted.')
+    file_path = service.path_of(path)
+    await context.store.write(lambda tx: service.remove(tx, space, file_path))
+    return note(f'File "{file_path}" deleted.')

@@ -147,7 +147,8 @@ def write(
     PreconditionFailed if the file has another digest.
     """
     stored = queries.find(tx, space, path)
-    if expected is not None and (stored.digest if stored else "") != expected:
+    digest = stored.digest if stored else ""
+    if expected is not None and expected != digest:
         raise PreconditionFailed(
             f'"{path[:80]}" was changed meanwhile. Read it again, and change that.'
         )
@@ -216,9 +217,13 @@ def save_changes(
             base.get(path),
             queries.digest_of(content),
         )
-        target = free_path(tx, space, path) if is_others else path
+        if is_others:
+            target = free_path(tx, space, path)
+            conflicts.append(target)
+        else:
+            target = path
+            written.append(target)
         write(tx, space, target, content)
-        (conflicts if is_others else written).append(target)
     return SavedChanges(written, removed, conflicts)
 
 

@@ -129,7 +129,9 @@ async def edit_workspace_file(
         return service.edit(tx, space, file_path, old_string, new_string, everywhere=replace_all)
 
     count = await context.store.write(work)
-    return f"Changed {file_path}{f' in {count} places' if count > 1 else ''}."
+    if count > 1:
+        return f"Changed {file_path} in {count} places."
+    return f"Changed {file_path}."
 
 
 async def run_in_workspace(context: ToolContext, command: str) -> dict[str, Any]:
@@ -190,7 +192,9 @@ def _space(context: ToolContext) -> Space:
 
 def _within(folder: str) -> str:
     """Return the beginning of the paths in this folder."""
-    return f"{service.path_of(folder.strip().rstrip('/'))}/" if folder.strip("./ ") else ""
+    if not folder.strip("./ "):
+        return ""
+    return f"{service.path_of(folder.strip().rstrip('/'))}/"
 
 
 def _room() -> int:

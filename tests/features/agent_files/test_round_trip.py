@@ -364,3 +364,15 @@ def test_what_is_one_users_is_in_no_file(api: Api) -> None:
     hers = api.http.get(f"/v1/agents/{agent.id}/export", headers={"x-ricordo-user": "ada"}).text
     # Her own thread is in hers, with the prompt that shows her blocks.
     assert ("zebra is ill" in hers, "quagga" in hers) == (True, False)
+
+
+def test_the_file_of_another_conversation_has_the_agents_tags_and_settings(api: Api) -> None:
+    agent = make_agent(api)
+    thread = api.client.conversations.create(agent_id=agent)
+    of_default = export(api, agent)["agents"][0]
+    of_thread = export(api, agent, conversation_id=thread.id)["agents"][0]
+    threads = ("messages", "in_context_message_ids")
+    assert of_thread["tags"] == ["school"]
+    assert {name: field for name, field in of_thread.items() if name not in threads} == {
+        name: field for name, field in of_default.items() if name not in threads
+    }

@@ -159,3 +159,21 @@ def test_what_is_said_to_a_group_is_shown_with_the_names_of_its_speakers(
     assert shown.index("Hello both.") < shown.index("<strong>Dora") < shown.index("<strong>Emil")
     send(http, f"{page}/reset")
     assert "Nothing was said yet" in http.get(page).text
+
+
+def test_a_number_of_a_form_that_no_setting_can_have_is_refused(http: httpx2.Client) -> None:
+    agent = main_agent(http, name="Ida")
+    group = ok(
+        http.post("/v1/groups/", json={"agent_ids": [agent["id"]], "description": "Long numbers"})
+    )
+    forms = {
+        f"/ui/sleeptime/{agent['id']}/frequency": "frequency",
+        f"/ui/groups/{group['id']}": "max_turns",
+        f"/ui/agents/{agent['id']}/settings": "daily_tokens",
+        "/ui/settings/keys": "days",
+    }
+    for path, name in forms.items():
+        for digit in ("9", "٣", "९"):
+            for length in (20, 5000):
+                answer = http.post(path, data={name: digit * length, "name": "Ida"})
+                assert 400 <= answer.status_code < 500, (path, digit, length, answer.text[:300])

@@ -10,7 +10,7 @@ from ricordo.features.groups.records import ASLEEP, Group
 from ricordo.storage.engine.store import Transaction
 
 
-def shown(tx: Transaction, scope: Scope, groups: Sequence[Group]) -> list[Json]:
+def groups_json(tx: Transaction, scope: Scope, groups: Sequence[Group]) -> list[Json]:
     """Return the groups as JSON.
 
     Groups of sleeping agents cost two statements more, for all of them together.
