@@ -422,6 +422,7 @@ INSIDE = {
     "test_logs.py": "a pure module",
     "test_offload.py": "a pure module",
     "test_patterns.py": "every pattern of the source",
+    "test_features.py": "which features need others, which only the plugins know",
     "test_plugins.py": "hooks",
     "test_secret.py": "a pure module",
 }

@@ -5,7 +5,7 @@ It is used only if it is configured.
 
 from typing import TYPE_CHECKING, Any
 
-from ricordo.features import ask
+from ricordo.features.ask import ANSWERERS
 
 if TYPE_CHECKING:
     from ricordo.domain.run import Run
@@ -43,4 +43,4 @@ class HonchoPlugin:
 
 
 plugin = HonchoPlugin()
-ask.ANSWERERS["honcho"] = "ricordo.features.honcho.service"
+ANSWERERS["honcho"] = "ricordo.features.honcho.service"

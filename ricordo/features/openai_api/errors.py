@@ -12,7 +12,7 @@ from ricordo.api.answers import answer
 from ricordo.api.errors import MODEL_STATUS, status_of
 from ricordo.api.guard import openai_error, openai_type
 from ricordo.api.models.base import Json
-from ricordo.api.routing import GuardedRoute, refusal_of
+from ricordo.api.routing import GuardedRoute, Routes, ValidatedRoute, refusal_of
 from ricordo.api.sse import DONE
 from ricordo.domain.event import Failed
 from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED
@@ -27,8 +27,8 @@ _FAILURES: Mapping[str, int] = {
 }
 
 
-class OpenAIRoute(GuardedRoute):
-    """A route whose refusals have OpenAI's shape."""
+class OpenAIValidatedRoute(ValidatedRoute):
+    """FastAPI's part of a route whose refusals have OpenAI's shape."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         respond = super().get_route_handler()
@@ -41,11 +41,23 @@ class OpenAIRoute(GuardedRoute):
 
         return respond_or_refuse
 
+
+class OpenAIRoute(GuardedRoute):
+    """A route whose refusals have OpenAI's shape."""
+
+    validated_class = OpenAIValidatedRoute
+
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if refusal := refusal_of(scope, self.scopes):
             await _refusal(refusal[0], refusal[1])(scope, receive, send)
             return
         await super().handle(scope, receive, send)
+
+
+class OpenAIRoutes(Routes):
+    """The routes of one module whose refusals have OpenAI's shape."""
+
+    guarded_class = OpenAIRoute
 
 
 def refusal_for(error: RicordoError | RequestValidationError) -> Response:

@@ -13,20 +13,18 @@ from fastapi import Response
 from ricordo.agents.turn import run_turn
 from ricordo.api.call import RequestContext
 from ricordo.api.models.base import Json
-from ricordo.api.routing import Routes
 from ricordo.api.sse import sse_response
 from ricordo.errors import NotFound
 from ricordo.features.openai_api.answers import PING, AnswerReader, deltas_of
 from ricordo.features.openai_api.caller import acting
-from ricordo.features.openai_api.errors import CUT_OFF, OpenAIRoute, failure, failure_json
+from ricordo.features.openai_api.errors import CUT_OFF, OpenAIRoutes, failure, failure_json
 from ricordo.features.openai_api.models import OpenAIAnswer, ResponsesRequest
 from ricordo.features.openai_api.options import OpenAIApiSettings
 from ricordo.features.openai_api.queries import agent_of
 from ricordo.features.openai_api.routes import reader_of
 from ricordo.features.openai_api.turns import chat_turn
 
-router = Routes(prefix="/v1", tags=["openai"], scope="messages")
-router.route_class = OpenAIRoute
+router = OpenAIRoutes(prefix="/v1", tags=["openai"], scope="messages")
 
 
 @router.post("/responses", response_model=OpenAIAnswer)

@@ -10,7 +10,6 @@ from fastapi.responses import RedirectResponse
 from ricordo.agents.turn import run_turn
 from ricordo.api.call import RequestContext
 from ricordo.api.models.base import Json
-from ricordo.api.routing import Routes
 from ricordo.api.sse import DONE, sse_response
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
@@ -27,7 +26,7 @@ from ricordo.features.openai_api.answers import (
 )
 from ricordo.features.openai_api.caller import acting
 from ricordo.features.openai_api.embedding_input import shortened, texts_of
-from ricordo.features.openai_api.errors import CUT_OFF, OpenAIRoute, failure
+from ricordo.features.openai_api.errors import CUT_OFF, OpenAIRoutes, failure
 from ricordo.features.openai_api.models import (
     ChatRequest,
     Embeddings,
@@ -42,8 +41,7 @@ from ricordo.features.openai_api.turns import ChatTurn, chat_turn, is_task, task
 from ricordo.llm.tokens import text_tokens
 from ricordo.storage import runs
 
-router = Routes(prefix="/v1", tags=["openai"], scope="messages")
-router.route_class = OpenAIRoute
+router = OpenAIRoutes(prefix="/v1", tags=["openai"], scope="messages")
 
 
 @router.post("/chat/completions", response_model=OpenAIAnswer)

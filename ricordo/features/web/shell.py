@@ -107,9 +107,10 @@ class Pages(Routes):
     `scope` works like that of API routes: pages need `<scope>:read`, and forms `<scope>:write`.
     """
 
+    guarded_class = PageRoute
+
     def __init__(self, prefix: str = "", *, scope: str | None = None, **options: Any) -> None:
         super().__init__(prefix, scope=scope, include_in_schema=False, **options)
-        self.route_class = PageRoute
 
     def add_api_route(self, path: str, endpoint: Callable[..., Any], **route_options: Any) -> None:
         super().add_api_route(path, _explaining(endpoint), **route_options)
