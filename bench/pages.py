@@ -25,7 +25,7 @@ from bench.turns import create_agent, send
 from bench.waiting import wait_for_index
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope
-from ricordo.features.web import STATIC, TYPES
+from ricordo.features.web.pages import STATIC, TYPES
 from ricordo.memory import user_memory
 from ricordo.storage.engine.sqlite import open_sqlite
 from ricordo.storage.engine.store import Transaction

@@ -32,6 +32,7 @@ from ricordo.llm.chat import ChatModel, Embedder
 from ricordo.llm.provider_table import Provider
 from ricordo.llm.registry.models import Models
 from ricordo.memory import normal_form
+from ricordo.pages import statics
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.runtime import Runtime, Wait
 from ricordo.sandbox.service import Sandbox
@@ -268,7 +269,7 @@ def open_routers(plugins: Plugins) -> list[APIRouter]:
     offered.sort(key=lambda router: bool(getattr(router, "login_page", "")))
     first = [router for router in offered if getattr(router, "goes_first", False)]
     rest = [router for router in offered if router not in first]
-    return [*first, *CORE_ROUTERS, *rest, *LABEL_ROUTERS]
+    return [*first, *CORE_ROUTERS, statics.router, *rest, *LABEL_ROUTERS]
 
 
 def include_plain(app: FastAPI, router: APIRouter) -> None:

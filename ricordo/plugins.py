@@ -41,6 +41,8 @@ same hooks as anyone's package:
         def tables(self): return [forecasts]
         # Pages that `/` links to; `routes` serves them.
         def pages(self): return [PluginPage("Weather", "/weather")]
+        # Packages of features; the server refuses to start without them.
+        requires = ("files",)
         # Lines of `ricordo doctor`; one that begins with ! is a warning.
         def findings(self, settings): return ["reachable"]
         # Stops background work; turns and jobs have ended already.
@@ -126,6 +128,19 @@ class PluginPage:
     title: str
     path: str
     scopes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FeaturePackage:
+    """A package of `ricordo.features`: one plugin, or one in each of its `PARTS`.
+
+    Attributes:
+        requires: The names of the packages that it needs, its `REQUIRES`.
+        plugins: Its plugins with their names.
+    """
+
+    requires: Sequence[str]
+    plugins: Sequence[tuple[str, Any]]
 
 
 class Plugins:
@@ -280,29 +295,102 @@ def _by_name(noun: str, named_parts: Iterable[tuple[str, T]]) -> dict[str, T]:
 def load_plugins(features: Iterable[str] = ()) -> Plugins:
     """Return the built-in tools, these features, then the installed plugins by name.
 
-    Features are folders of `ricordo.features`. Raises Invalid, with its name, for a plugin that
-    cannot be loaded.
+    Features are packages of `ricordo.features`.
+
+    Raises:
+        Invalid: A plugin cannot be loaded, or needs a feature that is not installed.
     """
-    return Plugins(
-        [
-            ("builtin", import_module("ricordo.tools.builtin").plugin),
-            *_features(features),
-            *_installed(),
-        ]
-    )
+    built_in = ("builtin", import_module("ricordo.tools.builtin").plugin)
+    plugins = [built_in, *_features(features), *_installed()]
+    if fault := missing_requirements(plugins):
+        raise Invalid(fault)
+    return Plugins(_without_packages(plugins))
 
 
 def load_commands(features: Iterable[str] = ()) -> tuple[list[Commands], str | None]:
-    """Return the commands of features and installed plugins, and errors of plugins."""
-    built_in = _features(features)
+    """Return the commands of features and installed plugins, and errors of plugins.
+
+    A feature whose requirements are missing offers no commands.
+    """
+    plugins: list[tuple[str, Any]] = []
+    faults: list[str] = []
+    for name in features:
+        try:
+            plugins.append((name, _feature(f"ricordo.features.{name}", name)))
+        except Invalid as error:
+            faults.append(str(error))
     try:
-        return Plugins([*built_in, *_installed()]).commands(), None
+        installed = _installed()
+        Plugins(installed)
+        plugins += installed
     except Invalid as error:
-        return Plugins(built_in).commands(), str(error)
+        faults.append(str(error))
+    fault = " ".join([*faults, *filter(None, [missing_requirements(plugins)])]) or None
+    while lacking := [name for name, plugin in plugins if _missing(plugin, plugins)]:
+        plugins = [(name, plugin) for name, plugin in plugins if name not in lacking]
+    return Plugins(_without_packages(plugins)).commands(), fault
+
+
+def missing_requirements(plugins: Sequence[tuple[str, Any]]) -> str | None:
+    """Return what to tell the operator of plugins whose required features are not among them.
+
+    It is asked before any hook is called, so that no module looks for a feature in vain.
+    """
+    needing: dict[tuple[str, ...], list[str]] = {}
+    for name, plugin in plugins:
+        if missing := _missing(plugin, plugins):
+            needing.setdefault(missing, []).append(name)
+    sentences = [_requirement(names, missing) for missing, names in needing.items()]
+    return " ".join(sentences) or None
+
+
+def _requirement(names: Sequence[str], missing: Sequence[str]) -> str:
+    subject = f"Feature {names[0]} needs" if len(names) == 1 else f"Features {_listed(names)} need"
+    are = "is" if len(missing) == 1 else "are"
+    return f"{subject} {_listed(missing)}, which {are} not installed."
+
+
+def _missing(plugin: Any, plugins: Sequence[tuple[str, Any]]) -> tuple[str, ...]:
+    """Return the features that the plugin requires and that are not among the plugins."""
+    names = {name for name, _ in plugins}
+    return tuple(needed for needed in getattr(plugin, "requires", ()) if needed not in names)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _without_packages(plugins: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return the plugins with those of packages in the place of the packages."""
+    flat: list[tuple[str, Any]] = []
+    for name, plugin in plugins:
+        flat += plugin.plugins if isinstance(plugin, FeaturePackage) else [(name, plugin)]
+    return flat
 
 
 def _features(names: Iterable[str]) -> list[tuple[str, Any]]:
-    return [(name, import_module(f"ricordo.features.{name}").plugin) for name in names]
+    return [(name, _feature(f"ricordo.features.{name}", name)) for name in names]
+
+
+def _feature(module: str, name: str) -> FeaturePackage:
+    try:
+        package = import_module(module)
+        parts = getattr(package, "PARTS", None)
+        if parts is None:
+            plugins = [(name, package.plugin)]
+        else:
+            plugins = [(part, import_module(f"{module}.{part}").plugin) for part in parts]
+        return FeaturePackage(getattr(package, "REQUIRES", ()), plugins)
+    except ModuleNotFoundError as error:
+        if error.name == module:
+            raise Invalid(
+                f"Feature {name} is in the list of features, but its package is not installed. "
+                "Install it, or remove its name from ricordo/features/__init__.py."
+            ) from None
+        needed = str(error.name).removeprefix("ricordo.features.")
+        if needed == error.name:  # no feature, but a library
+            raise
+        raise Invalid(f"Feature {name} needs {needed}, which is not installed.") from None
 
 
 def _installed() -> list[tuple[str, Any]]:

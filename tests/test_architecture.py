@@ -38,7 +38,7 @@ LAYERS = (
         "tools",
         "runtime plugins",
     ),
-    *("agents", "background", "api", "features", "app", "cli"),
+    *("agents", "background", "api", "pages", "features", "app", "cli"),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts.split()}
 SIBLINGS = {
@@ -63,8 +63,16 @@ LATE = set(
 INDEX = "ricordo.search"
 # They are no part of the server: they run alone, in a process whose sqlite3 is another library, in Open WebUI, in the sandbox.
 OTHER_PROCESSES = (
-    *(f"features/{name}/program.py" for name in ("custom_tools", "files", "run_code", "web_tools")),
-    *("features/dolt/child.py", "features/openwebui/pipe.py", "sandbox/launcher.py"),
+    *(
+        f"features/{name}/program.py"
+        for name in (
+            "custom_tools/source",
+            "files/folders",
+            "custom_tools/run_code",
+            "custom_tools/web",
+        )
+    ),
+    *("features/sync/dolt/child.py", "features/openwebui/mirror/pipe.py", "sandbox/launcher.py"),
 )
 # Outside things, and the one place that talks to each.
 DOORS = {
@@ -129,7 +137,9 @@ class Module:
 
     @property
     def is_plugin(self) -> bool:
-        return self.feature is not None and self.path == f"features/{self.feature}/__init__.py"
+        """Whether it is the `__init__.py` of a feature's package, or of one of its parts."""
+        depth = self.path.count("/")
+        return self.feature is not None and self.path.endswith("/__init__.py") and depth <= 3
 
     @cached_property
     def imports(self) -> list[Import]:
@@ -222,13 +232,14 @@ def wrong_directions(modules: Iterable[Module]) -> list[str]:
 
 
 def mixed_features(modules: Iterable[Module]) -> list[str]:
-    """The core imports no feature, and a feature only those in its `requires`: it can be deleted with its name in the list."""
+    """The core imports no feature, and a feature only those in its `REQUIRES`: it can be deleted with its name in the list."""
     modules = list(modules)
     required: dict[str | None, list[str]] = {None: []}
     for module in modules:
         if module.is_plugin:
-            named = re.search(r"^ *requires\b[^=]*= *(.*)$", module.source, re.MULTILINE)
-            required[module.feature] = re.findall(r"\"(\w+)\"", named.group(1)) if named else []
+            named = re.search(r"^REQUIRES = \(([^)]*)\)$", module.source, re.MULTILINE)
+            names = re.findall(r"\"(\w+)\"", named.group(1)) if named else []
+            required[module.feature] = [*required.get(module.feature, ()), *names]
     return [
         f"{module.path}:{imported.line} imports the feature {found.group(1)}"
         for module in modules
@@ -422,6 +433,7 @@ INSIDE = {
     "test_logs.py": "a pure module",
     "test_offload.py": "a pure module",
     "test_patterns.py": "every pattern of the source",
+    "test_features.py": "which features need others, which only the plugins know",
     "test_plugins.py": "hooks",
     "test_secret.py": "a pure module",
 }
@@ -475,15 +487,18 @@ BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]]
         ({"domain/a.py": "def f():\n    import ricordo.cli"}, "domain/a.py:2"),
         ({"domain/a.py": "if TYPE_CHECKING:\n    from ricordo.api import page"}, "domain/a.py:2"),
         ({"storage/a.py": "import ricordo.llm.chat"}, "storage/a.py:1"),
-        ({"features/git/service.py": "from ricordo.app import x"}, "features/git/service.py:1"),
+        (
+            {"features/sync/git/service.py": "from ricordo.app import x"},
+            "features/sync/git/service.py:1",
+        ),
         ({"helpers.py": ""}, "helpers.py belongs to no layer"),
         ({"__init__.py": "from ricordo.app import create"}, "__init__.py:1"),
     ],
     mixed_features: [
-        ({"cli/a.py": "import ricordo.features.git"}, "cli/a.py:1 imports the feature git"),
+        ({"cli/a.py": "import ricordo.features.sync.git"}, "cli/a.py:1 imports the feature sync"),
         (
             {
-                "features/a/__init__.py": 'requires = ("c",)',
+                "features/a/__init__.py": 'REQUIRES = ("c",)',
                 "features/a/b.py": "from ricordo.features.b import x",
             },
             "features/a/b.py:1 imports the feature b",
@@ -536,7 +551,7 @@ def test_a_good_house_is_left_alone() -> None:
         "storage/engine/store.py": "import sqlite3\nimport sqlalchemy.exc\nfrom ricordo.domain.a import A\n",
         "llm/late.py": "def f():\n    import pydantic_ai.direct\n    import httpx2\n",
         "cli/__init__.py": "from ricordo.features import FEATURES\ndef f():\n    from ricordo.app import create\n",
-        "features/a/__init__.py": 'requires = ("b",)\ndef f():\n    from ricordo.features.a import service\n',
+        "features/a/__init__.py": 'REQUIRES = ("b",)\ndef f():\n    from ricordo.features.a import service\n',
         "features/a/service.py": "from ricordo.features.b import x\nfrom ricordo.api import y\n",
         "features/a/cli.py": "def f():\n    from ricordo.app import create\n",
         "app.py": "def f(self, a, b, c, d, *, e, f, g, h):\n" + "    x = 1\n" * 59,

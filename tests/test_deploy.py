@@ -217,7 +217,7 @@ def test_the_health_check_of_the_image_tells_a_server_that_answers_from_one_that
 def pipe(school: ServerInThread) -> Any:
     """The pipe with a key of a service, freshly loaded, as at a start of Open WebUI."""
     spec = importlib.util.spec_from_file_location(
-        "open_webui_pipe", ROOT / "ricordo/features/openwebui/pipe.py"
+        "open_webui_pipe", ROOT / "ricordo/features/openwebui/mirror/pipe.py"
     )
     assert spec
     assert spec.loader

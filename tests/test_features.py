@@ -1,14 +1,19 @@
 """A feature is a folder: without it and its line in the list of built-ins, the server starts and answers."""
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import ricordo
+from ricordo.errors import Invalid
 from ricordo.features import FEATURES
+from ricordo.plugins import load_commands, load_plugins, missing_requirements
 from tests.support.ready import Helper
 
 PACKAGE = Path(ricordo.__file__).parent
@@ -45,9 +50,14 @@ async def talk(folder):
 
 folder = Path(sys.argv[3])
 sys.path.insert(0, str(folder))
-asyncio.run(talk(folder))
 import ricordo.cli
-print("talked without", folder.name, flush=True)
+from ricordo.errors import Invalid
+try:
+    asyncio.run(talk(folder))
+except Invalid as error:
+    print(f"refused without {folder.name}: {error}", flush=True)
+else:
+    print("talked without", folder.name, flush=True)
 """
 
 
@@ -62,7 +72,7 @@ def without(features: Sequence[str], folder: Path) -> None:
         other: {
             name
             for line in source.splitlines()
-            if line.strip().startswith("requires")
+            if line.startswith("REQUIRES")
             for name in line.split('"')[1::2]
         }
         for other, source in sources.items()
@@ -97,3 +107,83 @@ def test_the_server_starts_and_answers_without_any_feature(
         done = helper.run(["-c", TALK, str(folder)], tmp_path, {"PATH": os.defpath})
         assert done.stdout.splitlines() == [f"talked without {group}"], done.stderr
         shutil.rmtree(folder)
+
+
+def alone(feature: str, folder: Path) -> None:
+    """Make a package of links to all of ours but this feature, whose name is not in the list either."""
+    package = folder / "ricordo"
+    (package / "features").mkdir(parents=True)
+    for path in PACKAGE.iterdir():
+        if path.name not in ("features", "__pycache__"):
+            (package / path.name).symlink_to(path)
+    for name in FEATURES:
+        if name != feature:
+            (package / "features" / name).symlink_to(PACKAGE / "features" / name)
+    (package / "features" / "__init__.py").write_text(
+        f'"""Features."""\n\nFEATURES = {tuple(name for name in FEATURES if name != feature)!r}\n'
+    )
+
+
+def needing(feature: str) -> list[str]:
+    packages = {name: import_module(f"ricordo.features.{name}") for name in FEATURES}
+    return [name for name in FEATURES if feature in getattr(packages[name], "REQUIRES", ())]
+
+
+# Each takes a process, so few are removed in the suite.
+@pytest.mark.parametrize(
+    "features",
+    [
+        ("knowledge", "memory_care", "tutor"),
+        pytest.param(FEATURES, marks=pytest.mark.soak, id="all"),
+    ],
+)
+def test_without_one_feature_the_server_starts_or_names_those_that_need_it(
+    tmp_path: Path, features: Sequence[str], helper: Helper
+) -> None:
+    for feature in features:
+        folder = tmp_path / feature
+        alone(feature, folder)
+        done = helper.run(["-c", TALK, str(folder)], tmp_path, {"PATH": os.defpath})
+        if names := needing(feature):
+            assert done.stdout.startswith(f"refused without {feature}: Feature"), done.stderr
+            assert done.stdout.endswith(f" {feature}, which is not installed.\n"), done.stdout
+            assert set(names) <= set(re.findall(r"\w+", done.stdout)), done.stdout
+        else:
+            assert done.stdout == f"talked without {feature}\n", done.stderr
+
+
+def test_each_feature_that_others_need_is_refused_before_any_hook_is_called() -> None:
+    for feature in FEATURES:
+        rest = [name for name in FEATURES if name != feature]
+        names = needing(feature)
+        if not names:
+            load_plugins(rest)
+            continue
+        with pytest.raises(Invalid, match=f"needs? {feature}, which is not installed") as refused:
+            load_plugins(rest)
+        assert set(names) <= set(re.findall(r"\w+", str(refused.value)))
+        commands, fault = load_commands(rest)
+        assert fault == str(refused.value)
+        assert not {command.module.split(".")[2] for command in commands} & set(names)
+
+
+def test_a_name_in_the_list_without_its_package_is_named() -> None:
+    with pytest.raises(Invalid, match="Feature nowhere is in the list of features"):
+        load_plugins(["nowhere"])
+
+
+def test_what_is_missing_is_said_in_a_sentence_for_each() -> None:
+    plugins = [
+        ("a", SimpleNamespace(requires=("x",))),
+        ("b", SimpleNamespace(requires=("x",))),
+        ("c", SimpleNamespace(requires=("a", "y", "z"))),
+    ]
+
+    assert missing_requirements(plugins) == (
+        "Features a and b need x, which is not installed. "
+        "Feature c needs y and z, which are not installed."
+    )
+    assert (
+        missing_requirements([("a", SimpleNamespace()), ("b", SimpleNamespace(requires=("a",)))])
+        is None
+    )

@@ -190,7 +190,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(installed: I
         [*command, "ricordo", "docs"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split("\0")
     files = {
-        re.sub("^docs/", "ricordo/features/help/docs/", name): ROOT / name
+        re.sub("^docs/", "ricordo/features/web/help/docs/", name): ROOT / name
         for name in listed
         if name and (ROOT / name).is_file()
     }
@@ -228,10 +228,7 @@ def test_a_server_of_the_wheel_answers_shows_its_pages_and_remembers(address: st
         assert named
         for path in {
             *named,
-            *(
-                f"/ui/static/{file.name}"
-                for file in (ROOT / "ricordo/features/web/static").iterdir()
-            ),
+            *(f"/ui/static/{file.name}" for file in (ROOT / "ricordo/pages/static").iterdir()),
         }:
             assert http.get(path).status_code == 200, path
         for path in (
@@ -252,12 +249,12 @@ def test_a_server_of_the_wheel_answers_shows_its_pages_and_remembers(address: st
 
 @pytest.mark.soak  # tests/features/web/test_shell.py compiles those of the checkout, which are the same files
 def test_every_template_of_the_wheel_compiles(installed: Installed, tmp_path: Path) -> None:
-    program = "from ricordo.features.web.shell import environment; e = environment()\n"
+    program = "from ricordo.pages.shell import environment; e = environment()\n"
     program += "print(*[e.get_template(name).name for name in e.list_templates()])"
     done = run(installed.bin / "python", "-c", program, folder=tmp_path)
     assert done.stderr == ""
     assert set(done.stdout.split()) == {
-        path.name for path in ROOT.glob("ricordo/features/*/templates/*")
+        path.name for path in ROOT.glob("ricordo/**/templates/*.html")
     }
 
 
@@ -286,9 +283,9 @@ def test_each_extra_brings_the_module_that_is_looked_for() -> None:
 WITHOUT = {
     "openai": "from ricordo.llm.provider_sdks import need; need('openai', 'openai')",
     "bedrock": "from ricordo.llm.provider_sdks import need; need('boto3', 'bedrock')",
-    "dolt": "from ricordo.features.dolt import engines as e\n"
+    "dolt": "from ricordo.features.sync.dolt import engines as e\n"
     "e.DoltServer(e.read_address('mysql://ada@127.0.0.1/m', allow_private=True))",
-    "doltlite": "from pathlib import Path; from ricordo.features.dolt import engines as e\n"
+    "doltlite": "from pathlib import Path; from ricordo.features.sync.dolt import engines as e\n"
     "e.Doltlite(e.read_address(f'doltlite://{Path.cwd()}/memory.db', folders=(Path.cwd(),)))",
     "embeddings": "import asyncio; from ricordo.llm.embedding.embedded import EmbeddedModel\n"
     "asyncio.run(EmbeddedModel().embed(['tea']))",
@@ -296,8 +293,8 @@ WITHOUT = {
     "pinecone": "from ricordo.features.vector_services.service import library; library('pinecone', 'Pinecone')",
     "qdrant": "from ricordo.features.vector_services.service import library; library('qdrant_client.models', 'Qdrant')",
     "otel": "import os; os.environ['OTEL_EXPORTER_OTLP_ENDPOINT'] = 'http://127.0.0.1:9'\n"
-    "from ricordo.features.otel import plugin; plugin.middleware()",
-    "honcho": "import asyncio; from ricordo.features.honcho.service import answer; asyncio.run(answer('user-1', 'Who?'))",
+    "from ricordo.features.operations.otel import plugin; plugin.middleware()",
+    "honcho": "import asyncio; from ricordo.features.knowledge.honcho.service import answer; asyncio.run(answer('user-1', 'Who?'))",
 }
 
 

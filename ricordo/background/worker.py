@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 _UNKNOWN_WAITS = 24 * 3600 * SECOND
 _UNKNOWN_AGAIN = 60 * SECOND
 _STOP_LIMIT = 10.0
+# Seconds before each try to save how a job ended.
+_SAVE_DELAYS = (0.0, 0.1, 1.0, 3.0)
 BACKOFF = Backoff(2, 4, 600, spread=(1, 1.2))
 _PERIODIC_ATTEMPTS = 3
 _LEAST_PAUSE = SECOND
@@ -259,7 +261,7 @@ class Worker:
 
         If the database fails for this long, the job counts as a dead worker's and runs again.
         """
-        for delay in (0.0, 0.1, 1.0, 3.0):
+        for delay in _SAVE_DELAYS:
             await asyncio.sleep(delay)
             try:
                 if not await self._store.write(end):

@@ -1,11 +1,23 @@
-"""The built-in features: each is a folder that can be deleted with its name here, and the server still starts."""
+"""The built-in features: packages that can be deleted, each with its name here."""
 
-FEATURES: tuple[str, ...] = tuple(
-    """
-    access_tokens accounts admin agent_files api_docs ask audit audit_log backups batches
-    courses custom_tools dolt erasure files formats git groups help honcho imports latex ledger
-    letta_extras librarian login mcp mcp_oauth mcp_server memories move notes openai_api
-    openwebui otel remotes review run_code schedules tasks teachers templates traces
-    tutor_chat typed_memory vector_services web web_tools workspaces
-    """.split()
+FEATURES: tuple[str, ...] = (
+    "automation",
+    "custom_tools",
+    "documents",
+    "files",
+    "groups",
+    "identity",
+    "knowledge",
+    "letta",
+    "librarian",
+    "mcp",
+    "memory_care",
+    "openai",
+    "openwebui",
+    "operations",
+    "sync",
+    "tutor",
+    "typed_memory",
+    "vector_services",
+    "web",
 )

@@ -50,7 +50,7 @@ async def face(
     )
     app = FastAPI()
     install_error_handlers(app)
-    app.include_router(providers.router)
+    app.router.routes.extend(providers.router.routes)
     app.state.runtime = SimpleNamespace(store=store, models=models, organization_providers=owned)
 
     app.add_middleware(AsCaller)

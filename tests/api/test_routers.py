@@ -13,8 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 from fastapi import APIRouter, FastAPI, Response
-from fastapi.routing import APIRoute
-from starlette.routing import Match
+from starlette.routing import Match, Route
 
 from ricordo.api.core_routers import CORE_ROUTERS, LABEL_ROUTERS
 from ricordo.api.routing import Application, GuardedRoute, Routes
@@ -146,9 +145,9 @@ def test_most_routes_are_ruled_out_before_their_expressions_are_tried(
     app: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[str] = []
-    matches = APIRoute.matches
+    matches = Route.matches
     monkeypatch.setattr(
-        APIRoute, "matches", lambda self, scope: tried.append(self.path) or matches(self, scope)
+        Route, "matches", lambda self, scope: tried.append(self.path) or matches(self, scope)
     )
     for path, most in (
         ("/chat/stream", 5),

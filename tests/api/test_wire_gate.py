@@ -24,9 +24,9 @@ from ricordo.api.models.turns import SendRequest
 from ricordo.api.search import MessageSearchRequest
 from ricordo.app import create_app
 from ricordo.domain.message import TextPart
-from ricordo.features.accounts.identities import IdentityUpdate
-from ricordo.features.custom_tools.models import ToolCreateRequest
-from ricordo.features.files.models import FolderRequest
+from ricordo.features.custom_tools.source.models import ToolCreateRequest
+from ricordo.features.files.folders.models import FolderRequest
+from ricordo.features.identity.accounts.identities import IdentityUpdate
 from ricordo.llm.scripted import call
 from ricordo.settings import ProviderSettings, Settings
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server

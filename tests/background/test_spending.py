@@ -11,7 +11,7 @@ from ricordo.domain.job import Job
 from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.domain.usage import Expense, Usage
-from ricordo.features.ledger.queries import LedgerQuery, entries
+from ricordo.features.operations.ledger.queries import LedgerQuery, entries
 from ricordo.llm.embedding.remote import RemoteEmbedder, count
 from ricordo.llm.policy import CallPolicy
 from ricordo.storage import jobs, runs

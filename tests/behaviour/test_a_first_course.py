@@ -16,7 +16,7 @@ from sqlalchemy import update
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
 from ricordo.domain.model import LIBRARIAN, ModelRequest
-from ricordo.features.tasks import jobs
+from ricordo.features.tutor.tasks import jobs
 from ricordo.llm.scripted import call
 from ricordo.storage.schema.core_tables import conversations
 from tests.seams.http import ok

@@ -24,14 +24,14 @@ from ricordo.domain.remote import Access
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Forbidden, TooLong
-from ricordo.features.dolt.sync import DoltRemotes
-from ricordo.features.git.sync import GitRemotes
-from ricordo.features.imports.letta import import_letta
-from ricordo.features.imports.letta_tables import LettaTables
-from ricordo.features.openwebui.sync import OpenWebUIRemotes
-from ricordo.features.remotes import service as remotes
-from ricordo.features.typed_memory.client import InProcessClient
-from ricordo.features.typed_memory.user_blocks import (
+from ricordo.features.documents.imports.letta import import_letta
+from ricordo.features.documents.imports.letta_tables import LettaTables
+from ricordo.features.openwebui.mirror.sync import OpenWebUIRemotes
+from ricordo.features.sync.dolt.sync import DoltRemotes
+from ricordo.features.sync.git.sync import GitRemotes
+from ricordo.features.sync.remotes import service as remotes
+from ricordo.features.typed_memory.schemas.client import InProcessClient
+from ricordo.features.typed_memory.schemas.user_blocks import (
     GitUserStorage,
     PendingDiffStore,
     UserBlockManager,

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from ricordo.domain.block import Block
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
-from ricordo.features.files.tables import files, folders
+from ricordo.features.files.folders.tables import files, folders
 from ricordo.memory.normal_form import normalise_blocks
 from ricordo.storage import agents, blocks, history, versions
 from ricordo.storage.engine.repository import Page

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import inspect, text
 
-from ricordo.features.move.service import portions
+from ricordo.features.operations.move.service import portions
 from ricordo.logs import JsonFormatter, TextFormatter
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import metadata

@@ -117,6 +117,7 @@ class _Campaign:
     http: list[httpx2.AsyncClient] = field(default_factory=list)
     # Cleared while a server that is alone is down, so that those who talk wait for it.
     up: asyncio.Event = field(default_factory=asyncio.Event)
+    has_jobs: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def is_alone(self) -> bool:
@@ -124,7 +125,12 @@ class _Campaign:
 
     @property
     def _is_over(self) -> bool:
-        return len(self.said) >= self.size.turns and self.kills >= self.size.kills
+        return len(self.said) >= self.size.turns and self._has_kills
+
+    @property
+    def _has_kills(self) -> bool:
+        """Whether there were so many kills, each of which met a request, on average: on a busy machine one may meet none."""
+        return self.size.kills <= self.kills <= self.outcomes["broken"]
 
     async def run(self) -> None:
         """Kill and start while the clients talk, let everything come to rest, and let every agent answer once more."""
@@ -188,9 +194,9 @@ class _Campaign:
             self.agents.append(response.json()["id"])
 
     async def _kill_and_start(self) -> None:
-        while self.size.kills and (
-            self.kills < self.size.kills or not (self._is_over or self.size.hurries)
-        ):
+        if self.size.kills:
+            await self.has_jobs.wait()  # a kill has to meet some
+        while self.size.kills and (not self._has_kills or not (self._is_over or self.size.hurries)):
             await asyncio.sleep(self.size.every * self.luck.uniform(0.1, 1.9))
             victim = self.luck.choice(self.servers)
             pid = victim.pid
@@ -220,6 +226,7 @@ class _Campaign:
                 values = {"count": _JOBS_AT_ONCE, "seconds": self.luck.uniform(0, 0.1)}
                 response = await self.luck.choice(self.http).post("/campaign/jobs", params=values)
                 self.jobs += response.json()
+                self.has_jobs.set()
             if not self.is_alone:
                 # A merge that is due in half a minute is due now: it has to meet turns and kills.
                 self._hasten("search.flush")

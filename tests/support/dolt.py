@@ -13,8 +13,8 @@ from random import Random
 
 import pytest
 
-from ricordo.features.dolt import engines
-from ricordo.features.dolt.engines import (
+from ricordo.features.sync.dolt import engines
+from ricordo.features.sync.dolt.engines import (
     DoltAddress,
     DoltServer,
     Engine,

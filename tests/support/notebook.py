@@ -8,7 +8,7 @@ from pathlib import Path
 from ricordo.domain.remote import Access, Remote
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, Unavailable
-from ricordo.features.remotes.service import owner_of, require_folder, require_lease
+from ricordo.features.sync.remotes.service import owner_of, require_folder, require_lease
 from ricordo.settings import Settings
 from ricordo.storage import blocks, history
 from ricordo.storage.engine.store import Store, Transaction

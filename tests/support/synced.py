@@ -10,7 +10,7 @@ from ricordo.domain.remote import Access, Remote
 from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.errors import RicordoError
-from ricordo.features.remotes import queries, service
+from ricordo.features.sync.remotes import queries, service
 from ricordo.memory import approval, user_memory
 from ricordo.memory.remote_kind import RemoteKind
 from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ricordo.features.custom_tools.source import read_source
+from ricordo.features.custom_tools.source.source import read_source
 
 WORDS = {"title": "Title of the book", "ref": "Reference, for example 3:5"}
 SUMMARY = "Get the text of a book."

@@ -4,11 +4,11 @@ from typing import Any
 
 from ricordo.plugins import Commands, PluginPage
 
+REQUIRES = ("files", "web")
+
 
 class GroupsPlugin:
     """Adds groups, sleeping agents, and tools between agents."""
-
-    requires = ("files", "web")
 
     def tables(self) -> list[Any]:
         from ricordo.features.groups import document_queries, queries

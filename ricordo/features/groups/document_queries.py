@@ -10,7 +10,7 @@ from typing import Literal
 
 from sqlalchemy import Index, UniqueConstraint, and_, delete, insert, or_, select
 
-from ricordo.features.files.tables import files, folders, folders_agents
+from ricordo.features.files.folders.tables import files, folders, folders_agents
 from ricordo.features.groups.queries import groups
 from ricordo.features.groups.records import ASLEEP
 from ricordo.storage.engine.repository import Missing, Repository, equal

@@ -24,8 +24,8 @@ from ricordo.domain.message import TextPart
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, ModelError, NotFound
-from ricordo.features.files import queries as files
-from ricordo.features.files.records import Folder
+from ricordo.features.files.folders import queries as files
+from ricordo.features.files.folders.records import Folder
 from ricordo.features.groups import document_queries as queries
 from ricordo.features.groups.document_queries import DocumentBlock, Reading
 from ricordo.features.groups.pairs import spec_beside

@@ -10,9 +10,9 @@ from fastapi import Request, Response
 from ricordo.api.routing import needs
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.features.groups.records import MANAGED
-from ricordo.features.web import queries
-from ricordo.features.web.inside import Api, RefusedByApi
-from ricordo.features.web.shell import (
+from ricordo.features.web.pages import queries
+from ricordo.pages.inside import Api, RefusedByApi
+from ricordo.pages.shell import (
     Pages,
     address_of,
     done,

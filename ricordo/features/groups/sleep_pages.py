@@ -6,8 +6,8 @@ from fastapi import Request, Response
 
 from ricordo.api.routing import needs
 from ricordo.features.groups.pages import names_in
-from ricordo.features.web.inside import Api
-from ricordo.features.web.shell import Pages, address_of, done, form_of, render, typed_number
+from ricordo.pages.inside import Api
+from ricordo.pages.shell import Pages, address_of, done, form_of, render, typed_number
 
 router = Pages("/ui/sleeptime", scope="memory")
 _PAIRS_PAGE = 20

@@ -1,34 +1,3 @@
-"""MCP: servers whose tools agents call over stdio, SSE or streamable HTTP."""
+"""The Model Context Protocol: tools of its servers for agents, and memory for its clients."""
 
-from typing import Any
-
-from ricordo.plugins import PluginPage
-
-
-class McpPlugin:
-    """MCP servers in the API, and their tools for agents."""
-
-    requires = ("web",)
-
-    def tool_runners(self, settings: Any, sandbox: Any) -> list[Any]:
-        from ricordo.features.mcp.tools import McpRunner
-
-        return [McpRunner(settings, sandbox)]
-
-    def tables(self) -> list[Any]:
-        from ricordo.features.mcp.tables import mcp_servers, mcp_tools
-
-        return [mcp_servers, mcp_tools]
-
-    def routes(self) -> list[Any]:
-        return [
-            "ricordo.features.mcp.routes",
-            "ricordo.features.mcp.named_routes",
-            "ricordo.features.mcp.server_pages",
-        ]
-
-    def pages(self) -> list[PluginPage]:
-        return [PluginPage("MCP servers", "/ui/mcp")]
-
-
-plugin = McpPlugin()
+PARTS = ("client", "oauth", "server")

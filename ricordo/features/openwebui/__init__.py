@@ -1,41 +1,4 @@
-"""Open WebUI: the sync of workspaces and memory, and its pipe.
+"""Open WebUI: the sync of its files and notes, its pipe, and memory in the shape of its notes."""
 
-Users' workspaces are synced with its knowledge bases, and their memory with its notes.
-"""
-
-from typing import Any
-
-from ricordo.plugins import Commands
-
-
-class OpenWebUIPlugin:
-    """Adds remotes of the kind `openwebui` and a route that syncs one at once.
-
-    Each user of Open WebUI gets a remote.
-    """
-
-    requires = ("erasure", "openai_api", "remotes", "web", "workspaces")
-
-    def commands(self) -> list[Commands]:
-        return [Commands("openwebui", "ricordo.features.openwebui.cli")]
-
-    def tables(self) -> list[Any]:
-        from ricordo.features.openwebui.queries import openwebui_items
-
-        return [openwebui_items]
-
-    def memory_remotes(self) -> list[Any]:
-        from ricordo.features.openwebui.sync import OpenWebUIRemotes
-
-        return [OpenWebUIRemotes()]
-
-    def jobs(self) -> list[Any]:
-        from ricordo.features.openwebui.sync import ALL_USERS
-
-        return [ALL_USERS]
-
-    def routes(self) -> list[Any]:
-        return ["ricordo.features.openwebui.routes"]
-
-
-plugin = OpenWebUIPlugin()
+PARTS = ("mirror", "notes")
+REQUIRES = ("files", "memory_care", "openai", "sync")

@@ -1,18 +1,3 @@
-"""Typed memory: blocks with fields, and users' memory for programs without a server.
+"""Memory with a schema, and the formats in which blocks are read and written."""
 
-Programs import `blocks`, `manager`, `rotation`, `client` and `user_blocks` of this package. It adds
-nothing to a server.
-"""
-
-from ricordo.plugins import Commands
-
-
-class TypedMemoryPlugin:
-    requires = ("formats",)
-
-    def commands(self) -> list[Commands]:
-        """Return no commands: programs import the modules."""
-        return []
-
-
-plugin = TypedMemoryPlugin()
+PARTS = ("formats", "schemas")

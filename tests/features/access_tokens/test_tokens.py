@@ -20,7 +20,7 @@ from sqlalchemy import select, update
 from ricordo.api.authentication import key_for_call
 from ricordo.api.guard import origin_of
 from ricordo.domain.scope import Scope
-from ricordo.features.access_tokens import service
+from ricordo.features.identity.access_tokens import service
 from ricordo.storage.schema.core_tables import api_keys
 from ricordo.storage.schema.core_tables import users as user_rows
 from tests.seams.server import LIMIT, MODEL, ServerInThread, StrictLetta, serving

@@ -4,6 +4,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.seams.http import ok, refused
 from tests.seams.server import MODEL, serving
 
@@ -50,8 +52,11 @@ def test_files_that_are_taken_away_stop_writes_until_they_are_back(tmp_path: Pat
     assert "lost" not in agents.values()
 
 
-def test_a_server_that_stops_leaves_files_that_took_the_place_of_its_own(tmp_path: Path) -> None:
+def test_a_server_that_stops_leaves_files_that_took_the_place_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SQLite deletes `-wal` by its name when the last connection is closed."""
+    monkeypatch.setattr("ricordo.background.worker._SAVE_DELAYS", (0.0, 0.01))
     with serving(tmp_path) as server, server.http() as http:
         agent = ok(http.post("/v1/agents/", json={"model": MODEL}))["id"]
         for name in FILES:

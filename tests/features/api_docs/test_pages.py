@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser
 
-from ricordo.features.api_docs.pages import shape_of
+from ricordo.features.web.api_docs.pages import shape_of
 from tests.api.test_openapi import operations
 from tests.seams.server import ServerInThread
 from tests.support.browser import visit

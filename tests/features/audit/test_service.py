@@ -5,7 +5,7 @@ from typing import Any
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.scope import Scope
-from ricordo.features.audit.service import Audit, audit, junk_in
+from ricordo.features.memory_care.audit.service import Audit, audit, junk_in
 from ricordo.memory.step_commit import commit
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.search.index import insert_archive, insert_messages

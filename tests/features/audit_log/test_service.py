@@ -18,10 +18,15 @@ from sqlalchemy import delete, update
 from ricordo.domain.clock import DAY
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Unavailable
-from ricordo.features.audit_log import queries
-from ricordo.features.audit_log.queries import HASHED, AuditDraft
-from ricordo.features.audit_log.service import AuditWriter, verify
-from ricordo.features.audit_log.tables import TABLES, audit_chains, audit_log, audit_people
+from ricordo.features.operations.audit_log import queries
+from ricordo.features.operations.audit_log.queries import HASHED, AuditDraft
+from ricordo.features.operations.audit_log.service import AuditWriter, verify
+from ricordo.features.operations.audit_log.tables import (
+    TABLES,
+    audit_chains,
+    audit_log,
+    audit_people,
+)
 from ricordo.storage import users
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.schema.columns import metadata

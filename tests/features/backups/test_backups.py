@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
-from ricordo.features.backups.service import back_up, restore
-from ricordo.features.move.service import MoveReport
+from ricordo.features.operations.backups.service import back_up, restore
+from ricordo.features.operations.move.service import MoveReport
 from ricordo.settings import Settings
 from ricordo.storage.engine.work_folders import COPY, open_work_folder
 from tests.cli.conftest import Shell, environment

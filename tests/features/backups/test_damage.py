@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ricordo.errors import Conflict, Invalid
-from ricordo.features.backups.service import back_up, restore
+from ricordo.features.operations.backups.service import back_up, restore
 from ricordo.settings import Settings
 from ricordo.storage.engine.seal import require_sound
 from ricordo.storage.engine.sqlite import open_sqlite
@@ -170,7 +170,9 @@ def test_a_table_that_is_not_what_its_hash_says_stops_the_restore(
 ) -> None:
     """The bytes were right when they were checked, and are read otherwise afterwards: memory or a disk that fails."""
     hashes = {**(require_sound(backups[0]) or {}), "messages": "0" * 64}
-    monkeypatch.setattr("ricordo.features.backups.service.require_sound", lambda _path: hashes)
+    monkeypatch.setattr(
+        "ricordo.features.operations.backups.service.require_sound", lambda _path: hashes
+    )
     settings = Settings(data_dir=tmp_path / "data")
     with pytest.raises((Invalid, Conflict), match="not what was backed up: messages"):
         restore(backups[0], settings, silent)

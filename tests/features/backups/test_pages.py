@@ -16,9 +16,9 @@ from playwright.sync_api import Browser, expect
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.errors import Unavailable
-from ricordo.features.backups import service
-from ricordo.features.backups.jobs import make
-from ricordo.features.backups.service import restore
+from ricordo.features.operations.backups import service
+from ricordo.features.operations.backups.jobs import make
+from ricordo.features.operations.backups.service import restore
 from ricordo.settings import Settings
 from tests.seams.http import ok, refused
 from tests.seams.server import LIMIT, MODEL, ServerInThread, serving

@@ -10,10 +10,10 @@ import pytest
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
 from ricordo.errors import LeaseLost, Unavailable
-from ricordo.features.batches import jobs as answering
-from ricordo.features.batches import queries, service
-from ricordo.features.batches.models import BatchRequest
-from ricordo.features.batches.queries import batch_items
+from ricordo.features.automation.batches import jobs as answering
+from ricordo.features.automation.batches import queries, service
+from ricordo.features.automation.batches.models import BatchRequest
+from ricordo.features.automation.batches.queries import batch_items
 from ricordo.storage import jobs, messages
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import SqlStore, Transaction

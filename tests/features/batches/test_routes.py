@@ -10,9 +10,9 @@ from letta_client import ConflictError, NotFoundError
 from sqlalchemy import update
 
 from ricordo.domain.model import ModelRequest
-from ricordo.features.batches import jobs as answering
-from ricordo.features.batches import service
-from ricordo.features.batches.queries import batch_items
+from ricordo.features.automation.batches import jobs as answering
+from ricordo.features.automation.batches import service
+from ricordo.features.automation.batches.queries import batch_items
 from ricordo.storage.schema.core_tables import api_keys
 from ricordo.storage.schema.core_tables import jobs as job_rows
 from tests.features.batches.conftest import Api

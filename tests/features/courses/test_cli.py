@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ricordo.cli import app
-from ricordo.features.courses import course_file
-from ricordo.features.courses.course_file import parse_course
+from ricordo.features.tutor.courses import course_file
+from ricordo.features.tutor.courses.course_file import parse_course
 
 PAGE = (Path(__file__).parents[3] / "docs" / "tutor" / "courses.md").read_text("utf-8")
 

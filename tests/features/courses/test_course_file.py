@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ricordo.errors import Invalid
-from ricordo.features.courses.course_file import conflicts, parse_course, read_courses
+from ricordo.features.tutor.courses.course_file import conflicts, parse_course, read_courses
 
 EXAMPLES = Path(__file__).parents[3] / "ricordo" / "features" / "courses" / "examples"
 AGENT = '[[agent]]\nname = "coach"\ninstructions = "Coach."\n'

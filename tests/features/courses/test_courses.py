@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from ricordo.features.courses.jobs import run
+from ricordo.features.tutor.courses.jobs import run
 from ricordo.llm.scripted import call
 from ricordo.storage import jobs
 from tests.seams.http import ok, refused

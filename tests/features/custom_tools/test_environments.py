@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from ricordo.domain.scope import Scope
-from ricordo.features.custom_tools import environments
-from ricordo.features.custom_tools.environments import texts_of
+from ricordo.features.custom_tools.source import environments
+from ricordo.features.custom_tools.source.environments import texts_of
 from ricordo.llm.scripted import call
 from ricordo.settings import Settings
 from ricordo.storage.engine.work_folders import FOLDER, PACKAGES

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ricordo.errors import Unavailable
-from ricordo.features.custom_tools import javascript
-from ricordo.features.custom_tools.javascript import javascript_call
+from ricordo.features.custom_tools.source import javascript
+from ricordo.features.custom_tools.source.javascript import javascript_call
 from ricordo.llm.scripted import call
 from tests.features.custom_tools.conftest import Api
 from tests.features.custom_tools.test_tools import trial

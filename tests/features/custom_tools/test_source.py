@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ricordo.errors import Invalid
-from ricordo.features.custom_tools.source import read_source
+from ricordo.features.custom_tools.source.source import read_source
 
 ROLL = '''
 import random

@@ -8,9 +8,9 @@ from letta_client.types import ToolReturnMessage
 
 from ricordo.domain.message import ToolCallPart
 from ricordo.domain.scope import Scope
-from ricordo.features.custom_tools import service
-from ricordo.features.custom_tools.runner import call_of
-from ricordo.features.custom_tools.surroundings import Caller
+from ricordo.features.custom_tools.source import service
+from ricordo.features.custom_tools.source.runner import call_of
+from ricordo.features.custom_tools.source.surroundings import Caller
 from ricordo.llm.scripted import call
 from ricordo.storage import tools
 from tests.features.custom_tools.conftest import Api

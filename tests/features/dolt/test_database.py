@@ -12,7 +12,7 @@ import pytest
 from ricordo.domain.scope import Actor
 from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.errors import Invalid, Unavailable
-from ricordo.features.dolt.database import (
+from ricordo.features.sync.dolt.database import (
     Trailer,
     branch_of,
     branches_of,
@@ -22,7 +22,7 @@ from ricordo.features.dolt.database import (
     trailer_of,
     version_message,
 )
-from ricordo.features.dolt.engines import Doltlite, EngineError, open_engine, read_address
+from ricordo.features.sync.dolt.engines import Doltlite, EngineError, open_engine, read_address
 from tests.seams.stores import START
 
 

@@ -18,15 +18,21 @@ from ricordo.domain.job import Job
 from ricordo.domain.remote import SYNC, Access
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Conflict, Invalid, TooLong
-from ricordo.features.dolt import database, engines
-from ricordo.features.dolt import sync as following
-from ricordo.features.dolt.database import Database, branch_of, date_of, proposal_in, trailer_of
-from ricordo.features.dolt.engines import DoltAddress, open_engine
-from ricordo.features.dolt.sync import ALL_USERS, DoltRemotes, database_of_all
-from ricordo.features.erasure import receipts
-from ricordo.features.erasure.receipts import hash_of_name
-from ricordo.features.remotes import queries as remotes
-from ricordo.features.remotes.service import HANDLERS, add
+from ricordo.features.memory_care.erasure import receipts
+from ricordo.features.memory_care.erasure.receipts import hash_of_name
+from ricordo.features.sync.dolt import database, engines
+from ricordo.features.sync.dolt import sync as following
+from ricordo.features.sync.dolt.database import (
+    Database,
+    branch_of,
+    date_of,
+    proposal_in,
+    trailer_of,
+)
+from ricordo.features.sync.dolt.engines import DoltAddress, open_engine
+from ricordo.features.sync.dolt.sync import ALL_USERS, DoltRemotes, database_of_all
+from ricordo.features.sync.remotes import queries as remotes
+from ricordo.features.sync.remotes.service import HANDLERS, add
 from ricordo.memory import user_memory
 from ricordo.plugins import load_plugins
 from ricordo.secret import Secret

@@ -10,10 +10,10 @@ import pytest
 
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
-from ricordo.features.dolt import sync as following
-from ricordo.features.dolt.engines import DoltAddress, open_engine
-from ricordo.features.tasks import queries
-from ricordo.features.tasks.queries import BackgroundTask, TaskRun
+from ricordo.features.sync.dolt import sync as following
+from ricordo.features.sync.dolt.engines import DoltAddress, open_engine
+from ricordo.features.tutor.tasks import queries
+from ricordo.features.tutor.tasks.queries import BackgroundTask, TaskRun
 from ricordo.memory import user_memory
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction

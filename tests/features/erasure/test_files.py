@@ -10,9 +10,9 @@ from filelock import FileLock
 
 from ricordo.domain.clock import SECOND
 from ricordo.errors import Invalid, Unavailable
-from ricordo.features.erasure import receipts
-from ricordo.features.erasure.files import erase_files
-from ricordo.features.erasure.receipts import Erasure
+from ricordo.features.memory_care.erasure import receipts
+from ricordo.features.memory_care.erasure.files import erase_files
+from ricordo.features.memory_care.erasure.receipts import Erasure
 from ricordo.secret import Secret
 from ricordo.storage import chain_files
 

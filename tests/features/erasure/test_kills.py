@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.features.backups.service import restore
+from ricordo.features.operations.backups.service import restore
 from ricordo.settings import Settings
 from ricordo.storage.engine.work_folders import FOLDER
 from tests.cli.conftest import Shell, environment, remember

@@ -14,9 +14,9 @@ from sqlalchemy import text
 
 from ricordo.domain.clock import SystemClock
 from ricordo.domain.scope import Scope
-from ricordo.features.erasure import queries
-from ricordo.features.erasure.jobs import HANDLERS
-from ricordo.features.erasure.service import forget
+from ricordo.features.memory_care.erasure import queries
+from ricordo.features.memory_care.erasure.jobs import HANDLERS
+from ricordo.features.memory_care.erasure.service import forget
 from ricordo.memory import user_memory
 from ricordo.search.index import insert_messages, insert_passages
 from ricordo.storage import conversations, jobs

@@ -18,7 +18,7 @@ from sqlalchemy import text
 
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Scope
-from ricordo.features.erasure import receipts
+from ricordo.features.memory_care.erasure import receipts
 from ricordo.llm.scripted import call
 from ricordo.search.write_buffer import FLUSH
 from ricordo.secret import Secret

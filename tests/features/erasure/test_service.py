@@ -15,21 +15,21 @@ from ricordo.domain.remote import SYNC, Remote
 from ricordo.domain.scope import Actor, Scope
 from ricordo.errors import NotFound, Unavailable
 from ricordo.features import FEATURES
-from ricordo.features.erasure import queries, receipts
-from ricordo.features.erasure.jobs import HANDLERS
-from ricordo.features.erasure.queries import (
+from ricordo.features.memory_care.erasure import queries, receipts
+from ricordo.features.memory_care.erasure.jobs import HANDLERS
+from ricordo.features.memory_care.erasure.queries import (
     COVERED,
     JOB,
     columns_that_remain,
     columns_to_blank,
     tables_of_rows,
 )
-from ricordo.features.erasure.service import find_receipt, forget
-from ricordo.features.git.adoption import adopt
-from ricordo.features.git.objects import GitObject
-from ricordo.features.git.push import Push
-from ricordo.features.git.repository import refreshed
-from ricordo.features.remotes import queries as remotes
+from ricordo.features.memory_care.erasure.service import find_receipt, forget
+from ricordo.features.sync.git.adoption import adopt
+from ricordo.features.sync.git.objects import GitObject
+from ricordo.features.sync.git.push import Push
+from ricordo.features.sync.git.repository import refreshed
+from ricordo.features.sync.remotes import queries as remotes
 from ricordo.memory import user_memory
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.plugins import load_plugins
@@ -158,7 +158,7 @@ def add_remotes(tx: Transaction, kind: str, *addresses: str) -> list[Job]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ricordo.features.erasure.jobs._PAUSE", 0)
+    monkeypatch.setattr("ricordo.features.memory_care.erasure.jobs._PAUSE", 0)
 
 
 async def test_killed_after_any_write_it_is_finished_and_nothing_counted_twice(
@@ -229,7 +229,7 @@ async def test_killed_after_any_write_it_is_finished_and_nothing_counted_twice(
 async def test_a_receipt_names_what_every_sweep_removed_also_before_a_copy_ended(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ricordo.features.erasure.jobs._TRIES", 2)
+    monkeypatch.setattr("ricordo.features.memory_care.erasure.jobs._TRIES", 2)
     await ada(stage)
     state = await forget(stage.runtime, SCOPE, "ada")
     work = stage.runtime.settings.data_dir / FOLDER

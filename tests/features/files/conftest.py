@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from ricordo.features.files.tables import files
+from ricordo.features.files.folders.tables import files
 from tests.agents.conftest import open_stage, stage
 from tests.api.conftest import (
     Api,

@@ -9,9 +9,9 @@ from letta_client import APIStatusError
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import ToolCallPart
 from ricordo.errors import Unavailable
-from ricordo.features.files import windows
-from ricordo.features.files.line_search import LineSearch
-from ricordo.features.files.records import File, FilePiece
+from ricordo.features.files.folders import windows
+from ricordo.features.files.folders.line_search import LineSearch
+from ricordo.features.files.folders.records import File, FilePiece
 from ricordo.llm.scripted import call
 from tests.features.files.conftest import Api, put
 from tests.seams.http import ok

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from ricordo.features.files.encodings import guess, wide_encoding
-from ricordo.features.files.texts import is_readable
+from ricordo.features.files.folders.encodings import guess, wide_encoding
+from ricordo.features.files.folders.texts import is_readable
 from tests.features.files.conftest import Api, put
 
 GBK_CSV = b"\xd0\xd5\xc3\xfb,\xb3\xc7\xca\xd0\n\xcd\xf5\xb7\xbc,\xb1\xb1\xbe\xa9\n"

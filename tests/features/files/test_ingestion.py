@@ -13,11 +13,11 @@ from sqlalchemy import func, select
 from ricordo.agents import deletion
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
-from ricordo.features.files import ingestion, queries, service
-from ricordo.features.files.records import File, Folder
-from ricordo.features.files.service import Upload
-from ricordo.features.files.tables import TABLES
-from ricordo.features.files.texts import chunks_of
+from ricordo.features.files.folders import ingestion, queries, service
+from ricordo.features.files.folders.records import File, Folder
+from ricordo.features.files.folders.service import Upload
+from ricordo.features.files.folders.tables import TABLES
+from ricordo.features.files.folders.texts import chunks_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import passages
 from tests.conftest import BOTH

@@ -10,7 +10,7 @@ import pytest
 
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
-from ricordo.features.formats import routes as exporting
+from ricordo.features.typed_memory.formats import routes as exporting
 from ricordo.memory import user_memory
 from ricordo.memory.schemas import FOLDER
 from ricordo.storage.engine.store import Transaction

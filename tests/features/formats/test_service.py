@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ricordo.domain.block_schema import KINDS, BlockSchema, FieldValue, SchemaField
 from ricordo.errors import Invalid
-from ricordo.features.formats.service import (
+from ricordo.features.typed_memory.formats.service import (
     ParsedText,
     from_markdown,
     from_toml,

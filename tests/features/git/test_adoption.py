@@ -10,10 +10,10 @@ from ricordo.domain.block import Block, Chain
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Stale, TooLong
-from ricordo.features.git.adoption import Adoption, adopt
-from ricordo.features.git.objects import GitObject
-from ricordo.features.git.push import Push
-from ricordo.features.git.repository import refreshed
+from ricordo.features.sync.git.adoption import Adoption, adopt
+from ricordo.features.sync.git.objects import GitObject
+from ricordo.features.sync.git.push import Push
+from ricordo.features.sync.git.repository import refreshed
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.storage import blocks, history, proposals, versions
 from ricordo.storage.engine.sqlite import SqliteStore

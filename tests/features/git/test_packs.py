@@ -14,9 +14,9 @@ from dulwich.protocol import pkt_line as line
 from ricordo.domain.git_objects import object_id
 from ricordo.domain.redaction import redact
 from ricordo.errors import Invalid, RicordoError, TooLong
-from ricordo.features.git import objects
-from ricordo.features.git import push as pushing
-from ricordo.features.git.objects import (
+from ricordo.features.sync.git import objects
+from ricordo.features.sync.git import push as pushing
+from ricordo.features.sync.git.objects import (
     GitObject,
     Lacking,
     git_object,
@@ -24,8 +24,8 @@ from ricordo.features.git.objects import (
     read_pack,
     read_tree,
 )
-from ricordo.features.git.push import EntryBudget, Push, Refused
-from ricordo.features.git.receiver import PushCommand, read_push
+from ricordo.features.sync.git.push import EntryBudget, Push, Refused
+from ricordo.features.sync.git.receiver import PushCommand, read_push
 from tests.support.git import WHO, commit_of, entry, git, pack, pack_sum
 
 MAIN, ONE, TWO = b"refs/heads/main", b"\x11" * 20, b"\x22" * 20

@@ -13,10 +13,10 @@ from sqlalchemy import select
 from ricordo.domain.block import Chain
 from ricordo.domain.git_objects import blob_id
 from ricordo.domain.scope import Scope
-from ricordo.features.git import history, repository
-from ricordo.features.git.objects import git_object
-from ricordo.features.git.receiver import PushCommand, PushReceiver
-from ricordo.features.git.repository import (
+from ricordo.features.sync.git import history, repository
+from ricordo.features.sync.git.objects import git_object
+from ricordo.features.sync.git.receiver import PushCommand, PushReceiver
+from ricordo.features.sync.git.repository import (
     BRANCH,
     is_damaged,
     read_repository,

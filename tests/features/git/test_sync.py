@@ -13,11 +13,11 @@ import pytest
 from ricordo.domain.remote import Access
 from ricordo.domain.scope import Actor, Scope
 from ricordo.errors import Conflict, Invalid, NotFound
-from ricordo.features.git import sync as following
-from ricordo.features.git import transport
-from ricordo.features.git.sync import GitRemotes
-from ricordo.features.remotes import queries as remotes
-from ricordo.features.remotes.service import sync
+from ricordo.features.sync.git import sync as following
+from ricordo.features.sync.git import transport
+from ricordo.features.sync.git.sync import GitRemotes
+from ricordo.features.sync.remotes import queries as remotes
+from ricordo.features.sync.remotes.service import sync
 from ricordo.memory import user_memory
 from ricordo.memory.user_memory import open_memory
 from ricordo.settings import Settings

@@ -15,10 +15,10 @@ from dulwich.server import DictBackend
 from dulwich.web import make_wsgi_chain
 
 from ricordo.errors import Forbidden, Invalid, TooLong, Unavailable
-from ricordo.features.git import transport
-from ricordo.features.git.objects import git_object
-from ricordo.features.git.transport import GitAddress
-from ricordo.features.remotes.service import RemoteMoved
+from ricordo.features.sync.git import transport
+from ricordo.features.sync.git.objects import git_object
+from ricordo.features.sync.git.transport import GitAddress
+from ricordo.features.sync.remotes.service import RemoteMoved
 from ricordo.llm import addresses
 from tests.support.git import fsck, git
 

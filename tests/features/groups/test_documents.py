@@ -216,7 +216,7 @@ def test_nothing_is_read_without_sleeptime_or_of_a_users_own_folder(
 
 def test_a_label_is_found_for_any_name_of_a_folder() -> None:
     from ricordo.domain.block import require_label
-    from ricordo.features.files.records import Folder
+    from ricordo.features.files.folders.records import Folder
 
     names = (
         "Prices",

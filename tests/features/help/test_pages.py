@@ -3,7 +3,7 @@
 import re
 from html import unescape
 
-from ricordo.features.help.documentation import page_names
+from ricordo.features.web.help.documentation import page_names
 from tests.seams.server import ServerInThread
 
 LINK = re.compile(r'(?:href|src)="([^"]*)"')

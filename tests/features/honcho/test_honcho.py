@@ -8,8 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from ricordo.features.honcho import jobs, queries
-from ricordo.features.honcho.options import HonchoSettings
+from ricordo.features.knowledge.honcho import jobs, queries
+from ricordo.features.knowledge.honcho.options import HonchoSettings
 from ricordo.llm.scripted import call
 from ricordo.settings import load_settings
 from ricordo.storage.engine.store import Transaction

@@ -11,8 +11,8 @@ import pytest
 
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid
-from ricordo.features.imports import chat_files, service
-from ricordo.features.imports.chat_files import ExportedChat, read_chats
+from ricordo.features.documents.imports import chat_files, service
+from ricordo.features.documents.imports.chat_files import ExportedChat, read_chats
 from ricordo.storage import messages, users
 from ricordo.storage.engine.repository import Page
 from tests.api.conftest import Api

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ricordo.errors import Invalid
-from ricordo.features.imports.chat_files import ExportedChat, read_chats
+from ricordo.features.documents.imports.chat_files import ExportedChat, read_chats
 from tests.api.conftest import Api
 from tests.features.imports.test_chats import CLAUDE, OPENWEBUI, chatgpt, stream, taken
 from tests.features.imports.test_uploads import ended, upload

@@ -9,9 +9,9 @@ import pytest
 
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, Unavailable
-from ricordo.features.imports.letta import import_letta
-from ricordo.features.imports.letta_tables import LettaTables
-from ricordo.features.imports.queries import forget_items, report_text
+from ricordo.features.documents.imports.letta import import_letta
+from ricordo.features.documents.imports.letta_tables import LettaTables
+from ricordo.features.documents.imports.queries import forget_items, report_text
 from ricordo.llm.scripted import call
 from tests.api.conftest import Api
 from tests.seams.http import ok

@@ -15,11 +15,11 @@ import pytest
 from playwright.sync_api import Browser
 
 from ricordo.errors import Invalid, RicordoError, Unavailable
-from ricordo.features.latex import engine
-from ricordo.features.latex import plugin as latex
-from ricordo.features.latex.engine import document, render
-from ricordo.features.latex.tools import file_name
-from ricordo.features.workspaces.service import path_of
+from ricordo.features.files.latex import engine
+from ricordo.features.files.latex import plugin as latex
+from ricordo.features.files.latex.engine import document, render
+from ricordo.features.files.latex.tools import file_name
+from ricordo.features.files.workspaces.service import path_of
 from ricordo.llm.scripted import call
 from ricordo.sandbox.service import Sandbox, SandboxLimits
 from ricordo.settings import Settings

@@ -4,7 +4,7 @@ import asyncio
 
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.domain.usage import Expense, Usage
-from ricordo.features.ledger.service import FILE
+from ricordo.features.operations.ledger.service import FILE
 from ricordo.settings import Settings
 from ricordo.storage import runs
 from ricordo.storage.engine.database import open_store

@@ -8,7 +8,7 @@ from ricordo.domain.clock import DAY
 from ricordo.domain.run import Run
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.domain.usage import Expense, Usage
-from ricordo.features.ledger.queries import Grouping, LedgerEntry, LedgerQuery, entries
+from ricordo.features.operations.ledger.queries import Grouping, LedgerEntry, LedgerQuery, entries
 from ricordo.storage import deletion, runs
 from ricordo.storage.engine.sqlite import SqliteStore
 from tests.seams import make

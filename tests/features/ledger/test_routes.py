@@ -12,7 +12,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.domain.usage import Usage
-from ricordo.features.ledger.service import FILE
+from ricordo.features.operations.ledger.service import FILE
 from tests.api.conftest import Api
 from tests.seams.server import MODEL, ServerInThread, StrictLetta
 

@@ -7,8 +7,8 @@ import pytest
 
 from ricordo.domain.usage import Usage
 from ricordo.errors import Invalid
-from ricordo.features.ledger.queries import LedgerEntry
-from ricordo.features.ledger.service import (
+from ricordo.features.operations.ledger.queries import LedgerEntry
+from ricordo.features.operations.ledger.service import (
     FILE,
     Cost,
     LedgerLine,

@@ -331,7 +331,7 @@ def test_a_broken_provider_is_an_error_that_tells_no_secret(
 def test_a_slow_provider_is_not_waited_for(
     provider: TestProvider, browser: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ricordo.features.login.service._TIMEOUT", 0.3)
+    monkeypatch.setattr("ricordo.features.identity.login.service._TIMEOUT", 0.3)
     provider.delay = 1.0
     assert "cannot be reached" in refused(log_in(browser), 502)
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from ricordo.features.mcp import sessions, tools
+from ricordo.features.mcp.client import sessions, tools
 from ricordo.llm.scripted import call
 from tests.api.conftest import Api
 from tests.seams.mcp import RawServer, raw_server, tool

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from letta_client import APIStatusError
 
-from ricordo.features.mcp import sessions, tools
+from ricordo.features.mcp.client import sessions, tools
 from ricordo.llm.scripted import call
 from tests.api.conftest import Api
 from tests.seams.server import MODEL

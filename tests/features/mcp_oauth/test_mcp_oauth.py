@@ -25,7 +25,7 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl
 from sqlalchemy import select, text, update
 
-from ricordo.features.mcp_oauth import grants
+from ricordo.features.mcp.oauth import grants
 from ricordo.storage.schema.core_tables import api_keys
 from tests.seams.http import ok, refused
 from tests.seams.people import OPERATOR, OTHER_ORGANIZATION, People, bearer
@@ -381,7 +381,7 @@ def test_what_is_too_old_is_refused(people: People, monkeypatch: pytest.MonkeyPa
     client_id = client_of(people)
     made = connect(people, people.key("max"))
     with browser_of(people, people.key("max")) as browser:
-        monkeypatch.setattr("ricordo.features.mcp_oauth.routes.CODE_SECONDS", -1)
+        monkeypatch.setattr("ricordo.features.mcp.oauth.routes.CODE_SECONDS", -1)
         late = consent(browser, client_id)["code"]
         assert "expired" in token(people, client_id, code=late).json()["error_description"]
         monkeypatch.setattr(grants, "QUESTION_SECONDS", -1)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -324,3 +325,32 @@ def test_lines_that_are_no_messages_are_answered_and_news_are_not(
     )
     assert [one.get("result") for one in answers] == [{}, None], done.stderr
     assert answers[1]["error"]["code"] == -32700
+
+
+async def test_a_label_of_any_signs_names_one_block(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    labels = [
+        *("über mich", "a b", "Größe/Maße", "50%", "a%20b", "%C3%BC", "why?", "a#b", "x&y=z"),
+        *("a+b", "日本語", "it's", "a;b,c", "früh/Stück 2", "~me@home"),
+    ]
+    for label in labels:
+        block(http, "label-user", quote(label), "Empty.", "direct")
+    async with connected(server, server.key("label-user")) as client:
+        for label in labels:
+            written = await said(
+                client, "write_memory", label=label, text=f"Text of {label}.", reason="So."
+            )
+            assert "is written" in written, label
+            assert f"Text of {label}." in await said(client, "read_memory", label=label)
+        resources = (await client.list_resources()).resources
+        texts = {
+            resource.name: (await client.read_resource(resource.uri)).contents[0].text
+            for resource in resources
+            if str(resource.uri).startswith("memory://blocks/")
+        }
+    assert {label: texts.get(label) for label in labels} == {
+        label: f"Text of {label}." for label in labels
+    }
+    stored = {entry["label"] for entry in ok(http.get("/users/label-user/blocks"))}
+    assert stored == {"human", *labels} or stored == set(labels)

@@ -20,8 +20,8 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Scope
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
 from ricordo.features import FEATURES
-from ricordo.features.move import service
-from ricordo.features.move.service import MoveOptions, MoveReport, TableHash, portions
+from ricordo.features.operations.move import service
+from ricordo.features.operations.move.service import MoveOptions, MoveReport, TableHash, portions
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.plugins import load_plugins
 from ricordo.search.index import insert_messages
@@ -302,7 +302,7 @@ async def test_a_copy_that_was_killed_is_served_by_nobody_until_it_is_begun_anew
 ) -> None:
     code = (
         "import os, sys; from pathlib import Path\n"
-        "from ricordo.settings import Settings; from ricordo.features.move.service import MoveOptions, move\n"
+        "from ricordo.settings import Settings; from ricordo.features.operations.move.service import MoveOptions, move\n"
         "first, last = (Settings(data_dir=Path(one).parent, database_url='sqlite:///' + one) for one in sys.argv[1:])\n"
         "def report(phase, table, done, total):\n"
         "    if (phase, table) == ('copied', 'messages'): os._exit(9)\n"

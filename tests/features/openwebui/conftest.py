@@ -7,9 +7,9 @@ import pytest
 
 from ricordo.domain.remote import Access
 from ricordo.domain.scope import LOCAL_ORGANIZATION
-from ricordo.features.openwebui.sync import OpenWebUIRemotes
-from ricordo.features.workspaces import queries, service
-from ricordo.features.workspaces.queries import Space
+from ricordo.features.files.workspaces import queries, service
+from ricordo.features.files.workspaces.queries import Space
+from ricordo.features.openwebui.mirror.sync import OpenWebUIRemotes
 from ricordo.settings import Settings
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Store, Transaction

@@ -9,5 +9,7 @@ from ricordo.cli import app
 
 def test_the_pipe_is_printed_as_it_is() -> None:
     printed = CliRunner().invoke(app, ["openwebui", "pipe"])
-    pipe = resources.files("ricordo.features.openwebui").joinpath("pipe.py").read_text("utf-8")
+    pipe = (
+        resources.files("ricordo.features.openwebui.mirror").joinpath("pipe.py").read_text("utf-8")
+    )
     assert (printed.exit_code, printed.output) == (0, pipe)

@@ -3,7 +3,7 @@
 import pytest
 
 from ricordo.errors import Invalid, Unavailable
-from ricordo.features.openwebui.sessions import OpenWebUI
+from ricordo.features.openwebui.mirror.sessions import OpenWebUI
 from tests.features.openwebui.conftest import Synced
 from tests.support.open_webui import FakeOpenWebUI
 from tests.support.synced import Killed

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ricordo.features.openwebui.texts import carried_over, markdown_key, plain_key
+from ricordo.features.openwebui.mirror.texts import carried_over, markdown_key, plain_key
 from ricordo.memory import user_memory
 from tests.features.openwebui.conftest import USER, Synced
 from tests.support.open_webui import FakeOpenWebUI

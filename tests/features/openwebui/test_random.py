@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ricordo.errors import RicordoError
-from ricordo.features.openwebui.sessions import OpenWebUI
+from ricordo.features.openwebui.mirror.sessions import OpenWebUI
 from ricordo.memory import user_memory
 from ricordo.storage import history, proposals
 from ricordo.storage.engine.repository import Page

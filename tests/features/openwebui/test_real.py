@@ -270,7 +270,7 @@ def test_an_administrator_installs_the_pipe_and_lets_users_see_its_models(stage:
         stage.there,
         {"id": "ricordo", "name": "Ricordo", "meta": {"description": "", "manifest": {}}},
     )
-    source = (ROOT / "ricordo/features/openwebui/pipe.py").read_text("utf-8")
+    source = (ROOT / "ricordo/features/openwebui/mirror/pipe.py").read_text("utf-8")
     there.call("POST", "/api/v1/functions/create", form | {"content": source})
     there.call("POST", "/api/v1/functions/id/ricordo/toggle")
     valves = {"SERVER_URL": stage.server.url, "API_KEY": "wrong"}

@@ -10,8 +10,8 @@ import pytest
 
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
-from ricordo.features.openwebui.queries import openwebui_items
-from ricordo.features.openwebui.sync import ALL_USERS
+from ricordo.features.openwebui.mirror.queries import openwebui_items
+from ricordo.features.openwebui.mirror.sync import ALL_USERS
 from tests.features.openwebui.conftest import USER
 from tests.seams.http import ok, refused
 from tests.seams.server import ServerInThread, serving

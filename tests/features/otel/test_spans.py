@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from ricordo.features import FEATURES
-from ricordo.features.otel import ENDPOINTS, plugin
+from ricordo.features.operations.otel import ENDPOINTS, plugin
 from ricordo.llm.scripted import call
 from ricordo.plugins import load_plugins
 from tests.seams.http import ok
@@ -52,7 +52,7 @@ class Collector:
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    from ricordo.features.otel import spans
+    from ricordo.features.operations.otel import spans
 
     made = Collector()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", made.url)
@@ -149,7 +149,7 @@ def test_a_turn_that_failed_says_of_what_kind_and_no_more(
 def test_a_collector_that_is_away_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from ricordo.features.otel import spans
+    from ricordo.features.operations.otel import spans
 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
@@ -168,12 +168,12 @@ def test_without_an_endpoint_nothing_is_imported_called_or_sent(
     for name in ENDPOINTS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)  # its import would fail
-    monkeypatch.delitem(sys.modules, "ricordo.features.otel.spans", raising=False)
+    monkeypatch.delitem(sys.modules, "ricordo.features.operations.otel.spans", raising=False)
     hooks = load_plugins(FEATURES)
     assert (plugin.middleware(), hasattr(plugin, "after_turn")) == ([], False)
     assert all("otel" not in hook.__module__ for hook in (*hooks.after_turn(), *hooks.middleware()))
     asyncio.run(plugin.at_end(None))
-    assert "ricordo.features.otel.spans" not in sys.modules
+    assert "ricordo.features.operations.otel.spans" not in sys.modules
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     assert (plugin.middleware(), hasattr(plugin, "after_turn")) == ([], False)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.features.remotes.cli import line
+from ricordo.features.sync.remotes.cli import line
 from tests.cli.conftest import Shell, remember
 from tests.support.git import git
 

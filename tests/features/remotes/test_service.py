@@ -14,11 +14,11 @@ from ricordo.domain.job import Job
 from ricordo.domain.remote import SYNC, Access, Remote
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, LeaseLost, NotFound, Unavailable
-from ricordo.features.dolt.database import Database
-from ricordo.features.dolt.engines import open_engine, read_address
-from ricordo.features.git import transport
-from ricordo.features.remotes import queries as remotes
-from ricordo.features.remotes.service import HANDLERS, SWEEP, access_of, add, require_folder
+from ricordo.features.sync.dolt.database import Database
+from ricordo.features.sync.dolt.engines import open_engine, read_address
+from ricordo.features.sync.git import transport
+from ricordo.features.sync.remotes import queries as remotes
+from ricordo.features.sync.remotes.service import HANDLERS, SWEEP, access_of, add, require_folder
 from ricordo.memory import user_memory
 from ricordo.memory.user_memory import UserMemory
 from ricordo.plugins import Plugins, load_plugins

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.features.run_code import tools
+from ricordo.features.custom_tools.run_code import tools
 from ricordo.llm.scripted import call
 from tests.features.custom_tools.conftest import (
     Api,

@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import update
 
 from ricordo.domain.clock import SECOND
-from ricordo.features.schedules import queries, service
-from ricordo.features.schedules.queries import schedules
+from ricordo.features.automation.schedules import queries, service
+from ricordo.features.automation.schedules.queries import schedules
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import jobs as job_rows

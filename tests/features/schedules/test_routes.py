@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from letta_client import BadRequestError, ConflictError, NotFoundError
 
-from ricordo.features.schedules import service
+from ricordo.features.automation.schedules import service
 from tests.features.schedules.conftest import Api
 from tests.features.schedules.test_sending import HOURLY, new_agent, plan
 from tests.features.web.test_home import visitor

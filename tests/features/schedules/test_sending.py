@@ -10,9 +10,9 @@ from sqlalchemy import update
 
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
-from ricordo.features.schedules import jobs as sending
-from ricordo.features.schedules import queries, service
-from ricordo.features.schedules.queries import schedules
+from ricordo.features.automation.schedules import jobs as sending
+from ricordo.features.automation.schedules import queries, service
+from ricordo.features.automation.schedules.queries import schedules
 from ricordo.storage import jobs, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.schema.core_tables import api_keys

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.scope import Scope
-from ricordo.features.schedules import queries, service
-from ricordo.features.schedules.models import ScheduleRequest
-from ricordo.features.schedules.queries import ScheduledMessage, schedules
+from ricordo.features.automation.schedules import queries, service
+from ricordo.features.automation.schedules.models import ScheduleRequest
+from ricordo.features.automation.schedules.queries import ScheduledMessage, schedules
 from ricordo.storage import agents, jobs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore

@@ -13,11 +13,11 @@ from ricordo.domain.agent import Agent
 from ricordo.domain.clock import DAY, SECOND, to_datetime
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope, User
-from ricordo.features.courses.queries import courses
-from ricordo.features.schedules import cron
-from ricordo.features.tasks import queries, service
-from ricordo.features.tasks.jobs import _finish, carry_out
-from ricordo.features.tasks.models import TaskRequest
+from ricordo.features.automation.schedules import cron
+from ricordo.features.tutor.courses.queries import courses
+from ricordo.features.tutor.tasks import queries, service
+from ricordo.features.tutor.tasks.jobs import _finish, carry_out
+from ricordo.features.tutor.tasks.models import TaskRequest
 from ricordo.storage import agents, conversations
 from ricordo.storage.engine.postgres import PostgresStore
 from ricordo.storage.engine.repository import Page

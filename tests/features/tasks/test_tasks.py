@@ -13,8 +13,8 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
 from ricordo.domain.model import ModelRequest
 from ricordo.domain.scope import Scope
-from ricordo.features.tasks import jobs as work
-from ricordo.features.tasks import queries, service
+from ricordo.features.tutor.tasks import jobs as work
+from ricordo.features.tutor.tasks import queries, service
 from ricordo.llm.scripted import call
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import conversations, users

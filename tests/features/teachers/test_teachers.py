@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 from sqlalchemy import insert, update
 
-from ricordo.features.tasks.queries import task_runs
+from ricordo.features.tutor.tasks.queries import task_runs
 from ricordo.llm.scripted import call
 from ricordo.storage.schema.core_tables import organizations
 from tests.seams.http import refused

@@ -7,11 +7,11 @@ from ricordo.api.call import CallContext
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Conflict
-from ricordo.features.files.tables import TABLES as FILES
-from ricordo.features.templates import jobs, queries, service
-from ricordo.features.templates.models import TemplateAgentsRequest, TemplateSaveRequest
-from ricordo.features.templates.queries import Template
-from ricordo.features.templates.tables import TABLES
+from ricordo.features.documents.templates import jobs, queries, service
+from ricordo.features.documents.templates.models import TemplateAgentsRequest, TemplateSaveRequest
+from ricordo.features.documents.templates.queries import Template
+from ricordo.features.documents.templates.tables import TABLES
+from ricordo.features.files.folders.tables import TABLES as FILES
 from ricordo.storage import agents
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ricordo.errors import Conflict
-from ricordo.features.templates import jobs as migration
+from ricordo.features.documents.templates import jobs as migration
 from ricordo.llm.scripted import call
 from ricordo.storage import jobs
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server

@@ -10,7 +10,7 @@ import pytest
 from letta_client import BadRequestError, ConflictError, NotFoundError, UnprocessableEntityError
 from sqlalchemy import insert
 
-from ricordo.features.templates import service
+from ricordo.features.documents.templates import service
 from ricordo.storage.schema.core_tables import organizations
 from tests.api.conftest import Api, api, client, http, running_client, running_http, server
 from tests.features.agent_files.test_round_trip import ADD, OTHERS

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.errors import Invalid
-from ricordo.features.typed_memory.blocks import (
+from ricordo.features.typed_memory.schemas.blocks import (
     CODING_ASSISTANT_PERSONA,
     DEFAULT_PERSONA,
     RESEARCH_ASSISTANT_PERSONA,

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.errors import Invalid
-from ricordo.features.typed_memory import brackets
+from ricordo.features.typed_memory.schemas import brackets
 
 # Signs that mean something in the format come up far more often than chance would have it.
 TEXT = st.text(

@@ -11,9 +11,9 @@ from letta_client import APIStatusError
 
 from ricordo.app import open_in_thread
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
-from ricordo.features.typed_memory.blocks import HumanBlock, PersonaBlock
-from ricordo.features.typed_memory.client import InProcessClient
-from ricordo.features.typed_memory.manager import BaseAgent, MemoryManager
+from ricordo.features.typed_memory.schemas.blocks import HumanBlock, PersonaBlock
+from ricordo.features.typed_memory.schemas.client import InProcessClient
+from ricordo.features.typed_memory.schemas.manager import BaseAgent, MemoryManager
 from ricordo.settings import ProviderSettings, Settings
 from tests.seams.server import MODEL, StrictLetta, serving
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.errors import Conflict, Invalid, PreconditionFailed
-from ricordo.features.typed_memory.blocks import HumanBlock, PersonaBlock
-from ricordo.features.typed_memory.manager import BaseAgent, MemoryManager
-from ricordo.features.typed_memory.rotation import (
+from ricordo.features.typed_memory.schemas.blocks import HumanBlock, PersonaBlock
+from ricordo.features.typed_memory.schemas.manager import BaseAgent, MemoryManager
+from ricordo.features.typed_memory.schemas.rotation import (
     AdaptiveRotation,
     AggressiveRotation,
     PreservativeRotation,

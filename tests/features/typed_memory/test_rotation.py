@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.errors import Invalid
-from ricordo.features.typed_memory.rotation import (
+from ricordo.features.typed_memory.schemas.rotation import (
     MAX_CHARS,
     THRESHOLD,
     AdaptiveRotation,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ricordo.errors import Conflict, Invalid, NotFound
-from ricordo.features.typed_memory.user_blocks import (
+from ricordo.features.typed_memory.schemas.user_blocks import (
     GitUserStorage,
     PendingDiffStore,
     UserBlockManager,

@@ -215,7 +215,7 @@ def test_with_very_many_agents_the_search_looks_at_those_used_last_and_says_so(
     say(browser, agent, "I have a zebra.")
     every = browser.get("/ui/search", params={"q": "zebra", "kind": "messages"}).text
     assert (agent in every, other in every, "very many agents" in every) == (True, True, False)
-    monkeypatch.setattr("ricordo.features.web.search._MOST_AGENTS", 1)
+    monkeypatch.setattr("ricordo.features.web.pages.search._MOST_AGENTS", 1)
     page = browser.get("/ui/search", params={"q": "zebra", "kind": "messages"}).text
     assert (agent in page, other in page, "very many agents" in page) == (True, False, True)
     page = browser.get("/ui/search", params={"q": "zebra", "kind": "messages", "agent": other}).text

@@ -1,8 +1,11 @@
 """The chat without scripts: what it shows of a conversation, and what its forms do. The scripts are tested in a browser."""
 
+import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
@@ -227,3 +230,22 @@ def test_pictures_are_shown_and_addresses_of_pictures_are_not_loaded(talk: Talk)
     page = talk.page()
     assert "data:image/png;base64,iVBORw0KGgo=" in page
     assert far["url"] not in page
+
+
+def test_links_lead_to_blocks_whose_labels_hold_any_signs(talk: Talk) -> None:
+    labels = [
+        *("why?", "50%", "a#b", "x&y=z", "über mich", "a+b", "it's", "a;b", "früh/Stück 2", "%3F"),
+    ]
+    for label in labels:
+        path = f"/users/ada/blocks/{quote(label)}"
+        talk.http.put(path, json={"body": "zebra", "policy": "direct"}).raise_for_status()
+    made = talk.http.post(
+        "/v1/conversations/", params={"agent_id": talk.agent}, json={"user_id": "ada"}
+    )
+    chat = talk.page(conversation=made.json()["id"])
+    search = talk.http.get("/ui/search", params={"q": "zebra", "kind": "memory"}).text
+    for page in (chat, search):
+        links = set(re.findall(r'href="(/ui/people/[^"]*/blocks/[^"]*)"', page))
+        assert len(links) == len(labels)
+        shown = [talk.http.get(unescape(link)) for link in links]
+        assert {response.status_code for response in shown} == {200}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.features.web.filters import MOST_MARKDOWN, markdown, plain
+from ricordo.pages.filters import MOST_MARKDOWN, markdown, plain
 from tests.features.web.test_home import visitor
 from tests.features.web.test_memory import home
 

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Engine
 
 from ricordo.domain.message import TextPart
 from ricordo.domain.scope import NOBODY, Scope
-from ricordo.features.web import queries
+from ricordo.features.web.pages import queries
 from ricordo.storage import conversations, messages, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import open_sqlite

@@ -17,7 +17,7 @@ from starlette.routing import Mount
 
 import ricordo.features
 from ricordo.app import create_app
-from ricordo.features.web.shell import HEADERS, environment
+from ricordo.pages.shell import HEADERS, environment
 from ricordo.settings import ProviderSettings, Settings
 from tests.features.login.provider import providing
 from tests.features.login.test_login import set_up
@@ -590,5 +590,5 @@ def test_a_server_that_another_app_mounts_is_below_its_path(tmp_path: Path) -> N
 def test_every_template_compiles() -> None:
     compiled = [environment().get_template(name).name for name in environment().list_templates()]
     assert {*compiled} == {
-        path.name for path in Path(ricordo.features.__file__).parent.glob("*/templates/*")
+        path.name for path in Path(ricordo.features.__file__).parents[1].glob("**/templates/*.html")
     }

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import pytest
 
 from ricordo.errors import Invalid, RicordoError, Unavailable
-from ricordo.features.web_tools import sessions
-from ricordo.features.web_tools.pages import markdown_of
-from ricordo.features.web_tools.sessions import WebPage, fetch
+from ricordo.features.custom_tools.web import sessions
+from ricordo.features.custom_tools.web.pages import markdown_of
+from ricordo.features.custom_tools.web.sessions import WebPage, fetch
 from ricordo.sandbox.service import Sandbox
 from ricordo.settings import Settings
 from tests.support.sandboxes import bubblewrap

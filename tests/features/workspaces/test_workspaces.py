@@ -9,8 +9,8 @@ import httpx2
 import pytest
 
 from ricordo.domain.scope import LOCAL_ORGANIZATION
-from ricordo.features.workspaces import queries, service
-from ricordo.features.workspaces.queries import Space
+from ricordo.features.files.workspaces import queries, service
+from ricordo.features.files.workspaces.queries import Space
 from ricordo.llm.scripted import call
 from tests.seams.http import ok, refused
 from tests.seams.server import MODEL, ServerInThread, serving
@@ -220,7 +220,7 @@ def test_a_command_changes_files_and_sees_no_others(
 def test_a_command_that_is_stopped_changes_nothing(
     server: ServerInThread, http: httpx2.Client, coach: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ricordo.features.workspaces.tools._SECONDS", 1.0)
+    monkeypatch.setattr("ricordo.features.files.workspaces.tools._SECONDS", 1.0)
     put(http, "fred", "a.txt", "before")
     told = use(
         server, http, coach, "fred", "run_in_workspace", command="echo after > a.txt; sleep 30"

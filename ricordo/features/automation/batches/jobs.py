@@ -1,0 +1,157 @@
+"""The job that answers a batch's requests, a few agents at a time.
+
+Each request is an ordinary turn; requests to one agent run in their order. The otids of messages
+are made of the batch and their index. So a job that is killed and runs again finds the turns that
+it started, and starts none twice. A turn that was cut off with the server is run again.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import orjson
+
+from ricordo.agents.repeats import was_cut_off
+from ricordo.agents.request import TurnRequest
+from ricordo.agents.turn import collect, run_turn
+from ricordo.api.callbacks import deliver
+from ricordo.api.messages import request_of
+from ricordo.api.models.base import stamp
+from ricordo.api.models.jobs import JobResponse
+from ricordo.domain.clock import Backoff
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
+from ricordo.errors import Busy, Invalid, RicordoError, Unavailable
+from ricordo.features.automation.batches import queries, service
+from ricordo.features.automation.batches.models import BatchItemRequest
+from ricordo.features.automation.schedules.service import Maker, scope_of
+from ricordo.runtime import Runtime
+from ricordo.storage import jobs
+from ricordo.storage.jobs import FencedStore
+
+AT_ONCE = 4
+# While an agent is busy with other turns, its request is tried for about ten minutes.
+_BUSY = Backoff(0.5, 2, 30)
+_BUSY_ATTEMPTS = 25
+
+
+async def answer_batch(runtime: Runtime, job: Job, report: Report) -> None:
+    """Answer the waiting requests, and end the batch.
+
+    Raises Invalid if no request was answered.
+    """
+    numbers_by_agent = await runtime.store.read(lambda tx: queries.waiting(tx, job.id))
+    total = job.payload["requests"]
+    waiting_count = sum(map(len, numbers_by_agent.values()))
+    # All tasks take from one iterator, so each agent is taken once.
+    agents = iter(numbers_by_agent.values())
+
+    async def answer_some(agents: Iterator[list[int]]) -> None:
+        nonlocal waiting_count
+        for numbers in agents:
+            for number in numbers:
+                await _answer(runtime, job, number)
+                waiting_count -= 1
+                report(total - waiting_count, total)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(AT_ONCE):
+                group.create_task(answer_some(agents))
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    fenced = FencedStore(runtime.store, job)
+    await fenced.write(lambda tx: service.add_callback(tx, job))
+    counts = (await runtime.store.read(lambda tx: queries.counts(tx, [job.id])))[job.id]
+    if not counts.get("completed"):
+        raise Invalid("None of the requests was answered. The batch says of each why.")
+
+
+async def _answer(runtime: Runtime, job: Job, number: int) -> None:
+    """Run or find the turn of one request, and store its end."""
+    request = await runtime.store.read(lambda tx: queries.request(tx, job.id, number))
+    if request is None:
+        return
+    run_id: str | None = None
+    problem: str | None = None
+    try:
+        run = await _ended_run(runtime, job, number, BatchItemRequest.model_validate(request))
+        run_id = run.id
+        if run.status in ("failed", "cancelled"):
+            problem = (run.error or {}).get("message") or "The run was cancelled."
+    except Unavailable:
+        raise  # the job is repeated
+    except RicordoError as error:
+        problem = str(error)
+    fenced = FencedStore(runtime.store, job)
+    await fenced.write(lambda tx: queries.save(tx, job.id, number, run_id=run_id, problem=problem))
+
+
+async def _ended_run(runtime: Runtime, job: Job, number: int, request: BatchItemRequest) -> Run:
+    scope = await runtime.store.read(lambda tx: scope_of(tx, Maker(**job.payload["maker"])))
+    turn_request = _with_otids(request_of(scope, request.agent_id, request), f"{job.id}-{number}")
+    for attempt in range(1, _BUSY_ATTEMPTS + 1):
+        with suppress(Busy):
+            run = await _turn(runtime, job, turn_request)
+            if not was_cut_off(run):
+                return run
+            if runtime.is_stopping:
+                raise Unavailable("The server is shutting down. The batch goes on when it is back.")
+        await asyncio.sleep(_BUSY.seconds(attempt))
+    raise Busy
+
+
+async def _turn(runtime: Runtime, job: Job, request: TurnRequest) -> Run:
+    """Run the turn to its end, and return its run.
+
+    It is cancelled with its batch. It continues if only this job is stopped.
+    """
+    start = asyncio.ensure_future(run_turn(runtime, request))
+    try:
+        return (await collect(await asyncio.shield(start))).run
+    except asyncio.CancelledError:
+        with suppress(RicordoError):
+            turn = await start
+            if await runtime.store.read(lambda tx: service.is_cancelled(tx, job)):
+                await turn.cancel()
+        raise
+
+
+def _with_otids(request: TurnRequest, name: str) -> TurnRequest:
+    messages = [
+        replace(message, otid=message.otid or f"{name}-{index}")
+        for index, message in enumerate(request.messages)
+    ]
+    approval = request.approval
+    if approval:
+        approval = replace(approval, otid=approval.otid or f"{name}-approval")
+    return replace(request, messages=tuple(messages), approval=approval)
+
+
+async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
+    """Send the callback of an ended batch, and store its outcome.
+
+    Raises the error of a callback that was not accepted.
+    """
+    batch = await runtime.store.read(
+        lambda tx: jobs.get(tx, Scope(job.organization_id), job.payload["batch_id"])
+    )
+    callback = batch.payload["callback"]
+    if batch.ended_at is None:
+        raise Unavailable("The batch has not ended yet.")
+    if callback.get("sent_at") and not callback.get("error"):
+        return  # an earlier attempt was killed right after it stored the outcome
+    body = {
+        "job_id": batch.id,
+        "status": JobResponse.of(batch)["status"],
+        "completed_at": stamp(batch.ended_at),
+    }
+    changes, failure = await deliver(runtime, job, callback["url"], orjson.dumps(body))
+    await runtime.store.write(lambda tx: queries.note_callback(tx, batch, changes))
+    if failure:
+        raise failure
+
+
+HANDLERS = (JobHandler(service.RUN, answer_batch), JobHandler(service.CALL_BACK, call_back))

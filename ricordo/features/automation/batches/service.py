@@ -1,0 +1,119 @@
+"""Create, cancel and end batches: jobs with rows for their requests."""
+
+from dataclasses import asdict
+from hashlib import sha256
+from typing import Any
+from uuid import UUID
+
+from ricordo.agents.repeats import REPEAT_WINDOW
+from ricordo.domain.job import Job
+from ricordo.domain.scope import Scope
+from ricordo.errors import Conflict, NotFound
+from ricordo.features.automation.batches import queries
+from ricordo.features.automation.batches.models import BatchRequest
+from ricordo.features.automation.schedules.service import maker_of
+from ricordo.storage import agents, jobs
+from ricordo.storage.engine.repository import Page, found
+from ricordo.storage.engine.store import Transaction
+
+RUN = "batches.run"
+CALL_BACK = "batches.callback"
+MAX_OPEN = 50  # of one organization
+# Failed requests do not fail the job: an attempt is spent only if a server is killed, or the
+# database is down.
+_ATTEMPTS = 100
+_CALLBACK_ATTEMPTS = 6
+
+
+def create(
+    tx: Transaction, scope: Scope, request: BatchRequest, body_hash: str, *, is_retry: bool
+) -> Job:
+    """Store a new batch, or return the one that the client sent before.
+
+    Raises:
+        Conflict: too many batches have not ended.
+        Forbidden: the caller is a login, which ends by itself.
+        NotFound: one of the agents does not exist.
+    """
+    maker = asdict(maker_of(tx, scope, "batch"))
+    if is_retry:
+        earlier = _sent_before(tx, scope, body_hash, maker)
+        if earlier:
+            return earlier
+    agent_ids = {*agents.ids(tx, scope)}
+    for item in request.requests:
+        if item.agent_id not in agent_ids:
+            raise NotFound(f"Agent with ID {item.agent_id[:80]} not found")
+    organization = Scope(scope.organization_id)
+    open_batches = jobs.page(
+        tx, organization, Page(limit=MAX_OPEN), statuses=("waiting", "running"), kind=RUN
+    )
+    if len(open_batches) >= MAX_OPEN:
+        raise Conflict(
+            f"{MAX_OPEN} batches have not ended, and that is the most. Wait for one, or cancel it."
+        )
+    job = Job(
+        RUN,
+        scope.organization_id,
+        {
+            "requests": len(request.requests),
+            "callback": {"url": request.callback_url} if request.callback_url else {},
+            "hash": body_hash,
+            "maker": maker,
+        },
+        # The batches of one organization run one after the other. Together they would take all
+        # workers from other jobs.
+        key=f"{RUN}:{scope.organization_id}",
+        most_attempts=_ATTEMPTS,
+        user_id=scope.subject,
+    )
+    added = jobs.add(tx, job) or job
+    items = [item.model_dump(mode="json", exclude_unset=True) for item in request.requests]
+    queries.insert_all(tx, added, items)
+    return added
+
+
+def _sent_before(
+    tx: Transaction, scope: Scope, body_hash: str, maker: dict[str, Any]
+) -> Job | None:
+    """Return the recent batch with the same body and maker."""
+    since = tx.clock.now() - REPEAT_WINDOW
+    for job in jobs.page(tx, scope, Page(limit=MAX_OPEN), kind=RUN):
+        is_same = job.payload["hash"] == body_hash and job.payload["maker"] == maker
+        if is_same and job.created_at >= since:
+            return job
+    return None
+
+
+def get(tx: Transaction, scope: Scope, batch_id: str) -> Job:
+    """Return the batch. Raises NotFound."""
+    job = jobs.get(tx, scope, batch_id)
+    return found(job if job.kind == RUN else None, "Batch", batch_id)
+
+
+def cancel(tx: Transaction, scope: Scope, batch_id: str) -> None:
+    """Cancel an open batch with its running turns. Raises NotFound, Conflict."""
+    get(tx, scope, batch_id)
+    add_callback(tx, jobs.cancel(tx, scope, batch_id))
+
+
+def is_cancelled(tx: Transaction, job: Job) -> bool:
+    """Return True for a batch that was cancelled or deleted."""
+    row = jobs.ROWS.find(tx, Scope(job.organization_id), job.id)
+    return row is None or row.status == "cancelled"
+
+
+def add_callback(tx: Transaction, job: Job) -> None:
+    """Add the job that sends the batch's callback, once."""
+    if job.payload["callback"].get("url"):
+        # The id is a hash of the batch's, so the job is added once.
+        job_uuid = UUID(bytes=sha256(job.id.encode()).digest()[:16], version=4)
+        callback = Job(
+            CALL_BACK,
+            job.organization_id,
+            {"batch_id": job.id},
+            most_attempts=_CALLBACK_ATTEMPTS,
+            user_id=job.user_id,
+            id=f"job-{job_uuid}",
+        )
+        jobs.add(tx, callback)

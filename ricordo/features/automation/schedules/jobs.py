@@ -1,0 +1,112 @@
+"""Jobs that send due messages.
+
+A repeated job sends the same otids, so a kill never sends a message twice. A job ends when its turn
+has started. Another job checks half a minute later if a kill cut the turn off; then it is run
+again.
+"""
+
+from dataclasses import replace
+
+from ricordo.agents.repeats import was_cut_off
+from ricordo.agents.request import DEFAULT_MAX_STEPS, TurnRequest
+from ricordo.api.messages import new_message
+from ricordo.api.models.messages import MessageFormat
+from ricordo.api.stored_streams import begin_recorded
+from ricordo.domain.clock import SECOND
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
+from ricordo.errors import Forbidden, Invalid, NotFound, RicordoError
+from ricordo.features.automation.schedules import service
+from ricordo.features.automation.schedules.models import LaterMessage
+from ricordo.features.automation.schedules.queries import ScheduledMessage
+from ricordo.runtime import Runtime
+from ricordo.storage import jobs, runs
+from ricordo.storage.engine.store import Transaction
+
+_CHECK_INTERVAL = 30 * SECOND
+
+
+async def send(runtime: Runtime, job: Job, _report: Report) -> None:
+    """Start the turn of this due time.
+
+    While the conversation is busy, the job is repeated for an hour.
+    """
+    store = runtime.store
+    schedule_id = job.payload["schedule_id"]
+    due_at = job.payload["due_at"]
+    row = await store.write(lambda tx: service.begin(tx, schedule_id, due_at))
+    if row is None:
+        return
+    try:
+        run = await _start_run(runtime, row, due_at, job.payload.get("run_id"))
+    except RicordoError as error:
+        problem = str(error)
+        is_final = isinstance(error, Invalid | NotFound | Forbidden)
+        if is_final or job.attempts >= job.most_attempts:
+            await store.write(lambda tx: service.finish(tx, schedule_id, due_at, problem))
+        if is_final:
+            return
+        raise
+    if run is None or run.ended_at is not None:
+        await store.write(lambda tx: service.finish(tx, schedule_id, due_at))
+        return
+    # The wait grows with each check. "look" is a key of stored jobs.
+    check_number = job.payload.get("look", 0) + 1
+    check = service.job_of(
+        row,
+        due_at,
+        not_before=store.clock.now() + _CHECK_INTERVAL * check_number,
+        more={"run_id": run.id, "look": check_number},
+    )
+    await store.write(lambda tx: jobs.add(tx, check))
+
+
+async def _start_run(
+    runtime: Runtime, row: ScheduledMessage, due_at: int, run_id: str | None
+) -> Run | None:
+    """Return the run of this due time; None for a deleted one.
+
+    A missing run, or one that was cut off, is started.
+    """
+    if run_id:
+        try:
+            run = await runtime.store.read(
+                lambda tx: runs.get(tx, Scope(row.organization_id), run_id)
+            )
+        except NotFound:
+            return None
+        if not was_cut_off(run):
+            return run
+    scope = await runtime.store.read(lambda tx: service.scope_of(tx, row))
+    settings = row.message
+    messages = []
+    for number, message in enumerate(settings["messages"]):
+        new = new_message(LaterMessage.model_validate(message))
+        messages.append(replace(new, otid=f"{row.id}-{due_at}-{number}"))
+    message_format = MessageFormat.from_json(settings)
+    request = TurnRequest(
+        scope=scope,
+        agent_id=row.agent_id,
+        messages=tuple(messages),
+        max_steps=settings.get("max_steps") or DEFAULT_MAX_STEPS,
+        is_background=True,
+        callback={"url": settings["callback_url"]} if settings.get("callback_url") else {},
+        request_config=message_format.to_json(),
+    )
+    return await begin_recorded(runtime, request, message_format)
+
+
+async def take_up(runtime: Runtime, _job: Job, _report: Report) -> None:
+    """Plan the schedules that lost their jobs."""
+
+    def plan(tx: Transaction) -> None:
+        service.take_up(tx)
+
+    await runtime.store.write(plan)
+
+
+HANDLERS = (
+    JobHandler(service.SEND, send),
+    JobHandler("schedules.take_up", take_up, every_seconds=600),
+)

@@ -1,0 +1,243 @@
+"""Create, plan and delete schedules, and find the scope of their turns."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+from uuid import UUID
+
+from ricordo.domain.clock import DAY, SECOND, zone
+from ricordo.domain.ids import new_id
+from ricordo.domain.job import Job
+from ricordo.domain.scope import OPERATOR_SCOPES, Scope
+from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
+from ricordo.features.automation.schedules import cron, queries
+from ricordo.features.automation.schedules.models import ScheduleRequest, next_time
+from ricordo.features.automation.schedules.queries import ScheduledMessage
+from ricordo.storage import agents, jobs, keys, users
+from ricordo.storage.engine.store import Transaction
+
+SEND = "schedules.send"
+MAX_SCHEDULES = 100  # of one agent
+# The last attempt is about an hour after the first.
+_ATTEMPTS = 11
+_NO_LONGER = (
+    "Whoever made this may no longer send messages: the key was revoked, "
+    "or the user is disabled or gone."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """The creator of a schedule or batch: the key with its user and scopes."""
+
+    organization_id: str
+    user_id: str | None
+    key_id: str | None
+    caller: str | None
+    scopes: list[str]
+
+
+def maker_of(tx: Transaction, scope: Scope, noun: str) -> Maker:
+    """Return the creator of a schedule or batch. Raises Forbidden for a login."""
+    if scope.key_id:
+        try:
+            keys.get(tx, Scope(scope.organization_id), scope.key_id)
+        except NotFound as error:
+            raise Forbidden(
+                f"A login ends by itself, and a {noun} goes on. Make the {noun} with an API key."
+            ) from error
+    return Maker(
+        organization_id=scope.organization_id,
+        user_id=scope.subject,
+        key_id=scope.key_id,
+        caller=scope.caller,
+        scopes=sorted(scope.scopes),
+    )
+
+
+def create(
+    tx: Transaction, scope: Scope, agent_id: str, request: ScheduleRequest
+) -> ScheduledMessage:
+    """Store a new schedule with the job of its first time.
+
+    Raises:
+        Invalid: the schedule has no time to come, or a message cannot be sent later.
+        Conflict: the agent has too many schedules.
+        Forbidden: the caller is a login, which ends by itself.
+        NotFound: there is no such agent.
+    """
+    message, schedule = request.sent()
+    now = tx.clock.now()
+    is_recurring = schedule["type"] == "recurring"
+    if is_recurring:
+        timezone = cron.parse(schedule["cron_expression"], schedule["timezone"]).timezone
+        if not schedule["timezone"] and timezone == "UTC":
+            timezone = _default_timezone(tx, scope, agent_id)
+        schedule = {**schedule, "timezone": timezone}
+    next_at = next_time(schedule, now)
+    if next_at is None and is_recurring:
+        raise Invalid(cron.NEVER)
+    if next_at is None:
+        raise Invalid("This time has passed already. Choose a time in the future.")
+    agents.lock(tx, scope, agent_id)
+    agents.require(tx, scope, agent_id)
+    maker = maker_of(tx, scope, "schedule")
+    if queries.count(tx, agent_id) >= MAX_SCHEDULES:
+        raise Conflict(
+            f"This agent has {MAX_SCHEDULES} schedules, and that is the most. "
+            "Delete one that you no longer need."
+        )
+    row = ScheduledMessage(
+        id=new_id("schedule"),
+        organization_id=scope.organization_id,
+        agent_id=agent_id,
+        message=message,
+        schedule=schedule,
+        user_id=maker.user_id,
+        created_by=scope.user_id,
+        key_id=maker.key_id,
+        caller=maker.caller,
+        scopes=tuple(maker.scopes),
+        created_at=now,
+        next_at=next_at,
+    )
+    queries.insert_one(tx, row)
+    jobs.add(tx, job_of(row, next_at, not_before=next_at))
+    return row
+
+
+def _default_timezone(tx: Transaction, scope: Scope, agent_id: str) -> str:
+    """Return the time zone in the user's property `timezone`, else the agent's."""
+    user = users.find(tx, Scope(scope.organization_id), scope.subject) if scope.subject else None
+    for user_property in user.properties if user else ():
+        if user_property.get("key") != "timezone":
+            continue
+        name = str(user_property.get("value"))
+        with suppress(Invalid):
+            zone(name)
+            return name
+    return agents.timezone(tx, scope, agent_id)
+
+
+def delete(tx: Transaction, scope: Scope, agent_id: str, schedule_id: str) -> None:
+    """Delete the schedule and its unsent message. Raises NotFound, Forbidden."""
+    agents.require(tx, scope, agent_id)
+    row = queries.get(tx, scope, agent_id, schedule_id)
+    scope.require_owns(row.user_id)
+    queries.delete_one(tx, row.id)
+
+
+def job_of(
+    row: ScheduledMessage, due_at: int, *, not_before: int, more: Mapping[str, Any] | None = None
+) -> Job:
+    """Return the job of this due time.
+
+    Its id is a hash of its payload, so it is added once.
+    """
+    payload = {"schedule_id": row.id, "due_at": due_at, **(more or {})}
+    digest = sha256(repr(sorted(payload.items())).encode()).digest()
+    return Job(
+        SEND,
+        row.organization_id,
+        payload,
+        key=row.id,
+        most_attempts=_ATTEMPTS,
+        not_before=not_before,
+        id=f"job-{UUID(bytes=digest[:16], version=4)}",
+        user_id=row.user_id,
+    )
+
+
+def begin(tx: Transaction, schedule_id: str, due_at: int) -> ScheduledMessage | None:
+    """Start this due time, and plan the next one, once.
+
+    Returns None for a deleted schedule, or if a later time has come meanwhile.
+    """
+    row = queries.lock(tx, schedule_id)
+    if row is None:
+        return None
+    if row.is_recurring and due_at > tx.clock.now() + DAY:
+        if row.next_at == due_at:  # planned while the clock was ahead
+            _plan(tx, replace(row, next_at=None))
+        return None
+    if row.next_at == due_at:
+        row = _plan(tx, replace(row, due_at=due_at))
+    return row if row.due_at == due_at else None
+
+
+def finish(tx: Transaction, schedule_id: str, due_at: int, problem: str | None = None) -> None:
+    """End this due time.
+
+    A one-time schedule is deleted with it; with a problem it stays, and shows the problem.
+    """
+    row = queries.lock(tx, schedule_id)
+    if row is None or row.due_at != due_at:
+        return
+    if problem is None and not row.is_recurring:
+        queries.delete_one(tx, schedule_id)
+        return
+    queries.save(tx, replace(row, due_at=None, problem=problem))
+
+
+def take_up(tx: Transaction, silent_for: int = 3600 * SECOND) -> None:
+    """Plan schedules that lost their jobs, e.g. because somebody deleted one.
+
+    The missed time is not made up for.
+    """
+    now = tx.clock.now()
+    for row in queries.left_behind(tx, now - silent_for):
+        _plan(tx, replace(row, problem="The job that was to send this was deleted or failed."))
+    for row in queries.planned_after(tx, now + DAY):
+        if row.is_recurring and _comes_sooner(row, now + DAY):
+            _plan(tx, replace(row, next_at=None))  # planned while the clock was ahead
+
+
+def _comes_sooner(row: ScheduledMessage, after: int) -> bool:
+    """Return True for a schedule with a time before its planned one."""
+    with suppress(Invalid):
+        next_at = next_time(row.schedule, after)
+        return next_at is not None and next_at < (row.next_at or 0)
+    return False
+
+
+def _plan(tx: Transaction, row: ScheduledMessage) -> ScheduledMessage:
+    """Store the schedule's next time from now on.
+
+    Times that passed while no server ran are skipped.
+    """
+    try:
+        next_at = next_time(row.schedule, max(tx.clock.now(), row.next_at or 0))
+        row = replace(row, next_at=next_at)
+    except Invalid as error:  # such as a time zone that no longer exists
+        row = replace(row, next_at=None, problem=str(error))
+    queries.save(tx, row)
+    if row.next_at:
+        jobs.add(tx, job_of(row, row.next_at, not_before=row.next_at))
+    return row
+
+
+def scope_of(tx: Transaction, row: ScheduledMessage | Maker) -> Scope:
+    """Return the scope of the message's turn: its key's scopes as they are now.
+
+    Raises Forbidden for a key or user that may no longer send messages.
+    """
+    organization = Scope(row.organization_id)
+    scope = Scope(row.organization_id, user_name="administrator", scopes=OPERATOR_SCOPES)
+    if row.key_id:
+        try:
+            key_and_scope = keys.authenticate(tx, keys.get(tx, organization, row.key_id).hash)
+        except NotFound:
+            key_and_scope = None
+        if key_and_scope is None:
+            raise Forbidden(_NO_LONGER)
+        scope = key_and_scope[1]
+    if row.user_id and scope.subject != row.user_id:
+        user = users.find(tx, organization, row.user_id)
+        if user is None or user.disabled_at is not None:
+            raise Forbidden(_NO_LONGER)
+        scope = scope.acting_for(user)
+    if scope.subject != row.user_id:
+        raise Forbidden(_NO_LONGER)
+    return replace(scope, scopes=scope.scopes & frozenset(row.scopes), caller=row.caller or "")

@@ -1,0 +1,179 @@
+"""Tools from source code over HTTP: create, change, delete, search and try."""
+
+import asyncio
+
+import orjson
+
+from ricordo.api.call import RequestContext
+from ricordo.api.models.base import Json, NoteResponse
+from ricordo.api.models.tools import (
+    ToolResponse,
+    ToolRunRequest,
+    ToolRunResponse,
+    ToolTrialResponse,
+)
+from ricordo.api.routing import Routes
+from ricordo.domain.tool import Tool
+from ricordo.errors import NotFound, Unsupported
+from ricordo.features.custom_tools.source import models, service
+from ricordo.features.custom_tools.source.environments import texts_of
+from ricordo.features.custom_tools.source.runner import (
+    NETWORK,
+    ToolCall,
+    call_of,
+    prepared,
+    run_call,
+)
+from ricordo.features.custom_tools.source.surroundings import Caller
+from ricordo.offload import offload
+from ricordo.storage import agents, tools
+
+router = Routes(prefix="/v1", tags=["tools"], scope="tools")
+
+
+@router.post("/tools/", response_model=ToolResponse)
+async def create(context: RequestContext, body: models.ToolCreateRequest) -> Tool:
+    """Store a tool.
+
+    Its name, description and schema are read from the source if they are not sent.
+    """
+    schema = await asyncio.to_thread(service.schema_for, body)
+    return await context.store.write(lambda tx: service.create(tx, context.scope, body, schema))
+
+
+@router.put("/tools/", response_model=ToolResponse)
+async def upsert(context: RequestContext, body: models.ToolCreateRequest) -> Tool:
+    """Store a tool, or change the tool of its name; a missing field stays."""
+    name = await asyncio.to_thread(service.name_for, body)
+    tool = await context.store.read(lambda tx: service.tool_by_name(tx, context.scope, name))
+    if tool is None:
+        schema = await asyncio.to_thread(service.schema_for, body)
+        return await context.store.write(lambda tx: service.upsert(tx, context.scope, body, schema))
+    change = models.ToolUpdateRequest.model_validate(body.model_dump(exclude_unset=True))
+    new_schema = await asyncio.to_thread(service.new_schema, tool, change)
+    return await context.store.write(
+        lambda tx: service.change(tx, context.scope, tool.id, change, new_schema)
+    )
+
+
+@router.patch("/tools/{tool_id}", response_model=ToolResponse)
+async def modify(context: RequestContext, tool_id: str, body: models.ToolUpdateRequest) -> Tool:
+    """Change a tool; new source code changes its schema too.
+
+    Only a few settings of the server's own tools can be changed.
+    """
+    tool = await context.store.read(lambda tx: tools.get(tx, context.scope, tool_id))
+    schema = await asyncio.to_thread(service.new_schema, tool, body)
+    return await context.store.write(
+        lambda tx: service.change(tx, context.scope, tool_id, body, schema)
+    )
+
+
+@router.delete("/tools/{tool_id}", response_model=NoteResponse)
+async def delete(context: RequestContext, tool_id: str) -> Json:
+    """Take a tool from all agents and delete it."""
+    await context.store.write(lambda tx: service.delete(tx, context.scope, tool_id))
+    return {"message": f"Tool id={tool_id} successfully deleted"}
+
+
+@router.post("/tools/search", response_model=list[models.ToolSearchResponse])
+async def search(
+    context: RequestContext, body: models.ToolSearchRequest
+) -> list[service.FoundTool]:
+    """Search tools by words and by meaning; without a query, return the newest."""
+    query = body.query or ""
+    candidates = await context.store.read(
+        lambda tx: service.search_candidates(
+            tx, context.scope, body.tool_types or (), body.tags or ()
+        )
+    )
+    if not query.strip():
+        newest = candidates[: body.limit]
+        return service.fuse_rankings(newest, range(len(newest)), None)
+    texts = [service.text_of(tool) for tool in candidates]
+    word_ranking = None
+    vector_ranking = None
+    if body.search_mode != "vector":
+        length = sum(map(len, texts))
+        word_ranking = await offload(lambda: service.rank_by_words(query, texts), length)
+    if body.search_mode != "fts":
+        vector_ranking = await _rank_by_meaning(context, query, texts)
+    return service.fuse_rankings(candidates, word_ranking, vector_ranking)[: body.limit]
+
+
+async def _rank_by_meaning(
+    context: RequestContext, query: str, texts: list[str]
+) -> list[int] | None:
+    embedders = context.runtime.models.embedders
+    handle = embedders.default_handle()
+    if handle is None or not texts:
+        return None
+    model = embedders.get(handle)
+    (query_vector,) = await model.embed([query], purpose="query")
+    vectors = await model.embed(texts)
+    size = len(texts) * len(query_vector) * 8  # bytes
+    return await offload(lambda: service.rank_by_vectors(query_vector, vectors), size)
+
+
+@router.post("/tools/run", response_model=ToolTrialResponse)
+async def try_source(context: RequestContext, body: models.ToolTrialRequest) -> Json:
+    """Run a tool once from its source; nothing is stored."""
+    fields = body.model_dump(
+        include={"source_code", "source_type", "json_schema", "args_json_schema"}
+    )
+    creation = models.ToolCreateRequest(**fields, description=body.name or "A trial.")
+    if body.name and not body.json_schema:
+        creation.json_schema = {"name": body.name}
+    schema = await asyncio.to_thread(service.schema_for, creation)
+    parameters = tuple(schema.parameters.get("properties", {}))
+    caller = Caller(context.scope)
+    call = ToolCall(
+        body.source_code,
+        schema.name,
+        body.args,
+        body.env_vars or {},
+        source_type=body.source_type,
+        parameters=parameters,
+        caller=caller,
+        has_network=NETWORK in (body.tags or ()),
+        requirements=texts_of(
+            [requirement.model_dump() for requirement in body.pip_requirements or ()]
+        ),
+    )
+    trial = await _answer(context, call)
+    returned = trial["func_return"]
+    text = returned if isinstance(returned, str) else orjson.dumps(returned).decode()
+    return ToolTrialResponse.of(
+        None, **trial, date=context.store.clock.now(), name=schema.name, tool_return=text
+    )
+
+
+@router.post("/agents/{agent_id}/tools/{tool_name}/run", response_model=ToolRunResponse)
+async def run_for_agent(
+    context: RequestContext, agent_id: str, tool_name: str, body: ToolRunRequest
+) -> Json:
+    """Run one of the agent's tools from source code, outside of any turn.
+
+    The agent is not told.
+    """
+    state = await context.store.read(lambda tx: agents.load_whole(tx, context.scope, agent_id))
+    tool = next((tool for tool in state.tools if tool.name == tool_name), None)
+    if tool is None:
+        raise NotFound(f"The agent has no tool named {tool_name}. Attach it first.")
+    if tool.tool_type != "custom" or not tool.source_code:
+        raise Unsupported(f"{tool_name} runs within a turn only. Ask the agent to call it.")
+    caller = Caller(context.scope, state)
+    return await _answer(context, call_of(tool, body.args, caller))
+
+
+async def _answer(context: RequestContext, call: ToolCall) -> Json:
+    runtime = context.runtime
+    call = await prepared(context.store, runtime.settings, call)
+    output = await run_call(runtime.sandbox, runtime.settings, call)
+    return ToolRunResponse.of(
+        output,
+        status="error" if output.is_error else "success",
+        func_return=output.value,
+        stdout=list(output.stdout),
+        stderr=list(output.stderr),
+    )

@@ -1,0 +1,233 @@
+"""Run calls of tools made from source code in the sandbox."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from ricordo.domain.tool import Tool, ToolType
+from ricordo.errors import Invalid, Unsupported
+from ricordo.features.custom_tools.source import queries
+from ricordo.features.custom_tools.source.environments import python_for, texts_of
+from ricordo.features.custom_tools.source.javascript import javascript_call
+from ricordo.features.custom_tools.source.options import CustomToolsSettings
+from ricordo.features.custom_tools.source.source import needs_of
+from ricordo.features.custom_tools.source.surroundings import Caller, way_to_server
+from ricordo.features.custom_tools.source.vault import secrets_of, without_secrets
+from ricordo.sandbox.options import SandboxSettings
+from ricordo.sandbox.process import program_beside
+from ricordo.sandbox.service import Sandbox, SandboxLimits, SandboxResult
+from ricordo.secret import Secret
+from ricordo.settings import Settings
+from ricordo.storage.engine.store import Store
+from ricordo.tools.toolbox import ToolContext, ToolOutput
+
+NETWORK = "network"  # the tag by which a tool asks for the network
+_OUTPUT_KB = 2_048
+_SHOWN = 20_000  # characters of a call's standard output or error
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool: its source, function, arguments and variables.
+
+    `parameters` is the order of the arguments for JavaScript.
+    """
+
+    source: str
+    function: str
+    arguments: Mapping[str, Any]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    python: Path | None = None
+    source_type: str = "python"
+    parameters: Sequence[str] = ()
+    caller: Caller | None = None
+    has_network: bool = False
+    requirements: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+class CustomTools:
+    """The runner of tools made from source code."""
+
+    tool_types: Sequence[ToolType] = ("custom",)
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def run(
+        self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]
+    ) -> ToolOutput:
+        """Run one call; its standard output is streamed to the turn's readers."""
+        caller = Caller(context.scope, context.state, context.memory.blocks())
+        call = call_of(tool, arguments, caller)
+        call = await prepared(context.store, self._settings, call)
+        return await run_call(context.sandbox, self._settings, call, context.report)
+
+    async def close(self) -> None:
+        """Nothing is held between calls: each sandbox ends by itself."""
+
+
+def call_of(tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> ToolCall:
+    """Return a call of a stored tool. Raises Unsupported if it has no source."""
+    if not tool.source_code:
+        raise Unsupported(
+            f"{tool.name} has no source code, and no plugin offers it. Install its plugin, or "
+            "detach it."
+        )
+    parameters = tuple(tool.json_schema.get("parameters", {}).get("properties", {}))
+    return ToolCall(
+        tool.source_code,
+        tool.options.get("function", tool.name),
+        arguments,
+        source_type=tool.source_type or "python",
+        parameters=parameters,
+        caller=caller,
+        has_network=NETWORK in tool.tags,
+        requirements=texts_of(tool.pip_requirements),
+    )
+
+
+async def prepared(store: Store, settings: Settings, call: ToolCall) -> ToolCall:
+    """Add the organization's variables and the interpreter with its packages.
+
+    Raises Unavailable if the packages are not installed.
+    """
+    if call.caller:
+        scope = call.caller.scope
+        if stored := await store.read(lambda tx: queries.of_organization(tx, scope)):
+            call = replace(call, variables=queries.values_of(Secret(settings.data_dir), stored))
+    if call.source_type != "python" or not call.requirements or not call.caller:
+        return call
+    return replace(
+        call, python=await python_for(store, settings, call.caller.scope, call.requirements)
+    )
+
+
+async def run_call(
+    sandbox: Sandbox, settings: Settings, call: ToolCall, report: Any = None
+) -> ToolOutput:
+    """Run a call in the sandbox. Raises Unavailable if code cannot run here."""
+    tool_settings = CustomToolsSettings()
+    limits = SandboxLimits(
+        memory_mb=tool_settings.tool_memory_mb,
+        cpu_seconds=max(1, int(tool_settings.tool_seconds)),
+        seconds=tool_settings.tool_seconds,
+        output_kb=_OUTPUT_KB,
+    )
+
+    caller = call.caller
+    secrets = dict(call.variables)
+    if caller and caller.state:
+        secrets |= secrets_of(settings, caller.state.agent)
+
+    def report_output(stream: str, piece: bytes) -> None:
+        if report and stream == "stdout" and (lines := piece.decode("utf-8", "replace").split()):
+            report(without_secrets(" ".join(lines), secrets)[-500:])
+
+    needs = needs_of(call.source, call.function) if call.source_type == "python" else frozenset()
+    environment = {**secrets, **call.environment}
+    request: dict[str, Any] = {
+        "source": call.source,
+        "function": call.function,
+        "arguments": dict(call.arguments),
+    }
+    sandbox_options: dict[str, Any] = {
+        "limits": limits,
+        "on_output": report_output,
+        "has_network": call.has_network,
+    }
+    with ExitStack() as for_call:
+        if caller and caller.state:
+            environment = {"LETTA_AGENT_ID": caller.state.agent.id, **environment}
+        if caller and "agent_state" in needs:
+            request["agent_state"] = caller.agent
+        if caller and "client" in needs:
+            address, key = for_call.enter_context(way_to_server(settings, caller, call.function))
+            environment = {"LETTA_BASE_URL": address, "LETTA_API_KEY": key, **environment}
+            sandbox_options |= {"may_call_server": address, "server_key": key}
+        program = program_beside(__file__)
+        if call.source_type != "python":
+            node = await asyncio.to_thread(
+                javascript_call, call.source, call.source_type, call.function
+            )
+            program = node.program
+            request["arguments"] = [call.arguments.get(name) for name in call.parameters]
+            sandbox_options |= {"files": node.files, "readable": node.readable}
+        try:
+            stdin = orjson.dumps(request)
+        except TypeError:
+            raise Invalid(
+                "The arguments are nested too deeply. Call the tool with simpler ones."
+            ) from None
+        result = await sandbox.run_python(
+            program, stdin, call.python, environment=environment, **sandbox_options
+        )
+    output = _output_of(result, call)
+    return replace(
+        output,
+        value=without_secrets(output.value, secrets),
+        stdout=tuple(without_secrets(output.stdout, secrets)),
+        stderr=tuple(without_secrets(output.stderr, secrets)),
+    )
+
+
+def _without_network() -> str:
+    """Return the hint for a tool that may not reach the network."""
+    hint = f"This tool runs without network: tag it `{NETWORK}`"
+    if SandboxSettings.current().sandbox_network:
+        return f"{hint}."
+    return f"{hint}, and set RICORDO_SANDBOX_NETWORK=true on the server."
+
+
+def _output_of(result: SandboxResult, call: ToolCall) -> ToolOutput:
+    """Return the output for the agent.
+
+    The answer may be anything, since the tool's own code can write it.
+    """
+    stdout = _lines(result.stdout)
+    stderr = _lines(result.stderr)
+    if result.stopped_by:
+        return ToolOutput(result.reason, stdout, stderr, is_error=True)
+    try:
+        answer = orjson.loads(result.answer)
+    except orjson.JSONDecodeError:
+        answer = None
+    if isinstance(answer, dict) and isinstance(answer.get("error"), str):
+        # The first words are a wire fact of the retired Letta V1 server.
+        error_text = f"Error executing function {call.function}: {answer['error']}"
+        if answer.get("is_network") is True and not call.has_network:
+            error_text = f"{error_text}\n{_without_network()}"
+        return ToolOutput(error_text, stdout, (*stderr, answer["error"]), is_error=True)
+    if isinstance(answer, dict) and "value" in answer:
+        return ToolOutput(_writable(answer["value"]), stdout, stderr)
+    written = f" It wrote: {stderr[0][-1000:]}" if stderr else ""
+    return ToolOutput(
+        f"The tool ended without a result (exit code {result.exit_code}).{written}",
+        stdout,
+        stderr,
+        is_error=True,
+    )
+
+
+def _writable(value: Any) -> Any:
+    """Return the value, as text if it is nested too deeply for a response."""
+    try:
+        orjson.dumps([[[[[[[[value]]]]]]]])
+    except TypeError:
+        with suppress(RecursionError):
+            return json.dumps(value, ensure_ascii=False)
+        return "[the result is nested too deeply]"
+    return value
+
+
+def _lines(written: bytes) -> tuple[str, ...]:
+    text = written.decode("utf-8", "replace").rstrip()
+    if len(text) > _SHOWN:
+        return (f"{text[:_SHOWN]}…",)
+    return (text,) if text else ()

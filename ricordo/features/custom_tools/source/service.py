@@ -1,0 +1,389 @@
+"""Create, change, delete and search tools made from source code."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import orjson
+
+from ricordo.domain.ids import new_id
+from ricordo.domain.model import ToolSchema
+from ricordo.domain.scope import Scope
+from ricordo.domain.tool import Tool
+from ricordo.errors import Conflict, Invalid, Unsupported
+from ricordo.features.custom_tools.source.environments import add_build, texts_of
+from ricordo.features.custom_tools.source.models import ToolCreateRequest, ToolUpdateRequest
+from ricordo.features.custom_tools.source.source import (
+    function_name,
+    name_and_description,
+    read_source,
+)
+from ricordo.search.words import query_terms, terms
+from ricordo.storage import agents, tools
+from ricordo.storage.engine.repository import Page
+from ricordo.storage.engine.store import Transaction
+
+FUNCTION = "function"
+OPTIONS = ("args_json_schema", "pip_requirements")
+_LONGEST_SCHEMA = 100_000  # bytes
+_MOST_SEARCHED = 1_000  # tools
+_NEAR = 0.2  # cosine
+_RANK_WEIGHT = 60  # of reciprocal rank fusion
+
+
+def name_for(request: ToolCreateRequest) -> str:
+    """Return the name of the requested tool. Raises Invalid if it has none."""
+    name = (request.json_schema or {}).get("name")
+    return name if isinstance(name, str) else schema_for(request).name
+
+
+def tool_by_name(tx: Transaction, scope: Scope, name: str) -> Tool | None:
+    """Return the tool of this name, if any."""
+    return tools.by_names(tx, scope, [name]).get(name)
+
+
+def schema_for(request: ToolCreateRequest, *, renames: bool = False) -> ToolSchema:
+    """Return the tool's schema, as sent or read from the source.
+
+    It takes some time for a long source. With `renames`, the schema may have another name than the
+    function.
+    """
+    whole = request.json_schema
+    arguments = request.args_json_schema
+    for schema in (whole, arguments):
+        if schema is not None and len(orjson.dumps(schema)) > _LONGEST_SCHEMA:
+            raise Invalid(f"The JSON schema has more than {_LONGEST_SCHEMA:,} bytes. Shorten it.")
+    name = whole.get("name") if whole else None
+    if whole is not None:
+        parameters = whole.get("parameters", {"type": "object", "properties": {}})
+        if not isinstance(name, str) or not isinstance(parameters, dict):
+            raise Invalid("A json_schema is an object of name, description and parameters.")
+        function = (
+            function_name(request.source_code, name) if request.source_type == "python" else name
+        )
+        if function != name and not renames:
+            raise Invalid(
+                f"The json_schema is of {name}, and the source defines no function of this name."
+            )
+        description = request.description or str(whole.get("description", ""))
+        return _checked(ToolSchema(name, description, parameters))
+    if request.source_type != "python":
+        raise Invalid(
+            "Send a json_schema {name, description, parameters}: it is read from the source of "
+            "Python alone."
+        )
+    if arguments is not None:
+        function, description = name_and_description(request.source_code)
+        description = request.description or description
+        return _checked(
+            ToolSchema(function, description, {"type": "object", "properties": {}, **arguments})
+        )
+    return _checked(read_source(request.source_code, description=request.description))
+
+
+def _checked(schema: ToolSchema) -> ToolSchema:
+    name = schema.name
+    if not (
+        0 < len(name) <= 64
+        and name.isascii()
+        and name.replace("-", "_").replace("_", "a").isalnum()
+    ):
+        raise Invalid(
+            f'A tool cannot be named "{name[:100]}": models know letters, digits, _ and -, 64 at '
+            "most."
+        )
+    if schema.parameters.get("type", "object") != "object" or not isinstance(
+        schema.parameters.get("properties", {}), dict
+    ):
+        raise Invalid(
+            "The parameters of a tool are a JSON schema of the type object, with properties."
+        )
+    return schema
+
+
+def create(tx: Transaction, scope: Scope, request: ToolCreateRequest, schema: ToolSchema) -> Tool:
+    tools.lock(tx, scope)
+    if schema.name in tools.by_names(tx, scope, [schema.name]):
+        raise Conflict(
+            f"A tool named {schema.name} already exists. Change it, or name the function otherwise."
+        )
+    return _insert(tx, scope, request, schema)
+
+
+def upsert(tx: Transaction, scope: Scope, request: ToolCreateRequest, schema: ToolSchema) -> Tool:
+    tools.lock(tx, scope)
+    tool = tools.by_names(tx, scope, [schema.name]).get(schema.name)
+    if tool is None:
+        return _insert(tx, scope, request, schema)
+    _require_own(tool)
+    return _update(tx, scope, _of_request(tool, request, schema))
+
+
+def _insert(tx: Transaction, scope: Scope, request: ToolCreateRequest, schema: ToolSchema) -> Tool:
+    now = tx.clock.now()
+    new_tool = Tool(
+        new_id("tool"),
+        scope.organization_id,
+        schema.name,
+        tool_type="custom",
+        json_schema={},
+        created_by=scope.user_id,
+        created_at=now,
+        updated_by=scope.user_id,
+        updated_at=now,
+    )
+    tool = _of_request(new_tool, request, schema)
+    tools.insert_all(tx, [tool])
+    _build_early(tx, scope, tool)
+    return tool
+
+
+def _of_request(tool: Tool, request: ToolCreateRequest, schema: ToolSchema) -> Tool:
+    options = request.model_dump(include=set(OPTIONS), exclude_none=True)
+    return replace(
+        _with_schema(tool, schema),
+        source_code=request.source_code,
+        source_type=request.source_type,
+        return_limit=request.return_char_limit,
+        needs_approval=bool(request.default_requires_approval),
+        runs_in_parallel=bool(request.enable_parallel_execution),
+        tags=tuple(request.tags or ()),
+        options={name: option for name, option in options.items() if option},
+    )
+
+
+def _with_schema(tool: Tool, schema: ToolSchema) -> Tool:
+    whole = {
+        "name": schema.name,
+        "description": schema.description,
+        "parameters": schema.parameters,
+    }
+    return replace(tool, name=schema.name, description=schema.description, json_schema=whole)
+
+
+def change(
+    tx: Transaction,
+    scope: Scope,
+    tool_id: str,
+    request: ToolUpdateRequest,
+    schema: ToolSchema | None,
+) -> Tool:
+    """Change a tool; `schema` is its new schema, None to keep the old one."""
+    tools.lock(tx, scope)
+    tool = tools.get(tx, scope, tool_id)
+    changes = {
+        name: change
+        for name in request.model_fields_set
+        if (change := getattr(request, name)) is not None
+    }
+    if foreign := changes.keys() - {"return_char_limit", "default_requires_approval", "metadata_"}:
+        _require_own(tool, sorted(foreign)[0])
+    changed = replace(
+        tool,
+        return_limit=changes.get("return_char_limit", tool.return_limit),
+        needs_approval=changes.get("default_requires_approval", tool.needs_approval),
+        runs_in_parallel=changes.get("enable_parallel_execution", tool.runs_in_parallel),
+        tags=tuple(changes.get("tags", tool.tags)),
+        metadata=changes.get("metadata_", tool.metadata),
+        source_code=changes.get("source_code", tool.source_code),
+        source_type=changes.get("source_type", tool.source_type),
+    )
+    if options := request.model_dump(include=set(OPTIONS), exclude_none=True):
+        changed = replace(changed, options={**changed.options, **options})
+    if schema:
+        changed = _with_function(changed, schema.name, keeps_source=request.source_code is None)
+        changed = _with_schema(changed, schema)
+        if changed.name != tool.name:
+            if changed.name in tools.by_names(tx, scope, [changed.name]):
+                raise Conflict(
+                    f"A tool named {changed.name} already exists. Name the function otherwise."
+                )
+            _require_no_rule(tx, scope, tool)
+    return _update(tx, scope, changed)
+
+
+def new_schema(tool: Tool, update: ToolUpdateRequest) -> ToolSchema | None:
+    """Return the tool's schema after a change, None if it stays."""
+    schema_fields = update.model_fields_set & {
+        "source_code",
+        "source_type",
+        "json_schema",
+        "args_json_schema",
+        "description",
+    }
+    if not any(getattr(update, name) is not None for name in schema_fields):
+        return None
+    _require_own(tool, sorted(schema_fields)[0])
+    language = update.source_type or tool.source_type or "python"
+    keeps_schema = (
+        update.source_code is None or language != "python"
+    ) and update.args_json_schema is None
+    source = update.source_code or tool.source_code or ""
+    description = update.description
+    if not description and not (update.json_schema or {}).get("description"):
+        description = _kept_description(tool, source, language)
+    request = ToolCreateRequest(
+        source_code=source,
+        source_type=language,
+        json_schema=update.json_schema or (tool.json_schema if keeps_schema else None),
+        args_json_schema=update.args_json_schema or tool.options.get("args_json_schema"),
+        description=description,
+    )
+    return schema_for(request, renames=update.source_code is None)
+
+
+def _kept_description(tool: Tool, source: str, language: str) -> str | None:
+    """Return the description to keep when a change has none.
+
+    None if the description came from the old source and the new source has one.
+    """
+    if language != "python" or tool.description != _docstring(tool.source_code or ""):
+        return tool.description or None
+    return None if _docstring(source) else tool.description
+
+
+def _docstring(source: str) -> str:
+    try:
+        return name_and_description(source)[1]
+    except Invalid:
+        return ""
+
+
+def _with_function(tool: Tool, name: str, *, keeps_source: bool) -> Tool:
+    """Return the tool with its function's name, if that differs from the tool's."""
+    options = {key: option for key, option in tool.options.items() if key != FUNCTION}
+    function = name
+    old_function = tool.options.get(FUNCTION, tool.name)
+    if tool.source_type == "python":
+        function = function_name(tool.source_code or "", name)
+        if function != name:
+            function = function_name(tool.source_code or "", old_function)
+    elif keeps_source:
+        function = old_function
+    if function != name:
+        options[FUNCTION] = function
+    return replace(tool, options=options)
+
+
+def delete(tx: Transaction, scope: Scope, tool_id: str) -> None:
+    tool = tools.get(tx, scope, tool_id)
+    if tool.tool_type != "external_mcp":
+        _require_own(tool, "itself")
+    _require_no_rule(tx, scope, tool)
+    tools.remove(tx, tool.id)
+
+
+def _update(tx: Transaction, scope: Scope, tool: Tool) -> Tool:
+    changed = replace(tool, updated_by=scope.user_id, updated_at=tx.clock.now())
+    tools.update(tx, changed)
+    _build_early(tx, scope, changed)
+    return changed
+
+
+def _build_early(tx: Transaction, scope: Scope, tool: Tool) -> None:
+    """Install the packages before the first call needs them."""
+    if requirements := texts_of(tool.pip_requirements):
+        add_build(tx, scope, requirements)
+
+
+def _require_own(tool: Tool, part: str = "source_code") -> None:
+    if tool.tool_type != "custom" or tool.source_code is None:
+        raise Unsupported(
+            f"{tool.name} is a tool of this server or of a plugin: {part} cannot be changed or "
+            "deleted."
+        )
+
+
+def _require_no_rule(tx: Transaction, scope: Scope, tool: Tool) -> None:
+    """Raise Conflict if an agent has a rule about the tool.
+
+    Without the tool, the agent's other rules might let no turn end.
+    """
+    for agent in agents.with_rule_about(tx, scope, tool):
+        if any(
+            rule.tool_name == tool.name and rule.type != "requires_approval"
+            for rule in agent.tool_rules
+        ):
+            raise Conflict(
+                f'The agent "{agent.name}" ({agent.id}) has a rule about {tool.name}. Change its '
+                "tool rules first."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTool:
+    """A tool that matches a search; ranks begin with 1."""
+
+    tool: Tool
+    embedded_text: str
+    fts_rank: int | None
+    vector_rank: int | None
+    combined_score: float
+
+
+def text_of(tool: Tool) -> str:
+    """Return the tool's searchable text."""
+    parameters = " ".join(tool.json_schema.get("parameters", {}).get("properties", {}))
+    return f"{tool.name.replace('_', ' ')}: {tool.description} {parameters} {' '.join(tool.tags)}"
+
+
+def rank_by_words(query: str, texts: Sequence[str]) -> list[int]:
+    """Rank the texts that share words with the query, by their indexes.
+
+    The best comes first; rare words count more.
+    """
+    query_words = set(query_terms(query))
+    word_counts = [Counter(terms(text)) for text in texts]
+    spread = Counter(word for counts in word_counts for word in counts)
+    weights = {
+        word: math.log(1 + len(texts) / spread[word]) for word in query_words if spread[word]
+    }
+    scores = [
+        sum(weights.get(word, 0) * count / (count + 1) for word, count in counts.items())
+        for counts in word_counts
+    ]
+    return sorted(
+        (index for index, score in enumerate(scores) if score > 0),
+        key=lambda index: (-scores[index], index),
+    )
+
+
+def rank_by_vectors(query: Sequence[float], vectors: Sequence[Sequence[float]]) -> list[int]:
+    """Rank the vectors near the query, by their indexes; the nearest comes first."""
+    nearness = [
+        sum(component * other for component, other in zip(query, vector, strict=True))
+        for vector in vectors
+    ]
+    return sorted(
+        (index for index, near in enumerate(nearness) if near > _NEAR),
+        key=lambda index: -nearness[index],
+    )
+
+
+def fuse_rankings(
+    candidates: Sequence[Tool],
+    word_ranking: Iterable[int] | None,
+    vector_ranking: Iterable[int] | None,
+) -> list[FoundTool]:
+    """Combine both rankings by reciprocal rank fusion; the best tool comes first."""
+    word_ranks = {index: rank for rank, index in enumerate(word_ranking or (), 1)}
+    vector_ranks = {index: rank for rank, index in enumerate(vector_ranking or (), 1)}
+    matches = []
+    for index in dict.fromkeys((*word_ranks, *vector_ranks)):
+        tool = candidates[index]
+        ranks = word_ranks.get(index), vector_ranks.get(index)
+        score = sum(1 / (_RANK_WEIGHT + rank) for rank in ranks if rank)
+        matches.append(FoundTool(tool, text_of(tool), *ranks, combined_score=score))
+    return sorted(matches, key=lambda match: -match.combined_score)
+
+
+def search_candidates(
+    tx: Transaction, scope: Scope, types: Sequence[str], tags: Sequence[str]
+) -> list[Tool]:
+    """Return the tools of these types that have one of the tags.
+
+    Without tags all of these types are returned.
+    """
+    rows = tools.page(tx, scope, Page(_MOST_SEARCHED), tools.ToolFilter(types=tuple(types)))
+    return [tool for tool in rows if not tags or set(tags) & set(tool.tags)]

@@ -1,0 +1,69 @@
+"""The surroundings of a call: its caller, its agent, and access to this server."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ricordo.api.authentication import key_for_call
+from ricordo.api.models.base import Json
+from ricordo.api.models.memory import BlockResponse
+from ricordo.domain.agent import AgentState
+from ricordo.domain.block import Block
+from ricordo.domain.scope import Scope
+from ricordo.settings import Settings
+
+# The address that reaches a server which listens on all addresses.
+_LOCAL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}  # noqa: S104
+_AGENT_FIELDS = (
+    "id",
+    "name",
+    "description",
+    "system",
+    "agent_type",
+    "model",
+    "embedding",
+    "timezone",
+    "metadata",
+    "created_by",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The scope a tool runs in, and the calling agent with its memory."""
+
+    scope: Scope
+    state: AgentState | None = None
+    blocks: Sequence[Block] = ()
+
+    @property
+    def agent(self) -> Json | None:
+        """The agent in the form its tools see, without keys, secrets and sources.
+
+        Fields have the names that clients know. None without an agent.
+        """
+        if self.state is None:
+            return None
+        blocks = [BlockResponse.of(block) for block in self.blocks or self.state.blocks]
+        fields: dict[str, Any] = {name: getattr(self.state.agent, name) for name in _AGENT_FIELDS}
+        tools = [
+            {"id": tool.id, "name": tool.name, "description": tool.description}
+            for tool in self.state.tools
+        ]
+        more = {
+            "tags": list(self.state.tags),
+            "message_ids": list(self.state.conversation.window),
+            "tools": tools,
+        }
+        return {**fields, **more, "blocks": blocks, "memory": {"blocks": blocks}}
+
+
+@contextmanager
+def way_to_server(settings: Settings, caller: Caller, tool: str) -> Iterator[tuple[str, str]]:
+    """Yield this server's local address and a temporary key.
+
+    The key has the caller's scope until the block ends.
+    """
+    with key_for_call(settings, caller.scope, tool) as key:
+        yield f"http://{_LOCAL_ADDRESSES.get(settings.host, settings.host)}:{settings.port}", key

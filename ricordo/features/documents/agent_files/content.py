@@ -1,0 +1,121 @@
+"""Models of the part `ricordo` of an agent file, which check it on import."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ricordo.api.models.base import Json, RequestPart, Tags
+from ricordo.domain.clock import DAY, EARLIEST, LATEST
+from ricordo.domain.message import Role
+from ricordo.features.automation.schedules.models import ScheduleRequest
+
+VERSION = 1
+MOST_VERSIONS = 10_000
+MOST_PROPOSALS = 1_000
+# A day is spare on both sides, since a time is shown in any time zone.
+Micros = Annotated[int, Field(strict=True, ge=EARLIEST + DAY, le=LATEST - DAY)]
+_Label = Annotated[str, Field(max_length=255)]
+
+
+class FileMessage(RequestPart):
+    """A message, with its parts as they are stored."""
+
+    id: str
+    role: Role
+    parts: list[Json]
+    created_at: Micros
+    otid: str | None = None
+    name: str | None = None
+    sender_id: str | None = None
+    group_id: str | None = None
+    model: str | None = None
+    is_untrusted: bool = False
+
+
+class FilePassage(RequestPart):
+    text: str
+    tags: Tags = Field([])
+    metadata: Json = Field({})
+    is_untrusted: bool = False
+    created_at: Micros
+
+
+class FileArchive(RequestPart):
+    id: str
+    name: str
+    description: str | None = None
+    metadata: Json = Field({})
+    passages: list[FilePassage] = Field([])
+
+
+class FileConversation(RequestPart):
+    summary: str | None = None
+    description: str | None = None
+    model: str | None = None
+    model_settings: Json = Field({})
+    context_window: int | None = Field(None, ge=1, le=2**53)
+    hidden: bool = False
+    archived_at: Micros | None = None
+    in_context_message_ids: list[str] = Field([])
+    messages: list[FileMessage] = Field([])
+
+
+class _FileChange(RequestPart):
+    label: _Label
+    value: str | None
+    author: str
+    reason: str = ""
+    created_at: Micros
+    is_untrusted: bool = False
+
+
+class FileVersion(_FileChange):
+    """One version of one block.
+
+    `value` is its text, or None where the block was deleted. The author is a claim, `Name
+    <id@ricordo>`.
+    """
+
+    id: str | None = Field(None, pattern="^[0-9a-f]{40}$")
+    old_label: _Label | None = None
+
+
+class FileProposal(_FileChange):
+    """A change that waits for the owner.
+
+    `base` is the id of the version that it changes; None: it creates the block.
+    """
+
+    base: str | None
+    new_label: _Label | None = None
+    description: str | None = None
+    confidence: float | None = Field(None, ge=0, le=1)
+
+
+class FileMemory(RequestPart):
+    """An agent's memory apart from the blocks in its prompt.
+
+    These are the history, the proposals, the ids of detached blocks, and the labels of untrusted
+    blocks. `versions_left_out` counts the versions of a history that is too long for a file.
+    """
+
+    versions: list[FileVersion] = Field([], max_length=MOST_VERSIONS)
+    versions_left_out: int = 0
+    detached_block_ids: list[str] = Field([])
+    untrusted: list[str] = Field([])
+    proposals: list[FileProposal] = Field([], max_length=MOST_PROPOSALS)
+
+
+class FileAgent(RequestPart):
+    """The parts of one agent that only this server reads.
+
+    `messages` are those of its default conversation. `unread` holds unknown fields of the file that
+    the agent was imported from, by their path there.
+    """
+
+    messages: list[FileMessage] | None = None
+    archives: list[FileArchive] = Field([])
+    conversations: list[FileConversation] = Field([])
+    memory: FileMemory | None = None
+    schedules: list[ScheduleRequest] = Field([])
+    unread: Json = Field({})

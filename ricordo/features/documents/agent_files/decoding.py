@@ -1,0 +1,88 @@
+"""Decode the JSON of an agent file.
+
+The bytes may be in any Unicode encoding, with a byte order mark or without, and the JSON may be
+wrapped in JSON strings.
+"""
+
+import json
+from typing import Any
+
+import orjson
+
+from ricordo.domain.text import normal_json
+from ricordo.errors import Invalid
+from ricordo.features.documents.agent_files.tolerance import ImportNotes
+
+# Some servers wrote a file as a JSON string, and some exports were encoded once more.
+_MOST_LAYERS = 4
+# Characters of the file that an error quotes.
+_MOST_QUOTED = 40
+_BYTE_ORDER_MARK = "\ufeff"
+
+
+def decode(data: bytes, notes: ImportNotes) -> Any:
+    """Return the decoded content of the file.
+
+    Raises Invalid with the position where the file is cut off or is no JSON.
+    """
+    content = _loads(_text_of(data), notes)
+    for _ in range(_MOST_LAYERS):
+        if not isinstance(content, str):
+            return normal_json(content)
+        notes.add("The file was a JSON string that holds the agent file; what is inside was read.")
+        content = _loads(content, notes)
+    return content
+
+
+def _text_of(data: bytes) -> str:
+    if not data.strip():
+        raise Invalid("The agent file is empty. Export it again, and send the whole file.")
+    encoding = json.detect_encoding(data)
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        if encoding.startswith("utf-8"):
+            message = (
+                f"The agent file is no JSON: byte {error.start:,} of {len(data):,} is no UTF-8. "
+                "Save it as UTF-8."
+            )
+        else:
+            message = (
+                f"The agent file looks like {encoding}, and breaks off at byte {error.start:,} "
+                f"of {len(data):,}."
+            )
+        raise Invalid(message) from error
+
+
+def _loads(text: str, notes: ImportNotes) -> Any:
+    text = text.lstrip(_BYTE_ORDER_MARK).strip()
+    try:
+        return orjson.loads(text)
+    except (orjson.JSONDecodeError, UnicodeEncodeError):
+        # Python's json module writes NaN, lone surrogates and control characters, and reads them.
+        return _loads_leniently(text, notes)
+
+
+def _loads_leniently(text: str, notes: ImportNotes) -> Any:
+    try:
+        content = json.loads(text, strict=False, parse_constant=lambda _: None)
+    except json.JSONDecodeError as error:
+        raise Invalid(_describe_error(text, error)) from error
+    except RecursionError as error:
+        raise Invalid("The agent file is nested too deeply to be read.") from error
+    notes.add(
+        "The file holds values that JSON does not know, such as NaN; they were left out or mended."
+    )
+    return content
+
+
+def _describe_error(text: str, error: json.JSONDecodeError) -> str:
+    position = f"line {error.lineno}, column {error.colno}"
+    is_cut = error.pos >= len(text) - 1 or error.msg.startswith("Unterminated string")
+    if is_cut and text[:1] in ("{", "[", '"'):
+        return (
+            f"The agent file is no JSON: it breaks off behind {len(text):,} characters, in what "
+            f"begins at {position}. It looks cut off: export or download it again."
+        )
+    near = text[error.pos : error.pos + _MOST_QUOTED].partition("\n")[0]
+    return f"The agent file is no JSON: {error.msg} at {position}, near {near!r}."

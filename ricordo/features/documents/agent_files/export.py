@@ -1,0 +1,353 @@
+"""Export an agent as a file.
+
+The file starts with the parts that other servers read (`.af` of the retired Letta V1 server
+0.16.8). The part `ricordo` then holds all of the agent. Ids are local to the file. Conversations,
+passages, blocks and folders of one user are not in it, since a file is passed on; its thread is the
+caller's own. Of secrets, only the names are in it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ricordo.api.call import RequestContext, agent_json
+from ricordo.api.models.af_messages import to_af
+from ricordo.api.models.base import Json, stamp
+from ricordo.api.models.memory import BlockResponse
+from ricordo.api.models.tools import ToolResponse
+from ricordo.domain.agent import AgentState, Conversation
+from ricordo.domain.block import Block
+from ricordo.domain.message import Message
+from ricordo.features.automation.schedules import queries as schedules
+from ricordo.features.documents.agent_files import messages as formats
+from ricordo.features.documents.agent_files.content import VERSION
+from ricordo.features.documents.agent_files.groups import group_json
+from ricordo.features.documents.agent_files.local_ids import LocalIds
+from ricordo.features.documents.agent_files.memory import detached_blocks, memory_json, own_blocks
+from ricordo.features.files.folders import queries as files
+from ricordo.features.files.folders.records import Folder
+from ricordo.features.groups import queries as groups
+from ricordo.features.groups.records import ASLEEP
+from ricordo.storage import agents, archives, conversations
+from ricordo.storage.conversations import ConversationFilter
+from ricordo.storage.engine.repository import Page
+from ricordo.storage.engine.store import Transaction
+
+_ALL = Page(limit=1_000_000, order="asc")
+# Fields of an agent's response that create it again. A request for a new agent has them too.
+AGENT_FIELDS = (
+    "name",
+    "agent_type",
+    "system",
+    "description",
+    "metadata",
+    "tags",
+    "timezone",
+    "hidden",
+    "tool_rules",
+    "model",
+    "model_settings",
+    "llm_config",
+    "embedding",
+    "embedding_config",
+    "compaction_settings",
+    "response_format",
+    "message_buffer_autoclear",
+    "max_files_open",
+    "per_file_view_window_char_limit",
+    "user_block_policy",
+    "model_profile",
+)
+BLOCK_FIELDS = (
+    "label",
+    "value",
+    "limit",
+    "description",
+    "metadata",
+    "read_only",
+    "hidden",
+    "tags",
+    "policy",
+    "shared",
+)
+TOOL_FIELDS = (
+    *(
+        "name",
+        "tool_type",
+        "description",
+        "source_type",
+        "source_code",
+        "json_schema",
+        "args_json_schema",
+        "tags",
+    ),
+    *(
+        "return_char_limit",
+        "default_requires_approval",
+        "enable_parallel_execution",
+        "pip_requirements",
+    ),
+    *("npm_requirements", "metadata_"),
+)
+CONVERSATION_FIELDS = (
+    "summary",
+    "description",
+    "model",
+    "model_settings",
+    "context_window",
+    "hidden",
+    "archived_at",
+)
+ARCHIVE_FIELDS = ("name", "description", "metadata")
+PASSAGE_FIELDS = ("text", "tags", "metadata", "is_untrusted", "created_at")
+# The agent's setting that holds unknown fields of the file it was imported from, by their path.
+UNREAD = "unread"
+FOLDER_FIELDS = ("name", "description", "instructions", "metadata")
+
+
+def export(
+    tx: Transaction,
+    context: RequestContext,
+    agent_id: str,
+    conversation_id: str | None,
+    *,
+    scrubs: bool,
+) -> Json:
+    """Return the agent's file, with the group that it manages and its members.
+
+    Its thread is this conversation (None: the caller's own), or with `scrubs` none. Raises
+    NotFound.
+    """
+    ids = LocalIds()
+    agents.require(tx, context.scope, agent_id)
+    group = groups.of_manager(tx, context.scope.organization_id, agent_id)
+    if group:
+        # Raises NotFound if the caller may not use a member.
+        groups.get(tx, context.scope, group.id)
+        ids.of("group", group.id)
+    file = _agent_file(tx, context, ids, agent_id, conversation_id, scrubs=scrubs)
+    for member_id in group.agent_ids if group else ():
+        _add_agent(file, _agent_file(tx, context, ids, member_id, None, scrubs=scrubs))
+    if group:
+        file["groups"] = [group_json(ids, group)]
+        for agent in file["agents"]:
+            agent["group_ids"] = [ids.of("group", group.id)]
+        if group.manager_type in ASLEEP:
+            manager = agents.find(tx, context.scope, agent_id)
+            file["agents"][0]["enable_sleeptime"] = manager is not None and manager.has_sleeptime
+    return {**file, "created_at": stamp(tx.clock.now())}
+
+
+def _add_agent(file: Json, other: Json) -> None:
+    """Add another agent's file to a file, without the entries that both have."""
+    for name in ("agents", "blocks", "files", "sources", "tools"):
+        known_ids = {entry["id"] for entry in file[name]}
+        file[name] += [entry for entry in other[name] if entry["id"] not in known_ids]
+    file["ricordo"]["agents"] |= other["ricordo"]["agents"]
+
+
+def _agent_file(
+    tx: Transaction,
+    context: RequestContext,
+    ids: LocalIds,
+    agent_id: str,
+    conversation_id: str | None,
+    *,
+    scrubs: bool,
+) -> Json:
+    """Return one agent as a file.
+
+    A block that an earlier agent in `ids` has is only linked.
+    """
+    state = context.runtime.complete(tx, agents.load_whole(tx, context.scope, agent_id))
+    if conversation_id:
+        # The whole state stays, since a state of `load` has no tags and no additions of plugins.
+        thread_state = agents.load(tx, context.scope, agent_id, conversation_id)
+        state = replace(state, conversation=thread_state.conversation)
+    thread = [] if scrubs else _thread(tx, context, state.conversation)
+    window = [] if scrubs else list(state.conversation.window)
+    by_id = {message.id: message for message in thread}
+    in_window = {id: by_id[id] for id in window if id in by_id}
+    folders = [
+        folder
+        for folder in files.folders_of_agent(tx, context.scope, agent_id)
+        if folder.user_id is None
+    ]
+    sources, text_files = _folders(tx, context, ids, folders)
+    attached = own_blocks(tx, context.scope, agent_id)
+    new_blocks = [block for block in attached if not ids.knows("block", block.id)]
+    detached = [
+        block
+        for block in detached_blocks(tx, context.scope, agent_id, attached)
+        if not ids.knows("block", block.id)
+    ]
+    file = outline(context, ids, state, attached, detached)
+    agent = file["agents"][0]
+    local_id = agent["id"]
+    agent |= {
+        "in_context_message_ids": [ids.of("message", id) for id in window if id in in_window],
+        "messages": [
+            _with_local_group(ids, to_af(message, ids.of("message", message.id), local_id))
+            for message in in_window.values()
+        ],
+        "source_ids": [source["id"] for source in sources],
+        "folder_ids": [source["id"] for source in sources],
+    }
+    whole: Json = {
+        "messages": [_whole_message(ids, message) for message in thread],
+        "archives": _archives(tx, context, ids, state),
+        "conversations": [] if scrubs else _conversations(tx, context, ids, state),
+        "memory": memory_json(tx, context.scope, agent_id, new_blocks, detached),
+        "schedules": [] if scrubs else _schedules(tx, context, agent_id),
+    }
+    if unread := state.agent.settings.get(UNREAD):
+        whole["unread"] = unread
+    whole["memory"]["detached_block_ids"] = [ids.of("block", block.id) for block in detached]
+    return file | {
+        "files": text_files,
+        "sources": sources,
+        "ricordo": {"version": VERSION, "agents": {local_id: whole}},
+    }
+
+
+def _schedules(tx: Transaction, context: RequestContext, agent_id: str) -> list[Json]:
+    return [
+        {**schedule.message, "schedule": schedule.schedule, "callback_url": None}
+        for schedule in schedules.page(tx, context.scope, _ALL, agent_id)
+        if schedule.user_id is None and schedule.next_at
+    ]
+
+
+def _whole_message(ids: LocalIds, message: Message) -> Json:
+    return _with_local_group(ids, formats.whole(message, ids.of("message", message.id)))
+
+
+def _with_local_group(ids: LocalIds, message: Json) -> Json:
+    """Return a message with its group's id local to the file."""
+    if not message.get("group_id"):
+        return message
+    return {**message, "group_id": ids.of("group", message["group_id"])}
+
+
+def outline(
+    context: RequestContext,
+    ids: LocalIds,
+    state: AgentState,
+    blocks: Sequence[Block],
+    detached: Sequence[Block] = (),
+) -> Json:
+    """Return a file with the agent's settings, prompt and tools, and these blocks."""
+    fields = agent_json(context, state)
+    agent = {
+        **{name: fields.get(name) for name in AGENT_FIELDS},
+        "id": ids.of("agent", state.agent.id),
+        "in_context_message_ids": [],
+        "messages": [],
+        "tool_ids": [ids.of("tool", tool.id) for tool in state.tools],
+        "block_ids": [ids.of("block", block.id) for block in blocks],
+        "source_ids": [],
+        "folder_ids": [],
+        "files_agents": [],
+        "group_ids": [],
+        "identity_ids": [],
+        "include_base_tools": False,
+        "secrets": dict.fromkeys(state.agent.secret_names, ""),
+        "tool_exec_environment_variables": dict.fromkeys(state.agent.secret_names, ""),
+    }
+    return {
+        "agents": [agent],
+        "groups": [],
+        "blocks": [_block(ids, block) for block in (*blocks, *detached)],
+        "files": [],
+        "sources": [],
+        "tools": [
+            {"id": ids.of("tool", tool.id), **_pick_fields(ToolResponse.of(tool), TOOL_FIELDS)}
+            for tool in state.tools
+        ],
+        "mcp_servers": [],
+        "skills": [],
+        "metadata": {"revision_id": "ricordo"},
+    }
+
+
+def _block(ids: LocalIds, block: Block) -> Json:
+    return {"id": ids.of("block", block.id), **_pick_fields(BlockResponse.of(block), BLOCK_FIELDS)}
+
+
+def _thread(tx: Transaction, context: RequestContext, conversation: Conversation) -> list[Message]:
+    return conversations.page_of_history(tx, context.scope, conversation, _ALL)
+
+
+def _conversations(
+    tx: Transaction, context: RequestContext, ids: LocalIds, state: AgentState
+) -> list[Json]:
+    of_agent = ConversationFilter(state.agent.id, None, None, "created_at", None)
+    exported = []
+    for conversation in conversations.page(tx, context.scope, _ALL, of_agent):
+        is_default = conversation.id == state.conversation.id
+        if is_default or conversation.user_id is not None or conversation.deleted_at is not None:
+            continue
+        thread = _thread(tx, context, conversation)
+        exported.append(
+            {
+                **_pick_fields(vars_of(conversation), CONVERSATION_FIELDS),
+                "in_context_message_ids": [ids.of("message", id) for id in conversation.window],
+                "messages": [_whole_message(ids, message) for message in thread],
+            }
+        )
+    return exported
+
+
+def _archives(
+    tx: Transaction, context: RequestContext, ids: LocalIds, state: AgentState
+) -> list[Json]:
+    exported = []
+    for archive in state.archives:
+        stored_passages = archives.page_of_passages(
+            tx, [archive.id], _ALL, search_text=None, scope=context.scope
+        )
+        passages = [
+            _pick_fields(vars_of(passage), PASSAGE_FIELDS)
+            for passage in stored_passages
+            if passage.user_id is None
+        ]
+        fields = _pick_fields(vars_of(archive), ARCHIVE_FIELDS)
+        exported.append({"id": ids.of("archive", archive.id), **fields, "passages": passages})
+    return exported
+
+
+def _folders(
+    tx: Transaction, context: RequestContext, ids: LocalIds, folders: Sequence[Folder]
+) -> tuple[list[Json], list[Json]]:
+    sources = [
+        {"id": ids.of("source", folder.id), **_pick_fields(vars_of(folder), FOLDER_FIELDS)}
+        for folder in folders
+    ]
+    folder_ids = [folder.id for folder in folders]
+    stored_files = files.page_of_files(tx, context.scope, folder_ids, _ALL) if folders else []
+    text_files = [
+        {
+            "id": ids.of("file", file.id),
+            "source_id": ids.of("source", file.folder_id),
+            "file_name": file.name,
+            "original_file_name": file.original_name,
+            "file_path": None,
+            "file_type": file.type,
+            "file_size": file.size,
+            "processing_status": file.status,
+            "content": files.text_of(tx, file.id) if file.status == "completed" else None,
+        }
+        for file in stored_files
+    ]
+    return sources, text_files
+
+
+def vars_of(record: object) -> Json:
+    """Return the fields of a record with slots."""
+    return {name: getattr(record, name) for name in type(record).__slots__}  # type: ignore[attr-defined]
+
+
+def _pick_fields(fields: Json, names: Iterable[str]) -> Json:
+    return {
+        name: list(fields[name]) if isinstance(fields[name], tuple) else fields[name]
+        for name in names
+    }

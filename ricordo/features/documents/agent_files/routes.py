@@ -1,0 +1,106 @@
+"""Routes to export and import agents as files."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import File, Header, Query, Response
+
+from ricordo.agents.lifecycle import AgentSpec, prepare
+from ricordo.api.answers import answer
+from ricordo.api.call import RequestContext
+from ricordo.api.models.base import Json, ResponseModel
+from ricordo.api.routing import Routes, needs
+from ricordo.domain.model import ModelInfo
+from ricordo.errors import Invalid, RicordoError
+from ricordo.features.documents.agent_files import export, service
+from ricordo.features.documents.agent_files.decoding import decode
+from ricordo.features.documents.agent_files.models import ImportForm
+from ricordo.features.documents.agent_files.service import ImportOptions
+from ricordo.features.documents.agent_files.tolerance import ImportNotes
+from ricordo.offload import offload
+
+router = Routes(prefix="/v1/agents", tags=["agent files"], scope="agents")
+
+
+@router.post("/{agent_id}/export", response_model=dict[str, Any])
+@router.get("/{agent_id}/export", response_model=dict[str, Any])
+@needs("agents:read")
+async def export_file(
+    context: RequestContext,
+    agent_id: str,
+    conversation_id: Annotated[
+        str | None, Query(description="Whose thread it holds; else the default one.")
+    ] = None,
+    use_legacy_format: Annotated[bool, Query(description="Not supported.")] = False,
+    scrub_messages: Annotated[bool, Query(description="Leave out what was said.")] = False,
+) -> Response:
+    """Return the agent as an agent file.
+
+    Other servers read its first part; under `ricordo` is all of its history and archives.
+    """
+    if use_legacy_format:
+        raise Invalid("Legacy format is not supported. Leave use_legacy_format out.")
+    file = await context.store.read(
+        lambda tx: export.export(tx, context, agent_id, conversation_id, scrubs=scrub_messages)
+    )
+    return answer(file)
+
+
+class AgentImportResponse(ResponseModel):
+    """The created agents, and notes of mended or left-out parts."""
+
+    agent_ids: list[str]
+    warnings: list[str]
+
+
+@router.post("/import", response_model=AgentImportResponse)
+async def import_file(
+    context: RequestContext,
+    body: Annotated[ImportForm, File()],
+    x_override_embedding_model: Annotated[str | None, Header(description="As `embedding`.")] = None,
+) -> Json:
+    """Create the agents of an agent file, all of them or none.
+
+    Parts that do not fit are mended or left out, and named in the response.
+    """
+    options = body.options(x_override_embedding_model)
+    data = await body.file.read()
+    notes = ImportNotes()
+    for name, value in (body.model_extra or {}).items():
+        notes.add_unknown("The form", f"form.{name}", value)
+    file = await offload(
+        lambda: service.read(context.runtime, decode(data, notes), options, notes), len(data)
+    )
+    prepared = [await _prepare(context, spec, options, notes) for spec in file.specs]
+    file = replace(file, specs=[spec for spec, _ in prepared])
+    insert = partial(
+        service.insert,
+        context=context,
+        file=file,
+        options=options,
+        infos=[info for _, info in prepared],
+    )
+    agent_ids = await context.store.write(insert)
+    return AgentImportResponse.of(None, agent_ids=agent_ids, warnings=notes.lines())
+
+
+async def _prepare(
+    context: RequestContext, spec: AgentSpec, options: ImportOptions, notes: ImportNotes
+) -> tuple[AgentSpec, ModelInfo]:
+    """Return the spec with its model.
+
+    The default model replaces one that this server does not have.
+    """
+    try:
+        return await prepare(context.runtime, context.scope, spec)
+    except RicordoError as error:
+        if options.model or not spec.model:
+            raise
+        handle = spec.model
+        reason = str(error)
+    spec, info = await prepare(
+        context.runtime, context.scope, replace(spec, model=None, context_window=None)
+    )
+    notes.add(f"Agent: its model {handle} cannot be used here, so it has {info.handle}. {reason}")
+    return spec, info

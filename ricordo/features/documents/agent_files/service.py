@@ -1,0 +1,489 @@
+"""Import agent files: the whole file in one transaction, or nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from ricordo.agents.lifecycle import AgentSpec, insert_agent
+from ricordo.api.agents import spec_of
+from ricordo.api.call import RequestContext
+from ricordo.api.models.agents import AgentRequest
+from ricordo.api.models.base import Json
+from ricordo.domain.agent import AgentState, Conversation
+from ricordo.domain.ids import new_id, unique
+from ricordo.domain.message import Message
+from ricordo.domain.model import ModelInfo, ToolSchema
+from ricordo.domain.passage import Archive, Passage
+from ricordo.domain.tool import Tool
+from ricordo.errors import Conflict, Forbidden, Invalid
+from ricordo.features.automation.schedules import service as schedules
+from ricordo.features.automation.schedules.models import OneTime, Recurring, ScheduleRequest
+from ricordo.features.custom_tools.source import service as custom_tools
+from ricordo.features.custom_tools.source.models import ToolCreateRequest
+from ricordo.features.documents.agent_files import content as parts
+from ricordo.features.documents.agent_files import export
+from ricordo.features.documents.agent_files import messages as formats
+from ricordo.features.documents.agent_files.groups import insert_groups
+from ricordo.features.documents.agent_files.memory import ImportedMemory
+from ricordo.features.documents.agent_files.mending import mend
+from ricordo.features.documents.agent_files.own_part import read_own_part
+from ricordo.features.documents.agent_files.tolerance import ImportNotes
+from ricordo.features.files.folders import queries as files
+from ricordo.features.files.folders import service as folders
+from ricordo.features.files.folders.records import Folder
+from ricordo.features.files.folders.texts import PARSED
+from ricordo.runtime import Runtime
+from ricordo.search.index import insert_archive, insert_messages, insert_passages
+from ricordo.storage import archives, blocks, conversations, messages, tools
+from ricordo.storage.engine.store import Transaction
+
+_LONGEST_NAME = 256
+# Fields of an agent that the import sets itself, or that belong to the server of the file.
+_LEFT_OUT = ("embedding_config", "embedding")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """The options of an import.
+
+    `model` and `embedding` are handles that replace the file's. `secrets` are their values by name.
+    """
+
+    name: str | None = None
+    suffix: str = "_copy"
+    overrides_tools: bool = True
+    strips_messages: bool = False
+    model: str | None = None
+    embedding: str | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    takes_schedules: bool = False
+
+
+@dataclass
+class ImportedIds:
+    """Ids of this server by the file's local ids.
+
+    They are added as the parts are stored.
+    """
+
+    ids: dict[str, str] = field(default_factory=dict)
+
+    def translate(self, local_ids: list[Any]) -> list[str]:
+        """Return the new ids of those local ids that are stored."""
+        return [self.ids[id] for id in local_ids if id in self.ids]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentImport:
+    """A file that was read and checked.
+
+    `specs` are the agents to create, in the file's order. `own_parts` are their parts from
+    `ricordo`, each with its replayed memory.
+    """
+
+    content: Json
+    specs: list[AgentSpec]
+    tools: list[tuple[str, ToolCreateRequest, ToolSchema]]
+    own_parts: list[tuple[parts.FileAgent, ImportedMemory | None]]
+    notes: ImportNotes
+
+
+def read(
+    runtime: Runtime, content: Any, options: ImportOptions, notes: ImportNotes | None = None
+) -> AgentImport:
+    """Check and mend the whole file before anything is stored.
+
+    Raises Invalid if it is no agent file.
+    """
+    notes = notes or ImportNotes()
+    file = mend(content, notes)
+    content = file.content
+    parts_by_id = read_own_part(content, file.labels, notes)
+    # The exported agent comes first, and only it gets the name of the options.
+    specs = [
+        read_spec(runtime, agent, content, replace(options, name=None) if index else options)
+        for index, agent in enumerate(content["agents"])
+    ]
+    own_parts = []
+    for agent in content["agents"]:
+        part = parts_by_id.get(agent["id"], parts.FileAgent())
+        own_parts.append((part, _memory(runtime, agent, content, part.memory, notes)))
+    for index, (part, _) in enumerate(own_parts):
+        if unread := {**part.unread, **notes.unread}:
+            settings = {**specs[index].settings, export.UNREAD: unread}
+            specs[index] = replace(specs[index], settings=settings)
+    return AgentImport(content, specs, file.tools, own_parts, notes)
+
+
+def _memory(
+    runtime: Runtime,
+    agent: Json,
+    content: Json,
+    memory: parts.FileMemory | None,
+    notes: ImportNotes,
+) -> ImportedMemory | None:
+    if memory is None or not (memory.versions or memory.detached_block_ids or memory.proposals):
+        return None
+    labels = {block["id"]: block["label"] for block in content["blocks"]}
+    used_labels = {labels[id] for id in agent["block_ids"]}
+    detached = []
+    for id in memory.detached_block_ids:
+        if labels.get(id) is None or labels[id] in used_labels:
+            notes.add(
+                f'Blocks: "{labels.get(id, id)[:80]}", which is in no prompt, is left out: it is '
+                "missing, or there twice."
+            )
+            continue
+        used_labels.add(labels[id])
+        detached.append(id)
+    spec = read_spec(runtime, {**agent, "block_ids": detached}, content, ImportOptions())
+    return ImportedMemory(memory, spec.blocks, notes).replay()
+
+
+def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptions) -> AgentSpec:
+    """Return the spec of a file's agent, with its blocks.
+
+    Raises ValidationError, Invalid.
+    """
+    blocks_by_id = {block["id"]: block for block in content.get("blocks") or ()}
+    fields = {
+        name: agent[name]
+        for name in export.AGENT_FIELDS
+        if agent.get(name) is not None and name not in _LEFT_OUT
+    }
+    fields["memory_blocks"] = [
+        {"value": "", **_block_fields(blocks_by_id[id])}
+        for id in agent.get("block_ids") or ()
+        if id in blocks_by_id
+    ]
+    if options.model:
+        fields["model"] = options.model
+    if options.embedding:
+        fields["embedding"] = options.embedding
+    names = [*(agent.get("secrets") or ()), *(agent.get("tool_exec_environment_variables") or ())]
+    fields["secrets"] = {**dict.fromkeys(names, ""), **options.secrets}
+    file_name = str(agent["name"])[: _LONGEST_NAME - len(options.suffix)]
+    name = options.name or f"{file_name}{options.suffix}"
+    body = AgentRequest.model_validate(fields | {"name": name, "include_base_tools": False})
+    body.refuse_unsupported()
+    managers = {
+        (group.get("manager_config") or {}).get("manager_agent_id")
+        for group in content.get("groups") or ()
+    }
+    has_sleeptime = agent.get("enable_sleeptime") is True and agent.get("id") not in managers
+    # The file lists all rules of the agent, also those of its base tools.
+    return replace(
+        spec_of(runtime, body), has_base_rules=False, beginning=(), has_sleeptime=has_sleeptime
+    )
+
+
+def _block_fields(block: Json) -> Json:
+    return {name: block[name] for name in export.BLOCK_FIELDS if block.get(name) is not None}
+
+
+def insert(
+    tx: Transaction,
+    context: RequestContext,
+    file: AgentImport,
+    options: ImportOptions,
+    infos: list[ModelInfo],
+) -> list[str]:
+    """Store all of the file, and return the ids of its agents.
+
+    Raises Conflict, Forbidden, Invalid.
+    """
+    imported = insert_shared(tx, context, file, overrides=options.overrides_tools)
+    imported.ids |= {group["id"]: new_id("group") for group in file.content["groups"]}
+    labels = {block["id"]: block["label"] for block in file.content["blocks"]}
+    ids = []
+    for agent, spec, info, (part, memory) in zip(
+        file.content["agents"], file.specs, infos, file.own_parts, strict=True
+    ):
+        linked = _link_tools(tx, context, agent, spec, imported=imported, notes=file.notes)
+        linked = memory.insert(tx, context, linked) if memory else linked
+        linked = replace(
+            linked, block_ids=(*linked.block_ids, *imported.translate(agent["shared_block_ids"]))
+        )
+        state = insert_agent(tx, context.runtime, context.scope, linked, info)
+        ids.append(state.agent.id)
+        attached = {block.label: block.id for block in blocks.attached(tx, state.agent.id)}
+        imported.ids |= {
+            id: attached[labels[id]] for id in agent["block_ids"] if labels[id] in attached
+        }
+        imported.ids[agent["id"]] = state.agent.id
+        _insert_archives(tx, context, state, part.archives, imported)
+        if not options.strips_messages:
+            _insert_messages(
+                tx,
+                state.conversation,
+                part.messages,
+                agent["messages"],
+                window_ids=agent["in_context_message_ids"],
+                imported=imported,
+            )
+            for conversation in part.conversations:
+                _insert_conversation(tx, context, state, conversation, imported)
+        if options.takes_schedules:
+            _insert_schedules(tx, context, state.agent.id, part.schedules, file.notes)
+    insert_groups(tx, context.scope, file.content, imported.ids, file.notes)
+    return ids
+
+
+def insert_shared(
+    tx: Transaction, context: RequestContext, file: AgentImport, *, overrides: bool
+) -> ImportedIds:
+    """Store the tools and folders of the file. Raises Conflict, Forbidden, Invalid."""
+    imported = ImportedIds()
+    _insert_tools(tx, context, file, imported, overrides=overrides)
+    _insert_folders(tx, context, file.content, imported)
+    return imported
+
+
+def _link_tools(
+    tx: Transaction,
+    context: RequestContext,
+    agent: Json,
+    spec: AgentSpec,
+    *,
+    imported: ImportedIds,
+    notes: ImportNotes,
+) -> AgentSpec:
+    """Return the spec with the tools and folders that are stored here.
+
+    Rules about other tools are left out and noted.
+    """
+    named = tools.by_names(tx, context.scope, agent["tool_names"])
+    tool_ids = tuple(
+        unique([*imported.translate(agent["tool_ids"]), *(tool.id for tool in named.values())])
+    )
+    tool_names = {tool.name for tool in tools.by_ids(tx, context.scope, list(tool_ids))}
+    rules = tuple(rule for rule in spec.tool_rules if rule.tool_name in tool_names)
+    for name in sorted({rule.tool_name for rule in spec.tool_rules} - tool_names):
+        notes.add(f"Agent: its rules about {name[:80]} are left out, since it has no such tool.")
+    folder_ids = (*spec.folder_ids, *imported.translate(agent["folder_ids"]))
+    return replace(spec, tool_ids=tool_ids, folder_ids=folder_ids, tool_rules=rules)
+
+
+def _insert_tools(
+    tx: Transaction,
+    context: RequestContext,
+    file: AgentImport,
+    imported: ImportedIds,
+    *,
+    overrides: bool,
+) -> None:
+    listed = {entry["id"]: entry for entry in file.content["tools"]}
+    names = [
+        *(str(entry["name"]) for entry in listed.values()),
+        *(schema.name for _, _, schema in file.tools),
+    ]
+    stored = tools.by_names(tx, context.scope, unique(names))
+    for id, request, schema in file.tools:
+        stored_tool: Tool | None = stored.get(schema.name)
+        if stored_tool is None or (
+            overrides
+            and stored_tool.tool_type == "custom"
+            and stored_tool.source_code != request.source_code
+        ):
+            if not context.scope.may("tools:write"):
+                raise Forbidden(
+                    f"The file brings the tool {schema.name}, and your key lacks the scope "
+                    "tools:write."
+                )
+            stored_tool = stored[schema.name] = custom_tools.upsert(
+                tx, context.scope, request, schema
+            )
+        elif stored_tool.source_code != request.source_code:
+            file.notes.add(
+                f"Tools: the source of {schema.name} is left out: another tool of this name is "
+                "here, and is used."
+            )
+        imported.ids[id] = stored_tool.id
+    for id, entry in listed.items():
+        # Built-in tools and those of MCP servers are linked if this server has them.
+        if id in imported.ids:
+            continue
+        if stored_tool := stored.get(str(entry["name"])):
+            imported.ids[id] = stored_tool.id
+        elif entry.get("tool_type") not in (None, "custom"):
+            file.notes.add(
+                f"Tools: {entry['name']} is left out, since this server has no tool of this name."
+            )
+
+
+def _insert_folders(
+    tx: Transaction, context: RequestContext, content: Json, imported: ImportedIds
+) -> None:
+    for folder_entry in content["sources"]:
+        fields = {name: folder_entry.get(name) for name in export.FOLDER_FIELDS}
+        name = free_folder_name(tx, context, str(fields["name"]))
+        folder = Folder(
+            **fields | {"name": name, "metadata": fields["metadata"] or {}},
+            id="",
+            archive_id="",
+            organization_id=context.scope.organization_id,
+            user_id=context.scope.subject,
+        )
+        imported.ids[folder_entry["id"]] = folders.create_folder(tx, context.scope, folder).id
+    for file_entry in content["files"]:
+        if file_entry.get("content"):
+            name = file_entry["file_name"]
+            is_text = PurePosixPath(name).suffix.lower() not in PARSED
+            upload = folders.Upload(
+                name if is_text else f"{name}.txt", str(file_entry["content"]).encode()
+            )
+            folders.add_file(tx, context.scope, imported.ids[file_entry["source_id"]], upload)
+
+
+def free_folder_name(tx: Transaction, context: RequestContext, name: str) -> str:
+    """Return the name, with a number if the caller has such a folder."""
+    free_name = name
+    number = 1
+    while files.find_folder(tx, context.scope.organization_id, free_name, context.scope.subject):
+        number += 1
+        free_name = f"{name} ({number})"
+    return free_name
+
+
+def _insert_archives(
+    tx: Transaction,
+    context: RequestContext,
+    state: AgentState,
+    file_archives: list[parts.FileArchive],
+    imported: ImportedIds,
+) -> None:
+    for file_archive in file_archives:
+        if file_archive.id not in imported.ids:
+            archive = _insert_archive(tx, context, state, file_archive)
+            imported.ids[file_archive.id] = archive.id
+        archives.attach(tx, state.agent.id, imported.ids[file_archive.id])
+
+
+def _insert_archive(
+    tx: Transaction, context: RequestContext, state: AgentState, file_archive: parts.FileArchive
+) -> Archive:
+    scope = context.scope
+    now = tx.clock.now()
+    archive = Archive(
+        new_id("archive"),
+        scope.organization_id,
+        **{name: getattr(file_archive, name) for name in export.ARCHIVE_FIELDS},
+        embedding=state.agent.embedding,
+        created_at=now,
+        updated_at=now,
+        created_by=scope.user_id,
+    )
+    insert_archive(tx, archive)
+    passages = []
+    for file_passage in file_archive.passages:
+        fields = {name: getattr(file_passage, name) for name in export.PASSAGE_FIELDS}
+        fields |= {
+            "tags": tuple(file_passage.tags),
+            "user_id": scope.subject,
+            "created_by": scope.user_id,
+            "updated_at": now,
+        }
+        passages.append(Passage(new_id("passage"), scope.organization_id, archive.id, **fields))
+    insert_passages(tx, archive, archives.redacted(passages))
+    return archive
+
+
+def _insert_conversation(
+    tx: Transaction,
+    context: RequestContext,
+    state: AgentState,
+    file_conversation: parts.FileConversation,
+    imported: ImportedIds,
+) -> None:
+    fields = {name: getattr(file_conversation, name) for name in export.CONVERSATION_FIELDS}
+    fields |= dict.fromkeys(("created_at", "updated_at"), tx.clock.now())
+    fields |= {"user_id": context.scope.subject, "created_by": context.scope.user_id}
+    conversation = Conversation(
+        new_id("conv"), state.agent.organization_id, state.agent.id, **fields
+    )
+    conversations.insert_one(tx, conversation)
+    _insert_messages(
+        tx,
+        conversation,
+        file_conversation.messages,
+        [],
+        window_ids=file_conversation.in_context_message_ids,
+        imported=imported,
+    )
+
+
+def _insert_schedules(
+    tx: Transaction,
+    context: RequestContext,
+    agent_id: str,
+    requests: list[ScheduleRequest],
+    notes: ImportNotes,
+) -> None:
+    """Store the schedules whose time has not passed. Raises Forbidden."""
+    if requests and not context.scope.may("messages:write"):
+        raise Forbidden("The file brings schedules, and your key lacks the scope messages:write.")
+    for request in requests:
+        schedule = request.schedule
+        if isinstance(schedule, OneTime) and schedule.scheduled_at * 1000 <= tx.clock.now():
+            notes.add("Schedules: one whose time has passed is left out.")
+            continue
+        # The callback belongs to the server that the file came from.
+        changes: Json = {"callback_url": None}
+        if isinstance(schedule, Recurring) and schedule.timezone is None:
+            # Files of older versions name no time zone: their times are in UTC.
+            zone = None if "TZ=" in schedule.cron_expression else "UTC"
+            changes["schedule"] = schedule.model_copy(update={"timezone": zone})
+        try:
+            schedules.create(tx, context.scope, agent_id, request.model_copy(update=changes))
+        except (Invalid, Conflict) as error:
+            notes.add(f"Schedules: one is left out. {error}")
+
+
+def _insert_messages(
+    tx: Transaction,
+    conversation: Conversation,
+    whole: list[parts.FileMessage] | None,
+    plain: list[Json],
+    *,
+    window_ids: list[str],
+    imported: ImportedIds,
+) -> None:
+    """Store the messages in the conversation, and fill its window.
+
+    The window gets the messages of `window_ids`, after the conversation's own system message.
+    """
+    home = formats.Home(
+        conversation.agent_id, conversation.id, conversation.organization_id, conversation.user_id
+    )
+    now = tx.clock.now()
+    ids: dict[str, str] = {}
+    read_messages: list[Message] = []
+    if whole is None:
+        for raw in plain:
+            ids[raw["id"]] = new_id("message")
+            read_messages.append(formats.from_af(raw, ids[raw["id"]], home, now))
+    else:
+        for file_message in whole:
+            ids[file_message.id] = new_id("message")
+            read_messages.append(formats.from_whole(file_message, ids[file_message.id], home))
+    own_window = conversation.window[:1]
+    # The conversation's own system message stays: that of the file describes the exported agent.
+    system_ids = [message.id for message in read_messages if message.role == "system"]
+    skipped_id = system_ids[0] if own_window and system_ids else None
+    new_messages = [
+        replace(message, group_id=imported.ids.get(message.group_id))
+        if message.group_id
+        else message
+        for message in read_messages
+        if message.id != skipped_id
+    ]
+    insert_messages(tx, new_messages)
+    if own_window and new_messages:
+        system = messages.by_ids(tx, own_window)[0]
+        oldest = min(message.created_at for message in new_messages)
+        messages.rewrite(tx, replace(system, created_at=min(system.created_at, oldest - 1)))
+    in_window = [ids[id] for id in window_ids if id in ids and ids[id] != skipped_id]
+    if new_messages:
+        window = [*own_window, *in_window]
+        conversations.save_window(tx, conversation.id, window, "", added=len(new_messages))

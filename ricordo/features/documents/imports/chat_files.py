@@ -1,0 +1,486 @@
+"""Read exported files of ChatGPT, Claude, Open WebUI and mem0, chat by chat.
+
+Of a chat with branches, the branch that was shown last is read. No content is trusted: an entry
+that is no chat is left out with a reason, and a file that is too large is an error.
+"""
+
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC
+from pathlib import PurePosixPath
+from typing import IO, Any
+
+import orjson
+
+from ricordo.domain.clock import SECOND, parse_timestamp
+from ricordo.errors import Invalid
+from ricordo.features.documents.imports.queries import Outcome
+from ricordo.features.documents.imports.webui_answers import WebuiAnswer, read_outputs, split_answer
+
+Json = dict[str, Any]
+MOST_UNPACKED = 2**31  # bytes of JSON, however small they were packed
+LONGEST = 32 * 2**20  # bytes of one chat
+_BLOCK = 2**16
+_MOST_MESSAGES = 100_000  # of one chat
+_MEMBER = re.compile(
+    r"(conversations|chats?-export|chats?|memories)([-_]\d+)?\.json", re.IGNORECASE
+)
+# The next byte that matters inside a JSON string, and outside of strings.
+_IN_TEXT = re.compile(rb'["\\]')
+_OUTSIDE = re.compile(rb'["{}\[\],]')
+_LISTS = ("conversations", "results", "memories", "chats")
+_TOOLS = "what tools were asked and gave is not taken, what was said is"
+_LATEST = 253_370_764_800  # seconds; a greater number is a time in milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedMessage:
+    """A message of the user or the assistant; `created_at` is in microseconds."""
+
+    id: str
+    role: str
+    text: str
+    created_at: int | None = None
+    thoughts: str = ""
+    model: str | None = None
+
+
+@dataclass(slots=True)
+class ExportedChat:
+    """A chat, or with `memory` a remembered text.
+
+    `left_out` notes the parts of it that cannot be imported.
+    """
+
+    id: str
+    title: str
+    created_at: int | None = None
+    messages: list[ExportedMessage] = field(default_factory=list)
+    memory: Json | None = None
+    left_out: Outcome = field(default_factory=Outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedMember:
+    """A file in an export's zip file that is not imported."""
+
+    name: str
+
+
+TITLES: Mapping[str, str] = {
+    "chatgpt": "ChatGPT",
+    "claude": "Claude",
+    "openwebui": "Open WebUI",
+    "mem0": "mem0",
+}
+
+
+def kind_of(entry: Json) -> str | None:
+    """Return the kind of export of an entry; None if it is unclear.
+
+    The kind is found by fields that no other kind has.
+    """
+    chat: Json = entry["chat"] if isinstance(entry.get("chat"), dict) else entry
+    if isinstance(entry.get("mapping"), dict):
+        return "chatgpt"
+    if isinstance(entry.get("chat_messages"), list) or "conversations_memory" in entry:
+        return "claude"
+    if isinstance(chat.get("history"), dict) or chat is not entry:
+        return "openwebui"
+    return "mem0" if isinstance(entry.get("memory"), str) else None
+
+
+def read_chats(kind: str, file: IO[bytes]) -> Iterator[ExportedChat | SkippedMember | str]:
+    """Yield the file's chats; for an unreadable entry, yield the reason.
+
+    Raises Invalid if the rest of the file cannot be read.
+    """
+    parse = PARSERS[kind]
+    for stream in _streams(file):
+        if isinstance(stream, SkippedMember):
+            yield stream
+            continue
+        for data in _entries(stream):
+            if data is None:
+                yield f"it is longer than {LONGEST // 2**20} MB"
+                continue
+            try:
+                entry = orjson.loads(data)
+                if not isinstance(entry, dict):
+                    yield "it is no JSON object"
+                elif (actual_kind := kind_of(entry)) not in (None, kind):
+                    title = TITLES[str(actual_kind)]
+                    yield f"it looks like an export of {title}: import it as {actual_kind}"
+                else:
+                    parsed = parse(entry)
+                    yield from parsed if isinstance(parsed, list) else (parsed,)
+            except (KeyError, TypeError, ValueError, AttributeError, Invalid) as error:
+                yield f"it cannot be read ({type(error).__name__}: {str(error)[:100]})"
+
+
+class _Bounded:
+    """A stream with a limit of bytes.
+
+    All streams of a file count down the same limit. Beyond it, or if the stream is damaged, `read`
+    raises Invalid.
+    """
+
+    def __init__(self, stream: IO[bytes], limit: list[int]) -> None:
+        self._stream = stream
+        self._limit = limit
+
+    def read(self, size: int) -> bytes:
+        try:
+            data = self._stream.read(size)
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            EOFError,
+            OSError,
+            NotImplementedError,
+            RuntimeError,
+        ) as error:
+            raise Invalid(f"The zip file is damaged: {error}. Download it again.") from error
+        self._limit[0] -= len(data)
+        if self._limit[0] < 0:
+            raise Invalid(
+                f"The file holds more than {MOST_UNPACKED // 2**30} GB. Take it apart, and import "
+                "the parts."
+            )
+        return data
+
+
+def _streams(file: IO[bytes]) -> Iterator["_Bounded | SkippedMember"]:
+    """Yield the JSON streams of the file.
+
+    Of a zip file, these are the members that hold chats; of the others, only the names are yielded.
+    """
+    magic = file.read(4)
+    file.seek(0)
+    if magic != b"PK\x03\x04":
+        yield _Bounded(file, [MOST_UNPACKED])
+        return
+    try:
+        archive = zipfile.ZipFile(file)
+        listed = sorted(name for name in archive.namelist() if not name.endswith("/"))
+    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
+        raise Invalid(f"The zip file is damaged: {error}. Download it again.") from error
+    names = [name for name in listed if _MEMBER.fullmatch(PurePosixPath(name).name)]
+    if not names:
+        raise Invalid(
+            "The zip file holds no conversations.json. Choose the file as it was exported."
+        )
+    yield from (SkippedMember(name) for name in listed if name not in names)
+    limit = [MOST_UNPACKED]
+    for name in names:
+        try:
+            stream = archive.open(name)
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
+            raise Invalid(f"The zip file cannot be unpacked: {error}") from error
+        with stream:
+            yield _Bounded(stream, limit)
+
+
+def _entries(stream: _Bounded) -> Iterator[bytes | None]:
+    """Yield the JSON of each entry of the list, None for a long one.
+
+    An entry is long above `LONGEST`. Only one is in memory at a time.
+    """
+    block = stream.read(_BLOCK)
+    if not (first := block.lstrip(b"\xef\xbb\xbf \t\r\n")).startswith(b"["):
+        yield from _entries_of_object(first, stream)
+        return
+    entry = bytearray()
+    depth = 0
+    is_text = False
+    skips = False
+    is_long = False
+    while block:
+        start = 0
+        position = int(skips)
+        while match := (_IN_TEXT if is_text else _OUTSIDE).search(block, position):
+            position = match.end()
+            token = match.group()
+            if is_text:
+                # An escaped byte is skipped; it can be the first one of the next block.
+                position += token == b"\\"
+                is_text = token == b"\\"
+            elif token == b'"':
+                is_text = True
+            elif token in b"[{":
+                depth += 1
+                if depth == 1:
+                    start = position
+            else:
+                if depth == 1:
+                    entry += block[start : match.start()]
+                    if is_long or entry.strip():
+                        yield None if is_long else bytes(entry)
+                    entry.clear()
+                    start = position
+                    is_long = False
+                depth -= token != b","
+                if depth == 0:
+                    return
+        skips = position > len(block)
+        entry += block[start:]
+        if is_long := is_long or len(entry) > LONGEST:
+            entry.clear()
+        block = stream.read(_BLOCK)
+    raise Invalid("The file ends in the middle. Download it again; what was read of it is taken.")
+
+
+def _entries_of_object(first: bytes, stream: _Bounded) -> Iterator[bytes]:
+    """Yield the entries of a file that is one object.
+
+    The object is a chat, or holds a list of chats.
+    """
+    whole = bytearray(first)
+    while (block := stream.read(_BLOCK)) and len(whole) <= LONGEST:
+        whole += block
+    if len(whole) > LONGEST:
+        raise Invalid(
+            f"The file is one object of more than {LONGEST // 2**20} MB. Export the chats as a "
+            "list."
+        )
+    try:
+        content = orjson.loads(bytes(whole))
+    except orjson.JSONDecodeError as error:
+        raise Invalid(
+            f"The file is no JSON: {error}. Choose the file as it was exported."
+        ) from error
+    if not isinstance(content, dict):
+        raise Invalid("The file holds no list of chats. Choose the file as it was exported.")
+    listed = next(
+        (content[name] for name in _LISTS if isinstance(content.get(name), list)), [content]
+    )
+    yield from (orjson.dumps(entry) for entry in listed)
+
+
+def _chatgpt(entry: Json) -> ExportedChat:
+    chat = _chat(
+        entry.get("conversation_id") or entry["id"], entry.get("title"), entry.get("create_time")
+    )
+    nodes = entry["mapping"]
+    leaf = entry.get("current_node") or next(reversed(nodes), None)
+    for id, node in _branch(nodes, leaf, "parent"):
+        message = node.get("message")
+        if not message or (message.get("metadata") or {}).get(
+            "is_visually_hidden_from_conversation"
+        ):
+            continue
+        role = message["author"]["role"]
+        content = message.get("content") or {}
+        kind = content.get("content_type")
+        if role == "system" or kind in (
+            "user_editable_context",
+            "model_editable_context",
+            "reasoning_recap",
+        ):
+            continue
+        if role == "tool" or message.get("recipient") not in (None, "all"):
+            chat.left_out.leave("uses of tools", "", _TOOLS)
+            continue
+        thoughts = "\n".join(
+            str(thought.get("content") or "") for thought in content.get("thoughts") or ()
+        )
+        texts = [_text_of(part, chat) for part in content.get("parts") or (content.get("text"),)]
+        model = (message.get("metadata") or {}).get("model_slug")
+        text = "\n".join(filter(None, texts))
+        created = message.get("create_time")
+        _add(chat, id, role, text=text, created=created, thoughts=thoughts, model=model)
+    return chat
+
+
+def _claude(entry: Json) -> ExportedChat | list[ExportedChat]:
+    if "conversations_memory" in entry or "project_memories" in entry:
+        return _claude_memories(entry)
+    chat = _chat(entry["uuid"], entry.get("name"), entry.get("created_at"))
+    listed = entry["chat_messages"]
+    nodes = {message["uuid"]: message for message in listed}
+    # If messages name their parents, the list also holds edited questions and repeated answers.
+    is_tree = any(message.get("parent_message_uuid") in nodes for message in listed)
+    leaf = entry.get("current_leaf_message_uuid") or (listed[-1]["uuid"] if listed else None)
+    for id, message in _branch(nodes, leaf, "parent_message_uuid") if is_tree else nodes.items():
+        pieces = [piece for piece in message.get("content") or () if isinstance(piece, dict)]
+        texts = [str(piece.get("text") or "") for piece in pieces if piece.get("type") == "text"]
+        thoughts = [
+            str(piece.get("thinking") or "") for piece in pieces if piece.get("type") == "thinking"
+        ]
+        texts = texts or [str(message.get("text") or "")]
+        for attachment in message.get("attachments") or ():
+            name = attachment.get("file_name") or "Attachment"
+            texts.append(f"{name}:\n{attachment.get('extracted_content') or ''}")
+        if any(piece.get("type") in ("tool_use", "tool_result") for piece in pieces):
+            chat.left_out.leave("uses of tools", "", _TOOLS)
+        for _ in message.get("files") or ():
+            chat.left_out.leave(
+                "pictures and files", "", "the export names them, and does not hold them"
+            )
+        role = {"human": "user"}.get(message["sender"], message["sender"])
+        text = "\n".join(filter(None, texts))
+        created = message.get("created_at")
+        _add(chat, id, role, text=text, created=created, thoughts="\n".join(thoughts))
+    return chat
+
+
+def _claude_memories(entry: Json) -> list[ExportedChat]:
+    """Return Claude's memories of the person, for all chats and for each project."""
+    account = str(entry.get("account_uuid") or "")
+    projects = entry.get("project_memories")
+    texts = [("chats", entry.get("conversations_memory"))]
+    texts += [*projects.items()] if isinstance(projects, dict) else []
+    memories = []
+    for source, text in texts:
+        if isinstance(text, str) and text.strip():
+            metadata = {"account_uuid": account}
+            if source != "chats":
+                metadata["project_uuid"] = str(source)
+            memory = {"text": text.strip(), "tags": ["memory"], "metadata": metadata}
+            memories.append(ExportedChat(f"memory/{account}/{source}", text.strip(), memory=memory))
+    if not memories:
+        raise Invalid("it has no memory")
+    return memories
+
+
+def _openwebui(entry: Json) -> ExportedChat:
+    fields: Json = entry["chat"] if isinstance(entry.get("chat"), dict) else entry
+    history = fields.get("history") or {}
+    chat = _chat(
+        entry["id"],
+        fields.get("title") or entry.get("title"),
+        entry.get("created_at") or fields.get("timestamp"),
+    )
+    nodes = history.get("messages") or {
+        message["id"]: message for message in fields.get("messages") or ()
+    }
+    leaf = history.get("currentId") or next(reversed(nodes), None)
+    for id, message in _branch(nodes, leaf, "parentId"):
+        content = message.get("content")
+        parts = content if isinstance(content, list) else [content]
+        for _ in message.get("files") or ():
+            chat.left_out.leave(
+                "pictures and files", "", "the export names them, and does not hold them"
+            )
+        text = "\n".join(filter(None, (_text_of(part, chat) for part in parts)))
+        if message["role"] == "system":
+            continue
+        answer = WebuiAnswer(text)
+        outputs = read_outputs(message.get("output"))
+        if message["role"] == "assistant":
+            answer = split_answer(text) if text.strip() else outputs
+        for _ in range(max(answer.tools, outputs.tools)):
+            chat.left_out.leave("uses of tools", "", _TOOLS)
+        thoughts = "\n\n".join(answer.thoughts or outputs.thoughts)
+        _add(
+            chat,
+            id,
+            message["role"],
+            text=answer.text or outputs.text,
+            created=message.get("timestamp"),
+            thoughts=thoughts,
+            model=message.get("model"),
+        )
+    return chat
+
+
+def _mem0(entry: Json) -> ExportedChat:
+    text = entry.get("memory") or entry.get("text") or entry.get("data")
+    if not isinstance(text, str) or not text.strip():
+        raise Invalid("it has no memory")
+    metadata: Json = entry["metadata"] if isinstance(entry.get("metadata"), dict) else {}
+    ids = {
+        name: entry[name]
+        for name in ("user_id", "agent_id", "run_id")
+        if isinstance(entry.get(name), str)
+    }
+    tags = [category for category in entry.get("categories") or () if isinstance(category, str)]
+    created_at = _time(entry.get("created_at"))
+    return ExportedChat(
+        str(entry.get("id") or text),
+        text,
+        created_at,
+        memory={"text": text, "tags": tags, "metadata": {**metadata, **ids}},
+    )
+
+
+def _chat(id: Any, title: Any, created: Any) -> ExportedChat:
+    if not isinstance(id, str) or not id:
+        raise Invalid("it has no id")
+    clean_title = title.replace("\0", "")[:500] if isinstance(title, str) else ""
+    return ExportedChat(id, clean_title, _time(created))
+
+
+def _branch(nodes: Mapping[str, Json], leaf: Any, parent: str) -> list[tuple[str, Json]]:
+    """Return the nodes from the first to the leaf, in order.
+
+    A cycle ends the branch.
+    """
+    branch: dict[str, Json] = {}
+    while isinstance(leaf, str) and leaf in nodes and leaf not in branch:
+        branch[leaf] = nodes[leaf]
+        leaf = nodes[leaf].get(parent)
+    return [*reversed(branch.items())]
+
+
+def _add(
+    chat: ExportedChat,
+    id: str,
+    role: Any,
+    *,
+    text: str,
+    created: Any,
+    thoughts: str = "",
+    model: Any = None,
+) -> None:
+    if role not in ("user", "assistant"):
+        chat.left_out.leave("messages", chat.title, "neither the user nor the assistant said them")
+    elif len(chat.messages) >= _MOST_MESSAGES:
+        chat.left_out.leave("messages", chat.title, f"the chat has more than {_MOST_MESSAGES:,}")
+    elif text or thoughts:
+        message = ExportedMessage(
+            str(id),
+            role,
+            text,
+            _time(created),
+            thoughts=thoughts,
+            model=model[:200] if isinstance(model, str) else None,
+        )
+        chat.messages.append(message)
+
+
+def _text_of(part: Any, chat: ExportedChat) -> str:
+    """Return the text of a part, empty for a picture or a sound."""
+    if isinstance(part, str) or part is None:
+        return part or ""
+    if isinstance(part, dict) and isinstance(part.get("text"), str):
+        return str(part["text"])
+    chat.left_out.leave("pictures and files", "", "the export names them, and does not hold them")
+    return ""
+
+
+def _time(exported: Any) -> int | None:
+    """Return the time in microseconds, or None.
+
+    The export has seconds or milliseconds since 1970, or an ISO time.
+    """
+    try:
+        if isinstance(exported, str):
+            return parse_timestamp(exported, UTC)
+        if isinstance(exported, int | float) and not isinstance(exported, bool) and exported > 0:
+            seconds = exported / 1000 if exported > _LATEST else exported
+            return round(seconds * SECOND) if seconds < _LATEST else None
+    except (Invalid, ValueError, OverflowError):
+        pass
+    return None
+
+
+PARSERS: Mapping[str, Callable[[Json], ExportedChat | list[ExportedChat]]] = {
+    "chatgpt": _chatgpt,
+    "claude": _claude,
+    "openwebui": _openwebui,
+    "mem0": _mem0,
+}

@@ -1,0 +1,117 @@
+"""`ricordo import`: bring agents, chats and memories into this installation's database.
+
+The command works on the database itself, with the code of the server. A killed command continues
+when it is run again.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from ricordo.domain.job import Report
+    from ricordo.runtime import Runtime
+
+app = typer.Typer(help="Bring agents, chats and memories from elsewhere.", no_args_is_help=True)
+_REPORT = typer.Option(None, "--report", help="File to write the report to, as JSON.")
+
+
+@app.command("letta")
+def import_letta(
+    database: str = typer.Option(
+        envvar="LETTA_PG_URI",
+        help="Its address: postgresql://user:password@host:5432/letta. It is only read.",
+    ),
+    organization: str | None = typer.Option(
+        None, help="Id of the organization there.  [the one that has agents]"
+    ),
+    model: str | None = typer.Option(
+        None, help="Handle of a model to give to every agent.  [the ones they had]"
+    ),
+    encryption_key: str | None = typer.Option(
+        None,
+        envvar="LETTA_ENCRYPTION_KEY",
+        help="Its LETTA_ENCRYPTION_KEY, for the secrets of its agents.",
+    ),
+    report: Path | None = _REPORT,
+) -> None:
+    """Bring all agents of the retired Letta V1 server 0.16.8.
+
+    They come with memory, messages, archives, tools, folders and users. It can be run again.
+    """
+    from ricordo.domain.scope import Scope
+    from ricordo.features.documents.imports import letta
+    from ricordo.features.documents.imports.letta_tables import LettaTables
+
+    tables = LettaTables(database)
+    tables.organization = organization
+
+    async def work(runtime: "Runtime", say: "Report") -> dict[str, Any]:
+        return await letta.import_letta(
+            runtime, Scope(), tables, say, model=model, key=encryption_key
+        )
+
+    try:
+        _run("Letta", work, report)
+    finally:
+        tables.close()
+
+
+def _add_command(kind: str, title: str, noun: str) -> None:
+    @app.command(
+        kind, help=f"Bring {noun} that {title} exported, for one user and one agent. Repeatable."
+    )
+    def _import_file(
+        file: Path = typer.Argument(help="The file as it was exported: JSON, or a zip file."),
+        user: str | None = typer.Option(
+            None, help="Whose it is, by id or name; a new name makes a user.  [everybody's]"
+        ),
+        agent: str | None = typer.Option(
+            None, help=f"Id of the agent to give it to.  [one named {title}]"
+        ),
+        report: Path | None = _REPORT,
+    ) -> None:
+        from ricordo.features.documents.imports import service
+
+        async def work(runtime: "Runtime", say: "Report") -> dict[str, Any]:
+            target = await service.target_of(
+                runtime, await service.scope_for(runtime, user), kind, agent
+            )
+            with service.opened(file) as stream:
+                return await service.import_chats(runtime, target, stream, say)
+
+        _run(title, work, report)
+
+
+for _kind, _title in (("chatgpt", "ChatGPT"), ("claude", "Claude"), ("openwebui", "Open WebUI")):
+    _add_command(_kind, _title, "chats")
+_add_command("mem0", "mem0", "memories")
+
+
+def _run(
+    name: str,
+    work: "Callable[[Runtime, Report], Coroutine[Any, Any, dict[str, Any]]]",
+    report_path: Path | None,
+) -> None:
+    """Do the work on this installation's database, and print the report."""
+    import json
+
+    from ricordo.app import open_in_thread
+    from ricordo.cli.screen import ProgressLine
+    from ricordo.features.documents.imports.queries import report_text
+    from ricordo.settings import load_settings
+
+    settings, providers = load_settings()
+    progress = ProgressLine()
+    with open_in_thread(settings, providers) as (runtime, wait):
+        try:
+            outcome = wait(work(runtime, lambda count, total: progress.show(name, count, total)))
+        finally:
+            progress.end()
+    typer.echo(report_text(outcome))
+    if report_path:
+        text = json.dumps(outcome, indent=2, ensure_ascii=False)
+        report_path.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,62 @@
+"""The job that imports an upload.
+
+It may be killed at any time and run again. The upload is deleted when the job ends.
+"""
+
+from dataclasses import replace
+from io import BytesIO
+
+from ricordo.api.models.base import Json
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.scope import Scope
+from ricordo.errors import Invalid, NotFound
+from ricordo.features.documents.imports import queries
+from ricordo.features.documents.imports.service import Target, import_chats
+from ricordo.runtime import Runtime
+from ricordo.storage import jobs
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.jobs import FencedStore
+
+UPLOAD = "imports.upload"
+
+
+def add_upload(tx: Transaction, target: Target, data: bytes) -> Job:
+    """Store an upload, and add the job that imports it.
+
+    Two jobs of one source never overlap.
+    """
+    scope = target.scope
+    payload: Json = {
+        "kind": target.kind,
+        "agent_id": target.agent_id,
+        "source": target.source,
+        "author": scope.user_id,
+        "takes_memories": target.takes_memories,
+    }
+    job = Job(UPLOAD, scope.organization_id, payload, key=target.source, user_id=scope.subject)
+    queries.insert_parts(tx, job, data)
+    return jobs.add(tx, job) or job
+
+
+async def import_upload(runtime: Runtime, job: Job, report: Report) -> None:
+    """Import the upload of the job. Raises Invalid, NotFound."""
+    store = FencedStore(runtime.store, job)
+    payload = job.payload
+    upload = await store.read(lambda tx: queries.read_upload(tx, job.id))
+    target = Target(
+        scope=Scope(job.organization_id, payload["author"], job.user_id),
+        kind=payload["kind"],
+        agent_id=payload["agent_id"],
+        source=payload["source"],
+        takes_memories=payload.get("takes_memories", True),
+    )
+    try:
+        await import_chats(replace(runtime, store=store), target, BytesIO(upload), report)
+    except Exception as error:
+        if isinstance(error, Invalid | NotFound) or job.attempts >= job.most_attempts:
+            await store.write(lambda tx: queries.delete_upload(tx, job.id))
+        raise
+    await store.write(lambda tx: queries.delete_upload(tx, job.id))
+
+
+HANDLERS = (JobHandler(UPLOAD, import_upload),)

@@ -1,0 +1,339 @@
+"""Import chats and memories from an export, for one user and one agent.
+
+Ids are computed from those in the export, and each chat is recorded when it is complete. So a
+killed import continues, the same file again changes nothing, and a later export adds new messages.
+No content is trusted.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from ricordo.agents.conversations import system_message
+from ricordo.agents.lifecycle import AgentSpec, insert_agent, prepare
+from ricordo.domain.agent import Conversation
+from ricordo.domain.job import Report
+from ricordo.domain.message import Message, Part, ReasoningPart, TextPart
+from ricordo.domain.passage import LONGEST_TAG, MOST_TAGS, Passage
+from ricordo.domain.scope import Scope
+from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
+from ricordo.features.documents.imports import queries
+from ricordo.features.documents.imports.chat_files import (
+    TITLES,
+    ExportedChat,
+    SkippedMember,
+    read_chats,
+)
+from ricordo.features.documents.imports.queries import Outcome
+from ricordo.memory.step_commit import file_passages
+from ricordo.runtime import Runtime
+from ricordo.search.index import insert_messages
+from ricordo.storage import agents, archives, blocks, conversations, messages, users
+from ricordo.storage.engine.store import Transaction
+
+_BATCH = 200  # messages of one transaction
+_TOKEN_CHARACTERS = 4  # on average
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The agent and the user that an export is for.
+
+    `source` is the name of the source in the records. A caller who may not archive imports only the
+    chats of a file that also holds memories.
+    """
+
+    scope: Scope
+    kind: str
+    agent_id: str
+    source: str
+    takes_memories: bool = True
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        with path.open("rb") as file:
+            yield file
+    except FileNotFoundError:
+        raise NotFound(f"There is no file {path}. Name the file that was exported.") from None
+    except OSError as error:
+        raise Invalid(
+            f"{path} cannot be read: {error.strerror}. Name the file that was exported."
+        ) from error
+
+
+async def scope_for(runtime: Runtime, user: str | None) -> Scope:
+    """Return the scope of the server's operator, acting for this user."""
+    if user is None:
+        return Scope()
+    user_id = await runtime.store.write(lambda tx: users.find_or_make(tx, Scope(), user))
+    return Scope().acting_for(user_id)
+
+
+async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | None) -> Target:
+    """Return the target of an export of this kind. Raises NotFound.
+
+    Without an agent, one is created for it.
+    """
+    organization = scope.organization_id
+    user = scope.subject or ""
+    id = agent_id or queries.made_id(organization, "agent", kind, user)
+    target = Target(scope, kind, id, f"{kind}:{id}:{user}")
+    if agent_id:
+        await runtime.store.read(lambda tx: agents.load(tx, scope, id))
+        return target
+    if await runtime.store.read(lambda tx: agents.find(tx, scope, id) is not None):
+        return target
+    draft = AgentSpec(
+        id=id,
+        name=TITLES[kind],
+        user=scope.subject,
+        description=f"Made for what was in {TITLES[kind]}.",
+    )
+    spec, info = await prepare(runtime, scope, draft)
+
+    def make(tx: Transaction) -> None:
+        if agents.find(tx, scope, id) is None:
+            insert_agent(tx, runtime, scope, spec, info)
+            # These are records of an earlier agent, which was deleted.
+            queries.forget_items(tx, organization, target.source)
+
+    await runtime.store.write(make)
+    return target
+
+
+async def import_chats(
+    runtime: Runtime, target: Target, file: IO[bytes], report: Report
+) -> dict[str, Any]:
+    """Import the chats of the file, and return the report.
+
+    Raises Invalid if the file cannot be read to its end, or no part of it can.
+    """
+    organization = target.scope.organization_id
+    refused = Outcome()
+    await runtime.organization_providers.of(organization)
+    states = await runtime.store.read(
+        lambda tx: queries.done_items(tx, organization, target.source)
+    )
+    chats = read_chats(target.kind, file)
+    noun = "memories" if target.kind == "mem0" else "chats"
+    total = 0
+    unreadable: list[str] = []
+    while (chat := await asyncio.to_thread(next, chats, None)) is not None:
+        if isinstance(chat, SkippedMember):
+            refused.leave(
+                "files of the export",
+                chat.name,
+                "there are no chats and no memories in it that can be taken",
+            )
+            continue
+        total += 1
+        if isinstance(chat, str):
+            refused.leave(noun, f"no. {total}", chat)
+            unreadable.append(chat)
+        elif chat.memory is not None and not target.takes_memories:
+            refused.leave(
+                "memories",
+                "",
+                "your key lacks the scope archives:write, so it can archive no memories",
+            )
+        elif states.get(chat.id) != _state_of(chat):
+            try:
+                await _import_chat(runtime, target, chat)
+            except (Invalid, Conflict, NotFound, Forbidden) as error:
+                refused.leave(noun, chat.title, str(error))
+        report(total, total + 1)
+    report(total, total)
+    await runtime.store.write(
+        lambda tx: queries.note_refused(tx, target.scope, target.source, refused)
+    )
+    if unreadable and len(unreadable) == total:
+        reason, count = Counter(unreadable).most_common(1)[0]
+        share = "all of it" if count == total else f"{count} of {total} parts"
+        raise Invalid(
+            f"Nothing in this file could be read as an export of {TITLES[target.kind]}. "
+            f"Of {share}: {reason}."
+        )
+    return await runtime.store.read(lambda tx: queries.report_of(tx, organization, target.source))
+
+
+def _state_of(chat: ExportedChat) -> str:
+    """Return the state of the chat, which changes when messages are added."""
+    return f"{len(chat.messages)}/{chat.messages[-1].id}" if chat.messages else ""
+
+
+async def _import_chat(runtime: Runtime, target: Target, chat: ExportedChat) -> None:
+    if chat.memory is not None:
+        await runtime.store.write(partial(_insert_memory, target=target, chat=chat))
+        return
+    chat_messages = _messages(target, chat, runtime.store.clock.now())
+    chat_context: dict[str, Any] = {
+        "runtime": runtime,
+        "target": target,
+        "chat": chat,
+        "chat_messages": chat_messages,
+    }
+    last = max(len(chat_messages) - 1, 0) // _BATCH * _BATCH
+    for start in range(0, last, _BATCH):
+        batch = chat_messages[start : start + _BATCH]
+        await runtime.store.write(partial(_insert, **chat_context, batch=batch))
+    await runtime.store.write(partial(_finish, **chat_context, batch=chat_messages[last:]))
+
+
+def _messages(target: Target, chat: ExportedChat, now: int) -> list[Message]:
+    """Return the messages as they are stored.
+
+    A message without a time, or with an earlier one than the message before, gets the time after
+    that.
+    """
+    organization = target.scope.organization_id
+    stored = []
+    times = [message.created_at for message in chat.messages if message.created_at]
+    created_at = times[0] if times else chat.created_at or now
+    for message in chat.messages:
+        created_at = max(created_at + 1, message.created_at or 0)
+        parts: list[Part] = [ReasoningPart(message.thoughts)] if message.thoughts else []
+        if message.text:
+            parts.append(TextPart(message.text))
+        stored.append(
+            Message(
+                id=queries.made_id(organization, "message", target.source, chat.id, message.id),
+                agent_id=target.agent_id,
+                conversation_id=_conversation_id(target, chat),
+                role="user" if message.role == "user" else "assistant",
+                parts=tuple(parts),
+                created_at=created_at,
+                organization_id=organization,
+                user_id=target.scope.subject,
+                model=message.model,
+                is_untrusted=True,
+            )
+        )
+    return stored
+
+
+def _conversation_id(target: Target, chat: ExportedChat) -> str:
+    return queries.made_id(target.scope.organization_id, "conv", target.source, chat.id)
+
+
+def _insert(
+    tx: Transaction,
+    runtime: Runtime,
+    target: Target,
+    *,
+    chat: ExportedChat,
+    chat_messages: Sequence[Message],
+    batch: Sequence[Message],
+) -> Conversation:
+    """Store the messages of the batch that are missing, and return the conversation.
+
+    A missing conversation is created.
+    """
+    scope = target.scope
+    id = _conversation_id(target, chat)
+    conversation = conversations.get(tx, id)
+    if conversation is None:
+        state = agents.load(tx, scope, target.agent_id)
+        at = chat_messages[0].created_at - 1 if chat_messages else tx.clock.now()
+        draft = Conversation(
+            id,
+            scope.organization_id,
+            target.agent_id,
+            user_id=scope.subject,
+            summary=chat.title or None,
+            created_by=scope.user_id,
+            created_at=at,
+            updated_at=at,
+            message_count=1,
+        )
+        shown_blocks = blocks.of_agent(
+            tx, target.agent_id, scope.subject, state.agent.course, memory_id=state.agent.memory_id
+        )
+        prompt, key = system_message(
+            tx, runtime, replace(state, conversation=draft, blocks=shown_blocks)
+        )
+        conversation = replace(draft, window=(prompt.id,), prompt_key=key)
+        conversations.insert_one(tx, conversation)
+        insert_messages(tx, [replace(prompt, created_at=at)])
+    stored = messages.by_ids(tx, [message.id for message in batch])
+    stored_ids = {message.id for message in stored}
+    new = [message for message in batch if message.id not in stored_ids]
+    insert_messages(tx, new)
+    if new:
+        conversations.add_past(tx, id, len(new), new[-1].created_at)
+    return conversation
+
+
+def _finish(
+    tx: Transaction,
+    runtime: Runtime,
+    target: Target,
+    *,
+    chat: ExportedChat,
+    chat_messages: Sequence[Message],
+    batch: Sequence[Message],
+) -> None:
+    """Store the last messages, fill the window with the newest, and record the chat."""
+    outcome = Outcome({"chats": 1, "messages": len(chat_messages)}, chat.left_out.left_out)
+    if chat_messages:
+        conversation = _insert(
+            tx, runtime, target, chat=chat, chat_messages=chat_messages, batch=batch
+        )
+        agent = agents.load(tx, target.scope, target.agent_id, conversation.id).agent
+        room = agent.context_window * _TOKEN_CHARACTERS // 2
+        newest: list[str] = []
+        for message in reversed(chat_messages[-_BATCH:]):
+            room -= len(message.text)
+            if room < 0:
+                break
+            newest.insert(0, message.id)
+        # A conversation that was continued here keeps its window.
+        if {*conversation.window[1:]} <= {message.id for message in chat_messages}:
+            conversations.change(tx, conversation.id, window=[conversation.window[0], *newest])
+    _record(tx, target, chat, outcome)
+
+
+def _insert_memory(tx: Transaction, target: Target, chat: ExportedChat) -> None:
+    scope = target.scope
+    memory = chat.memory or {}
+    id = queries.made_id(scope.organization_id, "passage", target.source, chat.id)
+    outcome = Outcome({"memories": 1})
+    if not archives.passages_by_ids(tx, [id]):
+        state = agents.load(tx, scope, target.agent_id)
+        now = tx.clock.now()
+        tags = [tag[:LONGEST_TAG] for tag in dict.fromkeys((target.kind, *memory["tags"]))]
+        passage = Passage(
+            id,
+            scope.organization_id,
+            archive_id="",
+            text=memory["text"],
+            tags=tuple(tags[:MOST_TAGS]),
+            metadata=memory["metadata"],
+            user_id=scope.subject,
+            created_by=scope.user_id,
+            is_untrusted=True,
+            created_at=chat.created_at or now,
+            updated_at=now,
+        )
+        file_passages(tx, state, [passage])
+    _record(tx, target, chat, outcome)
+
+
+def _record(tx: Transaction, target: Target, chat: ExportedChat, outcome: Outcome) -> None:
+    scope = target.scope
+    queries.forget_items(tx, scope.organization_id, target.source, chat.id)
+    queries.insert_item(
+        tx,
+        scope,
+        target.source,
+        item=chat.id,
+        outcome=outcome,
+        state=_state_of(chat),
+        user_id=scope.subject,
+    )

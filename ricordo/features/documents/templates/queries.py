@@ -1,0 +1,146 @@
+"""Queries of templates, of their versions, and of the agents created from them."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import delete, select, update
+
+from ricordo.api.models.base import Json
+from ricordo.domain.scope import Scope
+from ricordo.errors import NotFound
+from ricordo.features.documents.templates.tables import template_versions, templates
+from ricordo.storage.agents import is_made_from
+from ricordo.storage.engine.repository import Page, Repository, equal, one_of
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import agents
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A template of an agent.
+
+    `version` is the number of the newest saved version. `agent_id` is the agent that the template
+    follows, if any.
+    """
+
+    id: str
+    organization_id: str
+    name: str
+    description: str | None
+    agent_id: str | None
+    version: int = 0
+    created_by: str | None = None
+    updated_by: str | None = None
+    created_at: int = 0
+    updated_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateVersion:
+    """A saved version, without its content.
+
+    Versions with the same `digest` have equal contents.
+    """
+
+    id: str
+    template_id: str
+    number: int
+    message: str | None
+    digest: str
+    created_by: str | None = None
+    created_at: int = 0
+
+
+_ROWS = Repository(Template, templates)
+_VERSIONS = Repository(TemplateVersion, template_versions)
+_NAMED = _ROWS.select.where(equal(templates, "organization_id", "name"))
+_LOCK = _NAMED.with_for_update()
+_OF_TEMPLATES = _VERSIONS.select.where(
+    one_of(template_versions.c.template_id, "template_ids")
+).order_by(template_versions.c.number.desc())
+insert_template = _ROWS.insert
+_update = _ROWS.updates(*_ROWS.changeable())
+
+
+def find(tx: Transaction, scope: Scope, name: str) -> Template | None:
+    return _ROWS.first(tx, _NAMED, {"organization_id": scope.organization_id, "name": name})
+
+
+def get(tx: Transaction, scope: Scope, name: str, *, locks: bool = False) -> Template:
+    """Return the template. Raises NotFound.
+
+    With `locks`, nobody else changes it until this transaction ends.
+    """
+    if locks:
+        tx.lock(_LOCK, {"organization_id": scope.organization_id, "name": name})
+    if (template := find(tx, scope, name)) is None:
+        raise NotFound(f'There is no template "{name[:100]}". The page Templates lists them.')
+    return template
+
+
+def update_template(tx: Transaction, template: Template, content: Json) -> None:
+    _update(tx, template)
+    tx.run(update(templates).where(templates.c.id == template.id).values(content=content))
+
+
+def read_content(tx: Transaction, template_id: str) -> Json:
+    """Return the content that was last written to the template itself."""
+    content: Json = tx.first(
+        select(templates.c.content).where(templates.c.id == template_id)
+    ).content
+    return content
+
+
+def insert_version(tx: Transaction, version: TemplateVersion, content: Json) -> None:
+    tx.run(template_versions.insert().values(**_VERSIONS.values(version), content=content))
+
+
+def read_version(
+    tx: Transaction, template_id: str, number: int
+) -> tuple[TemplateVersion, Json] | None:
+    """Return the version with its content."""
+    statement = select(*_VERSIONS.columns, template_versions.c.content)
+    row = tx.first(
+        statement.where(
+            template_versions.c.template_id == template_id, template_versions.c.number == number
+        )
+    )
+    return None if row is None else (_VERSIONS.of(row[:-1]), row.content)
+
+
+def is_saved(tx: Transaction, template_id: str, digest: str) -> bool:
+    """Return True if a version has this content."""
+    statement = select(template_versions.c.seq).where(
+        template_versions.c.template_id == template_id, template_versions.c.digest == digest
+    )
+    return tx.first(statement) is not None
+
+
+def delete_template(tx: Transaction, template_id: str) -> None:
+    tx.run(delete(templates).where(templates.c.id == template_id))
+
+
+def agents_before(tx: Transaction, template: Template, number: int) -> list[str]:
+    """Return the ids of the template's agents with an older version, oldest first."""
+    is_before = agents.c.settings[("template", "version")].as_integer() < number
+    statement = select(agents.c.id).where(
+        agents.c.organization_id == template.organization_id, is_before
+    )
+    return [
+        row.id
+        for row in tx.all(
+            statement.where(is_made_from(base_template_id=template.id)).order_by(agents.c.seq)
+        )
+    ]
+
+
+def page_with_versions(
+    tx: Transaction, scope: Scope, page: Page
+) -> list[tuple[Template, list[TemplateVersion]]]:
+    """Return a page of templates, each with its versions, newest first."""
+    rows = _ROWS.page(tx, scope, page)
+    if not rows:
+        return []
+    by_template: dict[str, list[TemplateVersion]] = {row.id: [] for row in rows}
+    for version in _VERSIONS.all(tx, _OF_TEMPLATES, {"template_ids": [*by_template]}):
+        by_template[version.template_id].append(version)
+    return [(row, by_template[row.id]) for row in rows]

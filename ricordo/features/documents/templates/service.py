@@ -1,0 +1,309 @@
+"""Templates: create them, save versions, roll back, and create agents from a version.
+
+A template follows the agent that it was made from: its content is the agent's present state, until
+the agent is deleted, or an update or a rollback replaces the content. Contents are agent files with
+settings, prompt, tools and blocks only.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+import orjson
+
+from ricordo.agents.lifecycle import new_block, prepare, require_told_apart
+from ricordo.agents.memory_variables import fill_variables, require_variables
+from ricordo.api.call import RequestContext
+from ricordo.api.messages import new_message
+from ricordo.api.models.base import Json
+from ricordo.domain.block import Chain
+from ricordo.domain.ids import new_id
+from ricordo.domain.model import ModelInfo
+from ricordo.domain.redaction import redact_values
+from ricordo.domain.scope import Scope
+from ricordo.errors import Conflict, Invalid, NotFound
+from ricordo.features.documents.agent_files import service as agent_files
+from ricordo.features.documents.agent_files.export import (
+    AGENT_FIELDS,
+    BLOCK_FIELDS,
+    TOOL_FIELDS,
+    outline,
+)
+from ricordo.features.documents.agent_files.local_ids import LocalIds
+from ricordo.features.documents.agent_files.memory import own_blocks
+from ricordo.features.documents.agent_files.service import AgentImport, ImportOptions
+from ricordo.features.documents.templates import queries
+from ricordo.features.documents.templates.models import TemplateAgentsRequest
+from ricordo.features.documents.templates.queries import Template, TemplateVersion
+from ricordo.features.files.folders import queries as files
+from ricordo.offload import SMALL, offload
+from ricordo.runtime import Runtime
+from ricordo.storage import agent_access, agents
+from ricordo.storage.engine.store import Transaction
+
+# The agent setting with the template and version that it was created from, and its variables.
+MARK = "template"
+_NAME = re.compile(r"\w(?:[\w .-]{0,98}\w)?")
+_UNFIT = re.compile(r"[^\w.-]+")
+
+
+async def read(
+    runtime: Runtime, scope: Scope, content: Any, options: ImportOptions
+) -> tuple[AgentImport, ModelInfo]:
+    """Check an agent file as an import does; return it with its model.
+
+    Nothing is stored. Raises NotFound, Invalid.
+    """
+    file = await offload(lambda: agent_files.read(runtime, content, options), SMALL + 1)
+    if (count := len(file.specs)) != 1:
+        raise Invalid(
+            f"A template holds one agent, and this file holds {count}. Make a file and a template "
+            "of each."
+        )
+    spec, info = await prepare(runtime, scope, file.specs[0])
+    return replace(file, specs=[spec]), info
+
+
+def store_file(
+    tx: Transaction, context: RequestContext, file: AgentImport, *, overrides: bool
+) -> Json:
+    """Store the tools and folders of a file, and return its template content.
+
+    Raises Conflict, Forbidden, Invalid.
+    """
+    chain = Chain(new_id("chain"), context.scope.organization_id, "agent", "")
+    require_told_apart(
+        [new_block(tx, context.scope, block, chain) for block in file.specs[0].blocks]
+    )
+    imported = agent_files.insert_shared(tx, context, file, overrides=overrides)
+    (agent,) = file.content["agents"]
+    folder_ids = agent.get("folder_ids") or agent.get("source_ids") or []
+    return _content_of(file.content, imported.translate(folder_ids))
+
+
+def snapshot(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
+    """Return the agent as template content. Raises NotFound.
+
+    Messages, archives, and all data of users are left out.
+    """
+    state = agents.load_whole(tx, context.scope, agent_id)
+    all_folders = files.folders_of_agent(tx, Scope(context.scope.organization_id), agent_id)
+    folder_ids = [folder.id for folder in all_folders if folder.user_id is None]
+    return _content_of(
+        outline(context, LocalIds(), state, own_blocks(tx, context.scope, agent_id)), folder_ids
+    )
+
+
+def _content_of(file: Json, folder_ids: Sequence[str]) -> Json:
+    """Return the template content of a file.
+
+    Messages and the values of secrets are left out. Folders have their ids on this server.
+    """
+    agent = file["agents"][0]
+    block_ids = list(agent.get("block_ids") or ())
+    names = [*(agent.get("secrets") or ()), *(agent.get("tool_exec_environment_variables") or ())]
+    links = {
+        "tool_ids": agent.get("tool_ids") or [],
+        "block_ids": block_ids,
+        "folder_ids": list(folder_ids),
+    }
+    blocks = [block for block in file.get("blocks") or () if block["id"] in block_ids]
+    return {
+        "agents": [
+            {**_pick_fields(agent, AGENT_FIELDS), **links, "secrets": dict.fromkeys(names, "")}
+        ],
+        "blocks": [redact_values(_pick_fields(block, BLOCK_FIELDS)) for block in blocks],
+        "tools": [_pick_fields(tool, TOOL_FIELDS) for tool in file.get("tools") or ()],
+    }
+
+
+def _pick_fields(fields: Json, names: Sequence[str]) -> Json:
+    return {
+        "id": fields["id"],
+        **{name: fields[name] for name in names if fields.get(name) is not None},
+    }
+
+
+def create(
+    tx: Transaction, context: RequestContext, name: str | None, content: Json, agent_id: str | None
+) -> Template:
+    """Store a template with its first version. Raises Invalid, Conflict.
+
+    It follows the agent, if one is passed.
+    """
+    now = tx.clock.now()
+    name = _free_name(tx, context.scope, name, str(content["agents"][0]["name"]))
+    template = Template(
+        id=new_id("template"),
+        organization_id=context.scope.organization_id,
+        name=name,
+        description=None,
+        agent_id=agent_id,
+        created_by=context.scope.user_id,
+        updated_by=context.scope.user_id,
+        created_at=now,
+        updated_at=now,
+    )
+    queries.insert_template(tx, template)
+    return save(tx, context, template, content, "Made")
+
+
+def _free_name(tx: Transaction, scope: Scope, name: str | None, agent_name: str) -> str:
+    if name is not None:
+        if not _NAME.fullmatch(name):
+            raise Invalid(
+                f'A template cannot be named "{name[:100]}". Use letters, digits, spaces, and '
+                ". _ - between them, 100 at most."
+            )
+        if queries.find(tx, scope, name):
+            raise Conflict(
+                f'A template named "{name}" already exists. Choose another name, or save that one '
+                "anew."
+            )
+        return name
+    base = _UNFIT.sub("-", agent_name)[:80].strip("-.") or "template"
+    free_name = base
+    number = 1
+    while queries.find(tx, scope, free_name):
+        number += 1
+        free_name = f"{base}-{number}"
+    return free_name
+
+
+def current(tx: Transaction, context: RequestContext, template: Template) -> Json:
+    """Return the template's present content.
+
+    This is the agent that it follows, as long as that exists, else the content last written.
+    """
+    if template.agent_id and agents.find(tx, Scope(template.organization_id), template.agent_id):
+        return snapshot(tx, context, template.agent_id)
+    return queries.read_content(tx, template.id)
+
+
+def save(
+    tx: Transaction, context: RequestContext, template: Template, content: Json, message: str | None
+) -> Template:
+    """Save a content as the next version and as the present content."""
+    version = TemplateVersion(
+        id=new_id("template"),
+        template_id=template.id,
+        number=template.version + 1,
+        message=message,
+        digest=_digest(content),
+        created_by=context.scope.user_id,
+        created_at=tx.clock.now(),
+    )
+    queries.insert_version(tx, version, content)
+    return _update(tx, context, replace(template, version=version.number), content)
+
+
+def put(
+    tx: Transaction,
+    context: RequestContext,
+    template: Template,
+    content: Json,
+    *,
+    saves: str | None,
+) -> Template:
+    """Replace the content of a template, which then follows no agent.
+
+    With the message `saves`, content that is not saved yet becomes a version first.
+    """
+    if saves:
+        present = current(tx, context, template)
+        if not queries.is_saved(tx, template.id, _digest(present)):
+            template = save(tx, context, template, present, saves)
+    return _update(tx, context, replace(template, agent_id=None), content)
+
+
+def _update(
+    tx: Transaction, context: RequestContext, template: Template, content: Json
+) -> Template:
+    description = content["agents"][0].get("description")
+    template = replace(
+        template,
+        description=description,
+        updated_by=context.scope.user_id,
+        updated_at=tx.clock.now(),
+    )
+    queries.update_template(tx, template, content)
+    return template
+
+
+def _digest(content: Json) -> str:
+    return sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def version_of(tx: Transaction, template: Template, version: str) -> tuple[TemplateVersion, Json]:
+    """Return the saved version with this number, or "latest". Raises NotFound."""
+    number = None
+    if version == "latest":
+        number = template.version
+    elif re.fullmatch(r"[1-9]\d{0,8}", version):
+        number = int(version)
+    saved = None if number is None else queries.read_version(tx, template.id, number)
+    if saved is None:
+        raise NotFound(
+            f'The template "{template.name}" has no version "{version[:20]}". Its versions are 1 '
+            f'to {template.version}; "latest" is the newest of them.'
+        )
+    return saved
+
+
+async def make_agent(
+    context: RequestContext, name: str, version: str, body: TemplateAgentsRequest
+) -> tuple[str, str]:
+    """Create an agent from a version; return its id and its deployment's id.
+
+    Raises NotFound, Invalid.
+    """
+
+    def find(tx: Transaction) -> tuple[Template, TemplateVersion | None, Json]:
+        template = queries.get(tx, context.scope, name)
+        if version in ("current", "dev"):
+            return template, None, current(tx, context, template)
+        return (template, *version_of(tx, template, version))
+
+    template, saved, content = await context.store.read(find)
+    variables = body.memory_variables
+    sequence = body.initial_message_sequence
+    options = ImportOptions(
+        suffix="", overrides_tools=False, strips_messages=True, secrets=body.tool_variables
+    )
+    file, info = await read(context.runtime, context.scope, content, options)
+    (spec,) = file.specs
+    agent = content["agents"][0]
+    require_variables(spec.blocks, variables, "template")
+    mark = {
+        "template_id": saved.id if saved else template.id,
+        "base_template_id": template.id,
+        "deployment_id": new_id("deployment"),
+        "entity_id": agent["id"],
+        "version": saved.number if saved else 0,
+        "variables": variables,
+    }
+    spec = replace(
+        spec,
+        name=body.agent_name,
+        blocks=fill_variables(spec.blocks, variables),
+        beginning=None if sequence is None else tuple(map(new_message, sequence)),
+        tags=(*spec.tags, *body.tags),
+        settings={**spec.settings, MARK: mark},
+    )
+
+    def insert(tx: Transaction) -> str:
+        stored = queries.get(tx, context.scope, name, locks=True)
+        # With this lock, a later migration finds the agent, and "latest" is still the newest.
+        if stored.id != template.id or (version == "latest" and stored.version != template.version):
+            raise Conflict(f'The template "{name}" was saved a moment ago. Send the request again.')
+        folders = files.folders_by_ids(tx, context.scope, agent["folder_ids"])
+        folder_ids = tuple(folder.id for folder in folders)
+        linked_file = replace(file, specs=[replace(spec, folder_ids=folder_ids)])
+        (agent_id,) = agent_files.insert(tx, context, linked_file, options, [info])
+        if body.identity_ids:
+            agent_access.keep_to(tx, context.scope, agent_id, body.identity_ids)
+        return agent_id
+
+    return await context.store.write(insert), str(mark["deployment_id"])

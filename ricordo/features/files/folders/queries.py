@@ -1,0 +1,486 @@
+"""Queries of folders, files and texts, and of the agents that use them.
+
+A user's rows are found only in that user's scope and in a scope without a subject. Files that are
+being deleted are never found.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import Integer, bindparam, delete, func, insert, select, update
+
+from ricordo.domain.scope import Scope
+from ricordo.errors import NotFound
+from ricordo.features.files.folders.records import READABLE, AgentFile, File, FilePiece, Folder
+from ricordo.features.files.folders.tables import (
+    file_pieces,
+    file_uploads,
+    files,
+    files_agents,
+    folders,
+    folders_agents,
+)
+from ricordo.storage.agent_access import may_use
+from ricordo.storage.deletion import BeforePurge, purge
+from ricordo.storage.engine.repository import (
+    Missing,
+    Page,
+    Repository,
+    equal,
+    known_to,
+    one_of,
+    read_page,
+)
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import agents, passages
+
+# Characters of a piece of text; only a line that is longer is cut.
+PIECE = 128 * 1024
+
+_FOLDERS = Repository(Folder, folders)
+_FILES = Repository(File, files)
+_PIECES = Repository(FilePiece, file_pieces)
+_OPENED = Repository(AgentFile, files_agents)
+_EXISTS = files.c.deleted_at.is_(None)
+get_folder = _FOLDERS.get
+insert_folder = _FOLDERS.insert
+update_folder = _FOLDERS.updates(
+    "name", "description", "instructions", "metadata", "updated_by", "updated_at"
+)
+insert_file = _FILES.insert
+update_file = _FILES.updates(
+    *(name for name in _FILES.changeable() if name not in ("folder_id", "user_id"))
+)
+_FIND = _FILES.select.where(equal(files, "id"), _EXISTS)
+_LOCK = _FIND.with_for_update()
+_HIDE = (
+    update(files)
+    .where(one_of(files.c.id, "file_ids"))
+    .values(deleted_at=bindparam("now"), name=files.c.id)
+)
+_ALL_PIECES = _PIECES.select.where(one_of(file_pieces.c.file_id, "file_ids")).order_by(
+    file_pieces.c.file_id, file_pieces.c.number
+)
+_SOME_PIECES = (
+    _PIECES.select.where(
+        equal(file_pieces, "file_id"),
+        file_pieces.c.first_line < bindparam("end"),
+        file_pieces.c.last_line >= bindparam("start"),
+    )
+    .order_by(file_pieces.c.number)
+    .limit(bindparam("limit"))
+)
+_BEGINNINGS = select(
+    file_pieces.c.file_id,
+    func.substr(file_pieces.c.text, 1, bindparam("limit", type_=Integer)).label("text"),
+).where(one_of(file_pieces.c.file_id, "file_ids"), file_pieces.c.number == 0)
+_DELETE_PIECES = delete(file_pieces).where(equal(file_pieces, "file_id"))
+_UPLOAD = (
+    select(file_uploads.c.data)
+    .where(equal(file_uploads, "file_id"))
+    .order_by(file_uploads.c.number)
+)
+_DELETE_UPLOAD = delete(file_uploads).where(equal(file_uploads, "file_id"))
+
+
+# Folders
+
+
+def page_of_folders(
+    tx: Transaction, scope: Scope, page: Page, *, name: str | None = None
+) -> list[Folder]:
+    return _FOLDERS.page(tx, scope, page, name=name)
+
+
+def count_folders(tx: Transaction, scope: Scope) -> int:
+    return _FOLDERS.count(tx, scope)
+
+
+def find_folder(
+    tx: Transaction, organization_id: str, name: str, user_id: str | None
+) -> Folder | None:
+    """Return the folder with exactly this name: this user's, or with None the organization's."""
+    is_owned = folders.c.user_id == user_id if user_id else folders.c.user_id.is_(None)
+    statement = _FOLDERS.select.where(
+        folders.c.organization_id == organization_id, folders.c.name == name, is_owned
+    )
+    return next(iter(_FOLDERS.all(tx, statement)), None)
+
+
+def hide_folder(tx: Transaction, folder_id: str, organization_id: str) -> None:
+    """Move the folder to the organization of deleted things, and free its name."""
+    tx.run(
+        update(folders)
+        .where(folders.c.id == folder_id)
+        .values(organization_id=organization_id, name=folder_id)
+    )
+
+
+def agents_of(tx: Transaction, folder: Folder) -> list[str]:
+    """Return the ids of all agents that have the folder attached."""
+    statement = (
+        select(agents.c.id)
+        .join(folders_agents, folders_agents.c.agent_id == agents.c.id)
+        .where(
+            folders_agents.c.folder_id == folder.id,
+            agents.c.organization_id == folder.organization_id,
+        )
+    )
+    return [row.id for row in tx.all(statement)]
+
+
+def page_of_agents(tx: Transaction, scope: Scope, folder_id: str, page: Page) -> list[str]:
+    """Return one page of the ids of the agents that have the folder attached."""
+    statement = (
+        select(agents.c.id)
+        .join(folders_agents, folders_agents.c.agent_id == agents.c.id)
+        .where(
+            folders_agents.c.folder_id == folder_id,
+            agents.c.organization_id == scope.organization_id,
+        )
+        .where(*may_use(scope))
+    )
+    marks = known_to(agents, scope, lambda agent: may_use(scope, agent.c.id))
+    return [row.id for row in read_page(tx, statement, agents, page, marks=marks)]
+
+
+# Files
+
+
+def get_file(tx: Transaction, scope: Scope, file_id: str, folder_id: str | None = None) -> File:
+    """Return the file. Raises NotFound, also if it is not in the given folder."""
+    file = _FILES.get(tx, scope, file_id)
+    if file.deleted_at is not None or folder_id not in (None, file.folder_id):
+        raise NotFound(f"File with ID {file_id} not found")
+    return file
+
+
+def find_file(tx: Transaction, file_id: str) -> File | None:
+    """Return any user's file; None if it is deleted."""
+    return _FILES.first(tx, _FIND, {"id": file_id})
+
+
+def chunks_of_hidden(tx: Transaction, file_id: str) -> int:
+    """Return the number of chunks of a deleted file.
+
+    It is 0 if the file is purged or not deleted.
+    """
+    hidden = select(files.c.total_chunks).where(
+        files.c.id == file_id, files.c.deleted_at.is_not(None)
+    )
+    return sum(row.total_chunks for row in tx.all(hidden))
+
+
+def lock_file(tx: Transaction, file_id: str) -> File | None:
+    """Lock the file until this transaction ends; return None if it is deleted."""
+    return _FILES.first(tx, _LOCK, {"id": file_id})
+
+
+def hide_files(tx: Transaction, file_ids: Sequence[str]) -> None:
+    """Hide these files at once, free their names, and close them for every agent.
+
+    Their rows are purged later.
+    """
+    if file_ids:
+        tx.run(_HIDE, {"file_ids": list(file_ids), "now": tx.clock.now()})
+        tx.run(_CLOSE_FILES, {"file_ids": list(file_ids)})
+
+
+def ids_of_files(tx: Transaction, folder_id: str) -> list[str]:
+    return [
+        row.id for row in tx.all(select(files.c.id).where(files.c.folder_id == folder_id, _EXISTS))
+    ]
+
+
+def files_by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[File]:
+    """Return the files with these ids that the scope sees, in their order."""
+    return [
+        file
+        for file in _FILES.by_ids(tx, ids)
+        if file.organization_id == scope.organization_id
+        and file.deleted_at is None
+        and scope.sees(file.user_id)
+    ]
+
+
+def page_of_files(
+    tx: Transaction, scope: Scope, folder_ids: Sequence[str], page: Page
+) -> list[File]:
+    return _FILES.page(tx, scope, page, _EXISTS, files.c.folder_id.in_(folder_ids))
+
+
+def readable_files(tx: Transaction, folder_ids: Sequence[str]) -> list[File]:
+    """Return the files of these folders whose text can be read, by name."""
+    is_read = files.c.status.in_(READABLE)
+    statement = _FILES.select.where(files.c.folder_id.in_(folder_ids), _EXISTS, is_read)
+    return _FILES.all(tx, statement.order_by(files.c.name, files.c.seq))
+
+
+def find_by_name(tx: Transaction, folder_id: str, name: str) -> File | None:
+    statement = _FILES.select.where(equal(files, "folder_id", "name"), _EXISTS)
+    return _FILES.first(tx, statement, {"folder_id": folder_id, "name": name})
+
+
+def names_in(tx: Transaction, folder_id: str, start: str) -> set[str]:
+    """Return the names of the folder's files that begin with this text."""
+    begins = files.c.name.startswith(start, autoescape=True)
+    return {
+        row.name
+        for row in tx.all(
+            select(files.c.name).where(files.c.folder_id == folder_id, _EXISTS, begins)
+        )
+    }
+
+
+def count_files(tx: Transaction, folder_ids: Sequence[str]) -> dict[str, int]:
+    counted = select(files.c.folder_id, func.count().label("count")).where(
+        files.c.folder_id.in_(folder_ids), _EXISTS
+    )
+    return {row.folder_id: row.count for row in tx.all(counted.group_by(files.c.folder_id))}
+
+
+# The text of files
+
+
+def pieces_of_text(file_id: str, text: str) -> list[FilePiece]:
+    """Cut a text into pieces at line ends.
+
+    Only a line longer than a piece is cut inside.
+    """
+    pieces: list[FilePiece] = []
+    start = line = 0
+    while start < len(text):
+        end = start + PIECE
+        if end < len(text):
+            end = text.rfind("\n", start, end) + 1 or end
+        part = text[start:end]
+        newlines = part.count("\n")
+        last = line + newlines - (1 if part.endswith("\n") else 0)
+        pieces.append(FilePiece(file_id, len(pieces), line, last, part))
+        start = end
+        line = line + newlines
+    return pieces
+
+
+def insert_pieces(tx: Transaction, pieces: Iterable[FilePiece]) -> None:
+    if rows := [*pieces]:
+        _PIECES.insert(tx, *rows)
+
+
+def pieces_of(tx: Transaction, file_ids: Sequence[str]) -> list[FilePiece]:
+    """Return the whole texts of these files, by file and in order.
+
+    Ask for a few megabytes at a time (`File.characters`).
+    """
+    return _PIECES.all(tx, _ALL_PIECES, {"file_ids": list(file_ids)})
+
+
+def text_of(tx: Transaction, file_id: str) -> str:
+    """Return the whole text of a file."""
+    return "".join(piece.text for piece in pieces_of(tx, [file_id]))
+
+
+def read_lines(
+    tx: Transaction, file_id: str, start: int = 0, end: int | None = None, limit: int = 1_000_000
+) -> tuple[str, bool]:
+    """Return the lines from `start` to before `end`, and True if text is missing.
+
+    Lines count from 0; `end` None means to the last line. At most `limit` characters are returned,
+    however long the lines are.
+    """
+    piece_limit = limit // PIECE + 3
+    parameters = {
+        "file_id": file_id,
+        "start": start,
+        "end": 2**62 if end is None else end,
+        "limit": piece_limit,
+    }
+    pieces = _PIECES.all(tx, _SOME_PIECES, parameters)
+    if not pieces:
+        return "", False
+    text = "".join(piece.text for piece in pieces)
+    first = pieces[0].first_line
+    begin = _line_start(text, start - first)
+    stop = len(text) if end is None else _line_start(text, end - first)
+    is_cut = stop - begin > limit or (len(pieces) == piece_limit and stop == len(text))
+    return text[begin : min(stop, begin + limit)], is_cut
+
+
+def beginnings_of(tx: Transaction, file_ids: Sequence[str], limit: int) -> dict[str, str]:
+    """Return the first `limit` characters of each file's text, at most its first piece."""
+    rows = tx.all(_BEGINNINGS, {"file_ids": list(file_ids), "limit": limit}) if file_ids else ()
+    return {row.file_id: row.text for row in rows}
+
+
+def _line_start(text: str, lines: int) -> int:
+    """Return the offset behind this many newlines.
+
+    It is the text's end if there are fewer.
+    """
+    offset = 0
+    for _ in range(lines):
+        offset = text.find("\n", offset) + 1
+        if not offset:
+            return len(text)
+    return offset
+
+
+def replace_text(tx: Transaction, file_id: str, pieces: Sequence[FilePiece]) -> None:
+    tx.run(_DELETE_PIECES, {"file_id": file_id})
+    insert_pieces(tx, pieces)
+
+
+def insert_upload(tx: Transaction, file_id: str, parts: Sequence[bytes]) -> None:
+    rows = [
+        {"file_id": file_id, "number": number, "data": part} for number, part in enumerate(parts)
+    ]
+    tx.run(insert(file_uploads), rows)
+
+
+def read_upload(tx: Transaction, file_id: str) -> bytes:
+    return b"".join(row.data for row in tx.all(_UPLOAD, {"file_id": file_id}))
+
+
+def delete_upload(tx: Transaction, file_id: str) -> None:
+    tx.run(_DELETE_UPLOAD, {"file_id": file_id})
+
+
+def purge_chunks(tx: Transaction, ids: Sequence[str], before: BeforePurge) -> bool:
+    """Delete a portion of these passages.
+
+    Returns False if none were left.
+    """
+    return purge(tx, passages, "id", ids, before, Counter())
+
+
+def purge_file(tx: Transaction, file_id: str, before: BeforePurge) -> bool:
+    """Delete a portion of the file's dependent rows, at last the file.
+
+    Returns False at the end.
+    """
+    return purge(tx, files, "id", [file_id], before, Counter())
+
+
+# Agents: which folders are attached, and which files are open
+
+_ATTACH = Missing(folders_agents)
+_DETACH = delete(folders_agents).where(equal(folders_agents, "agent_id", "folder_id"))
+_ATTACHED = (
+    _FOLDERS.select.join(folders_agents, folders_agents.c.folder_id == folders.c.id)
+    .where(equal(folders_agents, "agent_id"))
+    .order_by(folders_agents.c.seq)
+)
+_ATTACHED_TO_ANY = (
+    _FOLDERS.select.add_columns(folders_agents.c.agent_id)
+    .join(folders_agents, folders_agents.c.folder_id == folders.c.id)
+    .where(one_of(folders_agents.c.agent_id, "agent_ids"))
+    .order_by(folders_agents.c.seq)
+)
+_NEWEST_FIRST = (files.c.created_at.desc(), files.c.seq.desc())
+_OF_ONE = (files.c.folder_id, files.c.user_id)
+_RANKED = (
+    _FILES.select.add_columns(
+        files.c.seq,
+        func.row_number().over(partition_by=_OF_ONE, order_by=_NEWEST_FIRST).label("place"),
+        func.count().over(partition_by=files.c.folder_id).label("files"),
+    )
+    .where(one_of(files.c.folder_id, "folder_ids"), _EXISTS)
+    .subquery()
+)
+_NEWEST = (
+    select(*(_RANKED.c[column.name] for column in _FILES.columns), _RANKED.c.files)
+    .where(_RANKED.c.place <= bindparam("limit"))
+    .order_by(_RANKED.c.created_at.desc(), _RANKED.c.seq.desc())
+)
+_OF_AGENTS = _OPENED.select.where(one_of(files_agents.c.agent_id, "agent_ids")).order_by(
+    files_agents.c.last_accessed_at
+)
+_OF_AGENT = _OPENED.select.where(equal(files_agents, "agent_id")).order_by(
+    files_agents.c.last_accessed_at
+)
+_INSERT_OPENED = Missing(files_agents)
+_update_opened = _OPENED.updates("is_open", "start_line", "end_line", "last_accessed_at")
+_CLOSE_FILES = delete(files_agents).where(one_of(files_agents.c.file_id, "file_ids"))
+_CLOSE_FOLDER = delete(files_agents).where(
+    equal(files_agents, "agent_id"),
+    files_agents.c.file_id.in_(select(files.c.id).where(equal(files, "folder_id"))),
+)
+
+
+def attach_folder(tx: Transaction, agent_id: str, folder_id: str) -> None:
+    tx.run(_ATTACH, {"agent_id": agent_id, "folder_id": folder_id, "created_at": tx.clock.now()})
+
+
+def detach_folder(tx: Transaction, agent_id: str, folder_id: str) -> None:
+    """Detach the folder, and close its files for the agent."""
+    tx.run(_CLOSE_FOLDER, {"agent_id": agent_id, "folder_id": folder_id})
+    tx.run(_DETACH, {"agent_id": agent_id, "folder_id": folder_id})
+
+
+def folders_by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Folder]:
+    """Return the existing folders with these ids that the scope sees."""
+    return _visible(_FOLDERS.by_ids(tx, ids) if ids else [], scope)
+
+
+def folders_of_agent(tx: Transaction, scope: Scope, agent_id: str) -> list[Folder]:
+    """Return the attached folders that the scope sees, in the order of attachment."""
+    return _visible(_FOLDERS.all(tx, _ATTACHED, {"agent_id": agent_id}), scope)
+
+
+def _visible(rows: Iterable[Folder], scope: Scope) -> list[Folder]:
+    return [
+        folder
+        for folder in rows
+        if folder.organization_id == scope.organization_id and scope.sees(folder.user_id)
+    ]
+
+
+def folders_of_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, list[Folder]]:
+    """Return all attached folders by agent, in the order of attachment, for any user."""
+    folders_by_agent: dict[str, list[Folder]] = {}
+    for row in tx.all(_ATTACHED_TO_ANY, {"agent_ids": list(agent_ids)}):
+        folders_by_agent.setdefault(row[-1], []).append(_FOLDERS.of(row[:-1]))
+    return folders_by_agent
+
+
+def newest_files(
+    tx: Transaction, folder_ids: Sequence[str], limit: int
+) -> tuple[list[File], dict[str, int]]:
+    """Return the newest files, and the number of files per folder.
+
+    At most `limit` files per folder and user are returned.
+    """
+    rows = tx.all(_NEWEST, {"folder_ids": list(folder_ids), "limit": limit})
+    return [_FILES.of(row[:-1]) for row in rows], {row.folder_id: row[-1] for row in rows}
+
+
+def opened_by_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, list[AgentFile]]:
+    """Return the windows of each agent, least recently used first."""
+    windows_by_agent: dict[str, list[AgentFile]] = {}
+    for window in _OPENED.all(tx, _OF_AGENTS, {"agent_ids": list(agent_ids)}):
+        windows_by_agent.setdefault(window.agent_id, []).append(window)
+    return windows_by_agent
+
+
+def page_of_agents_folders(
+    tx: Transaction, scope: Scope, agent_id: str, page: Page
+) -> list[Folder]:
+    attached = select(folders_agents.c.folder_id).where(folders_agents.c.agent_id == agent_id)
+    return _FOLDERS.page(tx, scope, page, folders.c.id.in_(attached))
+
+
+def opened_by_agent(tx: Transaction, agent_id: str, user_id: str | None) -> list[AgentFile]:
+    """Return the agent's windows for this user, least recently used first.
+
+    They are files that it has or had open; some may be deleted meanwhile. None means in turns
+    without a user.
+    """
+    windows = _OPENED.all(tx, _OF_AGENT, {"agent_id": agent_id})
+    return [window for window in windows if window.user_id == user_id]
+
+
+def save_opened(tx: Transaction, *opened: AgentFile) -> None:
+    """Store these windows, each new or changed."""
+    for window in opened:
+        if not tx.run(_INSERT_OPENED, _OPENED.values(window)):
+            _update_opened(tx, window)

@@ -1,0 +1,264 @@
+"""Create, change and delete folders and files, and attach folders to agents."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import Literal
+
+from ricordo.domain.agent import Agent
+from ricordo.domain.ids import new_id
+from ricordo.domain.passage import Archive
+from ricordo.domain.scope import Scope
+from ricordo.domain.text import normal_name
+from ricordo.errors import Conflict, Forbidden, Invalid
+from ricordo.features.files.folders import queries
+from ricordo.features.files.folders.ingestion import add_ingestion, delete_file
+from ricordo.features.files.folders.records import File, Folder
+from ricordo.features.files.folders.texts import type_of
+from ricordo.storage import agents, archives, deletion, tools
+from ricordo.storage.archives import FOLDER
+from ricordo.storage.engine.store import Transaction
+
+Duplicates = Literal["skip", "error", "suffix", "replace"]
+TOOLS = ("open_files", "grep_files", "semantic_search_files")
+MARK = "has_folders"  # in the settings of an agent with folders
+_LONGEST_NAME = 255
+_PART = 1024 * 1024  # bytes of one row of an upload
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An uploaded file.
+
+    `duplicates` says how to treat a name that the folder has already.
+    """
+
+    name: str
+    data: bytes
+    duplicates: Duplicates = "suffix"
+    id: str | None = None
+
+
+def require_may_write(scope: Scope, user_id: str | None) -> None:
+    """Raise Forbidden unless the caller may change this user's folders.
+
+    None means the organization's.
+    """
+    scope.require_owns(user_id)
+    if user_id is None and not scope.may("archives:write"):
+        raise Forbidden(
+            "Your key lacks the scope archives:write, so it can make and change folders of its own "
+            "alone."
+        )
+
+
+def create_folder(tx: Transaction, scope: Scope, folder: Folder) -> Folder:
+    """Store a new folder with its archive.
+
+    A folder without an id gets one. Raises Conflict if its name is taken.
+    """
+    require_may_write(scope, folder.user_id)
+    id = folder.id or new_id(FOLDER.rstrip("-"))
+    now = tx.clock.now()
+    created = replace(
+        folder,
+        id=id,
+        archive_id=id,
+        created_by=scope.user_id,
+        updated_by=scope.user_id,
+        created_at=now,
+        updated_at=now,
+    )
+    _require_free(tx, scope, created)
+    archives.insert_one(
+        tx,
+        Archive(
+            id,
+            created.organization_id,
+            id,
+            embedding=created.embedding,
+            created_at=now,
+            updated_at=now,
+        ),
+    )
+    queries.insert_folder(tx, created)
+    return created
+
+
+def make_folder_for(tx: Transaction, scope: Scope, agent: Agent) -> None:
+    """Create an empty folder for the agent and attach it. Raises Forbidden."""
+    name = f"{agent.name[:200]} External Data Source"
+    number = 1
+    free_name = name
+    while queries.find_folder(tx, scope.organization_id, free_name, scope.subject):
+        number += 1
+        free_name = f"{name} ({number})"
+    folder = Folder(
+        "", scope.organization_id, "", free_name, embedding=agent.embedding, user_id=scope.subject
+    )
+    attach_folders(tx, scope, agent.id, [create_folder(tx, scope, folder).id])
+
+
+def update_folder(tx: Transaction, scope: Scope, folder: Folder) -> Folder:
+    require_may_write(scope, folder.user_id)
+    _require_free(tx, scope, folder)
+    changed = replace(folder, updated_by=scope.user_id, updated_at=tx.clock.now())
+    queries.update_folder(tx, changed)
+    return changed
+
+
+def delete_folder(tx: Transaction, scope: Scope, folder_id: str) -> None:
+    """Detach the folder from its agents and hide it at once.
+
+    A job purges its contents.
+    """
+    folder = queries.get_folder(tx, scope, folder_id)
+    require_may_write(scope, folder.user_id)
+    for agent_id in queries.agents_of(tx, folder):
+        _detach(tx, folder.organization_id, agent_id, folder_id)
+    queries.hide_files(tx, queries.ids_of_files(tx, folder_id))
+    deletion.hide(tx, "archive", [folder.archive_id])
+    queries.hide_folder(tx, folder_id, deletion.DELETED)
+    deletion.add_job(tx, folder.organization_id, "archive", folder.archive_id)
+
+
+def add_file(tx: Transaction, scope: Scope, folder_id: str, upload: Upload) -> File:
+    """Store an upload, and add the job that ingests it.
+
+    Raises Conflict if the name is taken and `duplicates` is "error".
+    """
+    folder = queries.get_folder(tx, scope, folder_id)
+    require_may_write(scope, folder.user_id)
+    name = name_of(upload.name)
+    if (existing := queries.find_by_name(tx, folder_id, name)) is not None:
+        if upload.duplicates == "skip":
+            return existing
+        if upload.duplicates == "error":
+            raise Conflict(
+                f'The folder "{folder.name}" has a file named "{name}" already. Rename it, or '
+                "replace the other."
+            )
+        if upload.duplicates == "replace":
+            delete_file(tx, existing)
+    now = tx.clock.now()
+    file = File(
+        id=upload.id or new_id("file"),
+        organization_id=folder.organization_id,
+        folder_id=folder_id,
+        name=_free_name(tx, folder_id, name),
+        original_name=name,
+        type=type_of(name),
+        size=len(upload.data),
+        status="parsing",
+        user_id=folder.user_id,
+        created_by=scope.user_id,
+        created_at=now,
+        updated_at=now,
+    )
+    queries.insert_file(tx, file)
+    starts = range(0, max(len(upload.data), 1), _PART)
+    parts = [upload.data[start : start + _PART] for start in starts]
+    queries.insert_upload(tx, file.id, parts)
+    add_ingestion(tx, file)
+    return file
+
+
+def remove_file(tx: Transaction, scope: Scope, folder_id: str, file_id: str) -> None:
+    file = queries.get_file(tx, scope, file_id, folder_id)
+    require_may_write(scope, file.user_id)
+    delete_file(tx, file)
+
+
+def attach_folders(tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequence[str]) -> None:
+    """Attach these folders to the agent, with the tools that read them.
+
+    A caller without `agents:write` may attach only its own folders.
+    """
+    agents.lock(tx, scope, agent_id)
+    state = agents.load(tx, scope, agent_id)
+    for folder_id in dict.fromkeys(folder_ids):
+        _require_may_attach(scope, queries.get_folder(tx, scope, folder_id))
+        queries.attach_folder(tx, agent_id, folder_id)
+    if folder_ids and not state.agent.settings.get(MARK):
+        agents.update(tx, replace(state.agent, settings={**state.agent.settings, MARK: True}))
+        missing = [name for name in TOOLS if name not in {tool.name for tool in state.tools}]
+        offered = tools.by_names(tx, Scope(state.agent.organization_id), missing)
+        tools.attach(tx, agent_id, [tool.id for tool in offered.values()])
+
+
+def set_folders(tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequence[str]) -> None:
+    """Attach these folders to the agent, and detach the others that the caller sees."""
+    agents.require(tx, scope, agent_id)
+    for folder in queries.folders_of_agent(tx, scope, agent_id):
+        if folder.id not in folder_ids:
+            detach_folder(tx, scope, agent_id, folder.id)
+    attach_folders(tx, scope, agent_id, folder_ids)
+
+
+def detach_folder(tx: Transaction, scope: Scope, agent_id: str, folder_id: str) -> None:
+    """Detach the folder from the agent.
+
+    The last folder takes the tools that read files with it.
+    """
+    agents.lock(tx, scope, agent_id)
+    agents.require(tx, scope, agent_id)
+    _require_may_attach(scope, queries.get_folder(tx, scope, folder_id))
+    _detach(tx, scope.organization_id, agent_id, folder_id)
+
+
+def _detach(tx: Transaction, organization_id: str, agent_id: str, folder_id: str) -> None:
+    queries.detach_folder(tx, agent_id, folder_id)
+    everything = Scope(organization_id)
+    if queries.folders_of_agent(tx, everything, agent_id):
+        return
+    state = agents.load(tx, everything, agent_id)
+    settings = {key: setting for key, setting in state.agent.settings.items() if key != MARK}
+    agents.update(tx, replace(state.agent, settings=settings))
+    for tool in state.tools:
+        if tool.name in TOOLS and tool.tool_type == "letta_files_core":
+            tools.detach(tx, agent_id, tool.id)
+
+
+def _require_may_attach(scope: Scope, folder: Folder) -> None:
+    if not scope.may("agents:write") and (
+        folder.user_id is None or folder.user_id != scope.subject
+    ):
+        raise Forbidden(
+            "Your key lacks the scope agents:write, so it can give an agent folders of its own "
+            "alone."
+        )
+
+
+def name_of(name: str) -> str:
+    """Return the last part of a path as a printable name.
+
+    Raises Invalid if nothing is left.
+    """
+    last = PurePosixPath(normal_name(name).replace("\\", "/").replace("\0", "")).name
+    last = "".join(sign if sign.isprintable() else "_" for sign in last).strip()
+    if not last or last in (".", ".."):
+        raise Invalid("The file has no name. Send one, such as notes.md.")
+    if len(last) > _LONGEST_NAME:
+        raise Invalid(
+            f"The name of the file has {len(last)} characters, and {_LONGEST_NAME} are the most. "
+            "Shorten it."
+        )
+    return last
+
+
+def _free_name(tx: Transaction, folder_id: str, name: str) -> str:
+    path = PurePosixPath(name)
+    existing_names = queries.names_in(tx, folder_id, path.stem)
+    number = 0
+    free_name = name
+    while free_name in existing_names:
+        number += 1
+        free_name = f"{path.stem}_({number}){path.suffix}"
+    return free_name
+
+
+def _require_free(tx: Transaction, scope: Scope, folder: Folder) -> None:
+    """Raise Conflict if another folder of the same owner has this name."""
+    other = queries.find_folder(tx, scope.organization_id, folder.name, folder.user_id)
+    if other is not None and other.id != folder.id:
+        raise Conflict(f'A folder named "{folder.name}" already exists. Choose another name.')

@@ -1,0 +1,413 @@
+"""The windows through which an agent sees the files in its folders.
+
+Windows are stored separately for each user of the agent, so that no user learns from another which
+files were opened.
+
+Files are open from the start, as in the retired Letta V1 server 0.16.8: a file that was neither
+opened nor closed in a view counts as open while fewer than `max_files_open` files have a stored
+window there, the newest files first. Nothing is stored for that until the first change in the view,
+which stores all open windows.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID, uuid5
+
+from ricordo.domain.agent import Agent, AgentState, OpenFile, PromptDirectory
+from ricordo.domain.scope import NOBODY, Scope
+from ricordo.domain.text import normal_name
+from ricordo.errors import Conflict, Invalid, NotFound
+from ricordo.features.files.folders import queries
+from ricordo.features.files.folders.records import READABLE, AgentFile, File, Folder
+from ricordo.storage.engine.repository import Page
+from ricordo.storage.engine.store import Transaction
+
+MOST_NAMED = 100  # files that a prompt names
+_CUT = "...[TRUNCATED]\n# NOTE: This block is truncated, use functions to view the full content."
+_SHARE = 2  # open files get one half of the context window
+_CHARACTERS = 4  # about one token
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The folders of an agent in turns with one user, or without a user."""
+
+    agent: Agent
+    scope: Scope
+    user_id: str | None
+    folders: tuple[Folder, ...]
+
+    @property
+    def folder_ids(self) -> list[str]:
+        return [folder.id for folder in self.folders]
+
+    def path_of(self, file: File) -> str:
+        """Return the file's name in prompts: its folder's name, a slash, its own name."""
+        folder = next(folder for folder in self.folders if folder.id == file.folder_id)
+        return f"{folder.name}/{file.name}"
+
+    def window_of(self, file_id: str) -> AgentFile:
+        """Return a new, closed window."""
+        digest = uuid5(UUID(file_id.removeprefix("file-")), f"{self.agent.id} {self.user_id}")
+        return AgentFile(f"file_agent-{digest}", self.agent.id, file_id, self.user_id)
+
+
+def view_of(tx: Transaction, agent: Agent, user_id: str | None) -> View:
+    scope = Scope(agent.organization_id, subject_id=user_id or NOBODY)
+    return View(agent, scope, user_id, tuple(queries.folders_of_agent(tx, scope, agent.id)))
+
+
+def windows_of(tx: Transaction, view: View) -> list[tuple[AgentFile, File]]:
+    """Return stored windows and those of the newest other files.
+
+    The least recently used comes first.
+    """
+    stored = _stored_windows(tx, view)
+    return _by_access([*stored, *untouched_windows(view, stored, _newest(tx, view))])
+
+
+def all_windows(tx: Transaction, view: View) -> list[tuple[AgentFile, File]]:
+    """Return a window of each file that can be read, least recently used first."""
+    windows = windows_of(tx, view)
+    file_ids = {file.id for _, file in windows}
+    files = queries.readable_files(tx, view.folder_ids) if view.folders else []
+    others = [file for file in files if file.id not in file_ids]
+    closed = [
+        (replace(view.window_of(file.id), last_accessed_at=file.created_at), file)
+        for file in others
+    ]
+    return _by_access([*closed, *windows])
+
+
+def _stored_windows(tx: Transaction, view: View) -> list[tuple[AgentFile, File]]:
+    windows = queries.opened_by_agent(tx, view.agent.id, view.user_id)
+    if not windows:
+        return []
+    files = {
+        file.id: file
+        for file in queries.files_by_ids(tx, view.scope, [window.file_id for window in windows])
+        if file.folder_id in view.folder_ids
+    }
+    return [(window, files[window.file_id]) for window in windows if window.file_id in files]
+
+
+def _newest(tx: Transaction, view: View) -> list[File]:
+    if not view.folders:
+        return []
+    return queries.page_of_files(tx, view.scope, view.folder_ids, Page(limit=MOST_NAMED))
+
+
+def _by_access(windows: Iterable[tuple[AgentFile, File]]) -> list[tuple[AgentFile, File]]:
+    return sorted(windows, key=lambda pair: pair[0].last_accessed_at)
+
+
+def untouched_windows(
+    view: View, stored: Sequence[tuple[AgentFile, File]], newest: Iterable[File]
+) -> list[tuple[AgentFile, File]]:
+    """Return windows of files that were neither opened nor closed in this view.
+
+    The first are open, as many as `max_files_open` allows beside the stored windows.
+    """
+    stored_ids = {file.id for _, file in stored}
+    fresh = [file for file in newest if file.id not in stored_ids and file.status in READABLE]
+    room = max(0, view.agent.max_files_open - len(stored))
+    return [
+        (
+            replace(
+                view.window_of(file.id), is_open=index < room, last_accessed_at=file.created_at
+            ),
+            file,
+        )
+        for index, file in enumerate(fresh)
+    ]
+
+
+def open_windows(
+    tx: Transaction,
+    view: View,
+    ranges: Sequence[tuple[File, int | None, int | None]],
+    *,
+    closes_others: bool = False,
+) -> tuple[list[tuple[File, AgentFile | None]], list[File]]:
+    """Open these files at these lines, and close the least recently used.
+
+    As many are closed as exceed the limit. Returns each file with its window from before, if that
+    was open, and the files that were closed.
+    """
+    limit = view.agent.max_files_open
+    if len(ranges) > limit:
+        raise Invalid(
+            f"{len(ranges)} files are too many to open at once: {limit} are the most. Ask for "
+            "fewer."
+        )
+    now = tx.clock.now()
+    before = {file.id: (window, file) for window, file in windows_of(tx, view)}
+    opened = [
+        replace(
+            view.window_of(file.id),
+            is_open=True,
+            start_line=start,
+            end_line=end,
+            last_accessed_at=now + index,
+        )
+        for index, (file, start, end) in enumerate(ranges)
+    ]
+    opened_ids = {window.file_id for window in opened}
+    others = [
+        (window, file)
+        for window, file in before.values()
+        if window.is_open and file.id not in opened_ids
+    ]
+    count = len(others) if closes_others else max(0, len(others) + len(opened) - limit)
+    closed = [replace(window, is_open=False) for window, _ in others[:count]]
+    queries.save_opened(tx, *closed, *(window for window, _ in others[count:]), *opened)
+    previous = {id: window for id, (window, _) in before.items() if window.is_open}
+    with_previous = [(file, previous.get(file.id)) for file, _, _ in ranges]
+    return with_previous, [file for _, file in others[:count]]
+
+
+def close_windows(tx: Transaction, view: View, file_id: str | None = None) -> list[File]:
+    """Close this file, or all if None; return the files that were open."""
+    is_open = [(window, file) for window, file in windows_of(tx, view) if window.is_open]
+    closed = [(window, file) for window, file in is_open if file_id in (None, file.id)]
+    ids = {file.id for _, file in closed}
+    queries.save_opened(
+        tx, *(replace(window, is_open=file.id not in ids) for window, file in is_open)
+    )
+    return [file for _, file in closed]
+
+
+def touch(tx: Transaction, view: View, file_ids: Iterable[str]) -> None:
+    """Record that these files were just looked at, if they have windows."""
+    ids = {*file_ids}
+    now = tx.clock.now()
+    stored = _stored_windows(tx, view)
+    untouched = untouched_windows(view, stored, _newest(tx, view))
+    fresh = [(window, file) for window, file in untouched if window.is_open]
+    if not any(file.id in ids for _, file in (*stored, *fresh)):
+        return
+    unchanged = [window for window, file in fresh if file.id not in ids]
+    touched = [
+        replace(window, last_accessed_at=now)
+        for window, file in (*stored, *fresh)
+        if file.id in ids
+    ]
+    queries.save_opened(tx, *unchanged, *touched)
+
+
+def find_file(tx: Transaction, view: View, name: str) -> File:
+    """Return the file with this path, or the only file with this name.
+
+    Raises NotFound, or Conflict if several folders have a file of this name.
+    """
+    path = normal_name(name).removeprefix("/")
+    for folder in view.folders:
+        if path.startswith(f"{folder.name}/"):
+            file_in_folder = queries.find_by_name(tx, folder.id, path[len(folder.name) + 1 :])
+            if file_in_folder is not None:
+                return require_readable(view, file_in_folder)
+    named = [file for folder in view.folders if (file := queries.find_by_name(tx, folder.id, path))]
+    if len(named) > 1:
+        raise Conflict(
+            f'Several folders have a file named "{path}": '
+            f"{', '.join(map(view.path_of, named))}. Name one of these."
+        )
+    if not named:
+        raise NotFound(f'No file named "{name[:200]}" is attached. {_examples(tx, view)}')
+    return require_readable(view, named[0])
+
+
+def _examples(tx: Transaction, view: View) -> str:
+    """Name some files that are attached, for an error."""
+    files: list[File] = []
+    if view.folders:
+        files = queries.page_of_files(tx, view.scope, view.folder_ids, Page(limit=10))
+    if not files:
+        return "No files are attached."
+    return f"Some that are: {', '.join(map(view.path_of, files))}."
+
+
+def require_readable(view: View, file: File) -> File:
+    """Return the file.
+
+    Raises NotFound if it is in none of the view's folders, Conflict if it has no text yet.
+    """
+    if file.folder_id not in view.folder_ids:
+        raise NotFound(f"File with ID {file.id} is in no folder of this agent")
+    if file.status == "error":
+        raise Conflict(
+            f"{view.path_of(file)} could not be read when it was uploaded: {file.error_message}"
+        )
+    if file.status in ("pending", "parsing"):
+        raise Conflict(
+            f"{view.path_of(file)} was just uploaded and is not read yet. Try again in a moment."
+        )
+    return file
+
+
+def beginnings_of(tx: Transaction, windows: Iterable[tuple[AgentFile, int]]) -> dict[str, str]:
+    """Return the first characters of files whose open windows begin with the first line.
+
+    Each window has its limit of characters. Windows with a limit above one piece are left out.
+    """
+    limits = {
+        window.file_id: limit
+        for window, limit in windows
+        if window.is_open and _is_whole(window) and limit <= queries.PIECE
+    }
+    return queries.beginnings_of(tx, sorted(limits), max(limits.values(), default=0))
+
+
+def _is_whole(window: AgentFile) -> bool:
+    return not window.start_line and window.end_line is None
+
+
+def render_window(
+    tx: Transaction, file: File, window: AgentFile, limit: int, beginning: str | None = None
+) -> str:
+    """Render an open file for a prompt: a heading, then numbered lines.
+
+    The heading has the line range. `beginning` are the first characters of a file that is seen from
+    its first line to its last, if they were read already.
+    """
+    start = min(window.start_line or 0, file.lines)
+    end = file.lines if window.end_line is None else min(window.end_line, file.lines)
+    if beginning is not None and _is_whole(window) and limit <= queries.PIECE:
+        text = beginning[:limit]
+        is_cut = file.characters > min(limit, len(beginning))
+    else:
+        text, is_cut = queries.read_lines(tx, file.id, start, end, limit)
+    lines = text.removesuffix("\n").split("\n") if text else []
+    is_whole = start == 0 and end >= file.lines
+    heading = "file start" if is_whole else f"lines {start + 1} to {end}"
+    numbered = "\n".join(f"{number}: {line}" for number, line in enumerate(lines, start + 1))
+    rendered = f"[Viewing {heading} (out of {file.lines} lines)]\n{numbered}"
+    if is_cut or len(rendered) > limit:
+        return f"{rendered[: max(0, limit - len(_CUT))]}{_CUT}"
+    return rendered
+
+
+def with_directories(tx: Transaction, state: AgentState) -> AgentState:
+    """Return the state with the folders that its turn sees."""
+    view = view_of(tx, state.agent, state.conversation.user_id)
+    if not view.folders:
+        return state
+    newest = _newest(tx, view)
+    stored = _stored_windows(tx, view)
+    windows = _by_access([*stored, *untouched_windows(view, stored, newest)])
+    beginnings = beginnings_of(tx, ((window, state.agent.file_char_limit) for window, _ in windows))
+    named = _PromptFiles(windows, newest, queries.count_files(tx, view.folder_ids), beginnings)
+    return replace(state, directories=_directories(tx, view, named))
+
+
+def with_all_directories(tx: Transaction, states: Sequence[AgentState]) -> list[AgentState]:
+    """Add the folders to the states of a list of agents.
+
+    This takes five statements for all, and one more for each file that is seen in part.
+    """
+    agent_ids = [state.agent.id for state in states if state.agent.settings.get("has_folders")]
+    attached = queries.folders_of_agents(tx, agent_ids)
+    opened = queries.opened_by_agents(tx, agent_ids)
+    folder_ids = [folder.id for folders in attached.values() for folder in folders]
+    newest, counts = queries.newest_files(tx, folder_ids, MOST_NAMED)
+    file_ids = [window.file_id for windows in opened.values() for window in windows]
+    files: dict[str, File] = {}
+    if file_ids:
+        organization = Scope(states[0].agent.organization_id)
+        files = {file.id: file for file in queries.files_by_ids(tx, organization, file_ids)}
+    views: list[tuple[View, list[tuple[AgentFile, File]], list[File]]] = []
+    for state in states:
+        agent = state.agent
+        user_id = state.conversation.user_id
+        scope = Scope(agent.organization_id, subject_id=user_id or NOBODY)
+        visible_folders = tuple(
+            folder
+            for folder in attached.get(agent.id, ())
+            if folder.organization_id == agent.organization_id and scope.sees(folder.user_id)
+        )
+        view = View(agent, scope, user_id, visible_folders)
+        visible_files = {
+            id: file
+            for id, file in files.items()
+            if file.folder_id in view.folder_ids and scope.sees(file.user_id)
+        }
+        stored = [
+            (window, visible_files[window.file_id])
+            for window in opened.get(agent.id, ())
+            if window.user_id == user_id and window.file_id in visible_files
+        ]
+        named = [
+            file
+            for file in newest
+            if file.folder_id in view.folder_ids and scope.sees(file.user_id)
+        ][:MOST_NAMED]
+        views.append((view, _by_access([*stored, *untouched_windows(view, stored, named)]), named))
+    limited = (
+        (window, view.agent.file_char_limit) for view, windows, _ in views for window, _ in windows
+    )
+    beginnings = beginnings_of(tx, limited)
+    return [
+        replace(
+            state,
+            directories=_directories(tx, view, _PromptFiles(windows, named, counts, beginnings)),
+        )
+        for state, (view, windows, named) in zip(states, views, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _PromptFiles:
+    """The files that a prompt names.
+
+    These are the windows, the newest files, the number of files by folder, and the first characters
+    by file.
+    """
+
+    windows: Sequence[tuple[AgentFile, File]]
+    newest: Sequence[File]
+    counts: Mapping[str, int]
+    beginnings: Mapping[str, str]
+
+
+def _directories(tx: Transaction, view: View, named: _PromptFiles) -> tuple[PromptDirectory, ...]:
+    limit = view.agent.file_char_limit
+    remaining = view.agent.context_window * _CHARACTERS // _SHARE
+    contents: dict[str, str] = {}
+    still_open = []
+    for window, file in reversed(named.windows):
+        if window.is_open:
+            text = render_window(
+                tx, file, window, min(limit, remaining), named.beginnings.get(file.id)
+            )
+            contents[file.id] = text
+            remaining = max(0, remaining - len(text))
+            still_open.append(file)
+    files = sorted(
+        {file.id: file for file in (*named.newest, *still_open)}.values(),
+        key=lambda file: file.name,
+    )
+    directories = []
+    for folder in view.folders:
+        folder_files = [file for file in files if file.folder_id == folder.id]
+        entries = tuple(
+            OpenFile(
+                view.path_of(file),
+                file.id in contents,
+                limit,
+                content=contents.get(file.id, ""),
+                id=file.id,
+            )
+            for file in folder_files
+        )
+        more = named.counts.get(folder.id, 0) - len(folder_files)
+        directories.append(
+            PromptDirectory(
+                name=folder.name,
+                files=entries,
+                description=folder.description,
+                instructions=folder.instructions,
+                more=more,
+                id=folder.id,
+            )
+        )
+    return tuple(directories)

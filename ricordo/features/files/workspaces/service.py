@@ -1,0 +1,275 @@
+"""Files of a workspace: paths, quotas, edits, and the workspace of an agent."""
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ricordo.domain.agent import Agent, AgentState
+from ricordo.domain.text import normal_name
+from ricordo.errors import Invalid, NotFound, PreconditionFailed, TooLong
+from ricordo.features.files.workspaces import queries
+from ricordo.features.files.workspaces.options import WorkspaceSettings
+from ricordo.features.files.workspaces.queries import Space, WorkspaceFile
+from ricordo.storage.engine.store import Transaction
+
+INSTRUCTIONS = "CLAUDE.md"
+LARGEST = 5_000_000  # bytes of a file
+_LONGEST_PATH = 500
+_LONGEST_PART = 120
+_DEEPEST = 12
+_LONGEST_STEM = 60  # bytes of a name that gets a number
+_LONGEST_SUFFIX = 30  # bytes; a longer suffix is taken as a part of the name
+_LONGEST_INSTRUCTIONS = 20_000  # characters of CLAUDE.md in a prompt
+Mode = Literal["none", "isolated", "shared"]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedChanges:
+    """The paths that a command changed.
+
+    `conflicts` are the new paths of files that others changed while the command ran.
+    """
+
+    written: Sequence[str]
+    deleted: Sequence[str]
+    conflicts: Sequence[str]
+
+
+def mode_of(agent: Agent) -> Mode:
+    """Return the mode of the agent's workspace, by its course, else "isolated".
+
+    "isolated" is one workspace for each user, "shared" one for all.
+    """
+    course = agent.settings.get("course") or {}
+    mode = course.get("workspace", "isolated")
+    return mode if mode in ("isolated", "shared") else "none"
+
+
+def space_of(agent: Agent, user_id: str | None) -> Space:
+    """Return the agent's workspace in a conversation with this user.
+
+    Raises Invalid if there is none.
+    """
+    mode = mode_of(agent)
+    if mode == "shared":
+        return Space(agent.organization_id)
+    if mode == "none":
+        raise Invalid(
+            'This agent has no workspace. Its course says which: workspace = "isolated" or '
+            '"shared".'
+        )
+    if user_id is None:
+        raise Invalid("This conversation is about no user, and files belong to users.")
+    return Space(agent.organization_id, user_id)
+
+
+def with_instructions(tx: Transaction, state: AgentState) -> AgentState:
+    """Add the text of the workspace's CLAUDE.md to the state, in one statement."""
+    try:
+        space = space_of(state.agent, state.conversation.user_id)
+    except Invalid:
+        return state
+    content = queries.content(tx, space, INSTRUCTIONS) or b""
+    text = content.decode("utf-8", "replace").replace("\0", "").strip()
+    if not text:
+        return state
+    if len(text) > _LONGEST_INSTRUCTIONS:
+        text = f"{text[:_LONGEST_INSTRUCTIONS]}\n[cut: the file has {len(text)} characters]"
+    return replace(state, instructions=text, is_others_instructions=space.is_shared)
+
+
+def path_of(text: str) -> str:
+    """Return the normal form of a file's path.
+
+    Raises Invalid if it leads out of the workspace, or if some system could not store it.
+    """
+    path = normal_name(text.strip())
+    path = path.removeprefix("./").removeprefix("/workspace/")
+    parts = path.split("/")
+    short_path = path[:80]
+    if (
+        not path
+        or path.startswith("/")
+        or any(part in ("", ".", "..") for part in parts)
+        or "\\" in path
+    ):
+        raise Invalid(
+            f'"{short_path}" is no path of a file here. Write it as in "essays/draft.md".'
+        )
+    if any(unicodedata.category(letter).startswith("C") for letter in path):
+        raise Invalid(f"{short_path!r} has a letter that cannot be shown. Choose another name.")
+    is_long = len(path.encode()) > _LONGEST_PATH or any(
+        len(part.encode()) > _LONGEST_PART for part in parts
+    )
+    if is_long or len(parts) > _DEEPEST:
+        raise Invalid(
+            f'"{short_path}" is too long: {_LONGEST_PATH} bytes, {_LONGEST_PART} in each name, and '
+            f"{_DEEPEST} folders are the most."
+        )
+    return path
+
+
+def require(tx: Transaction, space: Space, path: str) -> WorkspaceFile:
+    """Return the file. Raises NotFound."""
+    file = queries.find(tx, space, path)
+    if file is None:
+        raise NotFound(f'There is no file "{path[:80]}" in this workspace.')
+    return file
+
+
+def read(tx: Transaction, space: Space, path: str) -> bytes:
+    """Return the content of the file. Raises NotFound."""
+    require(tx, space, path)
+    return queries.content(tx, space, path) or b""
+
+
+def read_text(tx: Transaction, space: Space, path: str) -> str:
+    """Return the text of the file.
+
+    Raises NotFound, or Invalid if it is not UTF-8 text.
+    """
+    try:
+        text = read(tx, space, path).decode("utf-8")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise Invalid(f'"{path[:80]}" is no text in UTF-8. Use a command to work with it.')
+    return text
+
+
+def write(
+    tx: Transaction, space: Space, path: str, content: bytes, *, expected: str | None = None
+) -> WorkspaceFile:
+    """Store the whole file.
+
+    `expected` is the digest of its present content ("": no file). Raises TooLong, Invalid, and
+    PreconditionFailed if the file has another digest.
+    """
+    stored = queries.find(tx, space, path)
+    digest = stored.digest if stored else ""
+    if expected is not None and expected != digest:
+        raise PreconditionFailed(
+            f'"{path[:80]}" was changed meanwhile. Read it again, and change that.'
+        )
+    _require_room(tx, space, path, len(content), stored)
+    _require_no_folder(tx, space, path)
+    return queries.put(tx, space, path, content)
+
+
+def edit(
+    tx: Transaction, space: Space, path: str, old: str, new: str, *, everywhere: bool = False
+) -> int:
+    """Replace text in a text file, and return the number of replacements.
+
+    The old text must occur once, unless `everywhere` is set. Raises NotFound, Invalid, TooLong.
+    """
+    text = read_text(tx, space, path)
+    count = text.count(old) if old else 0
+    if count == 0:
+        raise Invalid(f'old_string is not in "{path[:80]}". Read the file, and copy it exactly.')
+    if count > 1 and not everywhere:
+        raise Invalid(
+            f'old_string is {count} times in "{path[:80]}". Give more of the lines around it, or '
+            "set replace_all."
+        )
+    write(tx, space, path, text.replace(old, new).encode("utf-8", "replace"))
+    return count
+
+
+def remove(tx: Transaction, space: Space, path: str) -> None:
+    """Delete the file. Raises NotFound."""
+    if not queries.remove(tx, space, path):
+        raise NotFound(f'There is no file "{path[:80]}" in this workspace.')
+
+
+def save_changes(
+    tx: Transaction,
+    space: Space,
+    base: Mapping[str, str],
+    *,
+    changed: Mapping[str, bytes],
+    deleted: Sequence[str],
+) -> SavedChanges:
+    """Store all changes of a command, or none.
+
+    A file that somebody else changed meanwhile stays, and the command's file gets a new path.
+
+    Args:
+        base: The digests of the files before the command, by path.
+        changed: The contents of the files that it wrote, by path.
+        deleted: The paths that it deleted.
+
+    Raises:
+        TooLong, Invalid: A file cannot be stored.
+    """
+    written: list[str] = []
+    conflicts: list[str] = []
+    removed: list[str] = []
+    for path in deleted:
+        stored = queries.find(tx, space, path)
+        if stored and stored.digest == base.get(path):
+            queries.remove(tx, space, path)
+            removed.append(path)
+    for path, content in changed.items():
+        stored = queries.find(tx, space, path)
+        is_others = stored is not None and stored.digest not in (
+            base.get(path),
+            queries.digest_of(content),
+        )
+        if is_others:
+            target = free_path(tx, space, path)
+            conflicts.append(target)
+        else:
+            target = path
+            written.append(target)
+        write(tx, space, target, content)
+    return SavedChanges(written, removed, conflicts)
+
+
+def free_path(tx: Transaction, space: Space, path: str) -> str:
+    """Return an unused path like this one: "draft.md" becomes "draft (conflict 1).md"."""
+    folder, slash, name = path.rpartition("/")
+    stem = name
+    suffix = ""
+    if "." in name.strip("."):
+        stem, _, ending = name.rpartition(".")
+        suffix = f".{ending}"
+    if len(suffix.encode()) > _LONGEST_SUFFIX:
+        stem = name
+        suffix = ""
+    # The new name must not exceed the limit in bytes, also in scripts with several bytes a letter.
+    stem = stem.encode()[:_LONGEST_STEM].decode("utf-8", "ignore")
+    for number in range(1, 1000):
+        candidate = path_of(f"{folder}{slash}{stem} (conflict {number}){suffix}")
+        if queries.find(tx, space, candidate) is None:
+            return candidate
+    raise Invalid(f'There are too many conflicts of "{path[:80]}". Delete some.')
+
+
+def _require_room(
+    tx: Transaction, space: Space, path: str, size: int, stored: WorkspaceFile | None
+) -> None:
+    settings = WorkspaceSettings()
+    if size > LARGEST:
+        raise TooLong(f'"{path[:80]}" has {size:,} bytes, and {LARGEST:,} are the most.')
+    files, used_bytes = queries.used(tx, space)
+    if stored is None and files >= settings.workspace_files:
+        raise TooLong(f"The workspace has {files} files, and that is the most. Delete some first.")
+    if stored is not None:
+        used_bytes -= stored.size
+    if used_bytes + size > settings.workspace_mb * 1_000_000:
+        raise TooLong(
+            f"The workspace is full: it holds {settings.workspace_mb} MB at most. Delete some "
+            "files first."
+        )
+
+
+def _require_no_folder(tx: Transaction, space: Space, path: str) -> None:
+    """Raise Invalid if the path is a folder, or needs a file's path as a folder."""
+    parts = path.split("/")
+    above = ["/".join(parts[:end]) for end in range(1, len(parts))]
+    if clash := next((folder for folder in above if queries.find(tx, space, folder)), None):
+        raise Invalid(f'"{clash[:80]}" is a file, so there can be no "{path[:80]}".')
+    if queries.has_within(tx, space, path):
+        raise Invalid(f'"{path[:80]}" is a folder. Name a file in it.')

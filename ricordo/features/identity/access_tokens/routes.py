@@ -1,0 +1,164 @@
+"""Access tokens over HTTP: create, list and delete.
+
+A token is shown once, in the answer to its creation.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal
+
+from fastapi import Depends, Query
+from pydantic import Field
+
+from ricordo.api.call import RequestContext
+from ricordo.api.guard import origin_of
+from ricordo.api.models.base import Json, RequestModel, RequestPart, ResponseModel, stamp
+from ricordo.api.routing import Routes, needs
+from ricordo.domain.clock import to_micros
+from ricordo.domain.ids import pattern
+from ricordo.domain.scope import ADMIN, APPROVE, IMPERSONATE
+from ricordo.errors import Invalid, NotFound
+from ricordo.features.identity.access_tokens import queries, service
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.keys import ApiKey, hash_of
+
+router = Routes(prefix="/v1/client-side-access-tokens", tags=["access tokens"])
+# Scopes of callers who may act for a user, or for all. The program of a tool has none of them; a
+# token would outlive its call.
+_makes = needs(ADMIN, IMPERSONATE, APPROVE)
+_ADDRESS = re.compile(r"https?://[^/?#@]+/?", re.IGNORECASE)
+Access = Literal["read_messages", "write_messages", "read_agent", "write_agent"]
+
+
+class PolicyRequest(RequestPart):
+    """An agent, and the allowed accesses to it."""
+
+    type: Literal["agent"]
+    id: str = Field(pattern=pattern("agent"))
+    access: list[Access] = Field(min_length=1, max_length=20)
+
+
+class TokenRequest(RequestModel):
+    """A token for the pages of one origin."""
+
+    hostname: str = Field(
+        max_length=300, description="The address of the pages, such as https://app.example.org."
+    )
+    policy: list[PolicyRequest] = Field(min_length=1, max_length=100)
+    expires_at: datetime | None = Field(None, description="When it ends; by default in 5 minutes.")
+
+
+class PolicyItemResponse(ResponseModel):
+    """An agent, and the allowed accesses to it."""
+
+    id: str
+    access: list[Access]
+    type: Literal["agent"] = "agent"
+
+
+class PolicyResponse(ResponseModel):
+    """The allowed accesses of a token."""
+
+    data: list[PolicyItemResponse]
+    version: Literal["1"] = "1"
+
+
+class TokenResponse(ResponseModel):
+    """A token.
+
+    After its creation `token` is its id, by which it can be deleted, and not the token itself.
+    """
+
+    token: str
+    expiresAt: str  # noqa: N815 - a wire fact
+    hostname: str
+    policy: PolicyResponse
+
+    @classmethod
+    def from_key(cls, key: ApiKey, token: str) -> Json:
+        accesses: dict[str, list[str]] = {}
+        for scope in key.scopes:
+            if scope.startswith("agent-"):
+                id, _, access = scope.partition(":")
+                accesses.setdefault(id, []).append(access)
+        policy_items = [
+            PolicyItemResponse.of(None, id=id, access=access) for id, access in accesses.items()
+        ]
+        return cls.of(
+            None,
+            token=token,
+            expiresAt=stamp(key.expires_at),
+            hostname=key.name,
+            policy=PolicyResponse.of(None, data=policy_items),
+        )
+
+
+TokenRequest.take_back(TokenResponse)
+
+
+class TokensResponse(ResponseModel):
+    """One page of tokens."""
+
+    tokens: list[TokenResponse]
+    hasNextPage: bool  # noqa: N815 - a wire fact
+
+
+@dataclass(frozen=True, slots=True)
+class TokenQuery:
+    """The filter of a list of tokens."""
+
+    agent_id: Annotated[
+        str | None, Query(alias="agentId", description="Only those for this agent.")
+    ] = None
+    limit: Annotated[int, Query(ge=1, le=1000, description="How many items at most.")] = 10
+    offset: Annotated[
+        int, Query(ge=0, le=1_000_000, description="How many items to leave out first.")
+    ] = 0
+
+
+@router.post("", response_model=TokenResponse)
+@_makes
+def create(tx: Transaction, context: RequestContext, body: TokenRequest) -> Json:
+    """Make a token for a page: for these agents only, and until it expires.
+
+    It is shown once.
+    """
+    origin = origin_of(body.hostname)
+    if not origin or not _ADDRESS.fullmatch(body.hostname):
+        raise Invalid(
+            "hostname is the address of the pages without a path, such as https://app.example.org."
+        )
+    secret = context.request.app.state.authentication.secret
+    pairs = [(policy.id, access) for policy in body.policy for access in policy.access]
+    until = to_micros(body.expires_at) if body.expires_at else None
+    key, token = service.create(
+        tx, context.scope, secret, origin=origin, pairs=pairs, expires_at=until
+    )
+    return TokenResponse.from_key(key, token)
+
+
+@router.get("", response_model=TokensResponse)
+@_makes
+def list_tokens(
+    tx: Transaction, context: RequestContext, query: Annotated[TokenQuery, Depends()]
+) -> Json:
+    """Return the valid tokens of your key, the newest first; for administrators all."""
+    keys = queries.page(tx, context.scope, query.agent_id, query.limit + 1, query.offset)
+    tokens = [TokenResponse.from_key(key, key.id) for key in keys[: query.limit]]
+    return TokensResponse.of(None, tokens=tokens, hasNextPage=len(keys) > query.limit)
+
+
+@router.delete("/{token}", response_model=dict[str, bool])
+@_makes
+async def delete(context: RequestContext, token: str) -> dict[str, bool]:
+    """Delete a token, by itself or by its id.
+
+    Every server refuses it within a second.
+    """
+    authentication = context.request.app.state.authentication
+    hash = hash_of(authentication.secret, token)
+    if not await context.store.write(lambda tx: queries.delete_one(tx, context.scope, token, hash)):
+        raise NotFound("There is no such token, or another key made it. Read the list of tokens.")
+    authentication.forget()
+    return {"success": True}

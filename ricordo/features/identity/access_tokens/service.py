@@ -1,0 +1,85 @@
+"""Create access tokens, never with more rights or life than their key."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ricordo.domain.clock import SECOND
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import NOBODY, Scope
+from ricordo.errors import Conflict, Forbidden, Invalid
+from ricordo.features.identity.access_tokens import queries
+from ricordo.storage import agents
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.keys import TOKEN, ApiKey, hash_of
+
+# The accesses to an agent, each with the scope that it needs.
+ACCESSES: Mapping[str, str] = {
+    "read_messages": "messages:read",
+    "write_messages": "messages:write",
+    "read_agent": "agents:read",
+    "write_agent": "agents:write",
+}
+USUAL = 300 * SECOND
+LONGEST = 30 * 24 * 3600 * SECOND
+MOST = 10_000  # of one organization
+
+
+def create(
+    tx: Transaction,
+    scope: Scope,
+    secret: bytes,
+    *,
+    origin: str,
+    pairs: Sequence[tuple[str, str]],
+    expires_at: int | None,
+) -> tuple[ApiKey, str]:
+    """Store a token, and return it with its secret, which is not stored.
+
+    It allows these pairs of an agent's id and an access. It acts for the caller's user, or the user
+    that the caller acts for; without a user it sees only shared data. Raises Forbidden, NotFound,
+    Invalid, Conflict.
+    """
+    if scope.reach:
+        raise Forbidden("A token of a browser makes no further tokens.")
+    now = tx.clock.now()
+    until = now + USUAL if expires_at is None else expires_at
+    if not now < until <= now + LONGEST:
+        raise Invalid(
+            "A token ends in the future, at most 30 days from now. Choose another time for "
+            "expires_at."
+        )
+    needed = {ACCESSES[access] for _, access in pairs}
+    if missing := sorted(needed - scope.scopes):
+        raise Forbidden(
+            f"Your key lacks {', '.join(missing)}, so it cannot give that to a token. Leave it out."
+        )
+    for agent_id in {agent_id for agent_id, _ in pairs}:
+        agents.require(tx, scope, agent_id)
+        agents.require(
+            tx, replace(scope, role="user", subject_id=scope.subject or NOBODY), agent_id
+        )
+    queries.delete_ended(tx)
+    if queries.count(tx, scope) >= MOST:
+        raise Conflict(
+            f"There are {MOST:,} tokens that have not expired. Delete some, or wait until they "
+            "expire."
+        )
+    token = TOKEN + secrets.token_urlsafe(32)
+    reach = sorted({f"{agent_id}:{access}" for agent_id, access in pairs})
+    stored = ApiKey(
+        id=new_id("token"),
+        organization_id=scope.organization_id,
+        kind="token",
+        name=origin,
+        hash=hash_of(secret, token),
+        hint=token[: len(TOKEN) + 4],
+        user_id=scope.subject,
+        role="user",
+        created_by=scope.key_id,
+        created_at=now,
+        expires_at=until,
+        scopes=(*sorted(needed), *reach),
+    )
+    queries.insert_one(tx, stored)
+    return stored, token

@@ -1,0 +1,293 @@
+"""OAuth for MCP servers: a person consents once, then tokens are refreshed.
+
+The protocol is the official SDK's. Tokens are stored encrypted. A waiting consent lives in this
+process for ten minutes; its unguessable `state` leads the browser's answer back to it.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+
+from ricordo.errors import Conflict, Invalid, NotFound, RicordoError, Unavailable
+from ricordo.features.mcp.client.listed_tools import plain
+from ricordo.features.mcp.client.sessions import CONNECT_SECONDS, Traffic, client_to
+from ricordo.setting_types import is_address
+
+if TYPE_CHECKING:
+    from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
+    from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+
+Keep = Callable[[Mapping[str, Any]], Awaitable[None]]
+"""Stores the result of OAuth: `tokens`, `client`, `metadata`, and `expires_at` in seconds."""
+CONSENT_SECONDS = 600.0
+# From the request to the address of consent, and from the consent to the tokens.
+_ANSWER_SECONDS = 30.0
+_MOST_WAITING = 20
+_HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "Ricordo", "version": "1"},
+    },
+}
+_ACCEPTED = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-06-18"}
+
+
+class KeptTokens:
+    """The result of OAuth, in the form that the SDK reads and writes."""
+
+    def __init__(self, credentials: Mapping[str, Any], keep: Keep) -> None:
+        self.credentials = dict(credentials)
+        self.refreshing = asyncio.Lock()
+        self._keep = keep
+        self.provider: OAuthClientProvider | None = None
+
+    @property
+    def is_old(self) -> bool:
+        return (self.credentials.get("expires_at") or float("inf")) < time.time()
+
+    async def get_tokens(self) -> "OAuthToken | None":
+        from mcp.shared.auth import OAuthToken
+
+        if "tokens" not in self.credentials:
+            return None
+        return OAuthToken.model_validate(self.credentials["tokens"])
+
+    async def set_tokens(self, tokens: "OAuthToken") -> None:
+        """Store new tokens, with the server's metadata for their refresh."""
+        metadata = self.provider.context.oauth_metadata if self.provider else None
+        self.credentials["tokens"] = tokens.model_dump(mode="json", exclude_none=True)
+        self.credentials["expires_at"] = (
+            time.time() + tokens.expires_in if tokens.expires_in else None
+        )
+        if metadata:
+            self.credentials["metadata"] = metadata.model_dump(mode="json", exclude_none=True)
+        await self._keep(self.credentials)
+
+    async def get_client_info(self) -> "OAuthClientInformationFull | None":
+        from mcp.shared.auth import OAuthClientInformationFull
+
+        if "client" not in self.credentials:
+            return None
+        return OAuthClientInformationFull.model_validate(self.credentials["client"])
+
+    async def set_client_info(self, client_info: "OAuthClientInformationFull") -> None:
+        """Set the registration of this client; the tokens, which follow, store it."""
+        self.credentials["client"] = client_info.model_dump(mode="json", exclude_none=True)
+
+
+class SharedTokens(httpx2.Auth):
+    """Adds a server's tokens to the requests of all its sessions.
+
+    The tokens are refreshed once for all, and no call waits for the answer to another.
+    """
+
+    def __init__(self, url: str, tokens: KeptTokens) -> None:
+        self._url = url
+        self._tokens = tokens
+
+    async def async_auth_flow(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Send the request with the token.
+
+        If the server has already dropped the token, refresh it and send the request once more.
+        """
+        from mcp.client.auth import OAuthFlowError
+
+        first_tokens = self._tokens.credentials.get("tokens", {})
+        for is_last in (False, True):
+            # A refresh runs alone.
+            needs_refresh = is_last or self._tokens.is_old
+            async with self._tokens.refreshing if needs_refresh else nullcontext():
+                if is_last and self._tokens.credentials.get("tokens") == first_tokens:
+                    self._tokens.credentials["expires_at"] = 1.0
+                # The SDK's object serves one request at a time, so each request has one of its own.
+                flow = provider_for(self._url, self._tokens).async_auth_flow(request)
+                try:
+                    auth_request = await anext(flow)
+                    while True:
+                        auth_request = await flow.asend((yield auth_request))
+                except StopAsyncIteration:
+                    return
+                except OAuthFlowError:
+                    if is_last or "refresh_token" not in first_tokens:
+                        raise
+                finally:
+                    await flow.aclose()
+
+
+def provider_for(
+    url: str,
+    tokens: KeptTokens,
+    *,
+    callback: str = "",
+    redirect: Callable[[str], Awaitable[None]] | None = None,
+    consent: "Callable[[], Awaitable[AuthorizationCodeResult]] | None" = None,
+) -> "OAuthClientProvider":
+    """Return the SDK's object that adds tokens to requests and refreshes them.
+
+    Without `redirect` and `consent` it asks nobody for consent.
+    """
+    from mcp.client.auth import OAuthClientProvider
+    from mcp.shared.auth import OAuthClientMetadata, OAuthMetadata
+
+    about = {"client_name": "Ricordo", "redirect_uris": [callback or "http://localhost/"]}
+    about |= {"grant_types": ["authorization_code", "refresh_token"], "response_types": ["code"]}
+    provider = OAuthClientProvider(
+        url, OAuthClientMetadata.model_validate(about), tokens, redirect, consent
+    )
+    tokens.provider = provider
+    # The SDK forgets these with the process, and would ask for consent where a refresh is enough.
+    provider.context.token_expiry_time = tokens.credentials.get("expires_at")
+    if "metadata" in tokens.credentials:
+        provider.context.oauth_metadata = OAuthMetadata.model_validate(
+            tokens.credentials["metadata"]
+        )
+    return provider
+
+
+class _Consent:
+    """One waiting consent."""
+
+    def __init__(self, server_id: str) -> None:
+        self.server_id = server_id
+        loop = asyncio.get_running_loop()
+        self.address: asyncio.Future[str] = loop.create_future()
+        self.answer: asyncio.Future[AuthorizationCodeResult] = loop.create_future()
+        self.task: asyncio.Task[None] | None = None
+
+    async def redirect(self, address: str) -> None:
+        if not self.address.done():
+            self.address.set_result(address)
+
+    async def wait(self) -> "AuthorizationCodeResult":
+        async with asyncio.timeout(CONSENT_SECONDS):
+            return await self.answer
+
+
+class Consents:
+    """The waiting consents of this process, by their `state`."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, _Consent] = {}
+
+    async def begin(
+        self, server_id: str, url: str, callback: str, keep: Keep, *, allow_private: bool
+    ) -> str:
+        """Return the address where a person consents.
+
+        Raises Unavailable if the server fails, Conflict if it asks for no consent.
+        """
+        consent = _Consent(server_id)
+        tokens = KeptTokens({}, keep)
+        auth = provider_for(
+            url, tokens, callback=callback, redirect=consent.redirect, consent=consent.wait
+        )
+        consent.task = asyncio.create_task(self._live(url, auth, allow_private=allow_private))
+        first_events: list[asyncio.Future[Any]] = [consent.task, consent.address]
+        await asyncio.wait(
+            first_events, timeout=_ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not consent.address.done():
+            if consent.task.done():
+                consent.task.result()
+                raise Conflict(
+                    "This server asks for no consent: it answers without, or with the token that "
+                    "it was given."
+                )
+            consent.task.cancel()
+            raise Unavailable("It did not say in time where to consent.")
+        address = consent.address.result()
+        state = parse_qs(urlsplit(address).query).get("state", [""])[0]
+        if not is_address(address) or not state:
+            consent.task.cancel()
+            raise Unavailable("It named no address where to consent.")
+        for other in list(self._waiting)[: len(self._waiting) - _MOST_WAITING + 1]:
+            self._end(other)
+        self._waiting[state] = consent
+        consent.task.add_done_callback(lambda _: self._waiting.pop(state, None))
+        return address
+
+    async def finish(
+        self, state: str, code: str | None, issuer: str | None, error: str | None
+    ) -> str:
+        """Take the browser's answer, and return the server's id once tokens are stored.
+
+        Raises NotFound, Invalid, Unavailable.
+        """
+        from mcp.client.auth import AuthorizationCodeResult
+
+        own_state = next(
+            (
+                waiting_state
+                for waiting_state in self._waiting
+                if secrets.compare_digest(waiting_state.encode(), state.encode())
+            ),
+            None,
+        )
+        if own_state is None:
+            raise NotFound("This consent request has expired. Connect to the server again.")
+        consent = self._waiting.pop(own_state)
+        if error or not code:
+            self._cancel(consent)
+            raise Invalid(
+                f"The server was not connected: {(error or 'no code came')[:200]}. Connect to it "
+                "again."
+            )
+        consent.answer.set_result(AuthorizationCodeResult(code=code, state=state, iss=issuer))
+        assert consent.task  # noqa: S101 - set by `begin`
+        await asyncio.wait({consent.task}, timeout=_ANSWER_SECONDS)
+        if not consent.task.done():
+            self._cancel(consent)
+            raise Unavailable("The server gave no tokens in time. Connect to it again.")
+        consent.task.result()
+        return consent.server_id
+
+    async def close(self) -> None:
+        for state in list(self._waiting):
+            self._end(state)
+
+    async def _live(self, url: str, auth: httpx2.Auth, *, allow_private: bool) -> None:
+        """Send the server one request, which leads through the consent.
+
+        Raises Unavailable.
+        """
+        traffic = Traffic()
+        try:
+            async with (
+                asyncio.timeout(CONSENT_SECONDS + 2 * CONNECT_SECONDS),
+                client_to(
+                    traffic, {}, CONNECT_SECONDS, allow_private=allow_private, auth=auth
+                ) as http,
+                http.stream("POST", url, json=_HELLO, headers=_ACCEPTED) as answer,
+            ):
+                status = answer.status_code
+        except RicordoError:
+            raise
+        except TimeoutError as error:
+            raise Unavailable("Nobody consented in time. Connect to it again.") from error
+        except Exception as error:
+            first_line = (str(error) or type(error).__name__).splitlines()[0]
+            reason = traffic.fault or plain(first_line)[:200]
+            raise Unavailable(f"It could not be connected to by OAuth: {reason}") from error
+        if status in (401, 403):
+            raise Unavailable(f"It refused the consent with status {status}. Connect to it again.")
+
+    def _end(self, state: str) -> None:
+        with suppress(KeyError):
+            self._cancel(self._waiting.pop(state))
+
+    @staticmethod
+    def _cancel(consent: _Consent) -> None:
+        if consent.task:
+            consent.task.cancel()

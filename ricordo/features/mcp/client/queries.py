@@ -1,0 +1,126 @@
+"""Queries of MCP servers and their tools."""
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import bindparam, delete, select
+
+from ricordo.domain.scope import Scope
+from ricordo.domain.tool import Tool
+from ricordo.errors import Collision, NotFound
+from ricordo.features.mcp.client.tables import McpServer, ServedTool, mcp_servers, mcp_tools
+from ricordo.storage.engine.repository import Repository, equal, new_values, one_of, setter
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import agents_tools, tools
+
+_SERVERS = Repository(McpServer, mcp_servers, name="MCP server")
+_TOOLS = Repository(Tool, tools)
+_SERVED = Repository(ServedTool, mcp_tools)
+_ALL = _SERVERS.select.where(equal(mcp_servers, "organization_id")).order_by(mcp_servers.c.seq)
+_BY_NAME = _SERVERS.select.where(equal(mcp_servers, "organization_id", "name"))
+_OF_TOOL = (
+    select(*_SERVERS.columns, *_SERVED.columns)
+    .join(mcp_tools, mcp_tools.c.server_id == mcp_servers.c.id)
+    .where(equal(mcp_tools, "tool_id"), equal(mcp_servers, "organization_id"))
+)
+_TOOLS_OF = (
+    select(*_SERVED.columns, *_TOOLS.columns)
+    .join(tools, tools.c.id == mcp_tools.c.tool_id)
+    .where(equal(mcp_tools, "server_id"))
+    .order_by(mcp_tools.c.seq)
+)
+_HELD = (
+    select(mcp_tools.c.server_id)
+    .join(mcp_servers, mcp_servers.c.id == mcp_tools.c.server_id)
+    .where(equal(mcp_servers, "organization_id"), mcp_tools.c.held.is_not(None))
+)
+_USED = select(agents_tools.c.agent_id, agents_tools.c.tool_id).where(
+    one_of(agents_tools.c.tool_id, "ids")
+)
+_DELETE = delete(mcp_servers).where(equal(mcp_servers, "id"))
+_DELETE_TOOLS = delete(tools).where(one_of(tools.c.id, "ids"))
+_STATE = ("fingerprint", "held", "reason")
+_KEEP = setter(mcp_tools, *_STATE, where=mcp_tools.c.tool_id == bindparam("this_id"))
+get = _SERVERS.get
+save = _SERVERS.updates(
+    "name", "kind", "config", "secret", "refused", "last_error", "updated_by", "updated_at"
+)
+note = _SERVERS.updates("refused", "last_error", "last_at")
+
+
+def insert_one(tx: Transaction, server: McpServer) -> None:
+    """Store a new server. Raises Collision if the organization has one of its name."""
+    require_free(tx, server)
+    _SERVERS.insert(tx, server)
+
+
+def require_free(tx: Transaction, server: McpServer) -> None:
+    key = {"organization_id": server.organization_id, "name": server.name}
+    namesake = _SERVERS.first(tx, _BY_NAME, key)
+    if namesake and namesake.id != server.id:
+        raise Collision(
+            f'An MCP server "{server.name}" already exists. Change that one, or choose another '
+            "name."
+        )
+
+
+def named(tx: Transaction, scope: Scope, name: str) -> McpServer:
+    server = _SERVERS.first(tx, _BY_NAME, {"organization_id": scope.organization_id, "name": name})
+    if server is None:
+        raise NotFound(f"MCP server with name {name} not found")
+    return server
+
+
+def every(tx: Transaction, scope: Scope) -> list[McpServer]:
+    return _SERVERS.all(tx, _ALL, {"organization_id": scope.organization_id})
+
+
+def of_tool(tx: Transaction, scope: Scope, tool_id: str) -> tuple[McpServer, ServedTool]:
+    """Return a tool's server and the tool's state. Raises NotFound."""
+    row = tx.first(_OF_TOOL, {"tool_id": tool_id, "organization_id": scope.organization_id})
+    if row is None:
+        raise NotFound(
+            f"Tool {tool_id} belongs to no MCP server. Delete it, or add its server again."
+        )
+    width = len(_SERVERS.columns)
+    return _SERVERS.of(row[:width]), _SERVED.of(row[width:])
+
+
+def tools_of(tx: Transaction, server_id: str) -> list[tuple[ServedTool, Tool]]:
+    """Return the stored tools of a server, in the order of their creation."""
+    width = len(_SERVED.columns)
+    return [
+        (_SERVED.of(row[:width]), _TOOLS.of(row[width:]))
+        for row in tx.all(_TOOLS_OF, {"server_id": server_id})
+    ]
+
+
+def servers_with_held(tx: Transaction, scope: Scope) -> list[str]:
+    """Return a server id for each tool with a change that waits."""
+    return [row.server_id for row in tx.all(_HELD, {"organization_id": scope.organization_id})]
+
+
+def add_served(tx: Transaction, served_tools: Sequence[ServedTool]) -> None:
+    _SERVED.insert(tx, *served_tools)
+
+
+def keep(tx: Transaction, served: ServedTool) -> None:
+    tx.run(
+        _KEEP,
+        {**new_values({name: getattr(served, name) for name in _STATE}), "this_id": served.tool_id},
+    )
+
+
+def agents_with(tx: Transaction, tool_ids: Sequence[str]) -> Mapping[str, list[str]]:
+    """Return the ids of the agents that have these tools, by tool id."""
+    agent_ids: dict[str, list[str]] = {}
+    for row in tx.all(_USED, {"ids": list(tool_ids)}):
+        agent_ids.setdefault(row.tool_id, []).append(row.agent_id)
+    return agent_ids
+
+
+def delete_tools(tx: Transaction, tool_ids: Sequence[str]) -> None:
+    tx.run(_DELETE_TOOLS, {"ids": list(tool_ids)})
+
+
+def delete_one(tx: Transaction, server: McpServer) -> None:
+    tx.run(_DELETE, {"id": server.id})

@@ -1,0 +1,282 @@
+"""MCP servers over HTTP, and their tools.
+
+Servers are added, changed, refreshed and deleted; tools are listed, accepted and run.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.responses import RedirectResponse
+
+from ricordo.api.answers import answer
+from ricordo.api.call import RequestContext
+from ricordo.api.models.base import Json, NoteResponse
+from ricordo.api.models.tools import ToolResponse, ToolRunRequest, ToolRunResponse
+from ricordo.api.routing import Routes, needs
+from ricordo.domain.ids import new_id
+from ricordo.errors import Conflict, Invalid, Unavailable
+from ricordo.features.mcp.client import queries, service
+from ricordo.features.mcp.client.models import (
+    AcceptRequest,
+    ConsentResponse,
+    ServerRequest,
+    ServerResponse,
+    ServerUpdate,
+    tool_response,
+)
+from ricordo.features.mcp.client.service import ServerSecrets
+from ricordo.features.mcp.client.sessions import TimedOut
+from ricordo.features.mcp.client.tables import McpServer
+from ricordo.features.mcp.client.tools import McpRunner
+from ricordo.pages.shell import base_of
+from ricordo.runtime import Runtime
+from ricordo.storage.engine.store import Transaction
+
+router = Routes(
+    prefix="/v1/mcp-servers",
+    tags=["MCP servers"],
+    scope="tools",
+    open_paths=("/v1/mcp-servers/oauth/callback",),
+)
+CALLBACK = "/v1/mcp-servers/oauth/callback"
+MOST_SERVERS = 200  # of an organization
+
+
+def runner_of(context: RequestContext) -> McpRunner:
+    return runner_in(context.runtime)
+
+
+def runner_in(runtime: Runtime) -> McpRunner:
+    runner = runtime.toolbox.runner("external_mcp")
+    if not isinstance(runner, McpRunner):
+        raise Unavailable("Another plugin runs the tools of MCP servers here.")
+    return runner
+
+
+def failure(error: Unavailable) -> Response:
+    """Return the response for a server's failure, with the statuses that clients know.
+
+    It is 408 if the server took too long, else 502.
+    """
+    if isinstance(error, TimedOut):
+        return answer({"detail": str(error)}, 408)
+    return answer(
+        {"error": {"type": "mcp_connection_error", "message": str(error), "detail": None}}, 502
+    )
+
+
+async def add(context: RequestContext, body: ServerRequest) -> McpServer:
+    """Store a new server, reachable or not, and read its tools."""
+    scope, settings = context.scope, context.runtime.settings
+    blank = McpServer(
+        "", scope.organization_id, body.server_name, "streamable_http", {}, created_by=scope.user_id
+    )
+    server, secrets = body.applied(blank, ServerSecrets())
+    service.require_usable(settings, server)
+    secret = secrets.sealed(settings)
+
+    def insert(tx: Transaction) -> McpServer:
+        now = tx.clock.now()
+        if len(queries.every(tx, scope)) >= MOST_SERVERS:
+            raise Conflict(
+                f"There are {MOST_SERVERS} MCP servers already, which is the most. Delete one "
+                "first."
+            )
+        new_server = replace(
+            server,
+            id=new_id("mcp_server"),
+            secret=secret,
+            updated_by=scope.user_id,
+            created_at=now,
+            updated_at=now,
+        )
+        queries.insert_one(tx, new_server)
+        return new_server
+
+    return await refreshed(context, await context.store.write(insert))
+
+
+async def change(context: RequestContext, before: McpServer, body: ServerUpdate) -> McpServer:
+    """Store a change of a server, and read its tools again."""
+    settings = context.runtime.settings
+    server, secrets = body.applied(before, service.secrets_of(settings, before))
+    service.require_usable(settings, server)
+    secret = secrets.sealed(settings)
+
+    def save(tx: Transaction) -> McpServer:
+        stored = queries.get(tx, context.scope, before.id)
+        if stored.updated_at != before.updated_at:
+            raise Conflict(
+                "The MCP server was changed by another request. Read it again, then repeat the "
+                "change."
+            )
+        changed = replace(
+            server,
+            secret=secret,
+            last_error=None,
+            updated_at=tx.clock.now(),
+            updated_by=context.scope.user_id,
+        )
+        queries.require_free(tx, changed)
+        queries.save(tx, changed)
+        return changed
+
+    return await refreshed(context, await context.store.write(save))
+
+
+async def refreshed(context: RequestContext, server: McpServer) -> McpServer:
+    """Read the tools of a server, and return the server after that.
+
+    Its status stays "new" while a slow server is still being read.
+    """
+    await runner_of(context).read_soon(context.store, context.scope, server)
+    return await stored(context, server.id)
+
+
+async def remove(context: RequestContext, server: McpServer) -> None:
+    await context.store.write(lambda tx: service.delete(tx, context.scope, server))
+    await runner_of(context).forget(server.id)
+
+
+async def stored(context: RequestContext, server_id: str) -> McpServer:
+    return await context.store.read(lambda tx: queries.get(tx, context.scope, server_id))
+
+
+@router.get("/", response_model=list[ServerResponse])
+def list_servers(tx: Transaction, context: RequestContext) -> list[Json]:
+    """Return the organization's MCP servers, the oldest first."""
+    return [ServerResponse.from_server(server) for server in queries.every(tx, context.scope)]
+
+
+@router.post("/", response_model=ServerResponse)
+async def create(context: RequestContext, body: ServerRequest) -> Json:
+    """Add an MCP server, reachable or not; its tools can be attached to agents."""
+    return ServerResponse.from_server(await add(context, body))
+
+
+@router.get("/{mcp_server_id}", response_model=ServerResponse)
+def retrieve(tx: Transaction, context: RequestContext, mcp_server_id: str) -> Json:
+    """Return one MCP server."""
+    return ServerResponse.from_server(queries.get(tx, context.scope, mcp_server_id))
+
+
+@router.patch("/{mcp_server_id}", response_model=ServerResponse)
+async def update(context: RequestContext, mcp_server_id: str, body: ServerUpdate) -> Json:
+    """Change an MCP server; a missing field stays."""
+    return ServerResponse.from_server(
+        await change(context, await stored(context, mcp_server_id), body)
+    )
+
+
+@router.delete("/{mcp_server_id}", status_code=204)
+async def delete(context: RequestContext, mcp_server_id: str) -> Response:
+    """Delete an MCP server with its tools; agents lose them."""
+    await remove(context, await stored(context, mcp_server_id))
+    return Response(status_code=204)
+
+
+@router.get("/oauth/callback", response_model=NoteResponse)
+@needs()
+async def finish_consent(request: Request) -> Response:
+    """Take a browser's consent, and redirect to the page of the server."""
+    query = request.query_params
+    runner = runner_in(request.app.state.runtime)
+    server_id = await runner.consents.finish(
+        query.get("state", ""), query.get("code"), query.get("iss"), query.get("error")
+    )
+    return RedirectResponse(f"{base_of(request)}/ui/mcp/{server_id}", 303)
+
+
+@router.post("/{mcp_server_id}/connect", response_model=ConsentResponse)
+async def connect(context: RequestContext, mcp_server_id: str) -> Any:
+    """Start OAuth with the server, and return the address of the consent.
+
+    The person who opens the address in a browser decides.
+    """
+    server = await stored(context, mcp_server_id)
+    if server.kind == "stdio":
+        raise Invalid("This server is a program on this machine, so nobody has to consent.")
+    callback = f"{str(context.request.base_url).rstrip('/')}{CALLBACK}"
+    try:
+        address = await runner_of(context).connect(context.store, server, callback)
+    except Unavailable as error:
+        return failure(error)
+    return ConsentResponse.of(None, authorization_url=address)
+
+
+@router.patch("/{mcp_server_id}/refresh", response_model=dict[str, list[str]])
+async def refresh(
+    context: RequestContext,
+    mcp_server_id: str,
+    agent_id: str | None = None,  # noqa: ARG001
+) -> Response:
+    """Read the server's tools again.
+
+    New tools are added, changed ones wait until they are accepted, and missing ones are deleted. A
+    missing tool that an agent has stays, with the reason why it cannot be called. `agent_id`
+    changes nothing.
+    """
+    server = await stored(context, mcp_server_id)
+    try:
+        return answer(await runner_of(context).refresh(context.store, context.scope, server))
+    except Unavailable as error:
+        return failure(error)
+
+
+@router.get("/{mcp_server_id}/tools", response_model=list[ToolResponse])
+def list_tools(tx: Transaction, context: RequestContext, mcp_server_id: str) -> list[Json]:
+    """Return the server's tools, each with its health and its waiting change."""
+    queries.get(tx, context.scope, mcp_server_id)
+    return [tool_response(served, tool) for served, tool in queries.tools_of(tx, mcp_server_id)]
+
+
+@router.get("/{mcp_server_id}/tools/{mcp_tool_id}", response_model=ToolResponse)
+def retrieve_tool(
+    tx: Transaction, context: RequestContext, mcp_server_id: str, mcp_tool_id: str
+) -> Json:
+    """Return one tool of the server."""
+    return tool_response(*service.tool_of(tx, context.scope, mcp_server_id, mcp_tool_id))
+
+
+@router.post("/{mcp_server_id}/tools/{mcp_tool_id}/accept", response_model=ToolResponse)
+def accept(
+    tx: Transaction,
+    context: RequestContext,
+    mcp_server_id: str,
+    mcp_tool_id: str,
+    body: AcceptRequest,
+) -> Json:
+    """Let models see the server's current version of the tool."""
+    service.accept(tx, context.scope, mcp_server_id, mcp_tool_id, body.fingerprint)
+    return tool_response(*service.tool_of(tx, context.scope, mcp_server_id, mcp_tool_id))
+
+
+@router.post("/{mcp_server_id}/tools/{mcp_tool_id}/run", response_model=ToolRunResponse)
+async def run_tool(
+    context: RequestContext,
+    mcp_server_id: str,
+    mcp_tool_id: str,
+    body: ToolRunRequest | None = None,
+) -> Any:
+    """Call the tool like an agent."""
+    await context.store.read(
+        lambda tx: service.tool_of(tx, context.scope, mcp_server_id, mcp_tool_id)
+    )
+    return await run(context, mcp_tool_id, body.args if body else {})
+
+
+async def run(context: RequestContext, tool_id: str, arguments: Json) -> Any:
+    try:
+        output = await runner_of(context).call(
+            context.store, context.scope, tool_id, arguments, user=context.scope.user_id
+        )
+    except Unavailable as error:
+        return failure(error)
+    return ToolRunResponse.of(
+        output,
+        status="error" if output.is_error else "success",
+        func_return=output.value,
+        stdout=[],
+        stderr=[str(output.value)] if output.is_error else [],
+    )

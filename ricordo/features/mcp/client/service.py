@@ -1,0 +1,323 @@
+"""MCP servers: secrets, connections, and the tools that were accepted.
+
+A server may change a tool's description and schema at any time, and a model may follow what they
+say. So the accepted version stays in use, and the server's new version is held until somebody
+accepts it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from ricordo.agents.step_decisions import rulebook
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import Scope
+from ricordo.domain.tool import Tool
+from ricordo.errors import Collision, Conflict, Invalid, NotFound, RicordoError, Stale, Unavailable
+from ricordo.features.mcp.client import queries
+from ricordo.features.mcp.client.commands import program_of
+from ricordo.features.mcp.client.listed_tools import ListedTool, fingerprint_of
+from ricordo.features.mcp.client.options import McpSettings
+from ricordo.features.mcp.client.tables import McpServer, ServedTool
+from ricordo.llm.addresses import PROVIDERS, require_callable
+from ricordo.secret import Secret
+from ricordo.settings import Settings
+from ricordo.storage import agents, tools
+from ricordo.storage.engine.store import Store, Transaction
+
+_LONGEST_TOOL_NAME = 64  # characters; what providers of models take
+_REMOVED = "The server does not offer this tool any more."
+_NOT_ALLOWED = "It is not among the server's allowed tools."
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSecrets:
+    """Secrets of a server: a token, headers, environment variables, OAuth tokens."""
+
+    token: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    oauth: Mapping[str, Any] = field(default_factory=dict)
+
+    def sealed(self, settings: Settings) -> str | None:
+        """Return the secrets encrypted for storage, None if there are none."""
+        secrets = {name: secret for name, secret in asdict(self).items() if secret}
+        if not secrets:
+            return None
+        return Secret(settings.data_dir).encrypt(orjson.dumps(secrets).decode())
+
+
+def secrets_of(settings: Settings, server: McpServer) -> ServerSecrets:
+    """Return a server's secrets.
+
+    Raises Unavailable if they were encrypted with another key.
+    """
+    if server.secret is None:
+        return ServerSecrets()
+    try:
+        return ServerSecrets(**orjson.loads(Secret(settings.data_dir).decrypt(server.secret)))
+    except (RicordoError, ValueError, TypeError):
+        # `from None`: the cause may hold decrypted text.
+        raise Unavailable(
+            "Its token and headers cannot be read: they were encrypted with another secret.key. "
+            "Enter them again."
+        ) from None
+
+
+async def keep_oauth(
+    store: Store,
+    settings: Settings,
+    server: McpServer,
+    oauth: Mapping[str, Any],
+    *,
+    is_new: bool = False,
+) -> None:
+    """Store a server's OAuth tokens, if the server still exists.
+
+    Open sessions go on, unless `is_new`.
+    """
+
+    def save(tx: Transaction) -> None:
+        scope = Scope(server.organization_id)
+        with suppress(NotFound):
+            stored = queries.get(tx, scope, server.id)
+            sealed = replace(secrets_of(settings, stored), oauth=oauth).sealed(settings)
+            changed = replace(stored, secret=sealed, config={**stored.config, "oauth": True})
+            if is_new:
+                changed = replace(changed, last_error=None, updated_at=tx.clock.now())
+            queries.save(tx, changed)
+
+    await store.write(save)
+
+
+def headers_of(server: McpServer, secrets: ServerSecrets) -> dict[str, str]:
+    headers = dict(secrets.headers)
+    if secrets.token:
+        name = server.config.get("auth_header") or "Authorization"
+        is_bare = name.lower() == "authorization" and " " not in secrets.token
+        headers[name] = f"Bearer {secrets.token}" if is_bare else secrets.token
+    return headers
+
+
+def require_usable(settings: Settings, server: McpServer) -> None:
+    """Raise Invalid if the server could never be connected to.
+
+    Raises Forbidden for a program that may not be started.
+    """
+    if server.kind == "stdio":
+        program_of(McpSettings(), server.config.get("command"))
+        return
+    if not server.config.get("server_url"):
+        raise Invalid("A server that is not started by a command needs server_url.")
+    allowed = settings.allow_private_providers
+    require_callable(server.config["server_url"], allow_private=allowed, setting=PROVIDERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The changes that a list of tools causes.
+
+    `added` are new tools, `states` tools with another state, `removed` the ids of missing tools
+    that no agent has, `refused` the reasons of tools that cannot be used.
+    """
+
+    added: tuple[ListedTool, ...]
+    states: tuple[ServedTool, ...]
+    removed: tuple[str, ...]
+    refused: Mapping[str, str]
+
+
+def compare(
+    tx: Transaction,
+    server: McpServer,
+    listed: Iterable[ListedTool],
+    refused: Mapping[str, str],
+    *,
+    adds: bool,
+) -> Changes:
+    """Compare the tools that the server lists with the stored ones.
+
+    Unless it `adds`, no tool is added or removed.
+    """
+    stored = {served.remote_name: served for served, _ in queries.tools_of(tx, server.id)}
+    allowed = server.config.get("allowed_tools")
+    reasons = dict(refused)
+    offered = {}
+    for tool in listed:
+        if allowed is None or tool.name in allowed:
+            offered[tool.name] = tool
+        else:
+            reasons[tool.name] = _NOT_ALLOWED
+    gone = [served.tool_id for name, served in stored.items() if name not in offered]
+    used_ids = queries.agents_with(tx, gone) if gone and adds else dict.fromkeys(gone)
+    states = []
+    for name, served in stored.items():
+        state = replace(served, held=None, reason=None)
+        if name not in offered:
+            state = replace(state, reason=reasons.get(name, _REMOVED))
+        elif (tool := offered[name]).fingerprint != served.fingerprint:
+            version = {
+                "description": tool.description,
+                "parameters": tool.parameters,
+                "fingerprint": tool.fingerprint,
+            }
+            state = replace(state, held={**version, "warnings": list(tool.warnings)})
+        if state != served and (name in offered or served.tool_id in used_ids):
+            states.append(state)
+    added = tuple(tool for name, tool in offered.items() if name not in stored) if adds else ()
+    removed = tuple(id for id in gone if id not in used_ids)
+    return Changes(
+        added,
+        tuple(states),
+        removed,
+        {name: reasons[name] for name in reasons if name not in stored},
+    )
+
+
+def save(
+    tx: Transaction, scope: Scope, server: McpServer, changes: Changes
+) -> Mapping[str, list[str]]:
+    """Store the changes, and record that the server answered.
+
+    Returns the names of the tools that were added, updated and deleted.
+    """
+    tools.lock(tx, scope)
+    now = tx.clock.now()
+    named, refused = _named(tx, scope, server, changes.added)
+    new_tools = [_new_tool(scope, server, tool, name, now) for tool, name in named]
+    tools.insert_all(tx, new_tools)
+    served = [
+        ServedTool(tool.id, server.id, new.name, new.fingerprint)
+        for tool, (new, _) in zip(new_tools, named, strict=True)
+    ]
+    if new_tools:
+        queries.add_served(tx, served)
+    by_id = {served.tool_id: served.remote_name for served, _ in queries.tools_of(tx, server.id)}
+    for state in changes.states:
+        queries.keep(tx, state)
+    queries.delete_tools(tx, changes.removed)
+    refused = {**changes.refused, **refused}
+    queries.note(tx, replace(server, refused=refused, last_error=None, last_at=now))
+    return {
+        "added": [tool.name for tool in new_tools],
+        "updated": [state.remote_name for state in changes.states],
+        "deleted": [by_id[id] for id in changes.removed if id in by_id],
+    }
+
+
+def _named(
+    tx: Transaction, scope: Scope, server: McpServer, added: Sequence[ListedTool]
+) -> tuple[list[tuple[ListedTool, str]], dict[str, str]]:
+    """Give each new tool a free name.
+
+    If its own name is taken, the server's name is put before it.
+    """
+    names = {tool.name: (_name(tool.name), _name(f"{server.name}_{tool.name}")) for tool in added}
+    used_names: set[str] = set()
+    if added:
+        used_names |= set(
+            tools.by_names(tx, scope, [name for pair in names.values() for name in pair])
+        )
+    named = []
+    refused = {}
+    for tool in added:
+        free = next((name for name in names[tool.name] if name not in used_names), None)
+        if free is None:
+            first, second = names[tool.name]
+            refused[tool.name] = (
+                f"There are tools named {first} and {second} already. Rename one of them, and "
+                "refresh."
+            )
+        else:
+            used_names.add(free)
+            named.append((tool, free))
+    return named, refused
+
+
+def _name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:_LONGEST_TOOL_NAME]
+
+
+def _new_tool(scope: Scope, server: McpServer, listed: ListedTool, name: str, now: int) -> Tool:
+    tool = Tool(
+        new_id("tool"),
+        scope.organization_id,
+        name,
+        tool_type="external_mcp",
+        json_schema={},
+        source_type="json",
+        tags=(f"mcp:{server.name}",),
+        metadata={
+            "mcp": {"server_id": server.id, "server_name": server.name, "tool_name": listed.name}
+        },
+        created_by=scope.user_id,
+        updated_by=scope.user_id,
+        created_at=now,
+        updated_at=now,
+    )
+    return _described(tool, listed.description, listed.parameters, listed.warnings)
+
+
+def _described(
+    tool: Tool, description: str, parameters: Mapping[str, Any], warnings: Sequence[str]
+) -> Tool:
+    status = {"mcp:SCHEMA_STATUS": "NON_STRICT_ONLY" if warnings else "STRICT_COMPLIANT"}
+    return replace(
+        tool,
+        description=description,
+        json_schema={"name": tool.name, "description": description, "parameters": dict(parameters)},
+        metadata={**tool.metadata, **status, "mcp:SCHEMA_WARNINGS": list(warnings)},
+    )
+
+
+def tool_of(tx: Transaction, scope: Scope, server_id: str, tool_id: str) -> tuple[ServedTool, Tool]:
+    queries.get(tx, scope, server_id)
+    for served, tool in queries.tools_of(tx, server_id):
+        if tool.id == tool_id:
+            return served, tool
+    raise NotFound(f"Tool with ID {tool_id} not found")
+
+
+def accept(tx: Transaction, scope: Scope, server_id: str, tool_id: str, fingerprint: str) -> Tool:
+    """Let models see the server's current version of a tool.
+
+    Raises Stale if the caller saw another version.
+    """
+    served, tool = tool_of(tx, scope, server_id, tool_id)
+    version = served.held
+    if version is None:
+        raise Conflict(
+            f"No change of {tool.name} waits. Refresh the server to see what it says now."
+        )
+    if version["fingerprint"] != fingerprint:
+        raise Stale(
+            f"The server changed {tool.name} again since you read it. Read the change again, then "
+            "accept it."
+        )
+    changed = _described(tool, version["description"], version["parameters"], version["warnings"])
+    changed = replace(changed, updated_by=scope.user_id, updated_at=tx.clock.now())
+    tools.update(tx, changed)
+    new_fingerprint = fingerprint_of(version["description"], version["parameters"])
+    queries.keep(tx, replace(served, fingerprint=new_fingerprint, held=None))
+    return changed
+
+
+def delete(tx: Transaction, scope: Scope, server: McpServer) -> None:
+    """Delete a server with its tools; agents lose them.
+
+    Raises Collision if a rule of an agent needs one of them.
+    """
+    tools.lock(tx, scope)
+    ids = [tool.id for _, tool in queries.tools_of(tx, server.id)]
+    agent_ids = {agent for ids_ in queries.agents_with(tx, ids).values() for agent in ids_}
+    queries.delete_tools(tx, ids)
+    queries.delete_one(tx, server)
+    for agent_id in sorted(agent_ids):
+        try:
+            rulebook(agents.load(tx, Scope(scope.organization_id), agent_id))
+        except Invalid as error:
+            raise Collision(f"The agent {agent_id} needs a tool of this server: {error}") from error

@@ -1,0 +1,230 @@
+"""A person's consent and its tokens: used once, rotated, and revoked together.
+
+Nothing is stored before a program brings its code. Registered clients, questions for consent and
+codes are texts with this server's signature, so nobody can fill the database with them. A code has
+the id of its grant, which can be created only once.
+"""
+
+import hmac
+import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import orjson
+
+from ricordo.domain.clock import SECOND
+from ricordo.domain.ids import is_id
+from ricordo.domain.scope import Scope
+from ricordo.features.mcp.oauth import RESOURCE, queries
+from ricordo.storage import users
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.keys import PREFIX, ApiKey, authenticate, hash_of, scope_of
+
+# Never `memory:approve`: a program approves nothing.
+SCOPES = {
+    "memory:read": "read your memory",
+    "memory:write": "propose changes of your memory, and write where its policies let agents write",
+    "messages:read": "search your conversations",
+    "messages:write": "talk with your agents as you",
+    "agents:read": "see your agents",
+    "archives:read": "search the archives of your agents",
+    "archives:write": "keep texts in the archives of your agents",
+}
+ACCESS_SECONDS = 3600
+REFRESH_SECONDS = 30 * 24 * 3600
+CODE_SECONDS = 60
+QUESTION_SECONDS = 600
+_REFRESH_TOKEN = f"{PREFIX}refresh_"
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramConsent:
+    """A program's request, and the person it asks.
+
+    `until` is the end of the question, or of the code, in seconds.
+    """
+
+    grant_id: str
+    organization_id: str
+    user_id: str
+    asked_by: str
+    client_id: str
+    client_name: str
+    scopes: list[str]
+    challenge: str
+    redirect_uri: str
+    is_explicit: bool
+    state: str | None
+    until: float
+    requests_per_minute: int | None = None
+    max_body_bytes: int | None = None
+
+    def sign(self, secret: bytes) -> str:
+        return sign(secret, asdict(self))
+
+    @classmethod
+    def read(cls, secret: bytes, text: str) -> "ProgramConsent | None":
+        fields = read_signed(secret, text)
+        return None if fields is None else cls(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """New tokens, and their holder."""
+
+    access: str
+    refresh: str
+    caller: Scope
+
+
+def sign(secret: bytes, content: Any) -> str:
+    text = urlsafe_b64encode(orjson.dumps(content)).decode().rstrip("=")
+    return f"{text}.{_signature(secret, text)}"
+
+
+def read_signed(secret: bytes, text: str) -> Any:
+    """Return the content that was signed with this secret, None for other texts."""
+    content, _, signature = text.partition(".")
+    if not hmac.compare_digest(
+        _signature(secret, content).encode(), signature.encode("utf-8", "surrogatepass")
+    ):
+        return None
+    return orjson.loads(urlsafe_b64decode(content + "=" * (-len(content) % 4)))
+
+
+def _signature(secret: bytes, text: str) -> str:
+    digest = hmac.digest(secret, text.encode("utf-8", "surrogatepass"), "sha256")
+    return urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def open_grant(tx: Transaction, secret: bytes, consent: ProgramConsent) -> Issued | Scope | None:
+    """Store the grant and its first tokens.
+
+    A code that was used before ends the grant; then the scope of its person is returned.
+    """
+    user = users.named(tx, consent.organization_id, consent.user_id)
+    if user is None or user.disabled_at is not None:
+        return None
+    now = tx.clock.now()
+    refresh = _new_refresh(secret, consent.grant_id)
+    grant = ApiKey(
+        id=consent.grant_id,
+        organization_id=consent.organization_id,
+        kind="key",
+        name=f"{consent.client_name} (MCP)",
+        hash=_refresh_hash(secret, consent.client_id, refresh),
+        hint="OAuth",
+        user_id=user.id,
+        role="user",
+        created_by=user.id,
+        created_at=now,
+        expires_at=now + REFRESH_SECONDS * SECOND,
+        scopes=tuple(sorted(consent.scopes)),
+        last_used_at=now,
+        requests_per_minute=consent.requests_per_minute,
+        max_body_bytes=consent.max_body_bytes,
+    )
+    if not queries.insert(tx, grant):
+        queries.revoke(tx, grant.id)
+        return scope_of(grant, user)
+    access = _issue(tx, secret, grant, client_id=consent.client_id, scopes=grant.scopes)
+    return Issued(access, refresh, scope_of(grant, user))
+
+
+def refresh_grant(
+    tx: Transaction, secret: bytes, client_id: str, *, token: str, scopes: list[str]
+) -> Issued | Scope | None:
+    """Return new tokens for a refresh token, which ends.
+
+    A token that was used before ends the grant; then the scope of its person is returned. The
+    token's signature proves that this server issued it: a grant's id alone ends nothing.
+    """
+    grant = find_grant(tx, token)
+    holder = authenticate(tx, grant.hash) if grant else None
+    if grant is None or holder is None:
+        return None
+    caller = holder[1]
+    refresh = _new_refresh(secret, grant.id)
+    now = tx.clock.now()
+    is_current = hmac.compare_digest(grant.hash, _refresh_hash(secret, client_id, token))
+    changes = {
+        "hash": _refresh_hash(secret, client_id, refresh),
+        "expires_at": now + REFRESH_SECONDS * SECOND,
+        "last_used_at": now,
+    }
+    if not is_current and not _is_signed(secret, token):
+        return None
+    if not is_current or not queries.rotate(tx, grant, changes):
+        queries.revoke(tx, grant.id)
+        return caller
+    queries.delete_access(tx, grant.id)
+    access = _issue(tx, secret, grant, client_id=client_id, scopes=tuple(scopes))
+    return Issued(access, refresh, caller)
+
+
+def find_grant(tx: Transaction, token: str) -> ApiKey | None:
+    """Return the grant that a refresh token names, even an old token."""
+    id = token.removeprefix(_REFRESH_TOKEN).partition(".")[0]
+    if not token.startswith(_REFRESH_TOKEN) or not is_id(id, "key"):
+        return None
+    return queries.find(tx, id)
+
+
+def revoke_grant(tx: Transaction, secret: bytes, client_id: str, token: str) -> Scope | None:
+    """Revoke the grant of this client's refresh or access token.
+
+    Returns the scope of its person.
+    """
+    access = queries.find_access(tx, hash_of(secret, token))
+    grant = queries.find(tx, access.created_by or "") if access else find_grant(tx, token)
+    if grant is None:
+        return None
+    if access:
+        is_own = access.hint == hash_of(secret, client_id)
+    else:
+        is_own = grant.hash == _refresh_hash(secret, client_id, token)
+    holder = authenticate(tx, grant.hash) if is_own else None
+    if holder is None:
+        return None
+    queries.revoke(tx, grant.id)
+    return holder[1]
+
+
+def _issue(
+    tx: Transaction, secret: bytes, grant: ApiKey, *, client_id: str, scopes: tuple[str, ...]
+) -> str:
+    token = f"{PREFIX}access_{secrets.token_urlsafe(32)}"
+    access = replace(
+        grant,
+        id=grant.id.replace("key-", "access-"),
+        kind="access",
+        name=RESOURCE,
+        hash=hash_of(secret, token),
+        hint=hash_of(secret, client_id),
+        created_by=grant.id,
+        created_at=tx.clock.now(),
+        expires_at=tx.clock.now() + ACCESS_SECONDS * SECOND,
+        scopes=tuple(sorted(scopes)),
+        last_used_at=None,
+    )
+    queries.insert_access(tx, access)
+    return token
+
+
+def _new_refresh(secret: bytes, grant_id: str) -> str:
+    unsigned = f"{_REFRESH_TOKEN}{grant_id}.{secrets.token_urlsafe(32)}"
+    return f"{unsigned}.{_signature(secret, unsigned)}"
+
+
+def _is_signed(secret: bytes, token: str) -> bool:
+    """Return True if this server issued the refresh token."""
+    unsigned, _, signature = token.rpartition(".")
+    return hmac.compare_digest(
+        _signature(secret, unsigned).encode(), signature.encode("utf-8", "surrogatepass")
+    )
+
+
+def _refresh_hash(secret: bytes, client_id: str, token: str) -> str:
+    """Return the stored form of a refresh token, which only its client can use."""
+    return f"{queries.REFRESH}{hash_of(secret, f'{client_id} {token}')}"

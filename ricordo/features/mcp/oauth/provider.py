@@ -1,0 +1,224 @@
+"""The hooks of the SDK's authorization server, for one request.
+
+They serve its clients and the tokens of their grants.
+"""
+
+import re
+import time
+from urllib.parse import urlsplit
+
+from fastapi import Request
+from mcp.server.auth.provider import (
+    AccessToken,
+    AuthorizationCode,
+    AuthorizationParams,
+    AuthorizeError,
+    OAuthAuthorizationServerProvider,
+    RefreshToken,
+    RegistrationError,
+    TokenError,
+)
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+from pydantic import AnyUrl
+
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import RECORDED_SCOPE, REQUEST_SCOPE, Limits, Scope
+from ricordo.features.mcp.oauth import RESOURCE, grants
+from ricordo.features.mcp.oauth.grants import SCOPES, Issued, ProgramConsent
+from ricordo.features.mcp.oauth.requests import derive, public_address
+from ricordo.pages.shell import base_of
+from ricordo.settings import LOOPBACK
+
+_HOST = re.compile(r"[A-Za-z0-9.-]+(?::\d{1,5})?|\[[0-9A-Fa-f:]+\](?::\d{1,5})?")
+# URL schemes of programs on people's machines, and all schemes that are domains.
+_SCHEME = re.compile(r"cursor|vscode|vscode-insiders|windsurf|[a-z][a-z0-9-]*(?:\.[a-z0-9-]+)+")
+_MOST_URIS = 5
+_LONGEST_ID = 1500  # characters
+_LONGEST_NAME = 60  # characters
+
+
+class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, AccessToken]):
+    """Serves one request, and sets the caller in whose name it is recorded."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._store = request.app.state.runtime.store
+        self._key_secret: bytes = request.app.state.authentication.secret
+        self._client_id = ""
+        self.question = ""
+
+    async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
+        client = grants.read_signed(derive(self._request, "client"), client_id)
+        if client is None:
+            return None
+        name, method, uris = client
+        self._client_id = client_id
+        return OAuthClientInformationFull(
+            client_id=client_id,
+            client_name=name,
+            client_secret=None if method == "none" else self._secret_of(client_id),
+            token_endpoint_auth_method=method,
+            redirect_uris=[AnyUrl(uri) for uri in uris],
+            scope=" ".join(SCOPES),
+        )
+
+    async def register_client(self, client_info: OAuthClientInformationFull) -> None:
+        """Set the client's id, which is its whole registration, signed."""
+        uris = [str(uri) for uri in client_info.redirect_uris or []]
+        printable = filter(str.isprintable, client_info.client_name or "")
+        name = "".join(printable).strip()[:_LONGEST_NAME]
+        if not 0 < len(uris) <= _MOST_URIS or not all(map(_is_allowed, uris)):
+            raise RegistrationError(
+                "invalid_redirect_uri",
+                f"Give 1 to {_MOST_URIS} addresses with https, or on this machine.",
+            )
+        name = name or "A program"
+        content = [name, client_info.token_endpoint_auth_method, uris]
+        client_info.client_id = grants.sign(derive(self._request, "client"), content)
+        if len(client_info.client_id) > _LONGEST_ID:
+            raise RegistrationError(
+                "invalid_client_metadata", "The addresses are too long. Give fewer or shorter ones."
+            )
+        if client_info.client_secret:
+            client_info.client_secret = self._secret_of(client_info.client_id)
+        client_info.client_name = name
+        client_info.scope = " ".join(SCOPES)
+
+    def _secret_of(self, client_id: str) -> str:
+        return grants.sign(derive(self._request, "client secret"), client_id).rpartition(".")[2]
+
+    async def authorize(
+        self, client: OAuthClientInformationFull, params: AuthorizationParams
+    ) -> str:
+        """Return the address of the page of consent."""
+        caller: Scope = self._request.scope[REQUEST_SCOPE]
+        address = public_address(self._request)
+        if params.resource and params.resource.rstrip("/") not in (address, f"{address}{RESOURCE}"):
+            raise AuthorizeError("invalid_target", f"Tokens are for {address}{RESOURCE} alone.")
+        scopes = [
+            scope for scope in params.scopes or SCOPES if scope in SCOPES and caller.may(scope)
+        ]
+        if not scopes:
+            raise AuthorizeError("invalid_scope", "The person may do nothing of this.")
+        limits = caller.limits or Limits("")
+        consent = ProgramConsent(
+            grant_id=new_id("key"),
+            organization_id=caller.organization_id,
+            user_id=caller.user_id,
+            asked_by=caller.key_id or "",
+            client_id=client.client_id,
+            client_name=client.client_name or "",
+            scopes=scopes,
+            challenge=params.code_challenge,
+            redirect_uri=str(params.redirect_uri),
+            is_explicit=params.redirect_uri_provided_explicitly,
+            state=params.state,
+            until=time.time() + grants.QUESTION_SECONDS,
+            requests_per_minute=limits.requests_per_minute,
+            max_body_bytes=limits.max_body_bytes,
+        )
+        self.question = consent.sign(derive(self._request, "question"))
+        return f"{base_of(self._request)}/oauth/consent?question={self.question}"
+
+    async def load_authorization_code(
+        self, client: OAuthClientInformationFull, authorization_code: str
+    ) -> AuthorizationCode | None:
+        consent = ProgramConsent.read(derive(self._request, "code"), authorization_code)
+        if consent is None or consent.client_id != client.client_id:
+            return None
+        return AuthorizationCode(
+            code=authorization_code,
+            scopes=consent.scopes,
+            expires_at=consent.until,
+            client_id=consent.client_id,
+            code_challenge=consent.challenge,
+            redirect_uri=AnyUrl(consent.redirect_uri),
+            redirect_uri_provided_explicitly=consent.is_explicit,
+        )
+
+    async def exchange_authorization_code(
+        self,
+        client: OAuthClientInformationFull,  # noqa: ARG002 - the code was loaded for it
+        authorization_code: AuthorizationCode,
+    ) -> OAuthToken:
+        consent = ProgramConsent.read(derive(self._request, "code"), authorization_code.code)
+        issued: Issued | Scope | None = None
+        if consent is not None:
+            issued = await self._store.write(
+                lambda tx: grants.open_grant(tx, self._key_secret, consent)
+            )
+        if not isinstance(issued, Issued):
+            self._end(issued)
+            raise TokenError(
+                "invalid_grant", "authorization code does not exist, or was used already"
+            )
+        return self._tokens(issued, authorization_code.scopes)
+
+    async def load_refresh_token(
+        self, client: OAuthClientInformationFull, refresh_token: str
+    ) -> RefreshToken | None:
+        grant = await self._store.read(lambda tx: grants.find_grant(tx, refresh_token))
+        if grant is None:
+            return None
+        return RefreshToken(
+            token=refresh_token, client_id=client.client_id, scopes=list(grant.scopes)
+        )
+
+    async def exchange_refresh_token(
+        self, client: OAuthClientInformationFull, refresh_token: RefreshToken, scopes: list[str]
+    ) -> OAuthToken:
+        issued = await self._store.write(
+            lambda tx: grants.refresh_grant(
+                tx, self._key_secret, client.client_id, token=refresh_token.token, scopes=scopes
+            )
+        )
+        if not isinstance(issued, Issued):
+            self._end(issued)
+            raise TokenError(
+                "invalid_grant",
+                "refresh token has ended; where it was used already, so has its grant",
+            )
+        self._end(None)  # the earlier access token ended
+        return self._tokens(issued, scopes)
+
+    async def load_access_token(self, token: str) -> AccessToken | None:
+        # `revoke_grant` checks the token's client.
+        return AccessToken(token=token, client_id=self._client_id, scopes=[])
+
+    async def revoke_token(self, token: AccessToken | RefreshToken) -> None:
+        caller = await self._store.write(
+            lambda tx: grants.revoke_grant(tx, self._key_secret, self._client_id, token.token)
+        )
+        if caller:
+            self._end(caller)
+
+    def _tokens(self, issued: Issued, scopes: list[str]) -> OAuthToken:
+        self._request.scope[RECORDED_SCOPE] = issued.caller
+        return OAuthToken(
+            access_token=issued.access,
+            expires_in=grants.ACCESS_SECONDS,
+            scope=" ".join(scopes),
+            refresh_token=issued.refresh,
+        )
+
+    def _end(self, caller: Scope | None) -> None:
+        """Apply a token's end at once in this process, and record its caller."""
+        self._request.app.state.authentication.forget()
+        if caller:
+            self._request.scope[RECORDED_SCOPE] = caller
+
+
+def _is_allowed(uri: str) -> bool:
+    parts = urlsplit(uri)
+    if (
+        parts.fragment
+        or parts.username
+        or parts.password
+        or not uri.isascii()
+        or not uri.isprintable()
+    ):
+        return False
+    if parts.scheme in ("http", "https"):
+        is_host = bool(_HOST.fullmatch(parts.netloc))
+        return is_host and (parts.scheme == "https" or parts.hostname in LOOPBACK)
+    return bool(_SCHEME.fullmatch(parts.scheme))

@@ -1,0 +1,3 @@
+"""Care of memory: erasure, audit and review."""
+
+PARTS = ("audit", "erasure", "review")

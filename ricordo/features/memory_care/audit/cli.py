@@ -1,0 +1,107 @@
+"""`ricordo memory audit`: print the quality of memory as a table or as JSON.
+
+It reads the database, also while a server runs.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ricordo.features.memory_care.audit.service import Audit, Finding, Growth, Kind
+
+app = typer.Typer()
+_MEANING: "dict[Kind, str]" = {
+    "junk": "say nothing, or were left by a model",
+    "duplicate": "occur twice",
+    "near-duplicate": "occur twice with nearly the same words",
+    "unsupported": "were said by no user",
+    "secret": "hold a key or a password",
+    "untrusted": "hold content from the web, a file, a tool or another user",
+}
+
+
+@app.command("audit")
+def audit_memory(
+    as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
+    limit: int = typer.Option(20, "--most", min=0, help="How many findings and blocks to show."),
+) -> None:
+    """Find junk, duplicates and secrets in all memory.
+
+    Also lines without support, and growth. Changes nothing.
+    """
+    import json
+
+    from ricordo.domain.scope import Scope
+    from ricordo.features.memory_care.audit.service import audit
+    from ricordo.settings import load_settings
+    from ricordo.storage.engine.database import read_beside
+
+    settings, _ = load_settings()
+    with read_beside(settings) as tx:
+        outcome = audit(tx, Scope())
+    if as_json:
+        typer.echo(json.dumps(to_json(outcome), ensure_ascii=False, indent=2))
+    else:
+        typer.echo(table(outcome, limit))
+
+
+def to_json(outcome: "Audit") -> dict[str, Any]:
+    """Return the whole audit as JSON."""
+    import dataclasses
+
+    growth = [
+        {
+            **dataclasses.asdict(block_growth),
+            "characters_per_version": round(block_growth.per_version, 1),
+        }
+        for block_growth in outcome.growth
+    ]
+    return {**dataclasses.asdict(outcome), "growth": growth}
+
+
+def table(outcome: "Audit", limit: int) -> str:
+    """Return the audit as lines of text."""
+    lines = [
+        f"{outcome.blocks:,} blocks with {outcome.lines:,} lines, "
+        f"and {outcome.passages:,} passages\n"
+    ]
+    lines += [
+        f"{outcome.counts.get(kind, 0):>6,}  {kind:<15} {_MEANING[kind]}" for kind in _MEANING
+    ]
+    if outcome.findings:
+        lines += ["", *_findings(outcome.findings[:limit])]
+    if len(outcome.findings) > limit:
+        lines.append(
+            f"… and {len(outcome.findings) - limit:,} more. "
+            "All of them: ricordo memory audit --json"
+        )
+    if outcome.growth:
+        lines += ["", *_growth(outcome.growth[:limit])]
+    return "\n".join(lines)
+
+
+def _findings(findings: "Sequence[Finding]") -> list[str]:
+    lines: list[str] = []
+    owner = ""
+    for finding in findings:
+        if finding.owner != owner:
+            owner = finding.owner
+            lines.append(owner)
+        position = f"{finding.place}:{finding.line}" if finding.line else finding.place
+        lines.append(f"  {finding.kind:<15} {position}  {finding.text}  ({finding.reason})")
+    return lines
+
+
+def _growth(growth: "Sequence[Growth]") -> list[str]:
+    lines = [f"{'characters':>10}  {'of limit':>8}  {'versions':>8}  {'per version':>11}  block"]
+    for item in growth:
+        share = item.characters / max(1, item.limit)
+        numbers = (
+            f"{item.characters:>10,}  {share:>8.0%}  {item.versions:>8,}  "
+            f"{item.per_version:>+11.1f}"
+        )
+        lines.append(f"{numbers}  {item.label} ({item.policy}) of {item.owner}")
+    return lines

@@ -1,0 +1,142 @@
+"""`ricordo memory forget` and `ricordo memory receipt`: erase a user, check a receipt.
+
+The running server does it. Without one, a server runs in this process until all is done.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+app = typer.Typer()
+_ASKED_EVERY = 0.2  # seconds
+
+
+@app.command("forget")
+def forget_user(
+    user: str = typer.Argument(help="Who shall be forgotten: their id or name."),
+    yes: bool = typer.Option(False, "--yes", help="Do not ask."),
+    with_agents: bool = typer.Option(
+        False, "--with-agents", help="Delete the agents too that are theirs alone."
+    ),
+    server: str | None = typer.Option(
+        None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
+    ),
+) -> None:
+    """Forget a user, and give a signed receipt.
+
+    Their memory, their conversations and all that was kept about them are deleted.
+    """
+    from ricordo.cli.client import any_server, require_database
+    from ricordo.features.memory_care.erasure.receipts import path_of
+    from ricordo.settings import load_settings
+
+    with any_server(
+        server, lambda settings: require_database(settings, "no user to forget")
+    ) as client:
+        if not yes:
+            _require_user(client, user)
+            agents = ", and the agents that are theirs alone" if with_agents else ""
+            typer.confirm(
+                f'Forget "{user}"? Their memory with all its versions, their conversations and '
+                f"what was kept about them{agents} are deleted. This cannot be undone.",
+                abort=True,
+            )
+        receipt = _forget(client, user, with_agents=with_agents)
+    typer.echo(summary(receipt))
+    if (path := path_of(load_settings()[0].data_dir, receipt["id"])).exists():
+        typer.echo(f"Receipt: {path}")
+
+
+@app.command("receipt")
+def check_receipt(
+    file: Path = typer.Argument(help="A receipt, as <data>/receipts has them."),
+) -> None:
+    """Show the receipt of an erasure, and check its signature."""
+    from ricordo.errors import NotFound
+    from ricordo.features.memory_care.erasure.receipts import read, verify
+    from ricordo.secret import FILE, Secret
+    from ricordo.settings import load_settings
+
+    receipt = read(file)
+    if receipt is None:
+        raise NotFound(f"There is no file {file}. Name a receipt.")
+    data_dir = load_settings()[0].data_dir
+    if not verify(receipt):
+        typer.echo("This receipt was changed after it was signed. Do not rely on it.")
+        raise typer.Exit(1)
+    typer.echo(summary(receipt))
+    if not (data_dir / FILE).exists():
+        typer.echo(
+            "It is as it was signed. Whose key that was cannot be told here: "
+            f"{data_dir} has no secret key."
+        )
+        return
+    if not verify(receipt, Secret(data_dir)):
+        typer.echo("It was signed, but not by this installation.")
+        raise typer.Exit(1)
+    typer.echo("It is as this installation signed it.")
+    raise typer.Exit(0)
+
+
+def summary(receipt: dict[str, Any]) -> str:
+    agents = receipt["agents"]
+    affected = {
+        agent["id"]: agent["versions"]
+        for agent in agents
+        if agent["versions"] and not agent.get("is_deleted")
+    }
+    staying = {agent["id"]: agent["stays"] for agent in agents if agent.get("stays")}
+    lines = [f"{receipt['id']}: asked {receipt['asked_at']}, done {receipt['finished_at']}"]
+    for title, facts in (
+        ("Removed:", receipt["removed"] or {"nothing": 0}),
+        ("Changed in data of others:", receipt["changed"]),
+        ("Not removable:", receipt["remaining"]),
+        ("Files:", receipt["files"]),
+        ("Agents that stay, and why:", staying),
+        ("Agents whose blocks have versions from the user's turns (check them):", affected),
+    ):
+        if facts:
+            rows = (
+                (name, f"{fact:,}" if isinstance(fact, int) else fact)
+                for name, fact in sorted(facts.items())
+            )
+            lines += [title, *(f"  {name}: {fact}" for name, fact in rows)]
+    if receipt["elsewhere"]:
+        lines += [
+            "What remains elsewhere or stays:",
+            *(f"  {sentence}" for sentence in receipt["elsewhere"]),
+        ]
+    return "\n".join(lines)
+
+
+def _require_user(client: Any, name: str) -> None:
+    from urllib.parse import quote
+
+    from ricordo.errors import NotFound
+
+    try:
+        client.ask("GET", f"/users/{quote(name, safe='')}/diffs", query={"limit": 1})
+    except NotFound as error:
+        raise NotFound(f"{error} If they were forgotten before, --yes shows the receipt.") from None
+
+
+def _forget(client: Any, name: str, *, with_agents: bool) -> dict[str, Any]:
+    import time
+    from urllib.parse import quote
+
+    from ricordo.errors import Unavailable
+
+    query = {"with_agents": True} if with_agents else None
+    try:
+        receipt: dict[str, Any] = client.ask(
+            "DELETE", f"/users/{quote(name, safe='')}", query=query
+        )
+        while receipt["status"] != "done":
+            time.sleep(_ASKED_EVERY)
+            receipt = client.ask("GET", f"/v1/receipts/{receipt['id']}")
+    except Unavailable as error:
+        raise Unavailable(
+            f"{error} It continues the erasure; repeat the command to see how it ended."
+        ) from None
+    return receipt

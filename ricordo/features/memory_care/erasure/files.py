@@ -1,0 +1,172 @@
+"""A user's files in the data folder: clones, remotes, backups, other databases."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from ricordo.domain.clock import SECOND
+from ricordo.errors import Unavailable
+from ricordo.features.memory_care.erasure.receipts import Erasure
+from ricordo.storage.chain_files import OWNER_FILE, delete_chain_files
+from ricordo.storage.engine.work_folders import Sweep, is_unused, remove_database
+from ricordo.storage.scrub import holds, is_half_copied
+
+BACKUPS = "backups"
+REMOTES = "remotes"
+# Files beside a database: doltlite's lock, the mark of its owner, and SQLite's own.
+_BESIDE = (".{}-lock", ".{}-owner", "{}-journal", "{}-wal", "{}-shm")
+_ALWAYS = (
+    "Clones, agent files, exports and backups outside of this data folder. Ricordo cannot delete "
+    "them.",
+    "What model providers store of the requests that they received.",
+    "What other people said about the user, and the agents' own blocks, because removing a version "
+    "would change the ids of all later ones. `agents` counts the versions there that came from the "
+    "user's turns.",
+)
+
+
+def erase_files(
+    data_dir: Path, database: Path | None, erasure: Erasure, others: Sequence[str] = ()
+) -> Erasure:
+    """Remove repositories, remotes and backups that hold the user.
+
+    Returns a copy of the erasure with its results. Raises Unavailable.
+    """
+    updated = erasure.model_copy(deep=True)
+    updated.note_elsewhere(_ALWAYS)
+    try:
+        for chain_id in erasure.chains:
+            updated.files.update(
+                {
+                    _name(path, data_dir): "removed"
+                    for path in delete_chain_files(data_dir, chain_id)
+                }
+            )
+        _remove_remotes(data_dir, erasure, others, updated)
+        for path in _backups(data_dir, database):
+            # Other files than SQLite's, such as dumps, cannot be read: only their age tells.
+            is_theirs = None
+            if path.suffix == ".db":
+                is_theirs = holds(path, erasure.user_id)
+            if is_theirs is None:
+                is_theirs = (
+                    erasure.began_at is None or path.stat().st_mtime * SECOND >= erasure.began_at
+                )
+            if is_theirs:
+                remove_database(path)
+                updated.files[_name(path, data_dir)] = "removed, since it held the user"
+        for path in sorted(data_dir.glob("*.db")):
+            if path == database or not holds(path, erasure.user_id):
+                continue
+            if is_half_copied(path) and is_unused(path):
+                remove_database(path)
+                updated.files[_name(path, data_dir)] = (
+                    "removed, since it was half a copy that held the user"
+                )
+            else:
+                updated.elsewhere.append(
+                    f"{path.name} in the data folder is another database that holds the user. "
+                    "Forget them there too, with RICORDO_DATABASE_URL naming it, or remove the "
+                    "file."
+                )
+    except OSError as error:
+        raise Unavailable(
+            f"{error.filename or data_dir} cannot be removed: {error.strerror}. Check the folder."
+        ) from error
+    return updated
+
+
+def note_sweep(erasure: Erasure, swept: Sweep, data_dir: Path) -> None:
+    """Record the files that a sweep removed, and those it could not remove."""
+    erasure.files.update(
+        {_name(path, data_dir): "removed, since a killed process left it" for path in swept.removed}
+    )
+    erasure.note_elsewhere(
+        f"{path} was left by a killed process and cannot be removed. It may hold the user: delete "
+        "it."
+        for path in swept.failed
+    )
+
+
+def without_password(address: str) -> str:
+    scheme, slashes, rest = address.partition("://")
+    host, slash, path = rest.partition("/")
+    if not slashes:
+        return address
+    return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}"
+
+
+def _remove_remotes(
+    data_dir: Path, erasure: Erasure, others: Sequence[str], updated: Erasure
+) -> None:
+    """Remove the user's remotes in the data folder.
+
+    Remotes elsewhere, and those that others use too, are named in the receipt.
+    """
+    remotes_folder = (data_dir / REMOTES).resolve()
+    used_paths = [path for path in map(_path_at, others) if path]
+    for address, kind in sorted(erasure.remotes.items()):
+        path = _path_at(address)
+        if path is None or remotes_folder not in path.parents:
+            updated.elsewhere.append(f"The memory's {kind} remote at {address} keeps a copy.")
+        elif any(other in (path, *path.parents) or path in other.parents for other in used_paths):
+            updated.elsewhere.append(
+                f"The memory's {kind} remote at {address} is one of others too, so it was left. It "
+                "keeps a copy: remove it, or the user's part of it."
+            )
+        else:
+            side_files = [path.with_name(pattern.format(path.name)) for pattern in _BESIDE]
+            for file in filter(Path.exists, (path, *side_files)):
+                if file.is_dir() and not file.is_symlink():
+                    shutil.rmtree(file)
+                else:
+                    file.unlink()
+                updated.files[_name(file, remotes_folder.parent)] = "removed"
+    # Repositories whose remote was removed before still name their owner.
+    for marker in sorted(remotes_folder.rglob(OWNER_FILE)):
+        path = marker.parent
+        is_used = any(
+            other in (path, *path.parents) or path in other.parents for other in used_paths
+        )
+        if marker.read_text("utf-8", "replace").strip() in erasure.chains and not is_used:
+            shutil.rmtree(path)
+            updated.files[_name(path, remotes_folder.parent)] = "removed"
+    remaining = remotes_folder.iterdir() if remotes_folder.is_dir() else ()
+    unused = [
+        path
+        for path in remaining
+        if not any(path in (other, *other.parents) for other in used_paths)
+    ]
+    files_of_each = (path.rglob("*") if path.is_dir() else [path] for path in unused)
+    if count := sum(
+        any(file.is_file() and file.stat().st_size for file in files) for files in files_of_each
+    ):
+        updated.elsewhere.append(
+            f"{REMOTES} in the data folder holds things at which no memory is followed any more: "
+            f"{count}. Where one was a remote of the user's memory, removed before, it still has a "
+            "copy: delete it."
+        )
+
+
+def _path_at(address: str) -> Path | None:
+    """Return the local path of an address, with links resolved; None for other machines."""
+    try:
+        parts = urlsplit(address)
+        if parts.netloc or not parts.path.startswith("/"):
+            return None
+        # An address such as doltlite:///a%20b.db has encoded characters, a plain path has none.
+        return Path(unquote(parts.path) if parts.scheme else address).resolve()
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
+def _backups(data_dir: Path, database: Path | None) -> Iterator[Path]:
+    for folder in sorted({data_dir / BACKUPS, *([database.parent / BACKUPS] if database else [])}):
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and not path.name.endswith(("-wal", "-shm", "-journal", ".lock")):
+                yield path
+
+
+def _name(path: Path, data_dir: Path) -> str:
+    return str(path.relative_to(data_dir)) if path.is_relative_to(data_dir) else str(path)

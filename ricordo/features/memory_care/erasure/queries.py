@@ -1,0 +1,503 @@
+"""Queries of erasure: hide a user, find their traces, erase or cover them.
+
+Rows are found in reads, which block nobody, some ten thousand at a time: so rare a query deserves
+no index. Each function with a change is one portion; it records its work in the erasure, which is
+saved in the same transaction.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Select,
+    String,
+    Table,
+    cast,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+    update,
+)
+
+from ricordo.agents.deletion import before_purge, purge_portion
+from ricordo.domain.job import Job
+from ricordo.domain.message import Part, TextPart, ToolReturnPart
+from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.features.memory_care.erasure.receipts import Erasure
+from ricordo.search import index, partitions, write_buffer
+from ricordo.storage import deletion, versions
+from ricordo.storage import jobs as job_rows
+from ricordo.storage import messages as message_rows
+from ricordo.storage.deletion import DELETED, is_in
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.history_size import recount
+from ricordo.storage.schema.columns import erasure_of, metadata
+from ricordo.storage.schema.core_tables import (
+    agents_archives,
+    conversations,
+    jobs,
+    messages,
+    passages,
+    runs,
+    steps,
+    traces,
+    users,
+)
+from ricordo.storage.schema.memory_tables import (
+    blobs,
+    chains,
+    commits,
+    git_objects,
+    is_in_chain,
+    memory_remotes,
+    number_of_chain,
+    proposals,
+)
+
+JOB = "erasure"
+PORTION = 50
+# Rows that one read scans.
+AT_ONCE = 20_000
+COVERED = "(This held words of a user who has been forgotten.)"
+# Retried without end, every ten minutes in the long run.
+_ATTEMPTS = 1_000_000
+
+# Tool results that name the sources they quote.
+QUOTES = select(messages.c.seq, messages.c.id, messages.c.parts).where(
+    messages.c.role == "tool", cast(messages.c.parts, String).contains('"sources"')
+)
+JOBS = select(jobs.c.seq, jobs.c.id, jobs.c.user_id, jobs.c.key, jobs.c.payload).where(
+    jobs.c.kind != JOB
+)
+
+
+def tables_of_rows() -> list[Table]:
+    return [
+        table
+        for table in metadata.sorted_tables
+        if _owners(table) and table.name not in ("users", "jobs")
+    ]
+
+
+def columns_to_blank() -> list[Column[Any]]:
+    columns = (
+        column
+        for table in metadata.sorted_tables
+        for column in table.c
+        if erasure_of(column) == "blank"
+    )
+    return [
+        column
+        for column in columns
+        if column.name in ("user_id", "sender_id", "author_id") or column.name.endswith("_by")
+    ]
+
+
+def columns_that_remain() -> list[Column[Any]]:
+    return [table.c.author_id for table in metadata.sorted_tables if _goes(table, "author_id")]
+
+
+def _owners(table: Table) -> list[Column[Any]]:
+    return [table.c[name] for name in ("user_id", "sender_id") if _goes(table, name)]
+
+
+def _goes(table: Table, name: str) -> bool:
+    return name in table.c and erasure_of(table.c[name]) == "delete"
+
+
+def conversations_of(user_id: str) -> Select[Any]:
+    columns = (conversations.c.seq, conversations.c.id, conversations.c.is_default)
+    return select(*columns).where(conversations.c.user_id == user_id)
+
+
+def rows_of(table: Table, user_id: str, is_sent: ColumnElement[bool]) -> Select[Any]:
+    """Select the user's rows of the table, each with its references.
+
+    `is_sent` is the condition of messages that the user sent under a name.
+    """
+    own_conversations = select(conversations.c.id).where(conversations.c.user_id == user_id)
+    own_runs = select(runs.c.id).where(
+        or_(runs.c.user_id == user_id, runs.c.conversation_id.in_(own_conversations))
+    )
+    is_own: ColumnElement[bool] = or_(*(column == user_id for column in _owners(table)))
+    if table is messages:
+        leaving = own_conversations.where(conversations.c.is_default.is_(False))
+        is_system = messages.c.role == "system"
+        is_prompt_that_stays = is_system & messages.c.conversation_id.not_in(leaving)
+        is_own |= (
+            messages.c.conversation_id.in_(own_conversations)
+            | messages.c.run_id.in_(own_runs)
+            | is_sent
+        )
+        is_own &= ~is_prompt_that_stays
+    elif table is passages:
+        own_steps = select(steps.c.id).where(steps.c.run_id.in_(own_runs))
+        is_own |= passages.c.user_id.is_(None) & passages.c.step_id.in_(own_steps)
+    elif table is runs:
+        is_own |= runs.c.conversation_id.in_(own_conversations)
+    names = ("seq", "id", "agent_id", "conversation_id", "archive_id", "created_at")
+    return select(*(table.c[name] for name in names if name in table.c)).where(is_own)
+
+
+def rows_with(column: Column[Any], user_id: str) -> Select[Any]:
+    return select(column.table.c.seq).where(column == user_id)
+
+
+def proposals_of(user_id: str) -> Select[Any]:
+    """Select proposals by the user, or by agents in the user's turns.
+
+    An approved proposal is the cause of a version; it stays, without the user's name.
+    """
+    own_runs = select(runs.c.id).where(runs.c.user_id == user_id)
+    is_own = (proposals.c.author_id == user_id) | proposals.c.run_id.in_(own_runs)
+    columns = select(proposals.c.seq, proposals.c.chain_id, proposals.c.blob)
+    return columns.where(is_own, proposals.c.status != "approved")
+
+
+def find_portion(
+    tx: Transaction, statement: Select[Any], after: int = 0, keeps: Callable[[Any], object] = bool
+) -> tuple[list[Any], bool]:
+    """Return the matching rows among the next AT_ONCE, and whether more follow.
+
+    Only rows after this `seq` are read, and only those for which `keeps` is true.
+    """
+    seq = statement.selected_columns.seq
+    newest = tx.all(select(func.coalesce(func.max(seq), 0)))[0][0]
+    rows = tx.all(statement.where(seq > after, seq <= after + AT_ONCE).order_by(seq))
+    return [row for row in rows if keeps(row)], newest > after + AT_ONCE
+
+
+def quotes(row: Any, erased: Collection[str]) -> bool:
+    return any(not {*part.get("sources", ())}.isdisjoint(erased) for part in row.parts)
+
+
+def with_forks(tx: Transaction, ids: Collection[str], user_id: str) -> tuple[set[str], set[str]]:
+    """Return the conversations with their forks, and the forks of other users.
+
+    Forks of the user or of nobody belong to the first set.
+    """
+    own_ids = set(ids)
+    others: set[str] = set()
+    fresh = set(ids)
+    while fresh:
+        columns = select(conversations.c.id, conversations.c.user_id)
+        rows = tx.all(columns.where(is_in(conversations.c.forked_from, fresh)))
+        others |= {row.id for row in rows if row.user_id not in (None, user_id)}
+        fresh = {row.id for row in rows if row.user_id in (None, user_id)} - own_ids
+        own_ids |= fresh
+    return own_ids, others
+
+
+def conversations_showing(tx: Transaction, archive_ids: Sequence[str]) -> dict[str, str]:
+    """Return conversations whose prompts show these archives' tags, with their agents."""
+    joined = agents_archives.c.agent_id == conversations.c.agent_id
+    columns = select(conversations.c.id, conversations.c.agent_id).join(agents_archives, joined)
+    is_seeing = is_in(agents_archives.c.archive_id, archive_ids) & conversations.c.deleted_at.is_(
+        None
+    )
+    return {row.id: row.agent_id for row in tx.all(columns.where(is_seeing))}
+
+
+def remotes(tx: Transaction) -> Sequence[Any]:
+    return tx.all(
+        select(*(memory_remotes.c[name] for name in ("id", "chain_id", "kind", "address")))
+    )
+
+
+def purge_rows(
+    tx: Transaction, erasure: Erasure, items: Sequence[Any], table: Table, own_ids: Collection[str]
+) -> bool:
+    """Purge these rows of the user, after the rows that refer to them.
+
+    Conversations of others, not in `own`, are recorded, since they show the erased text.
+    """
+    is_more = _purge(tx, erasure, table, "seq", [row.seq for row in items])
+    for row in (item._asdict() for item in items):
+        if created_at := row.get("created_at"):
+            erasure.began_at = min(created_at, erasure.began_at or created_at)
+        if agent_id := row.get("agent_id"):
+            erasure.agents.setdefault(agent_id, 0)
+        if (conversation_id := row.get("conversation_id", "")) and conversation_id not in own_ids:
+            erasure.shown_in.add(conversation_id)
+        if partition := row.get("archive_id") or (table is messages and agent_id):
+            erasure.partitions[partition] = table.name
+    if table is runs and not is_more:
+        # Versions of agents' own memory stay, and the operator should know where they are.
+        count = select(chains.c.owner_id, func.count().label("versions")).join(
+            commits, commits.c.chain == chains.c.seq
+        )
+        is_caused = commits.c.run_id.in_([row.id for row in items]) & (
+            chains.c.owner_kind == "agent"
+        )
+        for row in tx.all(count.where(is_caused).group_by(chains.c.owner_id)):
+            erasure.agents[row.owner_id] = erasure.agents.get(row.owner_id, 0) + row.versions
+    return is_more
+
+
+def purge_by_id(tx: Transaction, erasure: Erasure, items: Sequence[str], table: Table) -> bool:
+    if table is conversations:
+        forks = is_in(conversations.c.forked_from, items)
+        tx.run(update(conversations).where(forks).values(forked_from=None, forked_seq=None))
+    return _purge(tx, erasure, table, "id", items)
+
+
+def purge_owner(tx: Transaction, erasure: Erasure, id: str) -> bool:
+    erasure.partitions.pop(id, None)
+    return purge_portion(
+        tx, "agent" if id in erasure.own_agents else "archive", id, counts=erasure.removed
+    )
+
+
+def purge_traces(tx: Transaction, erasure: Erasure) -> bool:
+    statement = select(traces.c.seq).join(runs, runs.c.id == traces.c.run_id).limit(PORTION)
+    statement = statement.where(
+        is_in(runs.c.agent_id, erasure.agents), traces.c.created_at >= (erasure.began_at or 0)
+    )
+    return deletion.purge(
+        tx, traces, "seq", [row.seq for row in tx.all(statement)], before_purge, erasure.removed
+    )
+
+
+def _purge(
+    tx: Transaction, erasure: Erasure, table: Table, column: str, values: Sequence[Any]
+) -> bool:
+    count_before = erasure.removed[table.name]
+    is_changed = deletion.purge(tx, table, column, values, before_purge, erasure.removed)
+    return is_changed and erasure.removed[table.name] == count_before
+
+
+def purge_proposals(tx: Transaction, erasure: Erasure, items: Sequence[Any]) -> None:
+    """Delete these proposals for others' memory, with texts that only they held."""
+    trees: dict[str, list[bytes]] = {}
+    for chain_id in sorted({row.chain_id for row in items}):
+        # A version that is written meanwhile could rely on a text that is deleted here.
+        versions.lock(tx, chain_id)
+        statement = select(git_objects.c.data).where(
+            is_in_chain(git_objects), git_objects.c.kind == "tree"
+        )
+        trees[chain_id] = [bytes(row.data) for row in tx.all(statement, {"chain_id": chain_id})]
+    erasure.removed["proposals"] += tx.run(
+        delete(proposals).where(proposals.c.seq.in_([row.seq for row in items]))
+    )
+    for row in items:
+        # A text that came with a merge is not in a version, but in a tree of the merged commits.
+        if row.blob and not any(bytes(row.blob) in tree for tree in trees[row.chain_id]):
+            erasure.removed["blobs"] += tx.run(_delete_blob(row.blob), {"chain_id": row.chain_id})
+    for chain_id in trees:
+        recount(tx, chain_id)
+
+
+def _delete_blob(blob: bytes) -> Any:
+    """Delete a text that no version and no other proposal has.
+
+    A text that is the base of a later text's difference stays too.
+    """
+    based = blobs.alias("based")
+    is_proposed = (proposals.c.blob == blob) | (proposals.c.base_blob == blob)
+    return delete(blobs).where(
+        blobs.c.chain == number_of_chain(),
+        blobs.c.id == blob,
+        ~exists().where(commits.c.chain == blobs.c.chain, commits.c.blob == blobs.c.id),
+        ~exists().where(is_in_chain(proposals), is_proposed),
+        ~exists().where(based.c.chain == blobs.c.chain, based.c.base == blobs.c.id),
+    )
+
+
+def stop_jobs(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> None:
+    """Delete these jobs; a running one is cancelled and deleted later."""
+    these = jobs.c.id.in_(items)
+    is_running = jobs.c.status == "running"
+    tx.run(
+        update(jobs).where(these, is_running).values(status="cancelled", ended_at=tx.clock.now())
+    )
+    has_stopped = (jobs.c.status != "cancelled") | jobs.c.worker.is_(None)
+    erasure.removed["jobs"] += tx.run(delete(jobs).where(these, has_stopped))
+
+
+def blank_column(
+    tx: Transaction, erasure: Erasure, items: Sequence[Any], column: Column[Any]
+) -> None:
+    """Take the user's id out of this column of others' rows.
+
+    If the column cannot be empty, the name and text beside it are blanked too.
+    """
+    table: Any = column.table
+    blank: dict[str, str | None] = {column.name: None}
+    if not column.nullable:
+        blank = {
+            field.name: "forgotten" if field.name.endswith(("_id", "_name")) else ""
+            for field in table.c
+            if not field.nullable and erasure_of(field) == "blank"
+        }
+    is_item = table.c.seq.in_([row.seq for row in items])
+    changed = tx.run(update(table).where(is_item).values(blank))
+    if table is proposals:
+        for row in tx.all(select(table.c.chain_id).where(is_item).distinct()):
+            recount(tx, row.chain_id)
+    erasure.changed[f"{table.name}.{column.name}"] += changed
+
+
+def erase_user(tx: Transaction, erasure: Erasure, remaining: Counter[str]) -> None:
+    erasure.removed["users"] += tx.run(delete(users).where(users.c.id == erasure.user_id))
+    erasure.is_erased = True
+    erasure.remaining = remaining
+    erasure.user_id = ""
+    erasure.identifier = ""
+    erasure.name = ""
+    erasure.former = []
+    erasure.shown_in = set()
+    erasure.defaults = set()
+
+
+def cover_quotes(
+    tx: Transaction, erasure: Erasure, items: Sequence[str], erased: Collection[str]
+) -> None:
+    """Cover tool results that quote erased messages.
+
+    Search does not find these messages any more.
+    """
+    index.unindex_messages(tx, items)
+    for message in message_rows.by_ids(tx, items):
+        if message_rows.searchable_text(message):
+            erasure.partitions[message.agent_id] = "messages"
+        blank: dict[str, Any] = {
+            "is_json": False,
+            "stdout": (),
+            "stderr": (),
+            "sources": (),
+            "said": (),
+            "pictures": (),
+        }
+        parts: list[Part] = []
+        for part in message.parts:
+            if isinstance(part, ToolReturnPart) and not {*part.sources}.isdisjoint(erased):
+                parts.append(replace(part, content=COVERED, **blank))
+            else:
+                parts.append(part)
+        message_rows.rewrite(tx, replace(message, parts=tuple(parts)))
+        erasure.changed["quotes"] += 1
+
+
+def cover_conversation(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> None:
+    """Remove erased messages from this conversation's window.
+
+    Its summaries and prompts are covered.
+    """
+    (id,) = items
+    row = tx.first(select(conversations).where(conversations.c.id == id).with_for_update())
+    if row is None:
+        return
+    existing = {message.id for message in message_rows.by_ids(tx, row.window)}
+    window = [message_id for message_id in row.window if message_id in existing]
+    changes: dict[str, Any] = {"window": window}
+    if row.forked_from is not None and len(existing) < len(row.window):
+        count = tx.all(select(func.count()).where(messages.c.conversation_id == id))[0][0]
+        changes |= {"forked_from": None, "forked_seq": None, "message_count": count}
+    # A default conversation of the user showed their memory from its start, even without messages.
+    is_default = id in erasure.defaults
+    cover_messages(tx, erasure, items, 0 if is_default else None, window[:1])
+    if is_default and row.user_id == erasure.user_id:
+        changes |= {"user_id": None, "summary": None, "description": None}
+        # The user's remaining messages there are its prompts.
+        is_prompt = (messages.c.conversation_id == id) & (messages.c.user_id == erasure.user_id)
+        tx.run(update(messages).where(is_prompt).values(user_id=None))
+        erasure.changed["conversations of agents"] += 1
+    tx.run(update(conversations).where(conversations.c.id == id).values(changes))
+
+
+def cover_messages(
+    tx: Transaction,
+    erasure: Erasure,
+    items: Sequence[str],
+    since: int | None = None,
+    more: Sequence[str] = (),
+) -> None:
+    """Cover this conversation's prompts and summaries since the user came.
+
+    An empty prompt is rendered again later. `more` are ids of further messages to cover.
+    """
+    (id,) = items
+    since = (erasure.began_at or 0) if since is None else since
+    is_shown = messages.c.role.in_(("summary", "system")) & (messages.c.created_at >= since)
+    message_ids = [
+        row.id
+        for row in tx.all(select(messages.c.id).where(messages.c.conversation_id == id, is_shown))
+    ]
+    for message in message_rows.by_ids(tx, list(dict.fromkeys((*message_ids, *more)))):
+        covered = message
+        if message.role == "system":
+            covered = message.with_text("")
+        elif message.role == "summary":
+            parts = (
+                TextPart(COVERED) if isinstance(part, TextPart) else part for part in message.parts
+            )
+            covered = replace(message, parts=tuple(parts))
+        if covered != message:
+            message_rows.rewrite(tx, covered)
+            erasure.changed["prompts" if message.role == "system" else "summaries"] += 1
+    tx.run(update(conversations).where(conversations.c.id == id).values(prompt_key=""))
+
+
+def add_job(tx: Transaction, organization_id: str, erasure: Erasure) -> Job:
+    payload = erasure.model_dump(mode="json")
+    job = Job(JOB, organization_id, payload, key=erasure.id, most_attempts=_ATTEMPTS)
+    return job_rows.add(tx, job) or job
+
+
+def save(tx: Transaction, job_id: str, erasure: Erasure) -> None:
+    tx.run(update(jobs).where(jobs.c.id == job_id).values(payload=erasure.model_dump(mode="json")))
+
+
+def known(tx: Transaction) -> list[tuple[Job, Erasure]]:
+    rows = job_rows.ROWS.all(
+        tx, job_rows.ROWS.select.where(jobs.c.kind == JOB).order_by(jobs.c.seq.desc())
+    )
+    return [(job, Erasure.model_validate(job.payload)) for job in rows]
+
+
+def take_up(tx: Transaction, begin: Callable[[str, str], Erasure]) -> int:
+    """Add jobs for erasures whose job was deleted; return their number.
+
+    `begin` returns an erasure for a user and organization.
+    """
+    latest = {erasure.id: (job, erasure) for job, erasure in reversed(known(tx))}
+    unfinished = [
+        (job.organization_id, erasure)
+        for job, erasure in latest.values()
+        if job.status in ("failed", "cancelled")
+    ]
+    at_work = {erasure.user_id for _, erasure in latest.values()}
+    hidden = [
+        row.id for row in tx.all(select(users.c.id).where(users.c.organization_id == DELETED))
+    ]
+    unfinished += [
+        (LOCAL_ORGANIZATION, begin(id, LOCAL_ORGANIZATION)) for id in hidden if id not in at_work
+    ]
+    for organization_id, erasure in unfinished:
+        add_job(tx, organization_id, erasure)
+    return len(unfinished)
+
+
+def claim_flush(tx: Transaction, erasure: Erasure, owner_id: str) -> Job | None:
+    """Claim the job that flushes this index partition; None while it is busy."""
+    write_buffer.add_flush_job(tx, owner_id, erasure.organization_id)
+    is_it = (
+        (jobs.c.kind == write_buffer.FLUSH)
+        & (jobs.c.key == owner_id)
+        & (jobs.c.status == "waiting")
+    )
+    row = tx.first(select(jobs.c.id).where(is_it))
+    return job_rows.claim_one(tx, f"erasure-{erasure.id}", row.id) if row else None
+
+
+def is_embedding(tx: Transaction, owner_id: str) -> bool:
+    is_it = jobs.c.key.in_([owner_id, f"{partitions.EMBED}:{owner_id}"]) & (
+        jobs.c.kind != write_buffer.FLUSH
+    )
+    return tx.first(select(jobs.c.id).where(is_it, jobs.c.status == "running")) is not None

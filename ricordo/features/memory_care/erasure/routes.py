@@ -1,0 +1,103 @@
+"""Erasure of users and its receipts, over HTTP."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import Query, Response
+
+from ricordo.api.answers import answer
+from ricordo.api.call import RequestContext
+from ricordo.api.models.base import ResponseModel
+from ricordo.api.routing import Routes, needs
+from ricordo.features.memory_care.erasure.receipts import ErasureFacts, Receipt
+from ricordo.features.memory_care.erasure.service import find_receipt, forget
+
+router = Routes(tags=["users' memory"], scope="memory")
+WithAgents = Annotated[
+    bool,
+    Query(
+        description="Delete the agents that are the user's alone too, with blocks and archives "
+        "that no other agent has."
+    ),
+]
+
+
+class ChainReceipt(ResponseModel):
+    """A deleted chain of versions: its last version's id, and its length."""
+
+    chain: str
+    head: str | None
+    versions: int
+
+
+class AgentReceipt(ResponseModel):
+    """An agent of the user, with versions of its memory from their turns.
+
+    If the user's own agents were to be deleted, `stays` is the reason why this one was not.
+    """
+
+    id: str
+    versions: int
+    is_deleted: bool = False
+    stays: str | None = None
+
+
+class SignatureResponse(ResponseModel):
+    """Ed25519 over the receipt without the signature, as JSON with sorted keys; base64."""
+
+    algorithm: Literal["ed25519"]
+    public_key: str
+    value: str
+
+
+class ReceiptResponse(ErasureFacts):
+    """The receipt of an erasure."""
+
+    status: Literal["done"]
+    memory: list[ChainReceipt]
+    agents: list[AgentReceipt]
+    signature: SignatureResponse
+
+
+class ErasureResponse(ResponseModel):
+    """An erasure in progress: the user is hidden from everyone.
+
+    `receipt` is the path of the receipt.
+    """
+
+    id: str
+    status: Literal["running"]
+    organization_id: str
+    receipt: str
+    removed: dict[str, int]
+
+
+_BOTH: dict[int | str, dict[str, Any]] = {
+    202: {"model": ErasureResponse, "description": "The user is hidden; the rows follow"}
+}
+
+
+@router.delete("/users/{user_id}", response_model=ReceiptResponse, responses=_BOTH)
+@needs("memory:approve", "users:write")
+async def delete_user(
+    context: RequestContext, user_id: str, with_agents: WithAgents = False
+) -> Response:
+    """Forget a user: their memory, conversations, and all that was kept about them.
+
+    The user is hidden at once; the receipt comes later. Asked again, it answers with the receipt.
+    Nothing of this can be undone.
+    """
+    receipt = await forget(context.runtime, context.scope, user_id, with_agents=with_agents)
+    # A key of the user ends now, not when its cache entry expires.
+    context.request.app.state.authentication.forget()
+    return answer_erasure(receipt)
+
+
+@router.get("/v1/receipts/{receipt_id}", response_model=ReceiptResponse, responses=_BOTH)
+async def retrieve_receipt(context: RequestContext, receipt_id: str) -> Response:
+    """Return the signed receipt of an erasure, or its state."""
+    return answer_erasure(await find_receipt(context.runtime, context.scope, receipt_id))
+
+
+def answer_erasure(receipt: Receipt) -> Response:
+    """Return the response with the receipt, or with the erasure's state."""
+    return answer(receipt, 200 if receipt["status"] == "done" else 202)

@@ -1,0 +1,321 @@
+"""Forget a user: hide them, erase them in a job, sign a receipt."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, delete, exists, false, func, select, update
+
+from ricordo.agents.run_end import close_run
+from ricordo.domain.clock import to_datetime, to_micros
+from ricordo.domain.ids import new_id
+from ricordo.domain.job import Job
+from ricordo.domain.run import Run
+from ricordo.domain.scope import LOCAL_USER, Scope, User
+from ricordo.errors import Conflict, NotFound
+from ricordo.features.memory_care.erasure import queries, receipts
+from ricordo.features.memory_care.erasure.receipts import Erasure, Receipt
+from ricordo.runtime import Runtime
+from ricordo.secret import Secret
+from ricordo.storage import agent_access, deletion, runs, users
+from ricordo.storage.deletion import DELETED, is_in
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import agents, agents_archives, conversations, messages
+from ricordo.storage.schema.core_tables import users as users_table
+from ricordo.storage.schema.memory_tables import agents_blocks, blocks, chains, proposals
+
+log = logging.getLogger(__name__)
+# Of very many conversations the job hides the rest, since it searches for them again.
+_HIDDEN_AT_ONCE = 250
+NAMELESS = (
+    "The user's name was not known any more when the erasure was resumed: messages in others' "
+    "conversations that carry it, and not the user's id, may remain."
+)
+
+
+async def forget(
+    runtime: Runtime, scope: Scope, name: str, *, with_agents: bool = False
+) -> Receipt:
+    """Forget the user, and their own agents if `with_agents`.
+
+    Returns the state or the receipt, also if asked again. Raises NotFound, Conflict.
+    """
+    user = await runtime.store.read(lambda tx: users.find(tx, scope, name))
+    if user is None:
+        return await _asked_before(runtime, scope, name)
+    if user.id == LOCAL_USER:
+        raise Conflict(
+            "This is the user who runs the server, and nobody can act in their place. Delete their "
+            "agents, or stop the server and remove its data folder."
+        )
+    rows = await runtime.store.read(lambda tx: tx.all(queries.conversations_of(user.id)))
+    about = {user.id, *(row.id for row in rows)}
+    # Turns of this process are cancelled and saved first, so that they write nothing later.
+    await _cancel(runtime, await runtime.store.read(lambda tx: _running(tx, about)))
+    erasure = await asyncio.to_thread(begin, runtime, scope, user, name)
+
+    def hide(tx: Transaction) -> tuple[Job, list[Run]]:
+        hidden = erasure.model_copy(deep=True)
+        users.lock(tx, user.id)
+        # A user of this name from now on is another one.
+        hidden.asked_at = to_datetime(tx.clock.now()).isoformat()
+        for agent_id in agent_access.agents_of(tx, user.id):
+            # An agent limited to this user becomes nobody's, and not everybody's.
+            agent_access.attach_user(tx, agent_id, LOCAL_USER)
+        if with_agents:
+            hide_agents(tx, scope, hidden)
+        late_runs = _running(tx, {*about, *hidden.own_agents})
+        for run in late_runs:
+            close_run(tx, run, "cancelled")
+        deletion.prepare(tx)
+        is_user = (users_table.c.id == user.id) & (
+            users_table.c.organization_id == scope.organization_id
+        )
+        statement = update(users_table).where(is_user)
+        if not tx.run(
+            statement.values(
+                organization_id=DELETED, identifier=None, name="", look=None, former=[]
+            )
+        ):
+            raise NotFound("This user was forgotten a moment ago.")
+        hide_memory(tx, hidden)
+        hide_conversations(tx, hidden, sorted(about)[:_HIDDEN_AT_ONCE])
+        return queries.add_job(tx, scope.organization_id, hidden), late_runs
+
+    job, late_runs = await runtime.store.write(hide)
+    await _cancel(runtime, late_runs)
+    log.info("a user is being forgotten", extra={"receipt": erasure.id, "job": job.id})
+    return _state(erasure)
+
+
+async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Receipt:
+    """Return the receipt, or the state of its erasure. Raises NotFound."""
+    receipt = await asyncio.to_thread(receipts.find, runtime.settings.data_dir, receipt_id)
+    receipt = receipt or await _known(runtime, lambda erasure: erasure.id == receipt_id)
+    if receipt is None or receipt["organization_id"] != scope.organization_id:
+        raise NotFound(f"Receipt with ID {receipt_id} not found")
+    return receipt
+
+
+async def forgotten_names(runtime: Runtime) -> Callable[[str, str], bool]:
+    """Return a test for the names of forgotten users.
+
+    It takes an organization and a name, and knows the erasures of this server and its data folder.
+    """
+    data_dir = runtime.settings.data_dir
+    secret = Secret(data_dir)
+    erasures = await runtime.store.read(queries.known)
+    hashes = {hashed for _, erasure in erasures for hashed in erasure.names}
+    hashes |= await asyncio.to_thread(receipts.names_of_all, data_dir)
+    return lambda organization_id, name: (
+        bool(hashes) and receipts.hash_of_name(secret, organization_id, name) in hashes
+    )
+
+
+async def _asked_before(runtime: Runtime, scope: Scope, name: str) -> Receipt:
+    data_dir = runtime.settings.data_dir
+    hashed = await asyncio.to_thread(
+        receipts.hash_of_name, Secret(data_dir), scope.organization_id, name
+    )
+    receipt = await _known(runtime, lambda erasure: hashed in erasure.names)
+    receipt = receipt or await asyncio.to_thread(receipts.find_by_name, data_dir, hashed)
+    if receipt is None:
+        raise NotFound(f'There is no user "{name[:255]}", and none was forgotten. Check the name.')
+    return receipt
+
+
+async def _known(runtime: Runtime, matches: Callable[[Erasure], bool]) -> Receipt | None:
+    """Return the state or receipt of the newest matching erasure in the queue.
+
+    The receipt's file may be on another server.
+    """
+    for job, erasure in await runtime.store.read(queries.known):
+        if not matches(erasure):
+            continue
+        if job.status != "done":
+            return _state(erasure)
+        secret = Secret(runtime.settings.data_dir)
+        return await asyncio.to_thread(receipts.receipt_of, secret, erasure)
+    return None
+
+
+def _state(erasure: Erasure) -> Receipt:
+    return {
+        "id": erasure.id,
+        "status": "running",
+        "organization_id": erasure.organization_id,
+        "receipt": f"/v1/receipts/{erasure.id}",
+        "removed": dict(erasure.removed),
+    }
+
+
+def begin(runtime: Runtime, scope: Scope, user: User, name: str) -> Erasure:
+    """Return a new erasure of the user, under the name in the request."""
+    secret = Secret(runtime.settings.data_dir)
+    names = {name, user.id, *([user.identifier] if user.identifier else [])}
+    erasure = Erasure(
+        id=new_id(receipts.PREFIX),
+        user_id=user.id,
+        identifier=user.identifier or "",
+        name=user.name,
+        former=list(user.former),
+        organization_id=scope.organization_id,
+        subject=receipts.subject_of(user.id),
+        names=sorted(
+            receipts.hash_of_name(secret, scope.organization_id, name_) for name_ in names
+        ),
+        asked_at=to_datetime(runtime.store.clock.now()).isoformat(),
+        asked_by="" if scope.user_id == user.id else scope.user_id,
+        database="postgresql" if runtime.settings.postgres_url else "sqlite",
+    )
+    if not (user.identifier or user.name):
+        erasure.note_elsewhere([NAMELESS])
+    return erasure
+
+
+def _running(tx: Transaction, about: set[str]) -> list[Run]:
+    return [
+        run
+        for run in runs.open_runs(tx)
+        if about & {run.user_id, run.conversation_id, run.agent_id}
+    ]
+
+
+async def _cancel(runtime: Runtime, running: list[Run]) -> None:
+    turns = [live for run in running if (live := runtime.live.get(run.id))]
+    await asyncio.gather(*(turn.cancel() for turn in turns))
+    streams = [recording for run in running if (recording := runtime.recordings.get(run.id))]
+    await asyncio.gather(*(recording.finish() for recording in streams))
+
+
+def hide_memory(tx: Transaction, erasure: Erasure) -> None:
+    """Take the user's memory from every agent and list.
+
+    It moves to an owner id that no request names.
+    """
+    is_users = chains.c.owner_kind == "user"
+    hidden = f"{erasure.user_id}#deleted"
+    is_visible = is_users & (chains.c.owner_id == erasure.user_id)
+    tx.run(update(chains).where(is_visible).values(owner_id=hidden, organization_id=DELETED))
+    _hide_chains(tx, erasure, is_users & (chains.c.owner_id == hidden))
+
+
+def hide_conversations(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> None:
+    """Hide these conversations; agents' default ones stay.
+
+    Conversations without a user become the user's, so that the job finds them.
+    """
+    is_item = is_in(conversations.c.id, items)
+    tx.run(
+        update(conversations)
+        .where(is_item, conversations.c.user_id.is_(None))
+        .values(user_id=erasure.user_id)
+    )
+    is_visible = conversations.c.is_default.is_(False) & conversations.c.deleted_at.is_(None)
+    tx.run(update(conversations).where(is_item, is_visible).values(deleted_at=tx.clock.now()))
+
+
+def hide_agents(tx: Transaction, scope: Scope, erasure: Erasure) -> None:
+    """Hide the user's own agents, with archives and memory that no other agent has."""
+    partners = select(conversations.c.agent_id).where(conversations.c.user_id == erasure.user_id)
+    is_known = (agents.c.created_by == erasure.user_id) | agents.c.id.in_(partners)
+    known_agents = select(agents.c.id, agents.c.created_by).where(
+        agents.c.organization_id == scope.organization_id, is_known
+    )
+    for row in tx.all(known_agents.order_by(agents.c.id)):
+        if reason := _why_kept(tx, row.id, row.created_by, erasure.user_id):
+            erasure.kept_agents[row.id] = reason
+        else:
+            erasure.own_agents.append(row.id)
+    deletion.hide(tx, "agent", erasure.own_agents)
+    erasure.own_archives = _attached_to_these_alone(
+        tx, agents_archives.c.archive_id, erasure.own_agents
+    )
+    deletion.hide(tx, "archive", erasure.own_archives)
+    own_blocks = _attached_to_these_alone(tx, agents_blocks.c.block_id, erasure.own_agents)
+    own_chains = select(blocks.c.chain_id).where(is_in(blocks.c.id, own_blocks))
+    is_shared_block = (chains.c.owner_kind == "block") & chains.c.id.in_(own_chains)
+    is_agents = (chains.c.owner_kind == "agent") & is_in(chains.c.owner_id, erasure.own_agents)
+    _hide_chains(tx, erasure, is_shared_block | is_agents)
+
+
+def _why_kept(tx: Transaction, agent_id: str, created_by: str | None, user_id: str) -> str | None:
+    """Return the reason why an agent is not the user's alone, or None."""
+    if created_by not in (user_id, LOCAL_USER, None):
+        return "another user created it"
+    # In an agent that the user created, conversations without a user are theirs.
+    own_ids = {user_id, None} if created_by == user_id else {user_id}
+    is_open = (conversations.c.agent_id == agent_id) & conversations.c.deleted_at.is_(None)
+    rows = tx.all(select(conversations.c.user_id).where(is_open).distinct())
+    if not {row.user_id for row in rows} <= own_ids:
+        return "others talk with it"
+    own_blocks = select(blocks.c.id).join(chains, chains.c.id == blocks.c.chain_id)
+    own_blocks = own_blocks.where(chains.c.owner_kind == "agent", chains.c.owner_id == agent_id)
+    shared = select(agents_blocks.c.seq).where(
+        agents_blocks.c.agent_id != agent_id, agents_blocks.c.block_id.in_(own_blocks)
+    )
+    return "another agent has a block of its own" if tx.first(shared) else None
+
+
+def _attached_to_these_alone(tx: Transaction, column: Any, agent_ids: list[str]) -> list[str]:
+    is_theirs = is_in(column.table.c.agent_id, agent_ids)
+    of_others = select(column).where(~is_theirs)
+    statement = select(column).where(is_theirs, column.not_in(of_others)).distinct()
+    return [row[0] for row in tx.all(statement.order_by(column))]
+
+
+def _hide_chains(tx: Transaction, erasure: Erasure, condition: ColumnElement[bool]) -> None:
+    for row in tx.all(select(chains.c.id, chains.c.head, chains.c.versions).where(condition)):
+        erasure.chains[row.id] = {
+            "head": row.head.hex() if row.head else None,
+            "versions": row.versions,
+        }
+        for table in (blocks, proposals):
+            tx.run(update(table).where(table.c.chain_id == row.id).values(organization_id=DELETED))
+        own_blocks = select(blocks.c.id).where(blocks.c.chain_id == row.id)
+        tx.run(delete(agents_blocks).where(agents_blocks.c.block_id.in_(own_blocks)))
+
+
+def said_as(erasure: Erasure) -> ColumnElement[bool]:
+    """Return the condition of messages that name the user as their sender.
+
+    They were sent before the erasure began, and name the user's identifier, or a name that no other
+    user has.
+    """
+    column = messages.c
+    names = sorted({erasure.user_id, erasure.identifier, erasure.name, *erasure.former} - {""})
+    has_name = (users_table.c.name == column.name) | (users_table.c.identifier == column.name)
+    is_anothers = exists().where(
+        (users_table.c.organization_id == erasure.organization_id) & has_name
+    )
+    senders = [name for name in (erasure.identifier, *erasure.former) if name]
+    # A former name may be another user's by now, and later messages that user's.
+    has_sender = exists().where(
+        users_table.c.organization_id == erasure.organization_id,
+        users_table.c.identifier == column.sender_id,
+    )
+    is_sent = (column.sender_id == erasure.identifier) if erasure.identifier else false()
+    is_sent |= column.sender_id.in_(senders) & ~has_sender
+    is_named = column.sender_id.is_(None) & column.name.in_(names) & ~is_anothers
+    return _from_people(erasure) & (is_sent | is_named)
+
+
+def named_like(erasure: Erasure) -> Select[Any]:
+    """Select messages whose sender is ambiguous.
+
+    The name matches only by case, or matches two users.
+    """
+    names = sorted(
+        {name.lower() for name in (erasure.identifier, erasure.name, *erasure.former)} - {""}
+    )
+    # The sender id, if there is one, decides; else the name.
+    is_like = func.lower(func.coalesce(messages.c.sender_id, messages.c.name)).in_(names)
+    return select(messages.c.seq).where(_from_people(erasure) & is_like)
+
+
+def _from_people(erasure: Erasure) -> ColumnElement[bool]:
+    asked_at = to_micros(datetime.fromisoformat(erasure.asked_at))
+    is_before = (messages.c.role == "user") & (messages.c.created_at <= asked_at)
+    return (messages.c.organization_id == erasure.organization_id) & is_before

@@ -1,0 +1,252 @@
+"""A turn as one answer in OpenAI's form, in pieces or whole.
+
+Calls of the agent's own tools are not shown.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import orjson
+
+from ricordo.api.models.base import Json
+from ricordo.api.models.messages import MessageFormat
+from ricordo.api.sse import DONE, SseEncoder
+from ricordo.domain.clock import SECOND, Clock
+from ricordo.domain.event import ApprovalAsked, Event, Failed, RunEnded, RunStarted, StepSaved
+from ricordo.domain.message import Message, ToolCallPart
+from ricordo.domain.run import Run
+from ricordo.domain.usage import Usage
+from ricordo.features.openai.errors import failure_json
+from ricordo.runtime import LiveTurn
+
+_SHOWN = MessageFormat(
+    types=frozenset({"assistant_message", "reasoning_message"}), shows_summaries=False
+)
+_TEXTS = {
+    "assistant_message": ("content", "content"),
+    "reasoning_message": ("reasoning", "reasoning_content"),
+}
+_CUT = ("max_steps", "max_tokens_exceeded")
+_USAGE_CHUNK: Json = {"object": "chat.completion.chunk", "choices": []}
+PING = b": ping\n\n"
+Noting = Callable[["AnswerReader"], Awaitable[None]]
+"""Called when the run has started, and again when it has ended."""
+
+
+@dataclass(slots=True)
+class AnswerReader:
+    """Reads the events of a turn as deltas, and collects its text.
+
+    `page` is the address where a person decides about waiting calls of the agent's own tools. With
+    `has_form`, as of JSON, the answer is the last text only, sent once it is whole: text before a
+    call or before a correction is dropped.
+    """
+
+    clock: Clock
+    client_tools: Collection[str]
+    page: str
+    has_form: bool = False
+    run: Run | None = None
+    failed: Failed | None = None
+    text: str = ""
+    reasoning: str = ""
+    calls: list[ToolCallPart] = field(default_factory=list)
+    _encoder: SseEncoder | None = None
+    _speaker: str = ""
+    _is_asked: bool = False
+
+    def read(self, event: Event) -> Iterator[Json]:
+        """Yield the event's additions to the message."""
+        self._encoder = self._encoder or SseEncoder(_SHOWN, self.clock, has_tokens=True)
+        if isinstance(event, RunStarted | RunEnded | Failed):
+            self.run = event.run
+            self.failed = None
+            if isinstance(event, Failed):
+                self.failed = event
+            if isinstance(event, RunStarted):
+                yield {"role": "assistant", "content": ""}
+            elif isinstance(event, RunEnded) and self.has_form and self.text and not self.calls:
+                yield {"content": self.text}
+            return
+        for chunk in self._encoder.encode(event):
+            yield from self._delta(orjson.loads(chunk.removeprefix(b"data: ")))
+        candidates: Sequence[Message] = ()
+        if isinstance(event, StepSaved):
+            candidates = event.messages
+        elif isinstance(event, ApprovalAsked):
+            candidates = (event.message,)
+        for message in candidates:
+            if message.is_waiting and not self._is_asked:
+                yield self._ask(message)
+
+    @property
+    def finish_reason(self) -> str:
+        if self.calls:
+            return "tool_calls"
+        if self.run and self.run.stop_reason in _CUT:
+            return "length"
+        return "stop"
+
+    @property
+    def run_suffix(self) -> str:
+        """Return the run's id without its prefix, empty before the start."""
+        return self.run.id.removeprefix("run-") if self.run else ""
+
+    @property
+    def created_seconds(self) -> int:
+        return self.run.created_at // SECOND if self.run else 0
+
+    def usage(self) -> Json:
+        return usage_json(self.run.usage if self.run else Usage())
+
+    def message(self) -> Json:
+        """Return the whole message."""
+        no_text = None if self.calls else ""
+        return {
+            "role": "assistant",
+            "content": self.text or no_text,
+            "refusal": None,
+            "reasoning_content": self.reasoning or None,
+            "tool_calls": [_call_json(call) for call in self.calls] or None,
+        }
+
+    def _delta(self, wire: Json) -> Iterator[Json]:
+        names = _TEXTS.get(wire.get("message_type", ""))
+        if names is None or not (text := wire[names[0]]):
+            return
+        is_new_message = self._speaker != wire["id"]
+        if names[1] == "content" and self.has_form:
+            if is_new_message:
+                self.text = ""
+            self.text += text
+            self._speaker = wire["id"]
+            return
+        if names[1] == "content":
+            if self._speaker and is_new_message and self.text:
+                text = f"\n\n{text}"  # the agent called a tool between two texts
+            self._speaker = wire["id"]
+            self.text += text
+        else:
+            self.reasoning += text
+        yield {names[1]: text}
+
+    def _ask(self, message: Message) -> Json:
+        """Return the calls for the client, or the address of a person's decision."""
+        self._is_asked = True
+        waiting = [call for call in message.tool_calls if call.is_gated]
+        if others := [call.name for call in waiting if call.name not in self.client_tools]:
+            notice = (
+                f"This waits for your approval: {', '.join(others)}. Approve or reject it at "
+                f"{self.page}"
+            )
+            if self.text:
+                notice = f"\n\n{notice}"
+            self.text += notice
+            return {} if self.has_form else {"content": notice}
+        self.calls = waiting
+        if self.has_form:
+            self.text = ""
+        return {
+            "tool_calls": [
+                {"index": index, **_call_json(call)} for index, call in enumerate(waiting)
+            ]
+        }
+
+
+def usage_json(usage: Usage) -> Json:
+    """Return token counts in OpenAI's form."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached_tokens or 0,
+            "cache_write_tokens": usage.cache_write_tokens or 0,
+        },
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
+    }
+
+
+def _call_json(call: ToolCallPart) -> Json:
+    return {
+        "id": call.call_id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
+
+
+def data(event_json: Json) -> bytes:
+    return b"data: " + orjson.dumps(event_json) + b"\n\n"
+
+
+async def deltas_of(
+    turn: LiveTurn, reader: AnswerReader, noting: Noting, keepalive: float, *, stops_when_left: bool
+) -> AsyncGenerator[Json | None]:
+    """Yield the turn's additions to the message, and None after a silent while.
+
+    `noting` is called at the start and at the end. With `stops_when_left` the turn is cancelled
+    when its client leaves the stream.
+    """
+    events = turn.events()
+    upcoming: asyncio.Future[Event] | None = None
+    has_ended = False
+    try:
+        while not has_ended:
+            upcoming = upcoming or asyncio.ensure_future(anext(events))
+            finished, _ = await asyncio.wait({upcoming}, timeout=keepalive)
+            if not finished:
+                yield None
+                continue
+            event = upcoming.result()
+            upcoming = None
+            has_ended = isinstance(event, RunEnded | Failed)
+            for delta in reader.read(event):
+                yield delta
+            if isinstance(event, RunStarted | RunEnded):
+                await noting(reader)
+    finally:
+        if not has_ended and stops_when_left:
+            # The turn itself holds the task that waits for it.
+            asyncio.ensure_future(turn.cancel())  # noqa: RUF006
+        if upcoming:
+            upcoming.cancel()
+            await asyncio.wait({upcoming})  # a generator that is being read cannot be closed
+        await events.aclose()
+
+
+def completion_head(reader: AnswerReader, model: str) -> Json:
+    """Return the common fields of all pieces of an answer."""
+    return {
+        "id": f"chatcmpl-{reader.run_suffix}",
+        "created": reader.created_seconds,
+        "model": model,
+    }
+
+
+async def completion_chunks(
+    model: str, deltas: AsyncGenerator[Json | None], reader: AnswerReader, *, has_usage: bool
+) -> AsyncGenerator[bytes]:
+    """Yield the pieces of a chat completion as server-sent events."""
+
+    def chunk(delta: Json, finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+        return data(
+            {
+                **completion_head(reader, model),
+                "object": "chat.completion.chunk",
+                "choices": [choice],
+            }
+        )
+
+    async with aclosing(deltas):
+        async for delta in deltas:
+            yield PING if delta is None else chunk(delta)
+    if reader.failed:
+        yield data(failure_json(reader.failed))
+    else:
+        yield chunk({}, reader.finish_reason)
+        if has_usage:
+            yield data({**completion_head(reader, model), **_USAGE_CHUNK, "usage": reader.usage()})
+    yield DONE

@@ -1,0 +1,320 @@
+"""Chats that clients keep themselves: find the conversation and the new messages.
+
+A client sends its whole chat each time. Each answering run is recorded by two digests of the chat:
+an exact one of all messages, and, for clients that name their chats, a loose one of the user's
+messages, since clients change how answers look. The longest known beginning of the next request
+names the conversation to continue. If that conversation has other messages since, as after an edit
+or "regenerate", it is forked. Both digests are stored in the transaction that ends the run. The
+loose digest of a new chat is stored in the one that starts it: until then nothing else leads to its
+conversation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import orjson
+
+from ricordo.agents.conversations import (
+    DEFAULT,
+    cancel_conversation,
+    create_conversation,
+    fork_conversation,
+    open_conversation,
+)
+from ricordo.agents.history import PastMessage, import_messages
+from ricordo.api.call import RequestContext
+from ricordo.domain.agent import Conversation
+from ricordo.domain.message import Message
+from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
+from ricordo.errors import Invalid, NotFound
+from ricordo.features.openai.answers import AnswerReader
+from ricordo.features.openai.models import ChatMessage
+from ricordo.features.openai.queries import AnsweredState, answered_states, note_run
+from ricordo.storage import conversations, messages, runs
+from ricordo.storage.engine.store import Store, Transaction
+
+_DIGEST = 20
+_LIKELY = 2  # states searched first; only edits far back continue from an older one
+
+
+@dataclass(frozen=True, slots=True)
+class ClientChat:
+    """A chat as a client sends it.
+
+    `name` is the client's id of it, if any. Without a name, `owner` tells chats apart.
+    """
+
+    agent_id: str
+    name: str | None
+    owner: str
+    messages: Sequence[ChatMessage]
+    is_retry: bool = False
+
+    @property
+    def is_answer(self) -> bool:
+        """True if the chat ends with results of the client's tools."""
+        return self.messages[-1].role == "tool"
+
+    def new_from(self) -> int:
+        """Return the index of the first of the last messages with the same role."""
+        index = len(self.messages)
+        while index and self.messages[index - 1].role == self.messages[-1].role:
+            index -= 1
+        return index
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """The conversation that continues a chat, and the index of its new messages."""
+
+    conversation_id: str
+    new_from: int
+    is_begun: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A state of a chat after some of its messages, by its two keys."""
+
+    exact: str
+    loose: str
+
+
+class ChatStates:
+    """The states of a chat: before its first message, and after each."""
+
+    def __init__(self, scope: Scope, chat: ClientChat) -> None:
+        owner = None if chat.name else chat.owner
+        seed = [scope.organization_id, scope.subject_id, chat.agent_id, chat.name, owner]
+        exact, loose = (
+            blake2b(orjson.dumps([kind, *seed]), digest_size=_DIGEST) for kind in ("exact", "loose")
+        )
+        self.all = [_State(exact.hexdigest(), loose.hexdigest())]
+        for message in chat.messages:
+            if message.role == "user":
+                digest_input = _digested("user", message)
+                loose.update(digest_input)
+                exact.update(digest_input)
+            elif message.role == "assistant" and (message.text.strip() or message.tool_calls):
+                exact.update(_digested("assistant", message))
+            self.all.append(_State(exact.hexdigest(), loose.hexdigest()))
+        self._exact = exact
+
+    def after(self, answer: str, call_ids: Sequence[str] = ()) -> str:
+        """Return the exact key of the chat with this answer."""
+        exact = self._exact.copy()
+        if answer.strip() or call_ids:
+            exact.update(orjson.dumps(["assistant", answer.strip(), [], list(call_ids)]))
+        return exact.hexdigest()
+
+
+def _digested(role: str, message: ChatMessage) -> bytes:
+    parts = message.content if isinstance(message.content, list) else []
+    pictures = [part.model_dump()["image_url"] for part in parts if part.image_url]
+    return orjson.dumps(
+        [role, message.own_text, pictures, [call.id for call in message.tool_calls or ()]]
+    )
+
+
+@dataclass(slots=True)
+class ChatNotes:
+    """Records the run that answers a chat.
+
+    It writes in the run's own transactions, and again once the run's answer was read, if that
+    differs.
+    """
+
+    store: Store
+    states: ChatStates
+    is_begun: bool
+    _noted: set[str] = field(default_factory=set)
+
+    def save(self, tx: Transaction, run: Run, run_messages: Sequence[Message]) -> None:
+        """Record the run at its start or end, with the agent's messages."""
+        texts = [
+            message.text for message in run_messages if message.role == "assistant" and message.text
+        ]
+        exact = []
+        if run_messages and run.stop_reason != "requires_approval":
+            exact.append(self.states.after("\n\n".join(texts)))
+        self._note(tx, run, exact)
+
+    async def read(self, reader: AnswerReader) -> None:
+        """Record the answer that was read, if it differs from the saved one."""
+        run = reader.run
+        if run is None or (run.ended_at is None and self.is_begun):
+            return
+        exact = []
+        if run.ended_at is not None:
+            call_ids = [call.call_id for call in reader.calls]
+            exact.append(self.states.after(reader.text, call_ids))
+        if not self._noted.issuperset([*exact, self.states.all[-1].loose]):
+            await self.store.write(lambda tx: self._note(tx, run, exact))
+
+    def _note(self, tx: Transaction, run: Run, exact: list[str]) -> None:
+        if run.ended_at is None and self.is_begun:
+            return
+        keys = [key for key in (self.states.all[-1].loose, *exact) if key not in self._noted]
+        note_run(tx, keys, run)
+        tx.after_commit.append(lambda: self._noted.update(keys))
+
+
+async def continue_chat(
+    context: RequestContext, chat: ClientChat, states: ChatStates, client_tools: Sequence[str]
+) -> Continuation:
+    """Return the conversation that continues the chat.
+
+    An unknown chat begins a conversation, with its earlier messages to be recalled. Raises
+    NotFound, and Invalid for results of unknown calls.
+    """
+    if answered := await _last_answered(context, chat, states.all):
+        new_from, state = answered
+        tools = () if chat.is_answer else client_tools
+        conversation_id = state.goes_on_in or await _conversation_after(
+            context, state.run_id, tools
+        )
+        if conversation_id:
+            return Continuation(conversation_id, new_from)
+    if chat.is_answer:
+        raise Invalid(
+            "These tool results answer no call of this chat. Send the chat with the calls as they "
+            "came."
+        )
+    new_from = chat.new_from()
+    summary = {"summary": f"chat_{chat.name}"} if chat.name else {}
+    conversation = await create_conversation(context.runtime, context.scope, chat.agent_id, summary)
+    past = [
+        PastMessage("user" if message.role == "user" else "assistant", (message.text,))
+        for message in chat.messages[:new_from]
+        if message.role in ("user", "assistant") and message.text.strip()
+    ]
+    if past:
+        await import_messages(context.store, context.scope, chat.agent_id, past, conversation.id)
+    return Continuation(conversation.id, new_from, is_begun=False)
+
+
+async def continue_after(
+    context: RequestContext, chat: ClientChat, run_id: str, client_tools: Sequence[str]
+) -> Continuation:
+    """Return the conversation after this run; all messages are new there.
+
+    Raises NotFound.
+    """
+    run = await context.store.read(lambda tx: runs.get(tx, context.scope, run_id))
+    tools = () if chat.is_answer else client_tools
+    conversation_id = None
+    if run.agent_id == chat.agent_id:
+        conversation_id = await _conversation_after(context, run_id, tools)
+    if conversation_id is None:
+        raise NotFound(
+            "The earlier response is not in view any more, or another agent gave it. Begin a new "
+            "chat."
+        )
+    return Continuation(conversation_id, 0)
+
+
+async def _last_answered(
+    context: RequestContext, chat: ClientChat, states: Sequence[_State]
+) -> tuple[int, AnsweredState] | None:
+    """Return the longest beginning of the chat that a run answered, and the state.
+
+    The beginning is given as the index of the first new message.
+    """
+    last = len(chat.messages)
+    indexes = _beginnings(chat)
+    if chat.is_answer:
+        indexes = [chat.new_from()]
+    if chat.is_retry:
+        indexes = [last, *indexes]
+
+    def find(tx: Transaction) -> tuple[int, AnsweredState] | None:
+        for group in filter(None, (indexes[:_LIKELY], indexes[_LIKELY:])):
+            answered = answered_states(tx, [key for index in group for key in keys_of(index)])
+            for index in group:
+                state = next((answered[key] for key in keys_of(index) if key in answered), None)
+                if state and chat.is_retry and index == last:
+                    return chat.new_from(), state
+                if state:
+                    return index, state
+        return None
+
+    def keys_of(index: int) -> list[str]:
+        state = states[index]
+        if chat.is_retry and index == last:
+            return [state.loose]
+        return [state.exact, state.loose] if chat.name else [state.exact]
+
+    return await context.store.read(find) if indexes else None
+
+
+def _beginnings(chat: ClientChat) -> list[int]:
+    """Return the indexes of the user's messages but the first, the last one first."""
+    indexes = [index for index, message in enumerate(chat.messages) if message.role == "user"]
+    return indexes[:0:-1]
+
+
+async def _conversation_after(
+    context: RequestContext, run_id: str, client_tools: Sequence[str]
+) -> str | None:
+    """Return the conversation to continue after this run: its own, or a fork.
+
+    It is forked if it has later messages. None if it cannot be continued. Waiting calls of these
+    tools are denied, since the client continued without their results.
+    """
+
+    def find(tx: Transaction) -> tuple[Run, Conversation, list[str], Message | None]:
+        run = runs.get(tx, context.scope, run_id)
+        conversation = conversations.require(tx, context.scope, run.conversation_id)
+        last_messages = messages.by_ids(tx, conversation.window[-1:])
+        waiting_messages = [message for message in last_messages if message.is_waiting]
+        run_message_ids = [message.id for message in messages.of_run(tx, run.id)]
+        return run, conversation, run_message_ids, next(iter(waiting_messages), None)
+
+    try:
+        run, conversation, run_message_ids, waiting_message = await context.store.read(find)
+    except NotFound:
+        return None
+    if waiting_message and {
+        call.name for call in waiting_message.tool_calls if call.is_gated
+    } <= set(client_tools):
+        await cancel_conversation(context.runtime, context.scope, conversation.id)
+        return conversation.id
+    if run.ended_at is None:
+        await _stop_if_left(context, run)
+    is_last = bool(conversation.window) and conversation.window[-1] in run_message_ids
+    # A decision that a person made on the page continues the conversation itself.
+    if is_last or run.ended_at is None or run.stop_reason == "requires_approval":
+        return conversation.id
+    visible_ids = [id for id in run_message_ids if id in conversation.window]
+    last_id = visible_ids[-1] if visible_ids else ""
+    try:
+        fork = await fork_conversation(
+            context.runtime, context.scope, conversation.id, message_id=last_id
+        )
+    except Invalid:  # a compaction took its messages out of view
+        return None
+    return fork.id
+
+
+async def continue_call(context: RequestContext, chat: ClientChat) -> Continuation:
+    """Return the caller's default conversation, with the last messages as new.
+
+    Voice clients shorten interrupted answers, and greet on their own, so their earlier messages are
+    not compared. An answer that they stopped reading is stopped when the next message comes.
+    """
+    default = await open_conversation(context.runtime, context.scope, DEFAULT, chat.agent_id)
+    for run in await context.store.read(lambda tx: runs.open_runs(tx, conversation_id=default.id)):
+        await _stop_if_left(context, run)
+    return Continuation(default.id, chat.new_from())
+
+
+async def _stop_if_left(context: RequestContext, run: Run) -> None:
+    """Cancel the run of a chat whose client left its stream.
+
+    OpenAI's API has no request that stops an answer: a client closes the stream instead.
+    """
+    live = context.runtime.live.get(run.id)
+    if live is not None and not live.has_readers:
+        await live.cancel()

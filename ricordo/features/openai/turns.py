@@ -1,0 +1,254 @@
+"""Requests of OpenAI's clients as turns, and tasks of Open WebUI.
+
+A task, such as a title for a chat, is not a turn.
+"""
+
+from base64 import b64decode
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ricordo.agents.budgets import has_budget, require_budget
+from ricordo.agents.request import Approval, NewMessage, TurnRequest
+from ricordo.api.call import RequestContext
+from ricordo.api.messages import sent_again
+from ricordo.domain.agent import AgentState
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import ImagePart, Message, Part, TextPart, ToolReturnPart
+from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, ToolSchema
+from ricordo.domain.usage import Expense
+from ricordo.errors import Invalid, Unsupported
+from ricordo.features.openai.answers import AnswerReader
+from ricordo.features.openai.chats import (
+    ChatNotes,
+    ChatStates,
+    ClientChat,
+    continue_after,
+    continue_call,
+    continue_chat,
+)
+from ricordo.features.openai.models import ChatMessage, ChatRequest, ContentPart, ToolDefinition
+from ricordo.features.openai.queries import NamedAgent
+from ricordo.llm.chat import whole_reply
+from ricordo.storage import agents, runs
+from ricordo.storage.engine.store import Transaction
+
+CHAT_HEADER = "x-openwebui-chat-id"
+TASK_HEADER = "x-ricordo-task"
+TOOLS_HEADER = "x-ricordo-tools"
+_TASK = "### Task:"
+_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTurn:
+    """A turn that answers a chat, with `notes` if the client keeps the chat."""
+
+    notes: ChatNotes | None
+    request: TurnRequest
+
+    async def note(self, reader: AnswerReader) -> None:
+        """Record the state of the chat that was read, if the client keeps it."""
+        if self.notes:
+            await self.notes.read(reader)
+
+
+async def chat_turn(
+    context: RequestContext,
+    agent: NamedAgent,
+    body: ChatRequest,
+    *,
+    after: str | None = None,
+    is_retry: bool = False,
+    sent: bytes | None = None,
+) -> ChatTurn:
+    """Return the turn for a request, in the chat's conversation or after a run.
+
+    Args:
+        context: The call.
+        agent: The agent that answers.
+        body: The request as a chat.
+        after: The id of the run to continue after.
+        is_retry: OpenAI's clients mark a retry in a header; then the answer to an equal request is
+            taken up again.
+        sent: The bytes that tell this request from others, by default its body.
+
+    Raises:
+        Invalid: The chat cannot be continued like this.
+        Unsupported: It has parts that are not supported.
+        NotFound: The run or agent does not exist.
+    """
+    digest, is_sent_again = await sent_again(context, sent)
+    is_retry = is_retry or is_sent_again
+    name = context.request.headers.get(CHAT_HEADER) or body.named("chat_id")
+    chat = ClientChat(agent.id, name, body.user or "", body.messages, is_retry)
+    if body.messages[-1].role not in ("user", "tool"):
+        raise Invalid("The last message has to be the user's, or the result of a tool call.")
+    tools = client_tools(context, body)
+    required_tools = body.wanted_tools() if tools else frozenset()
+    # Faults of the messages are found before anything is stored.
+    parts = {id(message): parts_of(message) for message in body.messages if message.role == "user"}
+    names = [tool.name for tool in tools]
+    states = ChatStates(context.scope, chat)
+    is_call = agent.speaks_aloud and not (after or name)
+    if is_call:
+        continuation = await continue_call(context, chat)
+    elif after:
+        continuation = await continue_after(context, chat, after, names)
+    else:
+        continuation = await continue_chat(context, chat, states, names)
+    notes = ChatNotes(context.store, states, continuation.is_begun)
+    new_messages = body.messages[continuation.new_from :]
+    system = () if continuation.is_begun else _system_messages(body.messages)
+    users = tuple(
+        NewMessage("user", parts[id(message)], is_untrusted=message.has_passages)
+        for message in new_messages
+        if message.role == "user"
+    )
+    tool_returns: tuple[ToolReturnPart, ...] = ()
+    if chat.is_answer:
+        tool_returns = tuple(
+            _tool_return(message) for message in new_messages if message.role == "tool"
+        )
+    approval = Approval(tool_returns) if tool_returns else None
+    request = TurnRequest(
+        scope=context.scope,
+        agent_id=agent.id,
+        messages=() if chat.is_answer else (*system, *users),
+        approval=approval,
+        conversation_id=continuation.conversation_id,
+        streams_tokens=body.stream,
+        client_tools=tools,
+        body_hash=digest,
+        is_retry=is_retry,
+        also_save=None if is_call else notes.save,
+        response_format=body.answer_format(),
+        wanted_tools=required_tools,
+    )
+    return ChatTurn(None if is_call else notes, request)
+
+
+def client_tools(context: RequestContext, body: ChatRequest) -> tuple[ToolSchema, ...]:
+    """Return the tools that the client offers to run.
+
+    None are returned if the request or its connection's header switches tools off.
+    """
+    if body.tool_choice == "none" or context.request.headers.get(TOOLS_HEADER, "").lower() == "off":
+        return ()
+    return tuple(_schema(tool) for tool in body.tools or ())
+
+
+def parts_of(message: ChatMessage) -> tuple[Part, ...]:
+    """Return the parts of a user's message.
+
+    Raises Unsupported for parts other than text and pictures.
+    """
+    if not isinstance(message.content, list):
+        return (TextPart(message.content or ""),)
+    return tuple(_part(part) for part in message.content)
+
+
+def is_task(context: RequestContext, body: ChatRequest) -> bool:
+    """Return True if Open WebUI asks for a title or the like.
+
+    The header of its connection decides, else the prompt.
+    """
+    header = context.request.headers.get(TASK_HEADER)
+    if header is not None:
+        return bool(header)
+    return bool(body.named("task")) or body.messages[-1].text.startswith(_TASK)
+
+
+async def task_reply(context: RequestContext, agent: NamedAgent, body: ChatRequest) -> ModelReply:
+    """Return the model's reply to a task, without memory and tools.
+
+    Only its cost is stored.
+    """
+    runtime = context.runtime
+
+    def load(tx: Transaction) -> AgentState:
+        state = agents.load(tx, context.scope, agent.id)
+        if has_budget(runtime.settings, state.agent):
+            require_budget(tx, runtime.settings, state.agent)
+        return state
+
+    state = await context.store.read(load)
+    providers = await runtime.organization_providers.of(context.scope.organization_id)
+    model = providers.get(state.agent.model)
+    now = context.store.clock.now()
+    messages = tuple(
+        Message(
+            new_id("message"), agent.id, "", role="user", parts=parts_of(message), created_at=now
+        )
+        for message in body.messages
+        if message.role == "user"
+    )
+    settings = ModelSettings(response_format=body.answer_format())
+    reply = await whole_reply(
+        model, ModelRequest(messages, settings=settings, user_id=context.scope.subject)
+    )
+    expense = Expense(
+        context.scope.organization_id,
+        purpose="other",
+        model=model.info.handle,
+        usage=reply.usage,
+        agent_id=agent.id,
+        user_id=context.scope.subject,
+    )
+    await context.store.write(lambda tx: runs.add_expense(tx, expense))
+    return reply
+
+
+def _system_messages(messages: Sequence[ChatMessage]) -> tuple[NewMessage, ...]:
+    texts = [
+        message.text
+        for message in messages
+        if message.role in ("system", "developer") and message.text.strip()
+    ]
+    return tuple(NewMessage("system", (TextPart(text),)) for text in texts)
+
+
+def _tool_return(message: ChatMessage) -> ToolReturnPart:
+    if not message.tool_call_id:
+        raise Invalid(
+            "A message with the role tool needs the tool_call_id of the call that it answers."
+        )
+    return ToolReturnPart(message.tool_call_id, "", "success", message.text)
+
+
+def _schema(tool: ToolDefinition) -> ToolSchema:
+    function = tool.function
+    parameters = {"type": "object", "properties": {}, **(function.parameters or {})}
+    return ToolSchema(function.name, function.description or "", parameters)
+
+
+def _part(part: ContentPart) -> Part:
+    if part.type in ("text", "input_text"):
+        return TextPart(part.text or "")
+    address = part.image_url
+    if part.type not in ("image_url", "input_image") or not address:
+        raise Unsupported(
+            f'Parts of the type "{part.type[:40]}" are not supported. Send text, and pictures as '
+            "image_url."
+        )
+    if isinstance(address, str):
+        url = address
+        detail = None
+    else:
+        url = address.url
+        detail = address.detail
+    if not url.startswith("data:"):
+        return ImagePart("image/png", url=url, detail=detail)
+    head, _, content = url.removeprefix("data:").partition(",")
+    media_type = head.removesuffix(";base64")
+    if media_type not in _PICTURES or media_type == head:
+        raise Invalid(
+            "A picture is sent as data:<type>;base64,<data>, of one of the types "
+            f"{', '.join(_PICTURES)}."
+        )
+    try:
+        b64decode(content, validate=True)
+    except ValueError as error:
+        raise Invalid(
+            f"The data of the picture is not base64 ({error}). Encode the file's bytes."
+        ) from error
+    return ImagePart(media_type, content, None, detail)

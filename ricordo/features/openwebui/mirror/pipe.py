@@ -1,0 +1,174 @@
+"""
+title: Ricordo
+description: The agents of a Ricordo server as models, with a memory for each user.
+version: 0.1.0
+"""
+
+# Add it in Open WebUI under Admin Panel, Functions. Then enter the address of the server, and a key
+# of the role `service`.
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import httpx
+from pydantic import BaseModel, Field
+
+
+class Pipe:
+    """The class that Open WebUI loads: `pipes` lists models, `pipe` answers."""
+
+    class Valves(BaseModel):
+        """The settings that Open WebUI shows."""
+
+        SERVER_URL: str = Field("http://ricordo:8283", description="Address of the Ricordo server.")
+        API_KEY: str = Field("", description="A key made by: ricordo key create --role service")
+        LINK_URL: str = Field(
+            "", description="Address of the server in users' browsers, if that is another one."
+        )
+
+    def __init__(self) -> None:
+        self.valves = self.Valves()
+
+    async def pipes(self) -> list[dict[str, str]]:
+        """Return the agents as models; on an error one model, named for the reason."""
+        try:
+            async with self._client() as client:
+                answer = (await client.get("/v1/agents/", params={"limit": 200})).raise_for_status()
+        except httpx.HTTPStatusError as error:
+            status = error.response.status_code
+            return [{"id": "none", "name": f"Ricordo refuses API_KEY ({status})"}]
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            reason = type(error).__name__
+            return [{"id": "none", "name": f"Ricordo does not answer at SERVER_URL ({reason})"}]
+        return [{"id": agent["id"], "name": agent["name"]} for agent in answer.json()]
+
+    async def pipe(
+        self,
+        body: dict[str, Any],
+        __user__: dict[str, Any],
+        __chat_id__: str | None = None,
+        __task__: str | None = None,
+        __event_emitter__: Any = None,
+    ) -> Any:
+        """Return the answer, as a stream if Open WebUI asks for one.
+
+        Titles, tags and follow-ups are not the agent's work, and stay out of its memory.
+        """
+        if __task__:
+            # With an empty answer Open WebUI takes the user's message for the title, and for the
+            # search in documents.
+            return "{}"
+        messages = [
+            {"role": message["role"], "content": message.get("content") or ""}
+            for message in body["messages"]
+        ]
+        chat = {
+            "user_id": f"open-webui:{__user__['id']}",
+            "chat_id": __chat_id__ or None,
+            "model": body["model"].rpartition(".")[2],
+            "messages": messages,
+        }
+        pieces = self._answer(chat, __event_emitter__)
+        return pieces if body.get("stream") else "".join([piece async for piece in pieces])
+
+    async def _answer(self, chat: dict[str, Any], emitter: Any) -> AsyncIterator[str]:
+        """Yield the answer's text; show the agent's other work as a status."""
+        conversation_id = ""
+        has_links = False
+        async with self._client() as client:
+            try:
+                async for event in _events(client, chat):
+                    conversation_id = event.get("conversation_id") or conversation_id
+                    for piece in _text_pieces(event):
+                        yield piece
+                    has_links |= bool(event["type"] == "status" and event.get("url"))
+                    if event["type"] == "artifact":
+                        await _embed(client, event["path"], chat["user_id"], emitter)
+                    elif event["type"] != "done" or not has_links:
+                        # "Done" does not replace a status with a link, which stays.
+                        await self._show_status(event, emitter)
+            except asyncio.CancelledError:
+                if conversation_id:
+                    await _cancel(client, conversation_id, chat["user_id"])
+                raise
+            except httpx.HTTPError as error:
+                reason = type(error).__name__
+                yield f"Ricordo does not answer ({reason}). Check SERVER_URL and the server."
+            except _RequestRefused as error:
+                yield f"Ricordo refused: {error}"
+
+    async def _show_status(self, event: dict[str, Any], emitter: Any) -> None:
+        match event["type"]:
+            case "done":
+                await _show(emitter, "Done", done=True)
+            case "tool_call":
+                await _show(emitter, f"Used {event['name']}")
+            case "status":
+                link = f" ({self._link(event['url'])})" if event.get("url") else ""
+                await _show(emitter, f"{event['content']}{link}", done=bool(link))
+
+    def _link(self, url: str) -> str:
+        base = self.valves.SERVER_URL.rstrip("/")
+        return (self.valves.LINK_URL.rstrip("/") or base) + url.removeprefix(base)
+
+    def _client(self) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {self.valves.API_KEY}"} if self.valves.API_KEY else {}
+        return httpx.AsyncClient(
+            base_url=self.valves.SERVER_URL.rstrip("/"),
+            headers=headers,
+            timeout=600,
+            trust_env=False,
+        )
+
+
+class _RequestRefused(Exception):
+    """The server refused the request; the message is its reason."""
+
+
+def _text_pieces(event: dict[str, Any]) -> list[str]:
+    """Return the event's part of the answer's text."""
+    if event["type"] == "error":
+        return [f"Ricordo refused: {event['message']}"]
+    if event["type"] != "message":
+        return []
+    content = event["content"]
+    # Open WebUI takes a piece with this beginning for an event of its own, and does not show it.
+    return ["data", content[4:]] if content.startswith("data:") else [content]
+
+
+async def _events(client: httpx.AsyncClient, chat: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async with client.stream("POST", "/chat/stream", json=chat) as answer:
+        if answer.is_error:
+            await answer.aread()
+            with suppress(ValueError):
+                raise _RequestRefused(answer.json().get("detail"))
+            raise _RequestRefused(answer.status_code)
+        async for line in answer.aiter_lines():
+            if line.startswith("data: {"):
+                yield json.loads(line[6:])
+
+
+async def _cancel(client: httpx.AsyncClient, conversation_id: str, user: str) -> None:
+    with suppress(httpx.HTTPError):
+        await client.post(
+            f"/v1/conversations/{conversation_id}/cancel", headers={"X-Ricordo-User": user}
+        )
+
+
+async def _show(emitter: Any, description: str, *, done: bool = False) -> None:
+    if emitter:
+        await emitter({"type": "status", "data": {"description": description, "done": done}})
+
+
+async def _embed(client: httpx.AsyncClient, path: str, user: str, emitter: Any) -> None:
+    """Show a document of the agent, such as notes, next to the answer.
+
+    It is not part of the text, so no model reads it.
+    """
+    if emitter and path.startswith("/users/"):
+        document = await client.get(path, headers={"X-Ricordo-User": user})
+        if document.is_success:
+            await emitter({"type": "embeds", "data": {"embeds": [document.text]}})

@@ -1,0 +1,89 @@
+"""The table of synced items: the last common content of each file and note."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sqlalchemy import Column, LargeBinary, UniqueConstraint, bindparam, delete, insert, select
+
+from ricordo.domain.ids import new_id
+from ricordo.features.files.workspaces.queries import digest_of
+from ricordo.storage.engine.repository import Repository, equal, new_values, setter
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.columns import reference, root, strings, table
+
+openwebui_items = table(
+    "openwebui_items",
+    *root(),
+    *strings("user_id", null=False),
+    reference("remote_id", "memory_remotes"),
+    *strings("kind", "name", null=False),
+    *strings("there_id", null=False),
+    *strings("seen", "digest", null=False),
+    Column("content", LargeBinary, nullable=False),
+    UniqueConstraint("remote_id", "kind", "name"),
+    erasure="delete",
+)
+Kind = Literal["file", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncedItem:
+    """A synced file or note without its content.
+
+    `name` is the path of a file, or the label of a note's block. `there_id` is its id in Open
+    WebUI, "" for an item that Open WebUI refused; then `seen` is the reason. Otherwise `seen` names
+    the state in Open WebUI that had the content. `digest` is the content's SHA-256 in hex.
+    """
+
+    id: str
+    organization_id: str
+    user_id: str
+    remote_id: str
+    kind: Kind
+    name: str
+    there_id: str = ""
+    seen: str = ""
+    digest: str = ""
+
+
+_ITEMS = Repository(SyncedItem, openwebui_items)
+_OF_REMOTE = _ITEMS.select.where(equal(openwebui_items, "remote_id", "kind"))
+_INSERT = insert(openwebui_items)
+_this = openwebui_items.c.id == bindparam("this_id")
+_CHANGE = setter(openwebui_items, "there_id", "seen", "digest", "content", where=_this)
+_CONTENT = select(openwebui_items.c.content).where(_this)
+_DELETE = delete(openwebui_items).where(_this)
+
+
+def of_remote(tx: Transaction, remote_id: str, kind: Kind) -> Sequence[SyncedItem]:
+    """Return the items of this kind, by their names."""
+    return sorted(
+        _ITEMS.all(tx, _OF_REMOTE, {"remote_id": remote_id, "kind": kind}),
+        key=lambda item: item.name,
+    )
+
+
+def content(tx: Transaction, item: SyncedItem) -> bytes:
+    """Return the content that both sides had; empty for an item removed meanwhile."""
+    row = tx.first(_CONTENT, {"this_id": item.id})
+    return b"" if row is None else bytes(row.content)
+
+
+def put(tx: Transaction, item: SyncedItem, content: bytes) -> None:
+    """Store an item and its content; an item with an empty id is new."""
+    item = replace(item, digest=digest_of(content))
+    columns = {
+        "there_id": item.there_id,
+        "seen": item.seen,
+        "digest": item.digest,
+        "content": content,
+    }
+    if item.id:
+        tx.run(_CHANGE, {**new_values(columns), "this_id": item.id})
+    else:
+        tx.run(_INSERT, {**_ITEMS.values(replace(item, id=new_id("owuitem"))), **columns})
+
+
+def remove(tx: Transaction, item: SyncedItem) -> None:
+    tx.run(_DELETE, {"this_id": item.id})

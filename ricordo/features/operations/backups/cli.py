@@ -1,0 +1,128 @@
+"""`ricordo backup`, `ricordo restore` and `ricordo upgrade`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from ricordo.features.operations.move.service import MoveReport, Report
+
+app = typer.Typer()
+
+
+@app.command("backup")
+def backup(
+    file: Path = typer.Argument(
+        help="The file to write, such as ricordo-2026-01-31.db. It must be new."
+    ),
+) -> None:
+    """Write the whole database into a file. Servers may use it.
+
+    Reads the file back, and proves that nothing is missing.
+    """
+    from ricordo.features.operations.audit_log.service import recorded_command
+    from ricordo.features.operations.backups import service
+    from ricordo.settings import load_settings
+
+    settings, _ = load_settings()
+    with recorded_command(settings, "ricordo backup") as problems:
+        copied = _copy_with_progress(lambda report: service.back_up(settings, file, report))
+    typer.echo(
+        f"{file} holds {sum(copied.rows.values()):,} rows. "
+        "Their numbers and their hashes are equal."
+    )
+    typer.echo(
+        f"Keep {settings.data_dir / 'secret.key'} too, in another place: without it stored keys "
+        "are of no use."
+    )
+    _print_problems(problems)
+
+
+@app.command("restore")
+def restore(
+    file: Path = typer.Argument(help="A file that `ricordo backup` wrote."),
+    replace: bool = typer.Option(
+        False, "--replace", help="Also where the database holds something, which is then gone."
+    ),
+) -> None:
+    """Put a backup in the place of the database.
+
+    It is the database of the settings. Stop the server first.
+    """
+    from ricordo.features.operations.audit_log.service import recorded_command
+    from ricordo.features.operations.backups import service
+    from ricordo.settings import load_settings
+    from ricordo.storage.engine.database import address
+    from ricordo.storage.engine.seal import UNSEALED
+
+    settings, _ = load_settings()
+    with recorded_command(settings, "ricordo restore") as problems:
+        copied = _copy_with_progress(
+            lambda report: service.restore(file, settings, report, replace=replace)
+        )
+    typer.echo(
+        f"{address(settings)} holds {sum(copied.rows.values()):,} rows now, equal to the backup's."
+    )
+    if not copied.was_sealed:
+        typer.echo(f"About {file}: {UNSEALED}")
+    if copied.leaves_vectors:
+        typer.echo(
+            "Vectors in pgvector are not copied. Create them again with: "
+            "ricordo search reindex --vectors-only"
+        )
+    _print_problems(problems)
+
+
+@app.command("upgrade")
+def upgrade() -> None:
+    """Bring the database to this version of Ricordo.
+
+    Backs it up first, and checks it after. A start of the server does the same; this command prints
+    the outcome. Stop the server first.
+    """
+    from ricordo.features import FEATURES
+    from ricordo.features.operations.audit_log.service import recorded_command
+    from ricordo.features.operations.backups import service
+    from ricordo.plugins import load_plugins
+    from ricordo.settings import load_settings
+    from ricordo.storage.engine.database import address
+
+    settings, _ = load_settings()
+    tables = load_plugins(FEATURES).tables()
+    with recorded_command(settings, "ricordo upgrade") as problems:
+        upgraded = service.upgrade(settings, tables)
+    if upgraded.before == upgraded.after:
+        typer.echo(f"{address(settings)} has schema {upgraded.after}, which is this Ricordo's.")
+    else:
+        typer.echo(
+            f"{address(settings)} had schema {upgraded.before}, "
+            f"and has schema {upgraded.after} now."
+        )
+        if upgraded.backup:
+            typer.echo(f"As it was, it is in {upgraded.backup}.")
+        else:
+            typer.echo("There is no backup of it as it was: install pg_dump.")
+    typer.echo(
+        f"Checked: {upgraded.tables} tables with all columns, {upgraded.rows:,} rows, none lost."
+    )
+    _print_problems(problems)
+
+
+def _print_problems(problems: "list[str]") -> None:
+    for problem in problems:
+        typer.echo(problem, err=True)
+
+
+def _copy_with_progress(copy: "Callable[[Report], MoveReport]") -> "MoveReport":
+    from ricordo.cli.screen import ProgressLine
+    from ricordo.features import FEATURES
+    from ricordo.plugins import load_plugins
+
+    load_plugins(FEATURES).tables()  # registers the tables of features, so that they are copied
+    progress = ProgressLine()
+    try:
+        return copy(lambda phase, table, *counts: progress.show(f"{phase} {table}", *counts))
+    finally:
+        progress.end()

@@ -1,0 +1,493 @@
+"""One user's rows of `memory_blocks` in a Dolt database, with its commits and branches.
+
+All statements to Dolt are here, and block, so call this module in a thread. A change of `main`
+happens whole or not at all, and only while `main` is where the caller last saw it.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from ricordo.domain.clock import to_datetime, to_micros
+from ricordo.domain.version import BlockVersion, Proposal
+from ricordo.errors import Conflict
+from ricordo.features.sync.dolt.engines import Engine, EngineError, require_few
+from ricordo.features.sync.remotes.service import RemoteMoved
+from ricordo.memory.merge import merge_lines
+
+MAIN = "main"
+TABLE = "memory_blocks"
+_COLUMNS = "label, title, body, schema_ref"
+# Of up to this many commits of others each is read; of more, only those that touch the user's rows.
+_MOST_STEPS = 200
+_MERGES = "SELECT commit_hash, parent_hash FROM dolt_commit_ancestors WHERE parent_index = 1"
+_TOUCHING = (
+    f"SELECT DISTINCT to_commit FROM dolt_diff_{TABLE} WHERE to_user_id = ? OR from_user_id = ?"  # noqa: S608
+)
+# The last lines of a commit name its version, so that a commit made just before a kill is
+# recognized.
+_TRAILER = re.compile(
+    r"(?:\A|\n\n)Ricordo-Version: ([0-9a-f]{40}) (\d{1,18})\nRicordo-Chain: (\S+)\s*\Z"
+)
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+_LONGEST = 120  # characters of a user's or a label's part in the name of a branch
+_LONGEST_REASON = 10_000
+MOST_ROWS = 10_000  # of one user, as of a commit
+MOST_COMMITS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class DoltRow:
+    """The columns of a row without its key."""
+
+    title: str | None
+    body: str
+    schema_ref: str | None
+
+
+Rows = Mapping[str, DoltRow]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteCommit:
+    """A commit of somebody else: the user's rows before and after it.
+
+    `merged` are the ids of the proposals that it merged. `authors` are names with addresses, more
+    than one if it stands for several commits; `at` is its time in microseconds.
+    """
+
+    commit: str
+    message: str
+    before: Rows
+    after: Rows
+    merged: tuple[str, ...] = ()
+    authors: frozenset[tuple[str, str]] = frozenset()
+    at: int | None = None
+
+
+class DoltCommit(NamedTuple):
+    """A commit of the log, or the newest one of a branch.
+
+    `author` is a name with an address, `at` a time in microseconds.
+    """
+
+    hash: str
+    message: str
+    branch: str = ""
+    author: tuple[str, str] = ("", "")
+    at: int | None = None
+
+    @property
+    def proposal_id(self) -> str:
+        return self.branch.rpartition("/")[2]
+
+    @property
+    def is_ours(self) -> bool:
+        """Return True if nobody else committed to the proposal's branch."""
+        return proposal_in(self.message) == self.proposal_id
+
+
+@dataclass(frozen=True, slots=True)
+class DoltEdit:
+    """One commit to make: the new rows (None: deleted), its author, date, message.
+
+    `before` are the texts that these rows are expected to hold. A row with another text is merged.
+    If the same lines changed, it becomes the memory's present text of `latest`, which has all
+    changes.
+    """
+
+    changes: Mapping[str, DoltRow | None]
+    author: str
+    date: str
+    message: str
+    before: Mapping[str, str] = field(default_factory=dict)
+    latest: Mapping[str, str] = field(default_factory=dict)
+
+    def onto(self, now: Rows) -> dict[str, DoltRow | None]:
+        """Return the rows to write if the present rows are `now`."""
+        changes: dict[str, DoltRow | None] = {}
+        for label, row in self.changes.items():
+            stored = now.get(label)
+            if (
+                row
+                and stored
+                and stored.body not in (row.body, self.before.get(label, stored.body))
+            ):
+                merged = merge_lines(self.before[label], row.body, stored.body)
+                body = self.latest.get(label, row.body) if merged is None else merged
+                row = replace(row, body=body)  # noqa: PLW2901
+            if row != stored:
+                changes[label] = row
+        return changes
+
+
+class Database:
+    """The rows of the user with this name."""
+
+    def __init__(self, engine: Engine, user: str) -> None:
+        self.engine = engine
+        self._user = user
+        self._scratch = f"ricordo/{_part(user)}"
+
+    def prepare(self) -> None:
+        """Check out `main`, and create the table if it is missing.
+
+        Raises Conflict if there are uncommitted changes of it.
+        """
+        self.engine.call("dolt_checkout", MAIN)
+        if self.engine.run(
+            "SELECT name FROM dolt_branches WHERE name = ?", self._scratch
+        ):  # left by a kill
+            self.engine.call("dolt_branch", "-D", self._scratch)
+        if self._status() - {"new table"}:
+            raise Conflict(
+                f"There are changes of {TABLE} on main of the remote that nobody committed. Commit "
+                "them there, or reset them."
+            )
+        self.engine.run(self.engine.make_table)
+        if self._status():
+            self.engine.call("dolt_add", TABLE)
+            self.engine.call(
+                "dolt_commit", "-m", f"Make {TABLE}", "--author", "Ricordo <ricordo@localhost>"
+            )
+
+    def head(self) -> str:
+        return str(self.engine.run(f"SELECT dolt_hashof('{MAIN}')")[0][0])
+
+    def rows(self, commit: str | None) -> dict[str, DoltRow]:
+        """Return the user's rows by label at a commit, or (None) now."""
+        table = self.engine.table_at if commit else TABLE
+        sql = f"SELECT {_COLUMNS} FROM {table} WHERE user_id = ?"  # noqa: S608 - constant names
+        parameters = [*filter(None, (commit, self._user))]
+        require_few(self.engine, sql.partition(" FROM ")[2], parameters, MOST_ROWS, "body", "title")
+        return {
+            str(label): DoltRow(_text(title), _text(body) or "", _text(schema_ref))
+            for label, title, body, schema_ref in self.engine.run(sql, *parameters)
+        }
+
+    def log(self, after: str | None = None, until: str = MAIN) -> list[DoltCommit]:
+        """Return the commits of `until`, newest first, without those of `after`."""
+        revisions = until if after is None else f"{after}..{until}"
+        require_few(self.engine, "dolt_log(?)", [revisions], MOST_COMMITS, "message")
+        rows = self.engine.run(
+            "SELECT commit_hash, message, committer, email, date FROM dolt_log(?)", revisions
+        )
+        return [
+            DoltCommit(
+                str(hash),
+                str(message),
+                author=(_text(name) or "", _text(address) or ""),
+                at=_micros(date),
+            )
+            for hash, message, name, address, date in rows
+        ]
+
+    def steps(self, base: str | None, head: str) -> list[str]:
+        """Return the commits from the base to the head, without the base.
+
+        They follow first parents. Without a base they begin with the first commit. If first parents
+        do not lead to the base, the head alone is returned.
+        """
+        require_few(self.engine, "dolt_commit_ancestors", [], 2 * MOST_COMMITS, "commit_hash")
+        rows = self.engine.run(
+            "SELECT commit_hash, parent_hash FROM dolt_commit_ancestors WHERE parent_index = 0"
+        )
+        parents = {str(commit): _text(parent) for commit, parent in rows}
+        path: list[str] = []
+        commit: str | None = head
+        while commit is not None and commit != base:
+            path.append(commit)
+            commit = parents.get(commit)
+        return path[::-1] if commit == base else [head]
+
+    def commits_since(
+        self, base: str | None, head: str, *, as_one: bool = False
+    ) -> list[RemoteCommit]:
+        """Return the commits of others that change the user's rows, oldest first.
+
+        `as_one` combines them into one commit of all their authors.
+        """
+        log = {logged.hash: logged for logged in self.log(base, head)}
+        steps = [head] if as_one else self.steps(base, head)
+        merges = {str(commit): str(parent) for commit, parent in self.engine.run(_MERGES)}
+        touching = {*steps}
+        if base is None or len(steps) > _MOST_STEPS:
+            touching = self._touching()
+        remote_commits: list[RemoteCommit] = []
+        before: Rows = self.rows(base) if base else {}
+        for commit in steps:
+            if commit not in touching and commit not in merges and commit != head:
+                base = commit
+                continue
+            # Equal rows share one object, since a history may be long.
+            after = {
+                label: _same(before.get(label), row) for label, row in self._rows_at(commit).items()
+            }
+            if after != before:
+                logged = log.get(commit) or DoltCommit(commit, "")
+                new_commits = [logged]
+                if commit in merges or len(steps) == 1:
+                    new_commits = self.log(base, commit)
+                proposal_ids = (proposal_in(new.message) for new in new_commits)
+                of_merge = [new for new in new_commits if new.hash != commit]
+                writers = [logged]
+                if as_one:
+                    writers = [writer for hash, writer in log.items() if hash in touching]
+                if (
+                    commit in merges
+                    and of_merge
+                    and _is_from(self._rows_at(merges[commit]), before, after)
+                ):
+                    writers = of_merge  # the merge itself changed nothing
+                remote_commits.append(
+                    RemoteCommit(
+                        commit,
+                        message=_TRAILER.sub("", logged.message).strip(),
+                        before=before,
+                        after=after,
+                        merged=tuple(filter(None, proposal_ids)),
+                        authors=frozenset(writer.author for writer in writers or [logged]),
+                        at=logged.at,
+                    )
+                )
+            base = commit
+            before = after
+        return remote_commits
+
+    def commit(self, expected: str, edit: DoltEdit, merged: DoltCommit | None = None) -> str:
+        """Make the edit the next commit of `main`, and return the new head.
+
+        With `merged` the commit is a merge of that proposal's branch. An edit that changes and
+        merges nothing is not committed. Raises RemoteMoved.
+        """
+        with self.transaction():
+            if self.head() != expected:
+                raise RemoteMoved
+            before = self.rows(None)
+            is_merge = merged is not None and self._begin_merge(merged.branch)
+            is_changed = self._write(edit, before, is_merge=is_merge)
+            return self._commit(edit) if is_merge or is_changed else expected
+
+    def branches(self) -> list[DoltCommit]:
+        rows = self.engine.run("SELECT hash, latest_commit_message, name FROM dolt_branches")
+        branches = (DoltCommit(str(hash), str(message), str(name)) for hash, message, name in rows)
+        return [commit for commit in branches if commit.branch.startswith(branches_of(self._user))]
+
+    def open_branch(self, name: str, start: str, edit: DoltEdit) -> None:
+        """Create a branch with one commit on `start`.
+
+        The branch appears under its name as a whole or not at all.
+        """
+        self.engine.call("dolt_branch", self._scratch, start)
+        self.engine.call("dolt_checkout", self._scratch)
+        try:
+            with self.transaction():
+                self._write(edit, self.rows(None))
+                self._commit(edit, "--allow-empty")
+        finally:
+            self.engine.call("dolt_checkout", MAIN)
+        self.engine.call("dolt_branch", name, self._scratch)
+        self.engine.call("dolt_branch", "-D", self._scratch)
+
+    def drop_branch(self, name: str) -> None:
+        self.engine.call("dolt_branch", "-D", name)
+
+    def commit_of(self, version: str, chain_id: str) -> str | None:
+        """Return the commit whose trailer names this version (hex) of the chain, or None."""
+        rows = self.engine.run(
+            "SELECT commit_hash, message FROM dolt_log WHERE message LIKE ?",
+            f"%Ricordo-Version: {version}%",
+        )
+        for hash, message in rows:
+            trailer = trailer_of(str(message))
+            if trailer and (trailer.version, trailer.chain_id) == (version, chain_id):
+                return str(hash)
+        return None
+
+    def _touching(self) -> set[str]:
+        """Return the commits that changed the user's rows."""
+        return {str(row[0]) for row in self.engine.run(_TOUCHING, self._user, self._user)}
+
+    def _rows_at(self, commit: str) -> dict[str, DoltRow]:
+        """Return the user's rows at a commit; none if the table did not exist."""
+        try:
+            return self.rows(commit)
+        except EngineError:
+            return {}
+
+    def _status(self) -> set[str]:
+        rows = self.engine.run("SELECT status FROM dolt_status WHERE table_name = ?", TABLE)
+        return {str(row[0]) for row in rows}
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self.engine.run(self.engine.begin)
+        try:
+            yield
+        finally:
+            # Changes to keep were committed by `dolt_commit`, which may have ended the transaction.
+            with suppress(EngineError):
+                self.engine.run("ROLLBACK")
+
+    def _begin_merge(self, branch: str) -> bool:
+        """Merge without a commit; return False if the branch is merged already.
+
+        Conflicting rows stay as they were, and the caller writes them.
+        """
+        # doltlite reports conflicts by an error, a Dolt server in its answer. Any other fault shows
+        # below or at the commit.
+        with suppress(EngineError):
+            self.engine.call("dolt_merge", branch, "--no-ff", "--no-commit")
+        if self.engine.run("SELECT * FROM dolt_conflicts"):
+            self.engine.call("dolt_conflicts_resolve", "--ours", TABLE)
+        return bool(self.engine.run("SELECT is_merging FROM dolt_merge_status")[0][0])
+
+    def _write(self, edit: DoltEdit, before: Rows, *, is_merge: bool = False) -> bool:
+        """Write the edit onto the rows `before`; return False if nothing changes.
+
+        A merge may have put other texts in their place meanwhile.
+        """
+        targets = edit.onto(before)
+        now = self.rows(None) if is_merge else before
+        changed = {
+            label: row
+            for label in edit.changes
+            if (row := targets.get(label, before.get(label))) != now.get(label)
+        }
+        for label, row in changed.items():
+            if row is None:
+                self.engine.run(
+                    f"DELETE FROM {TABLE} WHERE user_id = ? AND label = ?",  # noqa: S608
+                    self._user,
+                    label,
+                )
+                continue
+            self.engine.run(
+                f"REPLACE INTO {TABLE} (user_id, {_COLUMNS}, updated_at) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608
+                *(
+                    self._user,
+                    label,
+                    row.title,
+                    row.body,
+                    row.schema_ref,
+                    edit.date.replace("T", " "),
+                ),
+            )
+        return bool(changed)
+
+    def _commit(self, edit: DoltEdit, *options: str) -> str:
+        self.engine.call("dolt_add", TABLE)
+        arguments = ("-m", edit.message, "--author", edit.author, "--date", edit.date, *options)
+        return str(self.engine.call("dolt_commit", *arguments)[0][0])
+
+
+def _is_from(source: Rows, before: Rows, after: Rows) -> bool:
+    """Return True if all differences between the rows came from `source`."""
+    labels = {label for label in {*before, *after} if before.get(label) != after.get(label)}
+    return all(source.get(label) == after.get(label) for label in labels)
+
+
+def _same(previous: DoltRow | None, row: DoltRow) -> DoltRow:
+    if previous is not None and previous == row:
+        return previous
+    return row
+
+
+def _micros(date: object) -> int | None:
+    """Convert a date of Dolt, which is in UTC, to microseconds."""
+    try:
+        return to_micros(datetime.fromisoformat(str(date)))
+    except ValueError:
+        return None
+
+
+def _text(cell: object) -> str | None:
+    return None if cell is None else str(cell)
+
+
+class Trailer(NamedTuple):
+    """The version of a commit: git id in hex, number, and chain."""
+
+    version: str
+    number: int
+    chain_id: str
+
+
+def version_message(last: BlockVersion, reason: str | None = None) -> str:
+    if reason is None:
+        reason = last.reason
+    text = reason.strip()[:_LONGEST_REASON]
+    lines = f"Ricordo-Version: {last.id.hex()} {last.number}\nRicordo-Chain: {last.chain_id}"
+    return f"{text}\n\n{lines}" if text else lines
+
+
+def trailer_of(message: str) -> Trailer | None:
+    """Return the version that a commit's message names, or None.
+
+    Only the very end of the message counts.
+    """
+    match = _TRAILER.search(message)
+    return Trailer(match[1], int(match[2]), match[3]) if match else None
+
+
+def proposal_message(proposal: Proposal) -> str:
+    """Return the facts about a proposal as JSON."""
+    facts: dict[str, Any] = {
+        "proposal": proposal.id,
+        "label": proposal.label,
+        "new_label": proposal.new_label,
+        "author": {
+            "kind": proposal.author.kind,
+            "id": proposal.author.id,
+            "name": proposal.author.name,
+        },
+        "reasoning": proposal.reasoning[:_LONGEST_REASON],
+        "confidence": proposal.confidence,
+        "base": proposal.base.hex() if proposal.base else None,
+        "created_at": to_datetime(proposal.created_at).isoformat(),
+        "run_id": proposal.run_id,
+        "step_id": proposal.step_id,
+        "is_untrusted": proposal.is_untrusted,
+    }
+    return json.dumps(
+        {name: fact for name, fact in facts.items() if fact is not None}, ensure_ascii=False
+    )
+
+
+def proposal_in(message: str) -> str | None:
+    """Return the id of the proposal of a commit, or None."""
+    try:
+        id = json.loads(message).get("proposal") if message.startswith("{") else None
+    except ValueError:
+        return None
+    return id if isinstance(id, str) else None
+
+
+def branch_of(user: str, proposal: Proposal) -> str:
+    label = "/".join(_part(part) for part in proposal.label.split("/"))
+    return f"{branches_of(user)}{_cut(label)}/{proposal.id}"
+
+
+def branches_of(user: str) -> str:
+    return f"agent/{_part(user)}/"
+
+
+def date_of(at: int) -> str:
+    """Return a time in microseconds as Dolt's date: whole seconds in UTC."""
+    return to_datetime(at).replace(microsecond=0, tzinfo=None).isoformat()
+
+
+def _part(text: str) -> str:
+    if _PLAIN.fullmatch(text) and not text.endswith(".lock") and not text.startswith("-"):
+        return _cut(text)
+    # `quote` keeps "~", which no branch may hold, and ".", which it may not hold everywhere.
+    return _cut(quote(text, safe="").replace(".", "%2E").replace("~", "%7E"))
+
+
+def _cut(text: str) -> str:
+    return re.sub(r"%.?$", "", text[:_LONGEST]).rstrip("/.")

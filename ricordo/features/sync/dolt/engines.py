@@ -1,0 +1,354 @@
+"""Dolt databases by their addresses, and the two engines: a Dolt server, and doltlite.
+
+An address is `mysql://user@host:3306/database`, or a file of doltlite at
+`doltlite:///path/file.db`. A server is connected to only if all addresses of its name are public
+(unless the operator allows private ones), at the very IP address that was checked. A file must be
+in one of the folders that the operator named. All differences between the engines are in this
+module.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from ricordo.errors import Invalid, RicordoError, TooLong, Unavailable
+from ricordo.features.sync.remotes.service import PRIVATE, FolderMarker, require_folder
+from ricordo.llm.addresses import connect, require_public_host
+
+Row = Sequence[Any]
+CHILD = Path(__file__).with_name("child.py")
+_TIMEOUT = 60.0  # seconds for one statement
+MOST_BYTES = 64 * 1024 * 1024  # of the texts of one answer
+# The only variables of the server's environment that the child gets, to be able to start.
+_CHILD_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR")
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS memory_blocks ("
+    "user_id VARCHAR(255) NOT NULL, label VARCHAR(255) NOT NULL, title VARCHAR(255), body {text}, "
+    "schema_ref VARCHAR(255), updated_at TIMESTAMP{null}, PRIMARY KEY (user_id, label))"
+)
+_UNQUOTED = "/!$&'()*+,:;=@~"
+_PORT = 3306
+_CONNECT = 10.0  # seconds
+_ORDINARY = b"SQLite format 3\0"
+_HOW = (
+    "Give a Dolt server as mysql://user@host:3306/database, or a file as "
+    "doltlite:///folder/memory.db."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DoltAddress:
+    """An address without its password, and its parts.
+
+    It is a file of doltlite at `path`, or a server. `allow_private` and `folders` are the
+    operator's permissions.
+    """
+
+    address: str
+    path: Path | None = None
+    host: str = ""
+    port: int = _PORT
+    user: str = ""
+    password: str | None = field(default=None, repr=False)
+    database: str = ""
+    allow_private: bool = False
+    folders: tuple[Path, ...] = ()
+
+    def require_usable(self) -> None:
+        """Raise Invalid if it cannot be a remote, without connecting to it."""
+        path = self.path
+        if path is None:
+            if not self.allow_private:
+                require_public_host(self.host, setting=PRIVATE)
+            return
+        if self.host or not path.is_absolute() or not path.name:
+            raise Invalid(f"The path of the file must be absolute. {_HOW}")
+        require_folder(path, self.folders)
+        if path.parent not in self.folders and not path.parent.is_dir():
+            raise Invalid(f"There is no folder {path.parent}. Make it first.")
+        try:
+            with path.open("rb") as file:
+                is_ordinary = file.read(len(_ORDINARY)) == _ORDINARY
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise Invalid(
+                f"{path} cannot be read: {error.strerror}. Choose another file."
+            ) from error
+        if is_ordinary:
+            raise Invalid(
+                f"{path} is no database of doltlite. Choose a file that is not there yet."
+            )
+
+    def connect(self) -> socket.socket:
+        """Open a connection to the server.
+
+        Raises Invalid if the address is not allowed, Unavailable if no server answers.
+        """
+        return connect(
+            self.host, self.port, _CONNECT, allow_private=self.allow_private, setting=PRIVATE
+        )
+
+
+def read_address(
+    address: str,
+    password: str | None = None,
+    *,
+    allow_private: bool = False,
+    folders: tuple[Path, ...] = (),
+) -> DoltAddress:
+    """Parse an address, and separate the password in it.
+
+    Raises Invalid, which quotes no password.
+    """
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError:
+        raise Invalid(f"The address cannot be read. {_HOW}") from None
+    if (
+        any(sign.isspace() or not sign.isprintable() for sign in address)
+        or parts.query
+        or parts.fragment
+    ):
+        raise Invalid(f"The address cannot be read. {_HOW}")
+    if parts.scheme == "doltlite":
+        path = Path(unquote(parts.path))
+        if path.is_absolute() and not parts.netloc:
+            # Resolve links, so that one file has one address.
+            path = require_folder(path, folders)
+        plain = f"doltlite://{parts.netloc}{quote(str(path), safe=_UNQUOTED)}"
+        dolt_address = DoltAddress(plain, path, host=parts.netloc, folders=folders)
+    elif parts.scheme not in ("mysql", "dolt") or not parts.hostname or not parts.path.strip("/"):
+        raise Invalid(f"This is no address of a Dolt database. {_HOW}")
+    else:
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        user = unquote(parts.username or "root")
+        database = unquote(parts.path.strip("/"))
+        plain = f"mysql://{quote(user, safe='')}@{host}:{port or _PORT}/{quote(database, safe='')}"
+        if parts.password is not None:
+            password = unquote(parts.password)
+        dolt_address = DoltAddress(
+            plain,
+            host=parts.hostname,
+            port=port or _PORT,
+            user=user,
+            password=password,
+            database=database,
+            allow_private=allow_private,
+        )
+    dolt_address.require_usable()
+    return dolt_address
+
+
+def marker_of(address: str) -> FolderMarker | None:
+    """Return the file that names the organization of a file of doltlite.
+
+    It lies beside that file, whose rows name their users.
+    """
+    parts = urlsplit(address)
+    if parts.scheme != "doltlite":
+        return None
+    path = Path(unquote(parts.path)).resolve()
+    return FolderMarker(path.with_name(f".{path.name}-owner"), path)
+
+
+def claim(address: str, organization_id: str) -> None:
+    """Note the organization of a file of doltlite.
+
+    Raises Conflict if it has another.
+    """
+    if marker := marker_of(address):
+        marker.claim(organization_id)
+
+
+class EngineError(Unavailable):
+    """The engine refused a statement; the message is its own."""
+
+
+class Engine(ABC):
+    """One connection to a Dolt database, with one statement at a time.
+
+    In all statements `?` is the place of a value.
+    """
+
+    begin: str
+    make_table: str
+    call_sql: str
+    table_at: str  # for a FROM; the commit is the next value
+
+    @abstractmethod
+    def run(self, sql: str, *values: object) -> list[Row]:
+        """Return the rows of a statement.
+
+        Raises EngineError if it is refused, Unavailable if the engine has stopped.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection; uncommitted changes are rolled back."""
+
+    def call(self, procedure: str, *values: str) -> list[Row]:
+        return self.run(self.call_sql.format(procedure, ", ".join("?" for _ in values)), *values)
+
+
+class DoltServer(Engine):
+    """A Dolt server, which speaks the protocol of MySQL."""
+
+    begin = "START TRANSACTION"
+    make_table = (
+        _TABLE.format(text="LONGTEXT", null=" NULL")
+        + " DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin"
+    )
+    call_sql = "CALL {}({})"
+    table_at = "memory_blocks AS OF ?"
+
+    def __init__(self, address: DoltAddress) -> None:
+        if find_spec("pymysql") is None:
+            raise Invalid('A Dolt server needs the package pymysql: pip install "ricordo[dolt]"')
+        import pymysql  # type: ignore[import-untyped,unused-ignore]  # an extra
+
+        self._driver = pymysql
+        self._connection = pymysql.Connection(
+            host=address.host,
+            port=address.port,
+            user=address.user,
+            password=address.password or "",
+            database=address.database,
+            charset="utf8mb4",
+            autocommit=True,
+            read_timeout=_TIMEOUT,
+            write_timeout=_TIMEOUT,
+            defer_connect=True,
+        )
+        opened = address.connect()
+        try:
+            self._connection.connect(opened)
+        except pymysql.Error as error:
+            opened.close()
+            number = error.args[0] if error.args else type(error).__name__
+            raise Unavailable(
+                f"The Dolt server refused the connection ({number}). Check name, password."
+            ) from None
+
+    def run(self, sql: str, *values: object) -> list[Row]:
+        """Return the rows of a statement."""
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(sql.replace("%", "%%").replace("?", "%s"), values)
+                return list(cursor.fetchall())
+        except (self._driver.Error, OSError) as error:
+            if not self._connection.open:
+                raise Unavailable(
+                    "The Dolt server does not answer any more. This is tried again."
+                ) from None
+            message = str(error.args[-1]) if error.args else str(error)
+            raise EngineError(message[:300]) from None
+
+    def close(self) -> None:
+        if self._connection.open:
+            self._connection.close()
+
+
+def start_child(path: Path, pipe: int) -> "subprocess.Popen[bytes]":
+    """Start the process of doltlite on this file, which answers at this descriptor."""
+    return subprocess.Popen(  # noqa: S603 - our own arguments
+        [sys.executable, "-I", str(CHILD), str(path), str(pipe)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={name: os.environ[name] for name in _CHILD_VARIABLES if name in os.environ},
+        pass_fds=[pipe],
+    )
+
+
+class Doltlite(Engine):
+    """doltlite on a file, in a child process that ends with this one."""
+
+    begin = "BEGIN IMMEDIATE"
+    make_table = _TABLE.format(text="TEXT", null="")
+    call_sql = "SELECT {}({})"
+    table_at = "dolt_at_memory_blocks(?)"
+
+    def __init__(self, address: DoltAddress) -> None:
+        if find_spec("doltlite") is None:
+            raise Invalid(
+                'A file of doltlite needs the package doltlite: pip install "ricordo[doltlite]"'
+            )
+        address.require_usable()
+        assert address.path  # noqa: S101 - it is a file
+        address.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._pipe, child_end = Pipe()
+        with child_end:
+            self.process = start_child(address.path, child_end.fileno())
+        try:
+            self._answer()
+        except RicordoError:
+            self.close()
+            raise
+
+    def run(self, sql: str, *values: object) -> list[Row]:
+        """Return the rows of a statement."""
+        with suppress(OSError):  # the child has ended, which `_answer` reports
+            self._pipe.send_bytes(json.dumps({"sql": sql, "values": values}).encode())
+        return self._answer()
+
+    def close(self) -> None:
+        """End the child."""
+        self._pipe.close()
+        try:
+            self.process.wait(2)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _answer(self) -> list[Row]:
+        try:
+            answer = json.loads(self._pipe.recv_bytes()) if self._pipe.poll(_TIMEOUT) else None
+        except (EOFError, OSError):
+            answer = None
+        if answer is None:
+            self.process.kill()
+            raise Unavailable(
+                "doltlite has stopped, or does not answer. This is tried again; check the file's "
+                "folder."
+            )
+        if "error" in answer:
+            raise EngineError(answer["error"])
+        rows: list[Row] = answer["rows"]
+        return rows
+
+
+def open_engine(address: DoltAddress) -> Engine:
+    return Doltlite(address) if address.path else DoltServer(address)
+
+
+def require_few(
+    engine: Engine, source: str, values: Sequence[object], limit: int, *texts: str
+) -> None:
+    """Raise TooLong if a table has too many rows or bytes.
+
+    The bytes are those of `texts`. Others write these tables, so their size is not limited.
+    """
+    size = " + ".join(f"LENGTH(COALESCE({text}, ''))" for text in texts)
+    ((count, length),) = engine.run(
+        f"SELECT COUNT(*), COALESCE(SUM({size}), 0) FROM {source}",  # noqa: S608
+        *values,
+    )
+    if int(count) > limit or int(length) > MOST_BYTES:
+        raise TooLong(
+            f"The remote holds {count} rows with {int(length)} characters in one table, of which "
+            f"{limit} and {MOST_BYTES} are read. Use a database with less in it, or squash its "
+            "history."
+        )

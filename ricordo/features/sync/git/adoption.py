@@ -1,0 +1,261 @@
+"""Make versions of commits that an owner made with git; they keep their ids.
+
+A push is one transaction: rows of versions, texts, blocks, the tip of the chain. The policy of each
+changed block is asked, as for any other writer.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ricordo.domain.block import Block, Chain, new_in
+from ricordo.domain.scope import Scope
+from ricordo.domain.text import is_normal_name, is_normal_text
+from ricordo.domain.version import ChangeMetadata
+from ricordo.errors import Conflict, Forbidden, Stale
+from ricordo.features.sync.git import queries
+from ricordo.features.sync.git.objects import Commit, GitObject
+from ricordo.storage import blocks, history, versions
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.quotas import require_room
+from ricordo.storage.versions import Change
+
+# Returns the metadata of a commit's versions. Its author may not be the caller who pushed it.
+Describe = Callable[[Commit], ChangeMetadata]
+
+
+class MainCommit(NamedTuple):
+    """A commit of the main line, with its block changes in order.
+
+    The changes are those against the commit before it.
+    """
+
+    commit: Commit
+    changes: tuple[Change, ...]
+
+
+class Adoption(NamedTuple):
+    """Commits to add to a chain whose head is `expected`.
+
+    `main` are the commits of the main line, oldest first; `merged` are other commits with their
+    trees, and `texts` their texts.
+    """
+
+    expected: bytes | None
+    main: tuple[MainCommit, ...]
+    merged: tuple[GitObject, ...] = ()
+    texts: tuple[str, ...] = ()
+
+
+def adopt(
+    tx: Transaction,
+    scope: Scope,
+    chain_id: str,
+    adoption: Adoption,
+    metadata: ChangeMetadata,
+    *,
+    describe: Callable[[Transaction, Chain], Describe] | None = None,
+    is_push: bool = False,
+) -> Chain:
+    """Make the commits versions of a user's chain.
+
+    Args:
+        metadata: The caller who brought the commits; policies are asked for it.
+        describe: Returns the metadata of each commit's versions; None takes `metadata`.
+        is_push: Leave read-only blocks alone, even if the caller is the owner, because a push
+            carries
+            every commit.
+
+    Raises:
+        Stale: The tip moved meanwhile.
+        Forbidden: The policy of a block refuses.
+        TooLong: A text or the memory would exceed its limit.
+        Conflict: The memory was erased, or an agent would have a label twice.
+    """
+    chain = versions.lock(tx, chain_id)
+    if chain is None:
+        raise Conflict("This memory was erased a moment ago. Nothing was changed.")
+    if chain.head != adoption.expected:
+        raise Stale(
+            "The memory changed since you fetched it. Fetch and merge first, then push again."
+        )
+    now = {block.label: block for block in blocks.of_user(tx, scope, chain.owner_id)}
+    if is_push:
+        _require_no_read_only(now, adoption.main)
+    after = _after(tx, chain, now, adoption.main, metadata)
+    before = {block.id: block for block in now.values()}
+    touched = [id for id in {**before, **after} if before.get(id) != after.get(id)]
+    require_room(tx, chain, [(before.get(id), after.get(id)) for id in touched])
+    rows: list[dict[str, Any]] = []
+    metadata_of = (
+        describe(tx, chain) if describe else lambda commit: replace(metadata, reason=commit.message)
+    )
+    grown = 0
+    for main_commit in adoption.main:
+        commit_metadata = metadata_of(main_commit.commit)
+        chain, added = _versions(tx, chain, main_commit, metadata=commit_metadata, rows=rows)
+        grown += added
+    for text in adoption.texts:
+        grown += versions.put_text(tx, chain_id, text, None).added_bytes
+    if grown:
+        # The size of many texts is known only after they are packed.
+        tx.quotas.require_history(chain.history_bytes + grown)
+    grown += versions.insert_rows(tx, rows)
+    commits = [GitObject("commit", commit.id, commit.body) for commit, _ in adoption.main]
+    grown += queries.insert_pushed(tx, chain_id, [*commits, *adoption.merged])
+    versions.advance(tx, chain, grown)
+    _store_blocks(tx, chain, before, after=after, metadata=metadata)
+    return _normalise_texts(tx, chain, before, after=after)
+
+
+def _normalise_texts(
+    tx: Transaction, chain: Chain, before: Mapping[str, Block], *, after: Mapping[str, Block]
+) -> Chain:
+    """Add a version for each changed block in another than the normal form.
+
+    The pushed commits keep their ids. Returns the chain with its new tip.
+    """
+    ids = [id for id, block in after.items() if block != before.get(id) and not is_normal(block)]
+    if not ids:
+        return chain
+    for block in blocks.ROWS.by_ids(tx, ids):
+        blocks.normalise(tx, replace(block, label=after[block.id].label))
+    return versions.lock(tx, chain.id) or chain
+
+
+def is_normal(block: Block) -> bool:
+    return is_normal_name(block.label) and is_normal_text(block.value)
+
+
+def _require_no_read_only(now: Mapping[str, Block], main: Sequence[MainCommit]) -> None:
+    for change in (change for _, changes in main for change in changes):
+        block = now.get(change.old_label or change.label)
+        if block and block.is_read_only:
+            raise Forbidden(
+                f'{block.label}.md: block "{block.label}" is read-only. Give it another policy '
+                "first, then push again."
+            )
+
+
+def _after(
+    tx: Transaction,
+    chain: Chain,
+    now: Mapping[str, Block],
+    main: Sequence[MainCommit],
+    metadata: ChangeMetadata,
+) -> dict[str, Block]:
+    """Return the blocks by id as they are after the commits.
+
+    The policy and the limit of each changed block are asked.
+    """
+    live = dict(now)
+    deleted: dict[str, Block] = {}
+    for commit, changes in main:
+        for change in changes:
+            block = live.pop(change.old_label or change.label, None)
+            block = block or deleted.pop(change.label, None)
+            if block is None and change.value is not None:
+                # A block that was deleted in this push may come back under its old label.
+                in_use = (*now.values(), *live.values(), *deleted.values())
+                used_ids = {other.id for other in in_use}
+                block = _new(tx, chain, change.label, metadata=metadata, used_ids=used_ids)
+            if block is None:
+                continue
+            metadata.require(block.label, block.rule, chain)
+            if change.value is None:
+                deleted[change.label] = block
+                continue
+            block.require_fits(change.value)
+            live[change.label] = replace(
+                block, label=change.label, value=change.value, head=commit.id
+            )
+    for label in sorted(live.keys() - now.keys()):
+        replace(chain, files=dict.fromkeys(live, (b"", 0))).require_told_apart(label)
+    return {block.id: block for block in live.values()}
+
+
+def _new(
+    tx: Transaction,
+    chain: Chain,
+    label: str,
+    *,
+    metadata: ChangeMetadata,
+    used_ids: Collection[str],
+) -> Block:
+    """Return a new block, with the settings of a deleted one of this label.
+
+    Its id is the deleted one's too, unless that is in use.
+    """
+    fields = dict[str, Any]()
+    if deleted := history.take_deleted(tx, chain, label):
+        fields |= deleted.settings
+        if deleted.block_id not in used_ids:
+            fields["id"] = deleted.block_id
+    return new_in(chain, label, metadata.author.id, tx.clock.now(), **fields)
+
+
+def _versions(
+    tx: Transaction,
+    chain: Chain,
+    main_commit: MainCommit,
+    *,
+    metadata: ChangeMetadata,
+    rows: list[dict[str, Any]],
+) -> tuple[Chain, int]:
+    """Store the texts of a commit, and append its versions to `rows`.
+
+    Returns the chain with the commit as its tip, and the bytes that the texts add to its history.
+    """
+    grown = 0
+    files = dict(chain.files)
+    commit, changes = main_commit
+    other = next((parent for parent in commit.parents if parent != chain.head), None)
+    now = tx.clock.now()
+    for before, change in enumerate(changes, chain.versions):
+        stored = files.pop(change.old_label or change.label, None)
+        blob = None
+        if change.value is not None:
+            base = (*stored, change.before) if stored and change.before is not None else None
+            text = versions.put_text(tx, chain.id, change.value, base)
+            files[change.label] = text.file
+            blob = text.id
+            grown += text.added_bytes
+        row = versions.row_of(
+            replace(chain, versions=before), change, metadata, commit.id, blob, now
+        )
+        rows.append({**row, "other_parent": other})
+    count = chain.versions + len(changes)
+    return replace(chain, head=commit.id, versions=count, files=files), grown
+
+
+def _store_blocks(
+    tx: Transaction,
+    chain: Chain,
+    before: Mapping[str, Block],
+    *,
+    after: Mapping[str, Block],
+    metadata: ChangeMetadata,
+) -> None:
+    """Change the rows of blocks from `before` to `after`, both by id."""
+    for id, block in before.items():
+        if id not in after:
+            queries.delete_block(tx, block)
+            settings = {name: getattr(block, name) for name in blocks.SETTINGS}
+            blocks.log(tx, block, {"deleted": settings}, metadata)
+    renamed = [
+        block for id, block in after.items() if id in before and block.label != before[id].label
+    ]
+    queries.relabel(tx, renamed, before)
+    for id, block in after.items():
+        stored = before.get(id)
+        if stored is None:
+            queries.insert_block(tx, block)
+        elif block != stored:
+            changed = replace(
+                block,
+                version=stored.version + 1,
+                is_untrusted=block.is_untrusted and not metadata.is_owners_of(chain),
+                updated_by=metadata.author.id,
+                updated_at=tx.clock.now(),
+            )
+            queries.write_block(tx, changed, stored)

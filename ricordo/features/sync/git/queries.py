@@ -1,0 +1,181 @@
+"""SQL of git: versions, pushed objects, and the blocks that a push changes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import LargeBinary, bindparam, delete, func, select
+
+from ricordo.domain.block import Block
+from ricordo.errors import NotFound
+from ricordo.features.sync.git.objects import GitObject
+from ricordo.storage import proposals
+from ricordo.storage.engine.repository import Missing, Repository, setter
+from ricordo.storage.engine.store import Overtaken, Transaction
+from ricordo.storage.schema.history_sum import ROW_BYTES
+from ricordo.storage.schema.memory_tables import (
+    agents_blocks,
+    blobs,
+    blocks,
+    chains,
+    commits,
+    git_objects,
+    is_in_chain,
+    number_of_chain,
+)
+from ricordo.storage.versions import PARENT
+
+_ID = bindparam("id", type_=LargeBinary)
+_IN_CHAIN = is_in_chain(commits)
+_CHAIN = select(chains.c.head, chains.c.versions).where(chains.c.id == bindparam("chain_id"))
+_VERSIONS = (
+    select(*(column for column in commits.c if column.name != "parent"), PARENT)
+    .where(_IN_CHAIN, commits.c.number > bindparam("after"))
+    .order_by(commits.c.number)
+)
+_NEXT = _VERSIONS.limit(bindparam("limit"))
+_REST = _VERSIONS.where(commits.c.id == _ID)
+CHANGES = (
+    select(commits.c.id, commits.c.label, commits.c.old_label, commits.c.blob)
+    .where(_IN_CHAIN, commits.c.number <= bindparam("until"))
+    .order_by(commits.c.number)
+)
+_NUMBER = select(func.max(commits.c.number).label("number")).where(_IN_CHAIN, commits.c.id == _ID)
+_HEAD_AT = (
+    select(commits.c.id)
+    .where(_IN_CHAIN, commits.c.created_at <= bindparam("until"))
+    .order_by(commits.c.number.desc())
+    .limit(1)
+)
+_PUSHED = select(git_objects.c.kind, git_objects.c.data).where(
+    is_in_chain(git_objects), git_objects.c.id == _ID
+)
+_IN_RANGE = (
+    _IN_CHAIN,
+    commits.c.number >= bindparam("first"),
+    commits.c.number <= bindparam("last"),
+)
+_PUSHED_IDS = select(git_objects.c.id).where(
+    is_in_chain(git_objects), git_objects.c.id.in_(select(commits.c.id).where(*_IN_RANGE))
+)
+_TEXTS = select(blobs.c.id, blobs.c.base, blobs.c.data).where(
+    is_in_chain(blobs), blobs.c.id.in_(select(commits.c.blob).where(*_IN_RANGE))
+)
+_AT_ONCE = 500
+_STORED_IDS = select(git_objects.c.id).where(is_in_chain(git_objects))
+_INSERT_PUSHED = Missing(git_objects).values(chain=number_of_chain())
+_BLOCKS = Repository(Block, blocks)
+_WRITTEN = ("label", "value", "version", "head", "is_untrusted", "updated_by", "updated_at")
+_AS_EXPECTED = blocks.c.version == bindparam("expected")
+_write_block = _BLOCKS.updates(*_WRITTEN, where=_AS_EXPECTED)
+_DELETE_BLOCK = delete(blocks).where(blocks.c.id == bindparam("block_id"), _AS_EXPECTED)
+_RELABEL = setter(blocks, "label", where=blocks.c.id == bindparam("relabelled"))
+_RELABEL_ATTACHED = setter(
+    agents_blocks, "label", where=agents_blocks.c.block_id == bindparam("relabelled")
+)
+
+
+def chain_of(tx: Transaction, chain_id: str) -> Any:
+    """Return the chain's head and number of versions. Raises NotFound."""
+    row = tx.first(_CHAIN, {"chain_id": chain_id})
+    if row is None:
+        raise NotFound("This memory was erased.")
+    return row
+
+
+def versions_after(tx: Transaction, chain_id: str, number: int, limit: int) -> list[Any]:
+    """Return the rows of `limit` versions behind this number.
+
+    The rows of the last commit are always complete, so there may be more.
+    """
+    rows = list(tx.all(_NEXT, {"chain_id": chain_id, "after": number, "limit": limit}))
+    if len(rows) == limit:
+        rows += tx.all(_REST, {"chain_id": chain_id, "id": rows[-1].id, "after": rows[-1].number})
+    return rows
+
+
+def number_of(tx: Transaction, chain_id: str, id: bytes) -> int | None:
+    """Return the number of the commit's last version, or None if it has none."""
+    number: int | None = tx.first(_NUMBER, {"chain_id": chain_id, "id": id}).number
+    return number
+
+
+def head_at(tx: Transaction, chain_id: str, at: int) -> bytes | None:
+    """Return the id of the last version made until a time (microseconds), or None."""
+    row = tx.first(_HEAD_AT, {"chain_id": chain_id, "until": at})
+    return row.id if row else None
+
+
+def pushed(tx: Transaction, chain_id: str, id: bytes) -> GitObject | None:
+    row = tx.first(_PUSHED, {"chain_id": chain_id, "id": id})
+    return GitObject(row.kind, id, row.data) if row else None
+
+
+def stored_between(
+    tx: Transaction, chain_id: str, first: int, last: int
+) -> tuple[dict[bytes, Any], set[bytes]]:
+    numbers = {"chain_id": chain_id, "first": first, "last": last}
+    return {row.id: row for row in tx.all(_TEXTS, numbers)}, {
+        row.id for row in tx.all(_PUSHED_IDS, numbers)
+    }
+
+
+def insert_pushed(tx: Transaction, chain_id: str, objects: Sequence[GitObject]) -> int:
+    """Store the objects that the chain lacks.
+
+    Returns the bytes that they add to its history.
+    """
+    ids = list(dict.fromkeys(pushed_object.id for pushed_object in objects))
+    stored_ids = set[bytes]()
+    for first in range(0, len(ids), _AT_ONCE):
+        statement = _STORED_IDS.where(git_objects.c.id.in_(ids[first : first + _AT_ONCE]))
+        stored_ids |= {row.id for row in tx.all(statement, {"chain_id": chain_id})}
+    new_objects = {
+        pushed_object.id: pushed_object
+        for pushed_object in objects
+        if pushed_object.id not in stored_ids
+    }
+    rows = [
+        {"chain_id": chain_id, "id": id, "kind": new_object.kind, "data": new_object.body}
+        for id, new_object in new_objects.items()
+    ]
+    tx.run(_INSERT_PUSHED, rows)
+    return sum(ROW_BYTES + len(new_object.body) for new_object in new_objects.values())
+
+
+def insert_block(tx: Transaction, block: Block) -> None:
+    proposals.reopen(tx, block.chain_id, block.label)
+    _BLOCKS.insert(tx, replace(block, version=1))
+
+
+def write_block(tx: Transaction, block: Block, before: Block) -> None:
+    _require(_write_block(tx, block, expected=before.version), before)
+
+
+def delete_block(tx: Transaction, block: Block) -> None:
+    _require(tx.run(_DELETE_BLOCK, {"block_id": block.id, "expected": block.version}), block)
+    proposals.end_of_deleted(tx, block.chain_id, block.label)
+
+
+def relabel(tx: Transaction, renamed: Sequence[Block], now: Mapping[str, Block]) -> None:
+    """Give blocks their new labels, also where they are attached and in proposals.
+
+    `now` holds the blocks by id, with their old labels.
+    """
+    for statement in (_RELABEL, _RELABEL_ATTACHED):
+        # First to labels that no block has, since two blocks may have exchanged theirs.
+        tx.run(statement, [{"new_label": block.id, "relabelled": block.id} for block in renamed])
+    tx.run(
+        _RELABEL_ATTACHED, [{"new_label": block.label, "relabelled": block.id} for block in renamed]
+    )
+    for block in renamed:
+        proposals.follow(tx, block.chain_id, now[block.id].label, block.id)
+    for block in renamed:
+        proposals.follow(tx, block.chain_id, block.id, block.label)
+
+
+def _require(rows: int, block: Block) -> None:
+    if not rows:
+        raise Overtaken(
+            f'Block "{block.label}" changed a moment ago. Fetch and merge, then push again.'
+        )

@@ -1,0 +1,280 @@
+"""A bare git repository of each chain, which clones and fetches read.
+
+It has the ids of the chain's versions. It is a cache in `<data>/repositories/<chain id>.git`:
+updated before it is read, deleted at any time without loss, and rebuilt if it is missing, damaged
+or in too many pieces. A branch moves only after all objects that it needs are stored, so a kill at
+any point leaves a repository that is merely out of date.
+"""
+
+import asyncio
+import hashlib
+import logging
+import shutil
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from filelock import AsyncFileLock, Timeout
+
+from ricordo.domain.git_objects import object_id
+from ricordo.errors import NotFound, RicordoError, Unavailable
+from ricordo.features.sync.git import history
+from ricordo.features.sync.git.history import HistoryPortion
+from ricordo.features.sync.git.objects import EMPTY_TREE, KINDS, GitObject, read_commit, read_tree
+from ricordo.storage import chain_files
+from ricordo.storage.engine.store import Store
+
+if TYPE_CHECKING:
+    from dulwich.pack import UnpackedObject
+    from dulwich.repo import Repo
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+BRANCH = b"refs/heads/main"
+_MOST_PACKS = 40
+_NUMBERS = {kind: number for number, kind in KINDS.items()}
+_TRAILER = 20
+_PIECE = 65_515  # bytes copied at once: the limit of a line in git's protocol
+
+
+def repository_path(data_dir: Path, chain_id: str) -> Path:
+    return data_dir / chain_files.FOLDER / f"{chain_id}.git"
+
+
+async def read_repository(
+    store: Store, data_dir: Path, chain_id: str, work: Callable[[Path], T]
+) -> T:
+    """Run `work` on a chain's updated repository, in a thread.
+
+    A damaged repository is rebuilt, and `work` runs once more. Raises NotFound, Unavailable.
+    """
+    path = await refreshed(store, data_dir, chain_id)
+    try:
+        return await asyncio.to_thread(work, path)
+    except Exception as error:
+        # A client's mistake is no reason to read every object, or to try again.
+        is_ours = isinstance(error, RicordoError)
+        was_damaged = await rebuilt_if_damaged(store, data_dir, chain_id, is_thorough=not is_ours)
+        if is_ours and not was_damaged:
+            raise
+    # Another request may have rebuilt it meanwhile, so it is tried again in any case.
+    return await asyncio.to_thread(work, await refreshed(store, data_dir, chain_id))
+
+
+async def rebuilt_if_damaged(
+    store: Store, data_dir: Path, chain_id: str, *, is_thorough: bool = True
+) -> bool:
+    """Rebuild the repository if it is damaged, and return True if it was.
+
+    Call it after an error that damage would explain.
+    """
+    path = repository_path(data_dir, chain_id)
+    if not await asyncio.to_thread(is_damaged, path, is_thorough=is_thorough):
+        return False
+    log.warning("a repository for git is damaged; it is rebuilt", extra={"chain": chain_id})
+    await asyncio.to_thread(chain_files.delete_chain_files, data_dir, chain_id)
+    await refreshed(store, data_dir, chain_id)
+    return True
+
+
+def is_damaged(path: Path, *, is_thorough: bool = True) -> bool:
+    """Return True if the files of a repository are damaged.
+
+    `is_thorough` also looks for missing objects of its history.
+    """
+    try:
+        with closing(open_repository(path)) as repository:
+            for pack in repository.object_store.packs:
+                pack.data.check()
+                pack.index.check()
+            return is_thorough and not _is_whole(repository)
+    except Exception:  # damaged files fail in many ways
+        return True
+
+
+async def refreshed(store: Store, data_dir: Path, chain_id: str) -> Path:
+    """Update the chain's repository to its last version, and return its path.
+
+    Raises NotFound, Unavailable.
+    """
+    path = repository_path(data_dir, chain_id)
+    tip = await store.read(lambda tx: history.tip(tx, chain_id))
+    if tip is not None and tip == await asyncio.to_thread(_tip, path):
+        return path
+    async with _locked(data_dir, chain_id):
+        tip = await store.read(lambda tx: history.tip(tx, chain_id))
+        stored_tip = await asyncio.to_thread(_tip, path)
+        if stored_tip is None or stored_tip != tip:
+            await _catch_up(store, path, chain_id, stored_tip)
+    return path
+
+
+def open_repository(path: Path) -> "Repo":
+    """Open the repository there.
+
+    Raises OSError or ValueError if there is none.
+    """
+    from dulwich.errors import NotGitRepository
+    from dulwich.repo import Repo  # slow to import, and few servers are cloned from
+
+    try:
+        return Repo(str(path))
+    except NotGitRepository as error:
+        raise FileNotFoundError(str(path)) from error
+
+
+def make_repository(path: Path) -> None:
+    from dulwich.repo import Repo
+
+    path.mkdir(mode=0o700, parents=True)
+    Repo.init_bare(str(path), default_branch=b"main").close()
+
+
+def add_portion(path: Path, portion: HistoryPortion) -> None:
+    """Store a portion as one pack, then move the branch to its head."""
+    with closing(open_repository(path)) as repository:
+        repository.object_store.add_pack_data(len(portion.objects), iter(packed(portion.objects)))
+        if portion.head is not None:
+            repository.refs[BRANCH] = portion.head.hex().encode()  # type: ignore[index,assignment]
+
+
+def packed(objects: Collection[GitObject]) -> "list[UnpackedObject]":
+    from dulwich.pack import UnpackedObject
+
+    return [
+        UnpackedObject(
+            _NUMBERS[git_object.kind],
+            sha=git_object.id,
+            decomp_chunks=[git_object.body],
+            decomp_len=len(git_object.body),
+        )
+        for git_object in objects
+    ]
+
+
+def find_object(repository: "Repo", id: bytes) -> GitObject | None:
+    try:
+        kind, body = repository.object_store.get_raw(id.hex().encode())  # type: ignore[arg-type]
+    except KeyError:
+        return None
+    if kind not in KINDS:
+        raise NotFound(f"{id.hex()} is no commit, tree or text.")
+    return GitObject(KINDS[kind], id, body)
+
+
+def copy_whole(path: Path, write: Callable[[bytes], object]) -> None:
+    """Write all objects of a repository as one pack, without unpacking them.
+
+    Raises OSError (rebuilt meanwhile), ChecksumMismatch.
+    """
+    copied_ids: set[bytes] = set()
+    ranges: list[tuple[Path, int, int]] = []
+    with closing(open_repository(path)) as repository:
+        for pack in repository.object_store.packs:
+            pack.data.check()
+            source = Path(pack.data.path)
+            offsets = sorted((offset, bytes(id)) for id, offset, _ in pack.index.iterentries())
+            ends = [offset for offset, _ in offsets[1:]] + [source.stat().st_size - _TRAILER]
+            for (start, id), end in zip(offsets, ends, strict=True):
+                if id in copied_ids:
+                    continue  # an earlier pack has it
+                copied_ids.add(id)
+                if ranges and ranges[-1][0] == source and ranges[-1][2] == start:
+                    ranges[-1] = (source, ranges[-1][1], end)
+                else:
+                    ranges.append((source, start, end))
+    head = b"PACK\0\0\0\2" + len(copied_ids).to_bytes(4, "big")
+    write(head)
+    checksum = hashlib.sha1(head, usedforsecurity=False)
+    for source, start, end in ranges:
+        with source.open("rb") as file:
+            file.seek(start)
+            for position in range(start, end, _PIECE):
+                piece = file.read(min(_PIECE, end - position))
+                checksum.update(piece)
+                write(piece)
+    write(checksum.digest())
+
+
+async def _catch_up(store: Store, path: Path, chain_id: str, stored_tip: bytes | None) -> None:
+    number = None
+    if stored_tip is not None and await asyncio.to_thread(_packs, path) < _MOST_PACKS:
+        number = await store.read(lambda tx: history.number_of(tx, chain_id, stored_tip))
+    if number is not None:
+        async for portion in history.portions(store, chain_id, number):
+            await asyncio.to_thread(add_portion, path, portion)
+        return
+    draft = path.with_suffix(".new")
+    await asyncio.to_thread(_begin, draft)
+    async for portion in history.portions(store, chain_id):
+        await asyncio.to_thread(add_portion, draft, portion)
+    await asyncio.to_thread(_put_in_place, draft, path)
+
+
+def _tip(path: Path) -> bytes | None:
+    with suppress(OSError, ValueError, KeyError):
+        (path / "HEAD").stat()  # git needs this file, though the library does not
+        with closing(open_repository(path)) as repository:
+            id = repository.refs[BRANCH]  # type: ignore[index]
+            if id in repository.object_store:
+                return bytes.fromhex(id.decode())
+    return None
+
+
+def _packs(path: Path) -> int:
+    return sum(1 for _ in (path / "objects" / "pack").glob("*.pack"))
+
+
+def _begin(draft: Path) -> None:
+    shutil.rmtree(draft, ignore_errors=True)
+    make_repository(draft)
+    # The empty tree is the tree of a memory without blocks, and of some first commits of a push.
+    add_portion(draft, HistoryPortion((EMPTY_TREE,)))
+
+
+def _put_in_place(draft: Path, path: Path) -> None:
+    old = path.with_suffix(".old")
+    shutil.rmtree(old, ignore_errors=True)
+    with suppress(FileNotFoundError):
+        path.rename(old)
+    draft.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@asynccontextmanager
+async def _locked(data_dir: Path, chain_id: str) -> AsyncIterator[None]:
+    """Lock the repository against all other requests.
+
+    They may be of this server, or of one that shares the folder.
+    """
+    lock = chain_files.lock_path(data_dir, chain_id)
+    lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        async with AsyncFileLock(lock, timeout=chain_files.PATIENCE, thread_local=False):
+            yield
+    except Timeout:
+        raise Unavailable(
+            "This memory is being prepared for git by another request. Try again in a minute."
+        ) from None
+
+
+def _is_whole(repository: "Repo") -> bool:
+    if BRANCH not in repository.refs:  # type: ignore[operator]
+        return True  # a memory without versions; any other is rebuilt before it is read
+    visited: set[bytes] = set()
+    waiting = [bytes.fromhex(repository.refs[BRANCH].decode())]  # type: ignore[index]
+    while waiting:
+        id = waiting.pop()
+        if id in visited:
+            continue
+        visited.add(id)
+        stored_object = find_object(repository, id)
+        if stored_object is None or object_id(stored_object.kind, stored_object.body) != id:
+            return False
+        if stored_object.kind == "commit":
+            commit = read_commit(stored_object.body)
+            waiting += [commit.tree, *commit.parents]
+        elif stored_object.kind == "tree":
+            waiting += [entry.id for entry in read_tree(stored_object.body)]
+    return True

@@ -1,0 +1,108 @@
+"""The remotes of a user's memory over HTTP, of all kinds."""
+
+from collections.abc import Sequence
+
+from pydantic import Field, SecretStr
+
+from ricordo.api.call import RequestContext, note
+from ricordo.api.models.base import Json, NoteResponse, RequestModel, ResponseModel, Timestamp
+from ricordo.api.routing import Routes, needs
+from ricordo.domain.remote import Access, Remote
+from ricordo.errors import Invalid, NotFound
+from ricordo.features.sync.remotes import queries, service
+from ricordo.memory import user_memory
+from ricordo.storage import jobs
+from ricordo.storage.engine.store import Transaction
+
+router = Routes(prefix="/users/{user_id}/remotes", tags=["users' memory"], scope="memory")
+_ADDRESS = 2_000
+
+
+class RemoteRequest(RequestModel):
+    """A new remote.
+
+    The password may also be in a Dolt address; it is never shown.
+    """
+
+    kind: str = Field(max_length=100, description="git, dolt, or what a plugin offers.")
+    address: str = Field(max_length=_ADDRESS)
+    username: str | None = Field(
+        None, max_length=255, description="User name at a git server; git where it is left out."
+    )
+    password: SecretStr | None = Field(None, max_length=_ADDRESS, description="Kept encrypted.")
+    shows_toml: bool = Field(
+        False,
+        description="For git: a branch `toml` with the blocks as TOML and what waits as JSON.",
+    )
+    options: dict[str, str | int | float | bool] = Field(
+        default_factory=dict, max_length=50, description="Options of a plugin's kind."
+    )
+
+
+class RemoteResponse(ResponseModel):
+    """One remote.
+
+    `followed` is the number of the last version there, `last_error` the reason of a failed sync.
+    """
+
+    id: str
+    kind: str
+    address: str
+    followed: int
+    last_error: str | None
+    last_at: Timestamp | None
+    created_at: Timestamp
+
+
+@router.put("", response_model=RemoteResponse)
+@needs("memory:approve", "admin")
+async def add(context: RequestContext, user_id: str, body: RemoteRequest) -> Remote:
+    """Add a remote and keep it in sync.
+
+    Its content is pulled first, and a new user is created.
+    """
+    kinds = context.runtime.remotes
+    if body.kind not in kinds:
+        raise Invalid(
+            f'There are no remotes of the kind "{body.kind}". Use one of: '
+            f"{', '.join(sorted(kinds))}."
+        )
+    password = body.password.get_secret_value() if body.password else None
+    options = dict(body.options)
+    if body.shows_toml:
+        options["shows_toml"] = True
+    access = Access(body.address, body.username, password, options)
+    return await service.add(
+        context.store, context.runtime.settings, context.scope, user_id, kinds[body.kind], access
+    )
+
+
+@router.get("", response_model=list[RemoteResponse])
+def list_remotes(tx: Transaction, context: RequestContext, user_id: str) -> Sequence[Remote]:
+    """List the remotes of the user's memory, oldest first."""
+    return queries.of_chain(tx, user_memory.open_memory(tx, context.scope, user_id).chain.id)
+
+
+@router.post("/{remote_id}/follow", response_model=NoteResponse)
+@needs("memory:approve", "admin")
+def sync(tx: Transaction, context: RequestContext, user_id: str, remote_id: str) -> Json:
+    """Sync the remote and the memory now, even if the memory did not change."""
+    job = _find(tx, context, user_id, remote_id).job()
+    if jobs.add(tx, job) is None:
+        jobs.make_due(tx, job.kind, job.key or "")
+    return note("The remote is brought up to date in the background.")
+
+
+@router.delete("/{remote_id}", response_model=NoteResponse)
+@needs("memory:approve", "admin")
+def remove(tx: Transaction, context: RequestContext, user_id: str, remote_id: str) -> Json:
+    """Remove a remote. Its content stays there."""
+    queries.remove(tx, _find(tx, context, user_id, remote_id))
+    return note("The memory is followed there no more. What is there stays there.")
+
+
+def _find(tx: Transaction, context: RequestContext, user_id: str, remote_id: str) -> Remote:
+    remote = queries.get(tx, context.scope, remote_id)
+    if remote.chain_id != user_memory.open_memory(tx, context.scope, user_id).chain.id:
+        raise NotFound(f"Remote with ID {remote_id} not found")
+    return remote

@@ -1,0 +1,374 @@
+"""Add, sync and sweep the remotes of users' memories.
+
+The database is the truth: jobs keep a remote in sync with it, can be repeated and killed anywhere,
+and pull the owner's commits from the remote. The kinds come from plugins
+(`ricordo.memory.remote_kind`); git and Dolt are built in.
+
+The transaction that changes a memory adds the job of its remotes (`storage/versions.py`). A sweep
+finds the other changes: the owner's commits at the remote, titles, expired proposals, and remotes
+that could not be reached for long.
+"""
+
+import asyncio
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from ricordo.domain.clock import SECOND
+from ricordo.domain.ids import new_id
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.remote import SYNC, Access, Remote
+from ricordo.domain.scope import Scope, User
+from ricordo.errors import Conflict, Invalid, LeaseLost, NotFound, RicordoError, Stale, Unavailable
+from ricordo.features.sync.remotes import queries
+from ricordo.memory.remote_kind import RemoteKind
+from ricordo.memory.user_memory import open_memory
+from ricordo.runtime import Runtime
+from ricordo.secret import Secret
+from ricordo.settings import Settings
+from ricordo.storage import jobs, users
+from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.jobs import FencedStore
+
+# The setting that allows remotes at private addresses.
+PRIVATE = "RICORDO_ALLOW_PRIVATE_REMOTES"
+SWEEP = "memory_remotes_sweep"
+_SYNC_AFTER = 600 * SECOND
+_TRIES = 5
+_AT_ONCE = 100
+CLAIMED = (
+    "{} holds another user's memory, also where its remote was removed. Choose another address, or "
+    "empty it first if that memory is no longer needed."
+)
+# Paths in these folders lead to the open files of processes.
+_MAGIC = ("/proc", "/dev/fd")
+
+
+class RemoteMoved(Exception):
+    """The remote changed since it was read; the sync starts again."""
+
+
+async def add(
+    store: Store,
+    settings: Settings,
+    scope: Scope,
+    user_name: str,
+    kind: RemoteKind,
+    requested: Access,
+) -> Remote:
+    """Add a remote to a user's memory, and start its first sync.
+
+    A new user is created. Raises Invalid, and Conflict if a memory has a remote there already; then
+    nothing is created.
+    """
+    # The content of an address is pulled into this user's memory, so two memories at one address
+    # would become one.
+    is_shared = getattr(kind, "is_shared", False)
+    access = await asyncio.to_thread(kind.read, requested, settings)
+    listed = await store.read(lambda tx: queries.of_kind(tx, kind.kind))
+    claimed, aliases = await asyncio.to_thread(
+        _folder_at, kind, access, [remote.address for remote in listed]
+    )
+    stored_settings = {"username": access.username, "options": dict(access.options)}
+    if access.password:
+        stored_settings["password"] = await asyncio.to_thread(
+            Secret(settings.data_dir).encrypt, access.password
+        )
+
+    def work(tx: Transaction) -> Remote:
+        chain = open_memory(tx, scope, user_name, makes=True).chain
+        for existing in (
+            existing
+            for address in (access.address, *aliases)
+            for existing in queries.at(tx, kind.kind, address)
+        ):
+            if existing.chain_id == chain.id:
+                raise Conflict(f"{access.address} is a remote of this memory already.")
+            if not is_shared or existing.organization_id != chain.organization_id:
+                raise Conflict(
+                    f"{access.address} is a remote of another memory. Choose another address."
+                )
+        claimant = chain.organization_id if is_shared else chain.id
+        if claimed not in (None, claimant):
+            raise Conflict(CLAIMED.format(access.address))
+        remote = Remote(
+            new_id("remote"),
+            chain.organization_id,
+            chain_id=chain.id,
+            kind=kind.kind,
+            address=access.address,
+            settings={name: setting for name, setting in stored_settings.items() if setting},
+            created_at=tx.clock.now(),
+        )
+        queries.insert_one(tx, remote)
+        jobs.add(tx, remote.job())
+        return remote
+
+    return await store.write(work)
+
+
+async def add_for_all(
+    runtime: Runtime,
+    kind: RemoteKind,
+    organization_id: str,
+    requested: Access,
+    is_left_out: Callable[[str], bool],
+) -> None:
+    """Add a remote at one address to each memory of an organization.
+
+    A memory that has it already keeps it. The password is not stored. Users whose identifier
+    `is_left_out` get none. Raises Invalid, and Conflict if another organization has a remote there.
+    """
+    store = runtime.store
+    access = await asyncio.to_thread(kind.read, requested, runtime.settings)
+    listed = await store.read(lambda tx: queries.of_kind(tx, kind.kind))
+    claimed, aliases = await asyncio.to_thread(
+        _folder_at, kind, access, [remote.address for remote in listed]
+    )
+    addresses = (access.address, *aliases)
+    is_others = any(
+        remote.organization_id != organization_id
+        for remote in listed
+        if remote.address in addresses
+    )
+    if is_others or claimed not in (None, organization_id):
+        raise Conflict(CLAIMED.format(access.address))
+
+    def work(tx: Transaction, after: int) -> int | None:
+        rows = queries.chains_without(
+            tx, organization_id, kind.kind, addresses, after=after, limit=_AT_ONCE
+        )
+        for row in rows:
+            if is_left_out(row.identifier or ""):
+                continue
+            remote = Remote(
+                new_id("remote"),
+                organization_id,
+                chain_id=row.id,
+                kind=kind.kind,
+                address=access.address,
+                created_at=tx.clock.now(),
+            )
+            queries.insert_one(tx, remote)
+            jobs.add(tx, remote.job())
+        return rows[-1].seq if rows else None
+
+    last: int | None = 0
+    while last is not None:
+        last = await store.write(partial(work, after=last))
+
+
+@dataclass(frozen=True, slots=True)
+class FolderMarker:
+    """A file that names the owner of a local folder.
+
+    The folder serves as a remote. The file counts while `content` exists. It stays when the remote
+    is removed, because the folder's content is of that memory and must be pulled into no other.
+    """
+
+    path: Path
+    content: Path
+
+    def owner(self) -> str | None:
+        """Return the noted owner's id, or None.
+
+        It is None too if the folder was emptied.
+        """
+        try:
+            if not self.content.exists():
+                return None
+            return self.path.read_text("utf-8").strip() or None
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise Unavailable(
+                f"{self.path} cannot be read ({type(error).__name__}). Check it."
+            ) from error
+
+    def claim(self, owner: str) -> None:
+        """Note the owner of the folder.
+
+        Raises Conflict if it has another one already.
+        """
+        noted_owner = self.owner()
+        if noted_owner is None:
+            try:
+                if not self.content.exists():
+                    self.path.unlink(missing_ok=True)
+                self._write(owner)
+            except OSError as error:
+                raise Unavailable(
+                    f"{self.path} cannot be written ({error.strerror}). Check the folder."
+                ) from error
+            noted_owner = self.path.read_text("utf-8").strip() or owner
+        if noted_owner != owner:
+            raise Conflict(CLAIMED.format(self.path.parent))
+
+    def _write(self, owner: str) -> None:
+        """Create the file, whole or not at all, unless it exists."""
+        draft = self.path.with_name(f"{self.path.name}.{secrets.token_hex(8)}")
+        try:
+            draft.write_text(f"{owner}\n", "utf-8")
+            with suppress(FileExistsError):
+                try:
+                    os.link(draft, self.path)
+                except FileExistsError:
+                    raise
+                except OSError:  # a file system without links
+                    with self.path.open("x", encoding="utf-8") as file:
+                        file.write(f"{owner}\n")
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def _folder_at(
+    kind: RemoteKind, access: Access, addresses: Sequence[str]
+) -> tuple[str | None, list[str]]:
+    """Return the owner of a local folder, and its alias addresses.
+
+    An alias names the same folder in another way, for example through a link.
+    """
+    find = getattr(kind, "marker", None)
+    marker: FolderMarker | None = find(access.address) if find else None
+    if marker is None or not marker.content.exists():
+        return None, []
+    aliases = []
+    for address in addresses:
+        with suppress(OSError, RicordoError):
+            other = find(address) if find and address != access.address else None
+            if other and other.content.samefile(marker.content):
+                aliases.append(address)
+    return marker.owner(), aliases
+
+
+def access_of(remote: Remote, secret: Secret) -> Access:
+    """Return a remote's address with its password.
+
+    Raises Unavailable if this server cannot decrypt the password.
+    """
+    sealed = remote.settings.get("password")
+    password = secret.decrypt(sealed) if sealed else None
+    return Access(remote.address, remote.settings.get("username"), password, remote.options)
+
+
+async def sync(store: Store, settings: Settings, kind: RemoteKind, remote: Remote) -> Remote:
+    """Sync a remote and its memory, and store the outcome.
+
+    Returns the remote as stored. Raises the errors of the kind.
+    """
+    # Changes during the sync may not be in it, so the remote counts as synced up to its start.
+    started = store.clock.now()
+    try:
+        access = await asyncio.to_thread(access_of, remote, Secret(settings.data_dir))
+        synced = replace(await kind.sync(store, remote, access, settings), last_at=started)
+    except LeaseLost:
+        raise
+    except Exception as error:
+        message = f"It failed ({type(error).__name__}). The server's log says more."
+        if isinstance(error, RicordoError):
+            message = str(error)
+        await store.write(lambda tx: note_error(tx, remote, message, started))
+        raise
+    await store.write(lambda tx: queries.note(tx, synced))
+    return synced
+
+
+def note_error(tx: Transaction, remote: Remote, message: str, at: int) -> None:
+    stored = queries.get(tx, Scope(remote.organization_id), remote.id)
+    queries.note(tx, replace(stored, last_error=message, last_at=at))
+
+
+async def until_settled(attempt: Callable[[], Awaitable[Remote]]) -> Remote:
+    """Repeat an attempt at a sync while the remote or the memory moves meanwhile.
+
+    Raises Unavailable after several attempts.
+    """
+    for _ in range(_TRIES):
+        with suppress(RemoteMoved, Stale):
+            return await attempt()
+    raise Unavailable(
+        "The memory and its remote change faster than they can be brought together. This is tried "
+        "again."
+    )
+
+
+def owner_of(tx: Transaction, remote: Remote) -> User:
+    """Return the memory's user. Raises NotFound if it was erased."""
+    return users.require(tx, Scope(remote.organization_id), queries.owner_of(tx, remote.chain_id))
+
+
+async def require_lease(store: Store) -> None:
+    """Raise LeaseLost if the store's job was cancelled or taken over by another server."""
+    await store.write(lambda _tx: None)  # the store itself checks the lease
+
+
+def require_folder(path: Path, folders: Sequence[Path]) -> Path:
+    """Return a path with every link resolved.
+
+    Raises Invalid if it lies in none of the folders that may hold remotes.
+    """
+    try:
+        real = path.resolve()
+        if any(Path(os.path.normpath(path)).is_relative_to(folder) for folder in _MAGIC):
+            raise Invalid(
+                f"{path} leads through what a process has open. Give the folder's own path."
+            )
+        is_inside = any(
+            real != folder and real.is_relative_to(folder) for folder in map(Path.resolve, folders)
+        )
+    except (OSError, RuntimeError):  # links that form a circle
+        is_inside = False
+    except ValueError as error:  # a character that no path can have
+        raise Invalid(f"The path cannot be used ({error}). Choose another.") from error
+    if not is_inside:
+        raise Invalid(
+            f"{path} lies outside of the folders in which remotes may lie "
+            f"({', '.join(map(str, folders)) or 'none'}). Choose a path in one of them, or let the "
+            "operator name others in RICORDO_REMOTE_FOLDERS."
+        )
+    try:
+        real.lstat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # too long, or a file where a folder should be
+        raise Invalid(f"{path} cannot be used ({error.strerror}). Choose another.") from error
+    return real
+
+
+async def _sync(runtime: Runtime, job: Job, _report: Report) -> None:
+    scope = Scope(job.organization_id)
+    remote_id = job.payload["remote_id"]
+    try:
+        remote = await runtime.store.read(lambda tx: queries.get(tx, scope, remote_id))
+    except NotFound:
+        return  # it was removed, or its user was erased
+    kind = runtime.remotes.get(remote.kind)
+    if kind is None:
+        missing = Invalid(
+            f'There are no remotes of the kind "{remote.kind}" here. Install its plugin, or remove '
+            "it."
+        )
+        await runtime.store.write(lambda tx: note_error(tx, remote, str(missing), tx.clock.now()))
+        raise missing
+    try:
+        await sync(FencedStore(runtime.store, job), runtime.settings, kind, remote)
+    except LeaseLost:
+        # A server that froze during a sync may have written older content to the remote since.
+        # The next job syncs once more.
+        await runtime.store.write(lambda tx: jobs.add(tx, remote.job()))
+        raise
+
+
+async def _sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
+    def work(tx: Transaction) -> None:
+        for remote in queries.due(tx, list(runtime.remotes), tx.clock.now() - _SYNC_AFTER):
+            jobs.add(tx, remote.job())
+
+    await runtime.store.write(work)
+
+
+HANDLERS = (JobHandler(SYNC, _sync), JobHandler(SWEEP, _sweep, every_seconds=60.0))

@@ -1,0 +1,225 @@
+"""A chat as server-sent events.
+
+The events are `status`, `tool_call`, `artifact`, `reasoning`, `message`, `error` and `done`.
+"""
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Annotated, Any
+
+import orjson
+from fastapi import Response
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+
+from ricordo.agents.turn import run_turn
+from ricordo.api.call import RequestContext, for_user, scope_of_user
+from ricordo.api.models.base import HealthResponse, Json
+from ricordo.api.routing import Routes, needs
+from ricordo.api.server import health as server_health
+from ricordo.api.sse import STREAM, sse_response
+from ricordo.domain.clock import SECOND
+from ricordo.domain.event import Event, StepSaved
+from ricordo.domain.message import ToolReturnPart
+from ricordo.domain.scope import IMPERSONATE, Scope
+from ricordo.errors import Invalid, NotFound
+from ricordo.features.knowledge.memories.service import changes_of
+from ricordo.features.openai.answers import PING, AnswerReader, data, deltas_of
+from ricordo.features.openai.models import ChatMessage, ChatRequest, LenientRequest
+from ricordo.features.openai.queries import NamedAgent, agent_of
+from ricordo.features.openai.routes import reader_of
+from ricordo.features.openai.turns import chat_turn
+from ricordo.features.tutor.courses import queries as courses
+from ricordo.storage.engine.store import Transaction
+
+router = Routes(tags=["tutor"], scope="messages", open_paths=("/health",))
+_FRESH = 2 * SECOND
+
+
+class TutorChatRequest(LenientRequest):
+    """A chat to continue: all of its messages, the last one by the student.
+
+    `model` is a course, or an agent's name or id; with one course it can be left out. `user_id` is
+    needed with a service's key. `resume` resumes the answer that was started for the same messages.
+    """
+
+    user_id: str | None = Field(None, min_length=1, max_length=255)
+    chat_id: str | None = Field(None, max_length=255)
+    model: str | None = Field(None, max_length=300)
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=10_000)]
+    resume: bool = False
+
+
+class TutorReader(AnswerReader):
+    """Reads a turn as deltas of an answer, with its tool calls and artifacts."""
+
+    has_called = False
+
+    def read(self, event: Event) -> Iterator[Json]:
+        """Yield the event's deltas of the answer."""
+        if isinstance(event, StepSaved):
+            self.has_called |= any(message.tool_calls for message in event.messages)
+            for message in event.messages:
+                yield from ({"tool": call.name} for call in message.tool_calls)
+                yield from map(_artifact, message.tool_returns)
+        yield from AnswerReader.read(self, event)
+
+
+@router.get("/health", response_model=HealthResponse)
+@needs()
+async def health() -> Json:
+    """Return the health of the server."""
+    return await server_health()
+
+
+@router.post("/chat/stream", response_class=StreamingResponse, responses=STREAM)
+@needs("messages:write")
+async def stream(context: RequestContext, body: TutorChatRequest) -> Response:
+    """Continue a chat, and stream the answer.
+
+    A lost connection does not end the answer: `resume` streams it again.
+    """
+    context = await _as_student(context, body.user_id)
+    agent = await _agent(context, body.model)
+    name = {"chat_id": body.chat_id} if body.chat_id else None
+    chat = ChatRequest.model_construct(
+        model=agent.model, messages=body.messages, stream=True, metadata=name
+    )
+    content = body.model_dump_json(exclude={"resume"}).encode()
+    new_turn = await chat_turn(context, agent, chat, is_retry=body.resume, sent=content)
+    answer_reader = reader_of(context, new_turn)
+    reader = TutorReader(answer_reader.clock, answer_reader.client_tools, answer_reader.page)
+    turn = await run_turn(context.runtime, new_turn.request)
+    deltas = deltas_of(
+        turn, reader, new_turn.note, context.runtime.settings.keepalive, stops_when_left=False
+    )
+    conversation_id = new_turn.request.conversation_id or ""
+    return sse_response(_events(context, deltas, reader, conversation_id))
+
+
+async def _as_student(context: RequestContext, user: str | None) -> RequestContext:
+    """Return the context of this student; a new student is created.
+
+    Raises Forbidden, and Invalid without a user.
+    """
+    scope = context.scope
+    if user is not None and scope.subject is None and scope.may(IMPERSONATE):
+        acting = await scope_of_user(context.store, scope, user, makes=True)
+        return replace(context, scope=acting or scope)
+    if user is not None:
+        return await for_user(context, user, reads=False)
+    if scope.subject is None:
+        raise Invalid("Say in user_id who is chatting, or send the key of a user.")
+    return context
+
+
+async def _agent(context: RequestContext, model: str | None) -> NamedAgent:
+    """Return the agent of a course, or the agent with this name or id.
+
+    Courses change seldom: they are read again after some seconds, or for an unknown name. Raises
+    NotFound, Invalid.
+    """
+    state = context.request.app.state
+    organization_id = context.scope.organization_id
+    now = context.store.clock.now()
+    cached: Mapping[str, tuple[int, Mapping[str, str]]] = getattr(state, "agents_of_courses", {})
+    read_at, agent_ids = cached.get(organization_id, (0, {}))
+    agent = _of_course(agent_ids, model)
+    if agent and 0 <= now - read_at <= _FRESH:
+        return agent
+
+    def read(tx: Transaction) -> NamedAgent:
+        agent_ids = _agents_of_courses(tx, context.scope)
+        state.agents_of_courses = {**cached, organization_id: (now, agent_ids)}
+        if agent := _of_course(agent_ids, model):
+            return agent
+        if model is None:
+            names = ", ".join(sorted(agent_ids)) or "none yet"
+            raise Invalid(
+                f"Say in model with which course or agent the chat is. Courses are: {names}."
+            )
+        return agent_of(tx, context.scope, model)
+
+    try:
+        return await context.store.read(read)
+    except NotFound:
+        raise NotFound(
+            f'There is no course and no agent "{(model or "")[:80]}". '
+            "GET /v1/models lists what there is."
+        ) from None
+
+
+def _of_course(agent_ids: Mapping[str, str], model: str | None) -> NamedAgent | None:
+    """Return the course's agent of this name, or the only one.
+
+    The turn checks that the caller may use it.
+    """
+    if model is None and len(set(agent_ids.values())) == 1:
+        model = next(iter(agent_ids))
+    if model is None or model not in agent_ids:
+        return None
+    return NamedAgent(agent_ids[model], model, 0)
+
+
+def _agents_of_courses(tx: Transaction, scope: Scope) -> Mapping[str, str]:
+    """Return the ids of courses' agents by name.
+
+    The agent of a course with one agent also has the course's name.
+    """
+    agent_ids: dict[str, str] = {}
+    stored_courses = courses.everyone(tx, scope)
+    for course in stored_courses:
+        for name, agent_id in course.agents.items():
+            agent_ids[f"{course.name}/{name}"] = agent_id
+    for course in stored_courses:
+        if len(course.agents) == 1:
+            agent_ids[course.name] = next(iter(course.agents.values()))
+    return agent_ids
+
+
+def _artifact(part: ToolReturnPart) -> Json:
+    """Return the path of a document to show that a tool of this server made.
+
+    Untrusted tools cannot show documents.
+    """
+    if not part.is_json or part.is_untrusted:
+        return {}
+    document = orjson.loads(part.content)
+    return {"artifact": document.get("artifact")} if isinstance(document, dict) else {}
+
+
+async def _events(
+    context: RequestContext,
+    deltas: AsyncGenerator[Json | None],
+    reader: TutorReader,
+    conversation_id: str,
+) -> AsyncGenerator[bytes]:
+    yield data({"type": "status", "content": "Thinking…", "conversation_id": conversation_id})
+    async with aclosing(deltas):
+        async for delta in deltas:
+            if delta is None:
+                yield PING
+            elif path := delta.get("artifact"):
+                yield data({"type": "artifact", "path": path})
+            elif tool := delta.get("tool"):
+                yield data({"type": "tool_call", "name": tool, "status": "completed"})
+            elif text := delta.get("reasoning_content"):
+                yield data({"type": "reasoning", "content": text})
+            elif text := delta.get("content"):
+                yield data({"type": "message", "content": text})
+    run = reader.run
+    if reader.failed:
+        yield data({"type": "error", "message": reader.failed.message, "kind": reader.failed.kind})
+    elif run:
+        page = f"{str(context.request.base_url).rstrip('/')}/ui/people/{context.scope.subject}"
+        changes: Sequence[Any] = ()
+        if reader.has_called:
+            changes = await context.store.read(lambda tx: changes_of(tx, context.scope, run.id))
+        for change in changes:
+            verb = "Remembered" if change.status == "applied" else "Proposed to remember"
+            status = f"{verb}: {change.label}"
+            yield data({"type": "status", "content": status, "url": page, "id": change.id})
+    yield data(
+        {"type": "done", "run_id": run.id if run else None, "conversation_id": conversation_id}
+    )

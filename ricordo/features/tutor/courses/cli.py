@@ -1,0 +1,114 @@
+"""`ricordo course`: courses as files of the data folder.
+
+The server applies them when it starts and when they change.
+"""
+
+from pathlib import Path
+
+import typer
+
+app = typer.Typer(
+    help="Courses: agents and memory for students, in one file.", no_args_is_help=True
+)
+_EXAMPLES = Path(__file__).with_name("examples")
+_Server = typer.Option(
+    None, help="Address of the server.  [the one of the settings, started if need be]"
+)
+_Name = typer.Argument(help="The course, as essay-coach.")
+
+
+def _folder() -> Path:
+    from ricordo.features.tutor.courses.options import CourseSettings
+    from ricordo.settings import load_settings
+
+    settings, _ = load_settings()
+    return CourseSettings().courses_dir or settings.data_dir / "courses"
+
+
+@app.command("new")
+def new(
+    name: str = _Name,
+    like: str = typer.Option(
+        "essay-coach", help="The worked course to begin with: essay-coach or python-tutor."
+    ),
+) -> None:
+    """Make a course that works, to be changed."""
+    from ricordo.errors import Conflict, NotFound
+    from ricordo.features.tutor.courses.course_file import FILE, parse_course
+
+    example = _EXAMPLES / f"{like}.toml"
+    if not example.is_file():
+        examples = ", ".join(sorted(path.stem for path in _EXAMPLES.glob("*.toml")))
+        raise NotFound(f'There is no worked course "{like}". Use one of: {examples}.')
+    text = example.read_text("utf-8")
+    parse_course(text, name)
+    path = _folder() / name / FILE
+    if path.exists():
+        raise Conflict(f"{path} is there already. Choose another name, or edit it.")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+    typer.echo(f"Made {path}. Edit it, then: ricordo course check {name}")
+
+
+@app.command("check")
+def check(names: list[str] = typer.Argument(None, help="Courses.  [all]")) -> None:
+    """Check the files of courses. Ends with 1 where something is wrong."""
+    from ricordo.features.tutor.courses.course_file import read_courses
+
+    folder = _folder()
+    courses, faults = read_courses(folder)
+    names = names or [*courses, *faults]
+    unknown = [
+        f"{name}: there is no such course in {folder}."
+        for name in names
+        if name not in courses and name not in faults
+    ]
+    sentences = [*unknown, *(faults[name] for name in names if name in faults)]
+    for name in names:
+        if course := courses.get(name):
+            counts = (
+                _count(len(course.agents), "agent"),
+                _count(len(course.blocks), "block"),
+                _count(len(course.tasks), "task"),
+            )
+            typer.echo(f"{name}: {', '.join(counts)}")
+    if sentences:
+        typer.echo("\n".join(sentences), err=True)
+        raise typer.Exit(1)
+    if not names:
+        typer.echo(f"There are no courses in {folder}. Make one with: ricordo course new NAME")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+@app.command("apply")
+def apply(server: str | None = _Server) -> None:
+    """Bring the files into use now, and show the courses."""
+    from ricordo.cli.client import any_server
+
+    with any_server(server, lambda _: None) as client:
+        _show(client.ask("POST", "/v1/courses/apply"))
+
+
+@app.command("list")
+def list_courses(server: str | None = _Server) -> None:
+    """Show the courses, their agents, and the faults of their files."""
+    from ricordo.cli.client import any_server
+
+    with any_server(server, lambda _: None) as client:
+        _show(client.ask("GET", "/v1/courses/", query={"limit": 1000, "order": "asc"}))
+
+
+def _show(courses: list[dict[str, object]]) -> None:
+    for course in courses:
+        lines = [f"{course['name']}  {course['title'] or ''}".rstrip()]
+        agents = course["agents"]
+        if isinstance(agents, dict):
+            lines += [f"  {name}  {agent_id}" for name, agent_id in agents.items()]
+        if course["fault"]:
+            lines.append(f"  not in use: {course['fault']}")
+        typer.echo("\n".join(lines))
+    if not courses:
+        typer.echo("There are no courses. Make one with: ricordo course new NAME")

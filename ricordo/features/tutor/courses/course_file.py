@@ -1,0 +1,440 @@
+"""The TOML file of a course: agents, memory blocks and tasks.
+
+A block can have fields. Every fault names its line.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+from ricordo.domain.block import DEFAULT_LIMIT, Policy, require_label
+from ricordo.domain.block_schema import BlockSchema
+from ricordo.domain.clock import zone
+from ricordo.domain.text import normal_text
+from ricordo.errors import Invalid, Unavailable
+from ricordo.features.automation.schedules.cron import parse as parse_cron
+from ricordo.memory.schemas import BLOCK_KEYS, Lines, read_toml, schema_in, unfit
+from ricordo.memory.sections import Problem, refuse
+
+T = TypeVar("T")
+FILE = "agents.toml"
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
+_NAMING = 'Use small letters, digits and "-", at most 64.'
+_MAX_FILE_BYTES = 262_144
+_COURSE: dict[str, type] = {
+    "title": str,
+    "description": str,
+    "timezone": str,
+    "agent": list,
+    "block": list,
+    "task": list,
+}
+_AGENT: dict[str, type] = {
+    "name": str,
+    "title": str,
+    "description": str,
+    "instructions": str,
+    "model": str,
+    "tools": list,
+    "context_window": int,
+    "max_steps": int,
+    "workspace": str,
+}
+_BLOCK = {**BLOCK_KEYS, "label": str, "value": str, "shared": bool, "teachers_see": bool}
+_TASK: dict[str, type] = {
+    "name": str,
+    "agent": str,
+    "instructions": str,
+    "cron": str,
+    "idle_minutes": int,
+    "cooldown_minutes": int,
+    "active_days": int,
+    "timezone": str,
+}
+Workspace = Literal["none", "isolated", "shared"]
+_WORKSPACES = ("none", "isolated", "shared")
+_EXAMPLES = {
+    "agent": '[[agent]] with a name, as name = "coach"',
+    "block": '[[block]] with a label, as label = "student"',
+    "task": '[[task]] with a name, as name = "weekly"',
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CourseAgent:
+    """An agent of a course.
+
+    `tools` are names, None for the base tools. `line` is its place in the file.
+    """
+
+    name: str
+    instructions: str
+    line: int = 0
+    title: str | None = None
+    description: str | None = None
+    model: str | None = None
+    tools: tuple[str, ...] | None = None
+    context_window: int | None = None
+    max_steps: int | None = None
+    workspace: Workspace = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class CourseBlock:
+    """A block that every agent of the course sees.
+
+    Each student has a copy of it; with `shared` there is one text for everybody. `schema` holds its
+    fields; without one it is a text that begins as `value`.
+    """
+
+    label: str
+    line: int = 0
+    title: str | None = None
+    description: str | None = None
+    value: str = ""
+    limit: int = DEFAULT_LIMIT
+    policy: Policy = "propose"
+    shared: bool = False
+    teachers_see: bool = False
+    schema: BlockSchema | None = None
+
+    @property
+    def schema_name(self) -> str:
+        return self.label.replace("/", ".")
+
+    @property
+    def fields(self) -> Any:
+        return self.schema.fields if self.schema else None
+
+
+@dataclass(frozen=True, slots=True)
+class CourseTask:
+    """A task that an agent does for each student without being asked.
+
+    It runs at the times of a cron expression, or after the student was away for `idle_minutes`.
+    """
+
+    name: str
+    agent: str
+    instructions: str
+    line: int = 0
+    cron: str | None = None
+    timezone: str | None = None
+    idle_minutes: int | None = None
+    cooldown_minutes: int | None = None
+    active_days: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A course whose file has no fault. `digest` is the hash of its text."""
+
+    name: str
+    title: str
+    description: str | None
+    agents: tuple[CourseAgent, ...]
+    blocks: tuple[CourseBlock, ...]
+    tasks: tuple[CourseTask, ...]
+    text: str = field(repr=False)
+    timezone: str | None = None
+
+    @property
+    def digest(self) -> str:
+        return sha256(self.text.encode()).hexdigest()
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.name}/{FILE}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A table of the file, with the list that collects problems."""
+
+    table: Mapping[str, Any]
+    lines: Lines
+    problems: list[Problem]
+    path: tuple[str | int, ...] = ()
+
+    @property
+    def line(self) -> int:
+        return self.lines.of(*self.path).line
+
+    def add_problem(self, sentence: str, *path: str | int) -> None:
+        self.problems.append(self.lines.problem(sentence, *self.path, *path))
+
+    def require_keys(self, types: Mapping[str, type]) -> None:
+        self.problems.extend(unfit(self.table, types, self.lines, *self.path))
+
+    def require_name(self) -> None:
+        if not _NAME.fullmatch(str(self.table.get("name", ""))):
+            self.add_problem(f'"name" is missing or cannot be used. {_NAMING}', "name")
+
+    def require_instructions(self, sentence: str) -> None:
+        if not str(self.table.get("instructions") or "").strip():
+            self.add_problem(sentence, "instructions")
+
+    def require_zone(self) -> None:
+        if isinstance(self.table.get("timezone"), str):
+            try:
+                zone(self.table["timezone"])
+            except Invalid as error:
+                self.add_problem(str(error), "timezone")
+
+    def require_between(self, key: str, low: int, high: int) -> None:
+        number = self.table.get(key)
+        if type(number) is int and not low <= number <= high:
+            self.add_problem(f'"{key}" must lie between {low} and {high}.', key)
+
+
+def parse_course(text: str, name: str) -> Course:
+    """Read a course from the TOML text of its file.
+
+    Raises:
+        Invalid: the text has faults; the message has a line for each, with its place.
+    """
+    file_name = f"{name}/{FILE}"
+    if not _NAME.fullmatch(name):
+        raise Invalid(f'"{name[:80]}" cannot be the name of a course. {_NAMING}')
+    table = read_toml(text, file_name)
+    problems: list[Problem] = []
+    entry = _Entry(table, Lines(text), problems)
+    entry.require_keys(_COURSE)
+    entry.require_zone()
+    agents = _entries(entry, "agent", _agent)
+    blocks = _entries(entry, "block", _block)
+    tasks = _entries(entry, "task", _task)
+    if not table.get("agent"):
+        problems.append(Problem(1, f"a course needs an agent. Add {_EXAMPLES['agent']}."))
+    problems += _duplicates([(agent.name, agent.line) for agent in agents], "agent")
+    problems += _duplicates([(block.label, block.line) for block in blocks], "block")
+    problems += _duplicates([(task.name, task.line) for task in tasks], "task")
+    only_agent = agents[0].name if len(agents) == 1 else ""
+    tasks = [replace(task, agent=task.agent or only_agent) for task in tasks]
+    problems += _agent_problems(tasks, agents)
+    if problems:
+        refuse(problems, file_name)
+    return Course(
+        name=name,
+        title=table.get("title") or name.replace("-", " ").capitalize(),
+        description=table.get("description"),
+        agents=tuple(agents),
+        blocks=tuple(blocks),
+        tasks=tuple(tasks),
+        text=text,
+        timezone=table.get("timezone"),
+    )
+
+
+def _entries(course: _Entry, key: str, read: Callable[[_Entry], T | None]) -> list[T]:
+    """Read each table of an array, and leave out those with problems."""
+    tables = course.table.get(key)
+    if not isinstance(tables, list):
+        return []
+    entries = []
+    for index, table in enumerate(tables):
+        if not isinstance(table, dict):
+            course.add_problem(f"write each as {_EXAMPLES[key]}.", key, index)
+            continue
+        entry = read(_Entry(table, course.lines, course.problems, (key, index)))
+        if entry is not None:
+            entries.append(entry)
+    return entries
+
+
+def _agent_problems(tasks: Sequence[CourseTask], agents: Sequence[CourseAgent]) -> list[Problem]:
+    """Return a problem for each task of an unknown agent."""
+    if not agents:
+        return []
+    names = {agent.name for agent in agents}
+    sentence = f'"agent" must name an agent of this course: {", ".join(sorted(names))}.'
+    return [Problem(task.line, sentence) for task in tasks if task.agent not in names]
+
+
+def _agent(entry: _Entry) -> CourseAgent | None:
+    table = entry.table
+    problem_count = len(entry.problems)
+    entry.require_keys(_AGENT)
+    entry.require_name()
+    entry.require_instructions('"instructions" say what the agent does. Fill them in.')
+    tools = table.get("tools")
+    if isinstance(tools, list) and not all(isinstance(tool, str) for tool in tools):
+        entry.add_problem('"tools" must be a list of names, as ["conversation_search"].', "tools")
+    entry.require_between("context_window", 1_000, 10_000_000)
+    entry.require_between("max_steps", 1, 200)
+    if isinstance(table.get("workspace"), str) and table["workspace"] not in _WORKSPACES:
+        entry.add_problem(f'"workspace" must be one of: {", ".join(_WORKSPACES)}.', "workspace")
+    if len(entry.problems) > problem_count:
+        return None
+    settings = {key: setting for key, setting in table.items() if key != "tools"}
+    tool_names = None if tools is None else tuple(tools)
+    return CourseAgent(**settings, tools=tool_names, line=entry.line)
+
+
+def _block(entry: _Entry) -> CourseBlock | None:
+    table = entry.table
+    problem_count = len(entry.problems)
+    entry.require_keys(_BLOCK)
+    try:
+        label = require_label(str(table.get("label", "")))
+    except Invalid as error:
+        entry.add_problem(str(error), "label")
+        label = ""
+    if table.get("fields") is not None and "value" in table:
+        entry.add_problem('a block has "fields" or a "value". Keep one of them.', "value")
+    if len(entry.problems) > problem_count:
+        return None
+    schema, schema_problems = schema_in(
+        _schema_table(table), label.replace("/", "."), entry.lines, *entry.path
+    )
+    entry.problems.extend(schema_problems)
+    if schema is None or schema_problems:
+        return None
+    value = str(table.get("value", ""))
+    if len(value) > schema.limit:
+        entry.add_problem(f'"value" is longer than the limit of {schema.limit}.', "value")
+    return CourseBlock(
+        label=label,
+        line=entry.line,
+        title=table.get("title"),
+        description=table.get("description"),
+        value=value,
+        limit=schema.limit,
+        policy=cast(Policy, table.get("policy") or "propose"),
+        shared=bool(table.get("shared")),
+        teachers_see=bool(table.get("teachers_see")),
+        schema=schema if "fields" in table else None,
+    )
+
+
+def _schema_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the block's settings as a schema, since they are checked as one.
+
+    A block without fields gets a field for that.
+    """
+    return {
+        "policy": table.get("policy"),
+        "limit": table.get("limit", DEFAULT_LIMIT),
+        "title": table.get("title", ""),
+        "description": table.get("description", ""),
+        "fields": table.get("fields", {"text": {"kind": "text"}}),
+    }
+
+
+def _task(entry: _Entry) -> CourseTask | None:
+    table = entry.table
+    problem_count = len(entry.problems)
+    entry.require_keys(_TASK)
+    entry.require_name()
+    entry.require_instructions('"instructions" say what is to be done. Fill them in.')
+    if ("cron" in table) == ("idle_minutes" in table):
+        entry.add_problem('a task has a "cron" expression or "idle_minutes". Give one of them.')
+    entry.require_zone()
+    if isinstance(table.get("cron"), str) and len(entry.problems) == problem_count:
+        try:
+            parse_cron(table["cron"], table.get("timezone"))
+        except Invalid as error:
+            entry.add_problem(str(error), "cron")
+    if "timezone" in table and "cron" not in table:
+        entry.add_problem('"timezone" belongs to "cron".', "timezone")
+    if "cooldown_minutes" in table and "idle_minutes" not in table:
+        entry.add_problem('"cooldown_minutes" belongs to "idle_minutes".', "cooldown_minutes")
+    for key in ("idle_minutes", "cooldown_minutes"):
+        entry.require_between(key, 1, 525_600)
+    entry.require_between("active_days", 1, 3650)
+    if len(entry.problems) > problem_count:
+        return None
+    return CourseTask(**{"agent": "", **table}, line=entry.line)
+
+
+def _duplicates(named_lines: Sequence[tuple[str, int]], noun: str) -> list[Problem]:
+    """Return a problem for each name that stands in an earlier line too."""
+    first_lines: dict[str, int] = {}
+    problems = []
+    for name, line in named_lines:
+        if name in first_lines:
+            sentence = (
+                f'the {noun} "{name}" is in line {first_lines[name]} already. '
+                "Rename one of the two."
+            )
+            problems.append(Problem(line, sentence))
+        first_lines.setdefault(name, line)
+    return problems
+
+
+def read_courses(folder: Path) -> tuple[dict[str, Course], dict[str, str]]:
+    """Return a folder's usable courses by name, and the others' faults.
+
+    Courses that give one label different fields are all refused, each with the places.
+
+    Raises:
+        Unavailable: the folder cannot be read.
+    """
+    courses: dict[str, Course] = {}
+    faults: dict[str, str] = {}
+    try:
+        paths = sorted(folder.glob(f"*/{FILE}"))
+    except OSError as error:
+        raise Unavailable(
+            f"{folder} cannot be read: {error.strerror}. See to its permissions."
+        ) from error
+    for path in paths:
+        name = path.parent.name
+        try:
+            courses[name] = parse_course(read_text(path), name)
+        except (Invalid, Unavailable) as error:
+            faults[name] = str(error)
+    for name, fault in conflicts(courses.values()).items():
+        faults[name] = fault
+        del courses[name]
+    return courses, faults
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a course's file. Raises Invalid, Unavailable."""
+    file_name = f"{path.parent.name}/{path.name}"
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise Unavailable(
+            f"{file_name} cannot be read: {error.strerror}. See to its permissions."
+        ) from error
+    if len(content) > _MAX_FILE_BYTES:
+        raise Invalid(f"{file_name} is larger than {_MAX_FILE_BYTES} bytes. Shorten it.")
+    try:
+        return normal_text(content.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise Invalid(f"{file_name} is not UTF-8 text. Save it as UTF-8.") from None
+
+
+def conflicts(courses: Iterable[Course]) -> dict[str, str]:
+    """Return the faults, by course, of labels with other fields in another course."""
+    first_blocks: dict[str, tuple[Course, CourseBlock]] = {}
+    faults: dict[str, list[str]] = {}
+    for course in courses:
+        for block in course.blocks:
+            if block.shared:  # each course has its own text
+                continue
+            other, same = first_blocks.setdefault(block.label, (course, block))
+            if other is course or block.fields == same.fields:
+                continue
+            location = f"{course.file_name}: Line {block.line}"
+            other_location = f"{other.file_name}: Line {same.line}"
+            faults.setdefault(other.name, []).append(
+                _conflict(block.label, other_location, location)
+            )
+            faults.setdefault(course.name, []).append(
+                _conflict(block.label, location, other_location)
+            )
+    return {name: "\n".join(dict.fromkeys(lines)) for name, lines in faults.items()}
+
+
+def _conflict(label: str, location: str, other_location: str) -> str:
+    return (
+        f'{location}: the block "{label}" has other fields in {other_location}. '
+        "Give both the same fields, or rename one."
+    )

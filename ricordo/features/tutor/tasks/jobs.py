@@ -1,0 +1,161 @@
+"""Jobs of background tasks: one adds due runs each minute, another does the runs.
+
+A run continues the user's last chat with the agent in a hidden fork, which is deleted at its end.
+Its changes of memory and its cost stay with the run. A job that is killed is repeated without
+asking the model twice, since the same otid finds the turn that was started.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from uuid import UUID
+
+from ricordo.agents.budgets import BudgetSpent
+from ricordo.agents.conversations import create_conversation, fork_conversation, stop_and_delete
+from ricordo.agents.request import DEFAULT_MAX_STEPS, NewMessage, TurnRequest
+from ricordo.agents.turn import Answer, collect_for_job, run_turn
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.scope import Scope
+from ricordo.errors import Collision, NotFound, RicordoError, Unavailable
+from ricordo.features.knowledge.memories.service import changes_of
+from ricordo.features.tutor.tasks import queries, service
+from ricordo.features.tutor.tasks.queries import BackgroundTask, RunState, TaskRun
+from ricordo.prompt.transcript import local_time, task_event
+from ricordo.runtime import Runtime
+from ricordo.storage import agents, conversations
+from ricordo.storage.engine.store import Transaction
+
+AT_ONCE = 5  # runs, each of another user
+log = logging.getLogger(__name__)
+
+
+async def look(runtime: Runtime, _job: Job, _report: Report) -> None:
+    """Add a run for each user of each due task."""
+    store = runtime.store
+    await store.write(service.follow_courses)
+    for task_id in await store.read(queries.enabled_ids):
+        await store.write(partial(service.look, task_id=task_id))
+    await store.write(service.wake)
+
+
+async def carry_out(runtime: Runtime, _job: Job, report: Report) -> None:
+    """Do all open runs, including another server's unfinished ones."""
+    started_ids: list[str] = []
+    finished_count = 0
+
+    async def work() -> None:
+        nonlocal finished_count
+        while run := await runtime.store.read(lambda tx: queries.next_open(tx, started_ids)):
+            if run.id in started_ids:  # another worker read it at the same moment
+                continue
+            started_ids.append(run.id)
+            await do(runtime, run.id)
+            finished_count += 1
+            report(finished_count, len(started_ids))
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(AT_ONCE):
+                group.create_task(work())
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from errors
+
+
+async def do(runtime: Runtime, run_id: str) -> None:
+    """Do one run to its end. Raises Unavailable if the server stops meanwhile."""
+    start = await runtime.store.write(lambda tx: service.begin(tx, run_id, _conversation_of))
+    if start is None:
+        return
+    task, run, scope = start
+    try:
+        ended_run = await _answer(runtime, scope, task, run)
+    except Unavailable:
+        raise
+    except RicordoError as error:
+        status: RunState = "skipped" if isinstance(error, BudgetSpent) else "failed"
+        ended_run = replace(run, status=status, problem=str(error)[:1000])
+    except Exception:  # a run that cannot be done must not hold up the others
+        log.exception("a background task failed", extra={"run": run.id})
+        ended_run = replace(
+            run, status="failed", problem="Something went wrong here. The server's log says what."
+        )
+    await runtime.store.write(lambda tx: _finish(tx, ended_run))
+    with suppress(NotFound):
+        await stop_and_delete(runtime, scope, _conversation_of(run))
+
+
+async def _answer(runtime: Runtime, scope: Scope, task: BackgroundTask, run: TaskRun) -> TaskRun:
+    """Let the agent do the task, and return the ended run."""
+    timezone = await _prepare(runtime, scope, task, run)
+    event = task_event(task.name, task.instructions, local_time(run.created_at, timezone))
+    request = TurnRequest(
+        scope=scope,
+        agent_id=task.agent_id,
+        messages=(NewMessage("user", (event,), otid=run.id),),
+        conversation_id=run.conversation_id,
+        max_steps=task.max_steps or DEFAULT_MAX_STEPS,
+        purpose="task",
+    )
+    answer = await collect_for_job(await run_turn(runtime, request), "this task")
+    changes = await runtime.store.read(lambda tx: changes_of(tx, scope, answer.run.id))
+    problem = _problem_of(answer)
+    return replace(
+        run,
+        status="failed" if problem else "done",
+        run_id=answer.run.id,
+        problem=problem,
+        changes=tuple(
+            {"id": change.id, "status": change.status, "label": change.label} for change in changes
+        ),
+        usage=answer.run.usage,
+        step_count=answer.run.step_count,
+    )
+
+
+async def _prepare(runtime: Runtime, scope: Scope, task: BackgroundTask, run: TaskRun) -> str:
+    """Create the run's conversation if it is missing; return the agent's time zone."""
+    conversation_id = _conversation_of(run)
+
+    def find(tx: Transaction) -> tuple[bool, str | None, str]:
+        exists = conversations.get(tx, conversation_id) is not None
+        chat_id = queries.newest_chat(tx, task.agent_id, run.user_id)
+        return exists, chat_id, agents.timezone(tx, scope, task.agent_id)
+
+    exists, chat_id, timezone = await runtime.store.read(find)
+    if exists:
+        return timezone
+    with suppress(Collision):  # created by a server that counted as dead
+        if chat_id:
+            await fork_conversation(runtime, scope, chat_id, is_hidden=True, id=conversation_id)
+        else:
+            await create_conversation(
+                runtime, scope, task.agent_id, {"hidden": True}, id=conversation_id
+            )
+    return timezone
+
+
+def _conversation_of(run: TaskRun) -> str:
+    """Return the id of the run's conversation, which is derived from the run's id."""
+    return f"conv-{UUID(run.id.removeprefix('taskrun-'))}"
+
+
+def _problem_of(answer: Answer) -> str | None:
+    if answer.failure:
+        return answer.failure.message[:1000]
+    if answer.run.stop_reason == "requires_approval":
+        return (
+            "It stopped at a tool that needs somebody's approval. "
+            "Give the agent such tools in chats alone."
+        )
+    return None
+
+
+def _finish(tx: Transaction, ended_run: TaskRun) -> None:
+    stored = queries.lock_run(tx, ended_run.id)
+    if stored and stored.ended_at is None:
+        queries.save_run(tx, replace(ended_run, ended_at=tx.clock.now()))
+
+
+HANDLERS = (JobHandler("tasks.look", look, every_seconds=60), JobHandler(service.RUN, carry_out))

@@ -1,0 +1,64 @@
+"""The pages of background tasks: runs, and buttons to pause and start."""
+
+from typing import Any
+
+from fastapi import Request, Response
+
+from ricordo.pages.inside import Api
+from ricordo.pages.shell import Pages, address_of, done, render
+
+router = Pages("/ui/tasks", scope="agents")
+_TASK_LIMIT = 200
+_RUNS_PER_PAGE = 50
+
+
+@router.get("")
+async def list_tasks(request: Request) -> Response:
+    """List all tasks by name."""
+    tasks: list[Any] = await Api(request).get("/background/tasks", limit=_TASK_LIMIT)
+    tasks.sort(key=lambda task: task["name"])
+    return await render(request, "tutor.tasks/list.html", tasks=tasks)
+
+
+@router.get("/{task_name}")
+async def show(request: Request, task_name: str) -> Response:
+    """Show a task with its runs, the newest first."""
+    api = Api(request)
+    task: Any = await api.get(f"/background/tasks/{task_name}")
+    # One run more than the page shows that there is another page.
+    runs: list[Any] = await api.get(
+        f"/background/tasks/{task_name}/runs",
+        limit=_RUNS_PER_PAGE + 1,
+        after=request.query_params.get("after"),
+    )
+    page = f"/ui/tasks/{task_name}"
+    has_more = len(runs) > _RUNS_PER_PAGE
+    runs = runs[:_RUNS_PER_PAGE]
+    older = address_of(page, after=runs[-1]["id"]) if has_more else ""
+    agent: Any = await api.get(f"/v1/agents/{task['agent_id']}")
+    return await render(
+        request, "tutor.tasks/one.html", task=task, agent=agent, runs=runs, older=older, page=page
+    )
+
+
+@router.post("/{task_name}/enable")
+async def enable(request: Request, task_name: str) -> Response:
+    """Resume the task."""
+    return await _ask(request, task_name, "enable", "The task goes on.")
+
+
+@router.post("/{task_name}/disable")
+async def disable(request: Request, task_name: str) -> Response:
+    """Pause the task."""
+    return await _ask(request, task_name, "disable", "The task is paused.")
+
+
+@router.post("/{task_name}/run")
+async def run(request: Request, task_name: str) -> Response:
+    """Run the task now."""
+    return await _ask(request, task_name, "run", "The task runs now.")
+
+
+async def _ask(request: Request, task_name: str, action: str, sentence: str) -> Response:
+    await Api(request).ask("POST", f"/background/tasks/{task_name}/{action}")
+    return done(request, f"/ui/tasks/{task_name}", sentence)

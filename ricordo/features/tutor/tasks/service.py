@@ -1,0 +1,358 @@
+"""Plan background tasks: adopt courses' tasks, and add runs of due tasks."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+from ricordo.domain.clock import DAY, SECOND
+from ricordo.domain.ids import new_id
+from ricordo.domain.job import Job
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope, User, background_scope
+from ricordo.errors import Conflict, Invalid, NotFound
+from ricordo.features.automation.schedules import cron
+from ricordo.features.tutor.courses import queries as courses
+from ricordo.features.tutor.courses.course_file import CourseTask, parse_course
+from ricordo.features.tutor.courses.service import SCOPE
+from ricordo.features.tutor.tasks import queries
+from ricordo.features.tutor.tasks.models import TaskRequest
+from ricordo.features.tutor.tasks.queries import BackgroundTask, TaskRun, Trigger
+from ricordo.storage import agents, jobs, users
+from ricordo.storage.engine.repository import Page
+from ricordo.storage.engine.store import Transaction
+
+log = logging.getLogger(__name__)
+RUN = "tasks.run"
+ACTIVE_DAYS = 30
+MAX_TASKS = 200  # of an organization, courses' tasks included
+_MINUTE = 60 * SECOND
+
+
+def put(tx: Transaction, scope: Scope, agent_id: str, request: TaskRequest) -> BackgroundTask:
+    """Create the task, or change the one with its name.
+
+    Raises:
+        Conflict: the task belongs to a course, or there are too many.
+        Invalid: the cron expression is wrong, or names no time to come.
+        NotFound: there is no such agent.
+    """
+    agents.require(tx, scope, agent_id)
+    stored = queries.find(tx, scope, request.name)
+    now = tx.clock.now()
+    if stored and stored.course:
+        raise Conflict(
+            f'The task "{stored.name}" belongs to a course. '
+            f"Change it in {stored.course}/agents.toml."
+        )
+    if stored is None and len(queries.page(tx, scope, Page(limit=MAX_TASKS))) >= MAX_TASKS:
+        raise Conflict(
+            f"There are {MAX_TASKS} tasks, and that is the most. "
+            "Delete one that you no longer need."
+        )
+    task = BackgroundTask(
+        id=stored.id if stored else new_id("task"),
+        organization_id=scope.organization_id,
+        name=request.name,
+        agent_id=agent_id,
+        instructions=request.instructions,
+        max_steps=request.max_steps,
+        active_days=request.active_days,
+        enabled=request.enabled,
+        created_at=stored.created_at if stored else now,
+    )
+    trigger = request.trigger
+    if trigger.type == "cron":
+        agent_timezone = agents.timezone(tx, scope, agent_id)
+        expression = _zoned(trigger.schedule, trigger.timezone, agent_timezone)
+        if cron.parse(expression).next_after(now) is None:
+            raise Invalid(cron.NEVER)
+        task = replace(task, cron=expression)
+    else:
+        task = replace(
+            task,
+            idle_minutes=trigger.idle_minutes,
+            cooldown_minutes=trigger.cooldown_minutes,
+        )
+    return _store(tx, stored, task)
+
+
+def _store(tx: Transaction, stored: BackgroundTask | None, task: BackgroundTask) -> BackgroundTask:
+    """Store the task; its next time changes only with its expression or state."""
+    now = tx.clock.now()
+    if stored and stored.cron == task.cron and stored.enabled == task.enabled:
+        next_at = stored.next_at
+    else:
+        next_at = _next_time(task, now)
+    task = replace(task, next_at=next_at, updated_at=now)
+    if stored is None:
+        queries.insert_task(tx, task)
+    elif replace(task, updated_at=stored.updated_at) != stored:
+        queries.change(tx, task)
+    return task
+
+
+def set_enabled(tx: Transaction, scope: Scope, name: str, *, is_on: bool) -> BackgroundTask:
+    """Pause the task, or resume it. Raises NotFound.
+
+    Times that passed during the pause are skipped.
+    """
+    stored = _get(tx, scope, name)
+    return _store(tx, stored, replace(stored, enabled=is_on))
+
+
+def _get(tx: Transaction, scope: Scope, name: str) -> BackgroundTask:
+    """Return the task; adopt it first if its course was applied a moment ago.
+
+    Raises NotFound.
+    """
+    if queries.find(tx, scope, name) is None:
+        follow_courses(tx)
+    return queries.get(tx, scope, name)
+
+
+def delete(tx: Transaction, scope: Scope, name: str) -> None:
+    """Delete the task and its history.
+
+    Raises NotFound, and Conflict for a course's task.
+    """
+    stored = queries.get(tx, scope, name)
+    if stored.course:
+        raise Conflict(
+            f'The task "{name}" belongs to a course. '
+            f"Take it out of {stored.course}/agents.toml, or disable it."
+        )
+    queries.remove(tx, stored)
+
+
+def start(tx: Transaction, scope: Scope, name: str, user: str | None) -> list[TaskRun]:
+    """Run the task now: for this user, or for all of its users.
+
+    An open run is returned as it is. A caller that may see one user alone, and no agents of others,
+    runs it for that user. Raises NotFound, Conflict.
+    """
+    task = _get(tx, scope, name)
+    now = tx.clock.now()
+    user_ids = _user_ids(tx, scope, task, user)
+    # Locked, so that a second start at the same time sees the runs of the first.
+    queries.lock(tx, task.id)
+    runs = []
+    new_runs = []
+    for user_id in user_ids:
+        run = queries.open_run_of(tx, task.id, user_id)
+        if run is None:
+            run = _new(tx, task, user_id, now, "manual")
+            new_runs.append(run)
+        runs.append(run)
+    queries.add_runs(tx, new_runs)
+    wake(tx)
+    return runs
+
+
+def _user_ids(tx: Transaction, scope: Scope, task: BackgroundTask, name: str | None) -> list[str]:
+    """Return the users that a start of the task is for."""
+    if name:
+        user = users.require(tx, scope, name)
+        if user.disabled_at:
+            raise Conflict(f'The user "{name[:80]}" is disabled, so nothing is done for them.')
+        return [user.id]
+    if scope.uses_every_agent:
+        now = tx.clock.now()
+        return list(queries.active(tx, _counted(tx, task), now - task.active_days * DAY, now))
+    return [scope.subject] if scope.subject else []
+
+
+def look(tx: Transaction, task_id: str) -> int:
+    """Add the runs of each due window; return their number."""
+    task = queries.lock(tx, task_id)
+    now = tx.clock.now()
+    if task is None or not task.enabled:
+        return 0
+    queries.mend_future_runs(tx, task.id, now)
+    if not task.cron:
+        return _add_all(tx, task, _idle_windows(tx, task, now), "idle")
+    if task.next_at is None or task.next_at > now:
+        _plan_sooner(tx, task, now)
+        return 0
+    # Times that passed while no server ran are one window, the first of them.
+    since = now - task.active_days * DAY
+    windows = dict.fromkeys(queries.active(tx, _counted(tx, task), since, now), task.next_at)
+    queries.change(tx, replace(task, next_at=_next_time(task, now)))
+    return _add_all(tx, task, windows, "cron")
+
+
+def _idle_windows(tx: Transaction, task: BackgroundTask, now: int) -> dict[str, int]:
+    """Return the last activity of each idle user without a run since."""
+    since = now - task.active_days * DAY
+    idle_before = now - (task.idle_minutes or 0) * _MINUTE
+    cooled_before = now - (task.cooldown_minutes or 0) * _MINUTE
+    last_runs = queries.last_idle(tx, task.id)
+    windows = {}
+    for user_id, active_at in queries.active(tx, _counted(tx, task), since, idle_before).items():
+        window, run_at = last_runs.get(user_id, (-1, -1))
+        if window < active_at and run_at <= cooled_before:
+            windows[user_id] = active_at
+    return windows
+
+
+def _plan_sooner(tx: Transaction, task: BackgroundTask, now: int) -> None:
+    """Correct a next time that was planned while the clock was ahead.
+
+    The new time is stored only if it is sooner.
+    """
+    if task.next_at is None or task.next_at <= now + DAY:
+        return
+    next_at = _next_time(task, now + DAY)
+    if next_at is not None and next_at < task.next_at:
+        queries.change(tx, replace(task, next_at=_next_time(task, now)))
+
+
+def _add_all(
+    tx: Transaction, task: BackgroundTask, windows: Mapping[str, int], trigger: Trigger
+) -> int:
+    runs = [_new(tx, task, user_id, window, trigger) for user_id, window in windows.items()]
+    return queries.add_runs(tx, runs)
+
+
+def _new(
+    tx: Transaction, task: BackgroundTask, user_id: str, window: int, trigger: Trigger
+) -> TaskRun:
+    return TaskRun(
+        id=new_id("taskrun"),
+        organization_id=task.organization_id,
+        task_id=task.id,
+        user_id=user_id,
+        window=window,
+        trigger=trigger,
+        created_at=tx.clock.now(),
+    )
+
+
+def wake(tx: Transaction) -> None:
+    """Add the job that does the open runs, unless it waits already."""
+    if queries.are_open(tx):
+        jobs.add(tx, Job(RUN, LOCAL_ORGANIZATION, key=RUN, is_single=True))
+
+
+def _zoned(expression: str, timezone: str | None, default_timezone: str) -> str:
+    """Return the expression with its time zone, or the default one, before it.
+
+    Raises Invalid.
+    """
+    expression_timezone = cron.parse(expression, timezone).timezone
+    if "TZ=" in expression:
+        return expression
+    if expression_timezone != "UTC":
+        return f"CRON_TZ={expression_timezone} {expression}"
+    if timezone is None and default_timezone != "UTC":
+        return f"CRON_TZ={default_timezone} {expression}"
+    return expression
+
+
+def _next_time(task: BackgroundTask, now: int) -> int | None:
+    if not task.cron or not task.enabled:
+        return None
+    try:
+        return cron.read_stored(task.cron).next_after(now)
+    except Invalid as error:
+        # Such as a time zone that no longer exists: one task must not hold up the others.
+        log.warning("a task has no next time", extra={"task": task.name, "reason": error})
+        return None
+
+
+def _counted(tx: Transaction, task: BackgroundTask) -> Iterable[str]:
+    """Return the agents that count for activity: the task's, and its course's."""
+    course = courses.find(tx, SCOPE, task.course) if task.course else None
+    return {task.agent_id, *(course.agents.values() if course else ())}
+
+
+def follow_courses(tx: Transaction) -> None:
+    """Bring the tasks of courses to their files as applied last.
+
+    A paused task stays paused.
+    """
+    for course in courses.everyone(tx, SCOPE):
+        stored = {task.name: task for task in queries.of_course(tx, SCOPE, course.name)}
+        for course_task in _tasks_in(course.source or "", course.name):
+            agent_id = course.agents.get(course_task.agent)
+            agent = agents.find(tx, SCOPE, agent_id) if agent_id else None
+            if agent_id is None or agent is None:
+                continue
+            name = f"{course.name}.{course_task.name}"
+            old_task = stored.pop(name, None)
+            if old_task is None and queries.find(tx, SCOPE, name):
+                continue  # a task of this name was created by a request, and stays
+            new_task = BackgroundTask(
+                id=new_id("task"),
+                organization_id=SCOPE.organization_id,
+                name=name,
+                agent_id=agent_id,
+                instructions="",
+                course=course.name,
+                created_at=tx.clock.now(),
+            )
+            expression = None
+            if course_task.cron:
+                expression = _zoned(course_task.cron, course_task.timezone, agent.timezone)
+            changed = replace(
+                old_task or new_task,
+                agent_id=agent_id,
+                instructions=course_task.instructions.strip(),
+                cron=expression,
+                idle_minutes=course_task.idle_minutes,
+                cooldown_minutes=course_task.cooldown_minutes,
+                active_days=course_task.active_days or ACTIVE_DAYS,
+            )
+            _store(tx, old_task, changed)
+        for removed_task in stored.values():
+            queries.remove(tx, removed_task)
+
+
+@lru_cache(maxsize=64)
+def _tasks_in(source: str, name: str) -> tuple[CourseTask, ...]:
+    try:
+        return parse_course(source, name).tasks if source else ()
+    except Invalid:  # applied by an older version with other rules
+        return ()
+
+
+def begin(
+    tx: Transaction, run_id: str, conversation_of: Callable[[TaskRun], str]
+) -> tuple[BackgroundTask, TaskRun, Scope] | None:
+    """Start or resume a run, and return it with its scope.
+
+    None for a run that ended, or that is not to be done any more.
+    """
+    run = queries.lock_run(tx, run_id)
+    now = tx.clock.now()
+    if run is None or run.ended_at is not None:
+        return None
+    task = queries.by_id(tx, run.task_id)
+    user = users.find(tx, Scope(run.organization_id), run.user_id)
+    if task is None or user is None:  # just deleted, and its runs with it
+        return None
+    scope = background_scope(user, "background task")
+    if reason := _skip_reason(tx, scope, task, run=run, user=user):
+        queries.save_run(tx, replace(run, status="skipped", problem=reason, ended_at=now))
+        return None
+    run = replace(
+        run,
+        status="running",
+        started_at=run.started_at or now,
+        conversation_id=conversation_of(run),
+    )
+    queries.save_run(tx, run)
+    return task, run, scope
+
+
+def _skip_reason(
+    tx: Transaction, scope: Scope, task: BackgroundTask, *, run: TaskRun, user: User
+) -> str | None:
+    if user.disabled_at is not None:
+        return "The user is disabled."
+    if not task.enabled and run.trigger != "manual":
+        return "The task was disabled before this began."
+    try:
+        agents.require(tx, scope, task.agent_id)
+    except NotFound:
+        return "The user may not use the agent any more."
+    return None

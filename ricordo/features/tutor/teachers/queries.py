@@ -1,0 +1,150 @@
+"""Students of a course in numbers, and their blocks that teachers see.
+
+A teacher's key reads other people only by these queries. They return names, times and counts; the
+only texts are the blocks that `seen_blocks` returns.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Select, func, literal, select, union_all
+
+from ricordo.domain.block import Block
+from ricordo.domain.clock import SECOND
+from ricordo.domain.scope import Scope, User
+from ricordo.errors import Forbidden
+from ricordo.features.tutor.courses.course_file import CourseBlock
+from ricordo.features.tutor.courses.queries import StoredCourse
+from ricordo.features.tutor.courses.service import TEACHERS_SEE
+from ricordo.features.tutor.tasks.queries import task_runs, tasks
+from ricordo.storage import blocks, users
+from ricordo.storage.engine.repository import Page
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import conversations
+from ricordo.storage.schema.core_tables import users as users_table
+from ricordo.storage.schema.memory_tables import chains, proposals
+
+# Failed tasks of this period are counted.
+_FAILURE_PERIOD = 30 * 86_400 * SECOND
+_WAITS = proposals.c.status.in_(("open", "conflicted"))
+
+
+@dataclass(frozen=True, slots=True)
+class Student:
+    """A user that talked with an agent of the course.
+
+    `open_proposals` counts the proposals of the course's agents, `failed_tasks` the tasks that
+    failed in the last thirty days.
+    """
+
+    user: User
+    last_active_at: int | None
+    open_proposals: int
+    failed_tasks: int
+
+
+def require_teacher(scope: Scope) -> Scope:
+    """Return the scope in which an organization's students are read.
+
+    A call on behalf of one user is refused, whatever its key: it sees only this user's things.
+
+    Raises:
+        Forbidden: the caller is neither a developer nor an administrator.
+    """
+    if (
+        scope.role not in ("developer", "admin")
+        or scope.subject is not None
+        or not scope.may("agents:write")
+    ):
+        raise Forbidden(
+            "Only teachers see students: with the key of a developer or an administrator."
+        )
+    return replace(scope, subject_id=None)
+
+
+def students(tx: Transaction, teacher: Scope, course: StoredCourse, page: Page) -> list[Student]:
+    """Return one page of the course's students, by default the newest users first."""
+    is_taught = users_table.c.id.in_(_taught(course))
+    return _with_numbers(tx, course, users.ROWS.page(tx, teacher, page, is_taught))
+
+
+def student(tx: Transaction, teacher: Scope, course: StoredCourse, name: str) -> Student:
+    """Return the student with this id or identifier.
+
+    Raises NotFound for a user who never talked with this course.
+    """
+    user = users.require(tx, teacher, name)
+    if not tx.all(_taught(course).where(conversations.c.user_id == user.id).limit(1)):
+        raise users.unknown(name)  # the same error as for a user who does not exist
+    return _with_numbers(tx, course, [user])[0]
+
+
+def seen_blocks(
+    tx: Transaction,
+    teacher: Scope,
+    course: StoredCourse,
+    course_blocks: Collection[CourseBlock],
+    user_id: str,
+) -> list[Block]:
+    """Return the student's blocks that teachers of the course see.
+
+    Both the course and the student's own block must allow it.
+    """
+    labels = {block.label for block in course_blocks if block.teachers_see and not block.shared}
+    user_blocks = blocks.of_user(tx, teacher, user_id) if labels else ()
+    return [
+        block
+        for block in user_blocks
+        if block.shown_label in labels and block.metadata.get(TEACHERS_SEE) == course.name
+    ]
+
+
+def _taught(course: StoredCourse) -> Select[tuple[str]]:
+    is_of_course = conversations.c.agent_id.in_([*course.agents.values()])
+    return select(conversations.c.user_id).where(
+        is_of_course, conversations.c.user_id.is_not(None), conversations.c.deleted_at.is_(None)
+    )
+
+
+def _with_numbers(
+    tx: Transaction, course: StoredCourse, taught_users: Sequence[User]
+) -> list[Student]:
+    user_ids = [user.id for user in taught_users]
+    agent_ids = [*course.agents.values()]
+    last_messages = (
+        _taught(course)
+        .add_columns(func.max(conversations.c.last_message_at))
+        .group_by(conversations.c.user_id)
+    )
+    of_these_users = last_messages.where(conversations.c.user_id.in_(user_ids))
+    active_at = {row[0]: row[1] for row in tx.all(of_these_users)}
+    proposal_counts = (
+        select(literal("proposals"), chains.c.owner_id, func.count())
+        .join(chains, chains.c.id == proposals.c.chain_id)
+        .where(chains.c.owner_kind == "user", chains.c.owner_id.in_(user_ids), _WAITS)
+        .where(proposals.c.author_kind == "agent", proposals.c.author_id.in_(agent_ids))
+        .group_by(chains.c.owner_id)
+    )
+    failure_counts = (
+        select(literal("tasks"), task_runs.c.user_id, func.count())
+        .join(tasks, tasks.c.id == task_runs.c.task_id)
+        .where(
+            tasks.c.course == course.name,
+            task_runs.c.user_id.in_(user_ids),
+            task_runs.c.status == "failed",
+        )
+        .where(task_runs.c.organization_id == course.organization_id)
+        .where(task_runs.c.created_at > tx.clock.now() - _FAILURE_PERIOD)
+        .group_by(task_runs.c.user_id)
+    )
+    rows = tx.all(union_all(proposal_counts, failure_counts))
+    counts = {(row[0], row[1]): row[2] for row in rows}
+    return [
+        Student(
+            user=user,
+            last_active_at=active_at.get(user.id),
+            open_proposals=counts.get(("proposals", user.id), 0),
+            failed_tasks=counts.get(("tasks", user.id), 0),
+        )
+        for user in taught_users
+    ]

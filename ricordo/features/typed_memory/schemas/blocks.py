@@ -1,0 +1,325 @@
+"""The two blocks of typed memory, and three personas.
+
+Each is read from a block's text and written to it, in the bracket format (`brackets.py`). `fitted`
+returns the part that fits the block's limits, by number and in characters; compare it with the
+whole to see the values that are left out.
+"""
+
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar, Self, cast
+
+from ricordo.errors import Invalid
+from ricordo.features.typed_memory.schemas import brackets
+from ricordo.features.typed_memory.schemas.rotation import LEAST_CHARS, default_max_chars
+
+_DOTS = "..."
+_NOTES_HELD = 10
+_ALL = sys.maxsize
+
+
+class SessionState(StrEnum):
+    """The user's current activity."""
+
+    IDLE = "idle"
+    ACTIVE_TASK = "active_task"
+    WAITING_INPUT = "waiting_input"
+    THINKING = "thinking"
+    ERROR_RECOVERY = "error_recovery"
+
+
+class TypedBlock:
+    """A block that is read from text and written to it.
+
+    `TAGS` has the fields of each tag, texts or one list, with the separator of their values.
+    `NUMBERS` is the number of values that is written of each list, in the order in which lists lose
+    values. `CUT` names the texts that are cut if that is not enough.
+    """
+
+    TAGS: ClassVar[Mapping[str, tuple[tuple[str, ...], str]]]
+    NUMBERS: ClassVar[Mapping[str, int]]
+    CUT: ClassVar[tuple[str, ...]]
+    KEEPS_NEWEST: ClassVar[bool]
+    other_lines: list[str]
+
+    def to_memory_string(self, max_chars: int | None = None) -> str:
+        """Return the text of the block, cut to `max_chars` characters.
+
+        The default is CORE_MEMORY_MAX_CHARS, else 1500. Of a persona, the first five capabilities,
+        four fields of expertise and three constraints are written; of a human block the newest four
+        preferences, three facts and three notes. Raises Invalid if not even names and a task fit.
+        """
+        return self.fitted(max_chars).to_full_string()
+
+    def to_full_string(self) -> str:
+        """Return the whole text, of any length.
+
+        Raises Invalid if a value is not a text.
+        """
+        whole = self.cleaned()
+        lines = []
+        for tag, (names, separator) in self.TAGS.items():
+            if names[0] in self.NUMBERS:
+                values = list(getattr(whole, names[0]))
+            else:
+                values = [getattr(whole, name) or "" for name in names]
+            while values and not values[-1]:
+                values.pop()
+            if values:
+                lines.append(f"[{tag}] {brackets.join(values, separator).lstrip()}")
+        return "\n".join([*lines, *brackets.write_lines(whole.other_lines, self.TAGS)])
+
+    def fitted(self, max_chars: int | None = None) -> Self:
+        """Return the part of the block that fits its limits. Raises Invalid."""
+        limit = default_max_chars() if max_chars is None else max_chars
+        block = self.shed(limit)
+        while (excess := len(block.to_full_string()) - limit) > 0:
+            texts: dict[str, str] = {name: getattr(block, name) or "" for name in self.CUT}
+            name, value = max(texts.items(), key=lambda text: len(text[1]))
+            if len(value) <= len(_DOTS) + 1:
+                raise Invalid(
+                    f"A block of {limit} characters has no room for this memory. Allow at least "
+                    f"{LEAST_CHARS}."
+                )
+            start = value[: max(1, len(value) - excess - len(_DOTS))].rstrip(" .\n")
+            block = block._with(**{name: start + _DOTS})
+        return block
+
+    def shed(self, target_chars: int | None = None) -> Self:
+        """Return the block with at most `NUMBERS` values in each list.
+
+        With `target_chars`, lists lose further values until the text is that short. Texts stay.
+        Raises Invalid.
+        """
+        block = self.cleaned()
+        for name, number in self.NUMBERS.items():
+            values = getattr(block, name)
+            block = block._with(
+                **{name: values[-number:] if self.KEEPS_NEWEST else values[:number]}
+            )
+        for minimum in (1, 0) if target_chars is not None else ():
+            for name in self.NUMBERS:
+                block = block._without(
+                    name, len(block.to_full_string()) - (target_chars or 0), minimum
+                )
+        return block
+
+    def cleaned(self) -> Self:
+        """Return a copy with every value as it is written and read back.
+
+        Raises Invalid if a value is not a text.
+        """
+        return type(self)(**self._cleaned_values())
+
+    @classmethod
+    def from_memory_string(cls, text: str) -> Self:
+        """Read the text of a block; unknown lines become `other_lines`.
+
+        Of a tag of texts the last line counts, since agents add a line instead of changing one.
+        Raises Invalid if the state is unknown, or a persona has no line `[IDENTITY] name | role`.
+        """
+        by_tag, other_lines = brackets.read_lines(text, cls.TAGS)
+        values: dict[str, Any] = {"other_lines": other_lines}
+        for tag, (names, separator) in cls.TAGS.items():
+            lines = by_tag.get(tag, [])
+            if names[0] in cls.NUMBERS:
+                # Agents add lines instead of changing one, so all lines of the tag are read as one.
+                values[names[0]] = [
+                    value for line in lines for value in brackets.split(line, separator) if value
+                ]
+                continue
+            # Further separators belong to the second value.
+            first, *rest = brackets.split("".join(lines[-1:]), separator)
+            between = " | " if separator == "|" else f"{separator} "
+            values.update(zip(names, (first, between.join(filter(None, rest))), strict=False))
+        return cls(**values).cleaned()
+
+    @classmethod
+    def has_superseded(cls, text: str) -> bool:
+        """Return True if a later line of the text replaces an earlier one."""
+        by_tag, _ = brackets.read_lines(text, cls.TAGS)
+        return any(
+            len(by_tag.get(tag, ())) > 1
+            for tag, (names, _) in cls.TAGS.items()
+            if names[0] not in cls.NUMBERS
+        )
+
+    def _cleaned_values(self) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for block_field in fields(cast(Any, self)):
+            value = getattr(self, block_field.name)
+            if block_field.name == "session_state":
+                values[block_field.name] = _state(value or SessionState.IDLE)
+            elif block_field.name == "other_lines":
+                values[block_field.name] = brackets.clean_lines(value)
+            elif block_field.name in self.NUMBERS:
+                values[block_field.name] = brackets.clean_all(value)
+            else:
+                empty = "" if block_field.default is MISSING else block_field.default
+                values[block_field.name] = brackets.clean(value or "") or empty
+        return values
+
+    def _with(self, **changes: Any) -> Self:
+        changed: Self = replace(cast(Any, self), **changes)
+        return changed
+
+    def _without(self, name: str, excess: int, minimum: int) -> Self:
+        """Remove values of a list until the text is `excess` characters shorter.
+
+        At least `minimum` values stay.
+        """
+        values = list(getattr(self, name))
+        while excess > 0 and len(values) > minimum:
+            value = values.pop(0 if self.KEEPS_NEWEST else -1)
+            excess -= len(brackets.escape(value)) + (1 if name == "other_lines" else 2)
+        return self._with(**{name: values})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonaBlock(TypedBlock):
+    """The agent's persona, which is stable across sessions.
+
+    `other_lines` are the lines of its text without a known tag. Authors put the most important
+    values first, so the last values of a list are left out first. Raises Invalid if the role is
+    missing or a value is not a text.
+    """
+
+    TAGS = {  # noqa: RUF012 - a ClassVar of the base
+        "IDENTITY": (("name", "role"), "|"),
+        "CAPABILITIES": (("capabilities",), ","),
+        "EXPERTISE": (("expertise",), ","),
+        "STYLE": (("tone", "verbosity"), ","),
+        "CONSTRAINTS": (("constraints",), ";"),
+    }
+    NUMBERS = {  # noqa: RUF012
+        "other_lines": _ALL,
+        "expertise": 4,
+        "capabilities": 5,
+        "constraints": 3,
+    }
+    CUT = ("name", "role", "tone", "verbosity")
+    KEEPS_NEWEST = False
+
+    name: str = "Assistant"
+    role: str
+    capabilities: list[str] = field(default_factory=list)
+    tone: str = "professional"
+    verbosity: str = "concise"
+    constraints: list[str] = field(default_factory=list)
+    expertise: list[str] = field(default_factory=list)
+    other_lines: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # Values are stored as they are written and read back.
+        for name, value in self._cleaned_values().items():
+            object.__setattr__(self, name, value)
+        if not self.role:
+            raise Invalid("A persona needs a role. Say in a few words what the agent is there for.")
+
+    def cleaned(self) -> Self:
+        return self
+
+    @classmethod
+    def from_memory_string(cls, text: str) -> Self:
+        if not brackets.read_lines(text, ("IDENTITY",))[0]:
+            raise Invalid(
+                "This text has no identity of the agent. Add a line [IDENTITY] name | role."
+            )
+        return super().from_memory_string(text)
+
+
+@dataclass(kw_only=True)
+class HumanBlock(TypedBlock):
+    """The user and the current task, which change often.
+
+    `other_lines` are the lines of its text without a known tag.
+    """
+
+    TAGS = {  # noqa: RUF012
+        "USER": (("name", "role"), "|"),
+        "TASK": (("current_task",), ""),
+        "STATE": (("session_state",), ""),
+        "PREFS": (("preferences",), ";"),
+        "FACTS": (("facts",), ";"),
+        "CONTEXT": (("context_notes",), ";"),
+    }
+    NUMBERS = {  # noqa: RUF012
+        "context_notes": 3,
+        "other_lines": _ALL,
+        "facts": 3,
+        "preferences": 4,
+    }
+    CUT = ("name", "role", "current_task")
+    KEEPS_NEWEST = True
+
+    name: str | None = None
+    role: str | None = None
+    current_task: str | None = None
+    session_state: SessionState = SessionState.IDLE
+    preferences: list[str] = field(default_factory=list)
+    context_notes: list[str] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
+    other_lines: list[str] = field(default_factory=list)
+
+    def set_task(self, task: str) -> None:
+        """Start a task. Raises Invalid for an empty one."""
+        self.current_task = _require(task, "task")
+        self.session_state = SessionState.ACTIVE_TASK
+
+    def clear_task(self) -> None:
+        """End the task; the state is idle."""
+        self.current_task = None
+        self.session_state = SessionState.IDLE
+
+    def add_context_note(self, note: str) -> None:
+        """Add a note; the last ten are kept. Repeating the last note adds nothing."""
+        note = _require(note, "note")
+        if self.context_notes[-1:] != [note]:
+            self.context_notes = [*self.context_notes, note][-_NOTES_HELD:]
+
+    def add_preference(self, preference: str) -> None:
+        """Add a preference; a known one becomes the newest."""
+        self.preferences = _with_newest(self.preferences, _require(preference, "preference"))
+
+    def add_fact(self, fact: str) -> None:
+        """Add a fact about the user; a known one becomes the newest."""
+        self.facts = _with_newest(self.facts, _require(fact, "fact"))
+
+    def newest(self) -> Self:
+        """Return the block with only the newest value of each list.
+
+        Raises Invalid if a value is not a text.
+        """
+        whole = self.cleaned()
+        return whole._with(**{name: getattr(whole, name)[-1:] for name in self.NUMBERS})
+
+
+def _with_newest(values: list[str], newest: str) -> list[str]:
+    return [*(value for value in values if value != newest), newest]
+
+
+def _state(value: str) -> SessionState:
+    try:
+        return SessionState(value)
+    except ValueError:
+        states = ", ".join(SessionState)
+        raise Invalid(
+            f"There is no session state {str(value)[:40]!r}. Use one of: {states}."
+        ) from None
+
+
+def _require(value: str, noun: str) -> str:
+    text = brackets.clean(value)
+    if not text:
+        raise Invalid(f"This {noun} is empty. Say what it is.")
+    return text
+
+
+_PERSONAS = tomllib.loads(Path(__file__).with_name("personas.toml").read_text("utf-8"))
+DEFAULT_PERSONA = PersonaBlock(**_PERSONAS["default"])
+CODING_ASSISTANT_PERSONA = PersonaBlock(**_PERSONAS["coding_assistant"])
+RESEARCH_ASSISTANT_PERSONA = PersonaBlock(**_PERSONAS["research_assistant"])

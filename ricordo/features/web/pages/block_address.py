@@ -1,0 +1,165 @@
+"""The block of a page: its owner, the caller's rights, and its versions."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import Request
+
+from ricordo.domain.block import Block, Chain
+from ricordo.domain.scope import REQUEST_SCOPE, Scope, User
+from ricordo.domain.version import BlockVersion, ChangeMetadata, PolicyDecision
+from ricordo.errors import Conflict, NotFound
+from ricordo.features.web.pages import queries
+from ricordo.features.web.pages.queries import ListedBlock, MemoryOwner
+from ricordo.memory import user_memory
+from ricordo.storage import agents, blocks, history, proposals, users, versions
+from ricordo.storage.engine.repository import Page
+from ricordo.storage.engine.store import Transaction
+
+# Characters of texts whose words are counted for a timeline. A longer history shows no counts.
+_MOST_COUNTED = 400_000
+
+
+@dataclass(frozen=True, slots=True)
+class BlockAddress:
+    """A block with its paths in the API and among the pages.
+
+    `block` is None if it does not exist. `decision` is the outcome of a change by the caller; a
+    caller who `owns` the block may change its other fields too.
+    """
+
+    owner: MemoryOwner
+    chain: Chain
+    label: str
+    block: Block | None
+    api: str
+    page: str
+    decision: PolicyDecision
+    owns: bool
+
+    @property
+    def version(self) -> str:
+        """Return the entity tag of the block as it was read."""
+        block = self.block
+        if block is None:
+            return ""
+        return f"{block.head.hex() if block.head else 'none'}.{block.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """A version with the number of added and removed words; None if not counted."""
+
+    version: BlockVersion
+    added: int | None = None
+    removed: int | None = None
+
+
+def find_block(tx: Transaction, scope: Scope, path_params: dict[str, Any]) -> BlockAddress:
+    """Return the block that the path's parameters name. Raises NotFound."""
+    if "block_id" not in path_params:
+        memory = user_memory.open_memory(tx, scope, path_params["user_id"])
+        return of_user(tx, scope, memory.user, memory.chain.id, path_params["label"])
+    block = blocks.get(tx, scope, path_params["block_id"])
+    owner = queries.owners_of(tx, [block.chain_id])[block.chain_id]
+    if owner.kind == "user":
+        return of_user(tx, scope, users.require(tx, scope, owner.id), block.chain_id, block.label)
+    chain = Chain(block.chain_id, block.organization_id, "agent", owner.id)
+    decision = ChangeMetadata(scope.actor).policy_decision(block.rule, chain)
+    if owner.kind == "block":
+        users_of_block = agents.page(tx, scope, Page(limit=1), agents.has_block(block.id))
+        if state := next(iter(users_of_block), None):
+            owner = MemoryOwner("agent", state.agent.id, state.agent.name)
+    return BlockAddress(
+        owner,
+        chain,
+        block.label,
+        block=block,
+        api=f"/v1/blocks/{block.id}",
+        page=f"/ui/blocks/{block.id}",
+        decision=decision,
+        owns=decision == "apply",
+    )
+
+
+def of_user(tx: Transaction, scope: Scope, user: User, chain_id: str, label: str) -> BlockAddress:
+    owner = MemoryOwner("user", user.id, user.name)
+    block = blocks.labelled(tx, chain_id, label)
+    is_known = block or history.page(tx, chain_id, label=label, limit=1)
+    if not is_known and label not in proposals.waiting_counts(tx, chain_id):
+        raise NotFound(f'There is no memory block "{label[:80]}" of {user.name}.')
+    chain = Chain(chain_id, user.organization_id, "user", user.id)
+    edit = ChangeMetadata(scope.acting_for(user).actor)
+    return BlockAddress(
+        owner,
+        chain,
+        label,
+        block=block,
+        api=f"/users/{user.id}/blocks/{label}",
+        page=f"{owner.path}/blocks/{quote(label)}",
+        decision=edit.policy_decision(block.rule if block else "propose", chain),
+        owns=edit.is_owners_of(chain),
+    )
+
+
+async def open_block(request: Request) -> BlockAddress:
+    """Return the block of this request.
+
+    Raises NotFound, and Conflict for a form that names a user's block by its id.
+    """
+    scope = request.scope[REQUEST_SCOPE]
+    path_params = request.path_params
+    address: BlockAddress = await request.app.state.runtime.store.read(
+        lambda tx: find_block(tx, scope, path_params)
+    )
+    owner = address.owner
+    if request.method == "POST" and "block_id" in path_params and owner.kind == "user":
+        raise Conflict(
+            f"This is a block of {owner.name}. Change it on the page of {owner.name}'s memory."
+        )
+    return address
+
+
+def counted(
+    tx: Transaction, address: BlockAddress, block_versions: Sequence[BlockVersion]
+) -> list[TimelineEntry]:
+    """Return the versions, each with its numbers of added and removed words.
+
+    The versions are newest first; each is compared with the next one.
+    """
+    length = len(address.block.value) if address.block else 0
+    if length * len(block_versions) > _MOST_COUNTED:
+        return [TimelineEntry(version) for version in block_versions]
+    blobs = [version.blob for version in block_versions if version.blob]
+    texts = versions.read_texts(tx, address.chain.id, blobs)
+    word_counts: list[Counter[str]] = [
+        Counter(texts[version.blob].split()) if version.blob else Counter()
+        for version in block_versions
+    ]
+    word_counts.append(Counter())
+    return [
+        TimelineEntry(version, (new - old).total(), (old - new).total())
+        for version, new, old in zip(block_versions, word_counts, word_counts[1:], strict=False)
+    ]
+
+
+def read_versions(
+    tx: Transaction, address: BlockAddress, limit: int, before: int | None = None
+) -> tuple[list[TimelineEntry], bool]:
+    """Return a page of the block's versions, newest first, and whether more exist."""
+    rows = history.page(tx, address.chain.id, label=address.label, limit=limit + 1, before=before)
+    return counted(tx, address, rows)[:limit], len(rows) > limit
+
+
+def blocks_beside(
+    tx: Transaction, scope: Scope, owner: MemoryOwner, chain_id: str
+) -> list[ListedBlock]:
+    if owner.kind == "user":
+        return queries.blocks_of_chain(tx, owner, chain_id)
+    if owner.kind == "block":
+        return []
+    block_ids = [block.id for block in agents.load(tx, scope, owner.id).blocks]
+    return queries.blocks_with_ids(tx, [block.id for block in blocks.by_ids(tx, scope, block_ids)])

@@ -1,0 +1,102 @@
+"""The context window of an agent: its tokens, its summaries, and a step's prompt."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import Request, Response
+
+from ricordo.agents.conversations import DEFAULT, open_conversation
+from ricordo.domain.message import Message
+from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.errors import NotFound
+from ricordo.features.web.pages import queries
+from ricordo.llm.adaptation import learned_of
+from ricordo.pages.inside import Api
+from ricordo.pages.shell import Pages, render
+
+router = Pages("/ui/agents/{agent_id}/context", scope="agents")
+# The parts of a window in their order, as the API counts them, with the name that people read.
+SECTIONS = (
+    ("num_tokens_system", "Instructions", "system_prompt"),
+    ("num_tokens_core_memory", "Memory blocks", "core_memory"),
+    ("num_tokens_external_memory_summary", "What lies outside", "external_memory_summary"),
+    ("num_tokens_tool_usage_rules", "Rules of tools", "tool_usage_rules"),
+    ("num_tokens_directories", "Open files", "directories"),
+    ("num_tokens_functions_definitions", "Tools", "functions_definitions"),
+    ("num_tokens_summary_memory", "Summary", "summary_memory"),
+    ("num_tokens_messages", "Messages", "messages"),
+)
+_WIDTH = 1000  # units of the bar
+_MOST_SUMMARIES = 20
+
+
+@router.get("")
+async def show_context(request: Request, agent_id: str) -> Response:
+    """Show the window of a conversation, by default the agent's own.
+
+    With `step` the page shows the prompt of that step.
+    """
+    api = Api(request)
+    agent = await api.get(f"/v1/agents/{agent_id}")
+    conversation = request.query_params.get("conversation") or None
+    step = request.query_params.get("step") or None
+    window = await api.get(f"/v1/agents/{agent_id}/context", conversation_id=conversation)
+    runtime = request.app.state.runtime
+    scope = request.scope[REQUEST_SCOPE]
+    trace = None
+    if step:
+        trace = await api.find(f"/v1/steps/{step}/trace")
+    summaries: Sequence[Message] = ()
+    if scope.may("messages:read"):
+        opened = await open_conversation(runtime, scope, conversation or DEFAULT, agent_id)
+        summaries = await runtime.store.read(
+            lambda tx: queries.summaries(tx, scope, opened.id, _MOST_SUMMARIES)
+        )
+    return await render(
+        request,
+        "context.html",
+        agent=agent,
+        conversation=conversation,
+        window=window,
+        sections=_sections(window),
+        summaries=summaries,
+        trace=trace,
+        step=step,
+        lessons=_lessons(request, agent["model"] or ""),
+        is_large=True,
+    )
+
+
+def _lessons(request: Request, handle: str) -> list[str]:
+    """Return the learned needs of the agent's model, as sentences."""
+    models = request.app.state.runtime.organization_providers.known(
+        request.scope[REQUEST_SCOPE].organization_id
+    )
+    try:
+        learned = learned_of(models.get(handle))
+    except NotFound:
+        return []
+    return learned.lines() if learned else []
+
+
+def _sections(window: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the sections with their texts and places in a bar."""
+    size = max(window["context_window_size_max"], window["context_window_size_current"], 1)
+    start = 0.0
+    sections = []
+    for number, (count, name, text) in enumerate(SECTIONS):
+        tokens = window.get(count) or 0
+        width = tokens * _WIDTH / size
+        if tokens:
+            sections.append(
+                {
+                    "name": name,
+                    "tokens": tokens,
+                    "at": round(start, 1),
+                    "width": round(max(width, 1), 1),
+                    "number": number,
+                    "text": window.get(text),
+                }
+            )
+        start += width
+    return sections

@@ -1,0 +1,106 @@
+"""Decisions on proposals, from any page that shows them.
+
+A conflict is shown with both texts, and resolved by a third.
+"""
+
+from typing import Any
+
+from fastapi import Request, Response
+
+from ricordo.api.routing import needs
+from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.features.web.pages import queries
+from ricordo.features.web.pages.queries import WaitingProposal
+from ricordo.pages.inside import Api, RefusedByApi
+from ricordo.pages.shell import Pages, done, form_of, is_part, local_path, render
+from ricordo.storage import blocks
+
+router = Pages("/ui/proposals", scope="memory")
+_CONFLICT = 409
+
+
+@router.get("/{proposal_id}")
+async def show_proposal(request: Request, proposal_id: str) -> Response:
+    """Show one proposal with an editor, or the three texts of a conflict."""
+    waiting = await _find(request, proposal_id)
+    variables: dict[str, Any] = {"next": request.query_params.get("next", "")}
+    if waiting.proposal.status == "conflicted" and waiting.block_id:
+        scope = request.scope[REQUEST_SCOPE]
+        id = waiting.block_id
+        proposal = waiting.proposal
+        block = await request.app.state.runtime.store.read(lambda tx: blocks.get(tx, scope, id))
+        texts = {"base": proposal.base_value, "ours": block.value, "theirs": proposal.value}
+        variables |= {"conflict": texts, "words": proposal.note or ""}
+    return await _page(request, waiting, **variables)
+
+
+@router.post("/{proposal_id}/approve")
+@needs("memory:approve", "memory:override")
+async def approve(request: Request, proposal_id: str) -> Response:
+    """Make the proposal the block's next version, with the text of `body`, if sent."""
+    waiting = await _find(request, proposal_id)
+    form = await form_of(request)
+    body = {"body": form["body"]} if "body" in form else None
+    try:
+        decided = await Api(request).ask("POST", waiting.path("approve"), body)
+    except RefusedByApi as error:
+        conflict = None
+        if error.status == _CONFLICT and isinstance(error.content, dict):
+            conflict = error.content.get("conflict")
+        if conflict is None:
+            raise
+        return await _page(
+            request,
+            waiting,
+            conflict=conflict,
+            words=str(error),
+            body=form.get("body"),
+            next=form.get("next", ""),
+        )
+    return await _decided(request, waiting, form, "applied", decided)
+
+
+@router.post("/{proposal_id}/reject")
+@needs("memory:approve", "memory:override")
+async def reject(request: Request, proposal_id: str) -> Response:
+    """Reject the proposal; the block stays."""
+    waiting = await _find(request, proposal_id)
+    form = await form_of(request)
+    decided = await Api(request).ask(
+        "POST", waiting.path("reject"), {"reason": form.get("reason") or None}
+    )
+    return await _decided(request, waiting, form, "rejected", decided)
+
+
+async def _find(request: Request, proposal_id: str) -> WaitingProposal:
+    scope = request.scope[REQUEST_SCOPE]
+    proposal: WaitingProposal = await request.app.state.runtime.store.read(
+        lambda tx: queries.proposal(tx, scope, proposal_id)
+    )
+    return proposal
+
+
+async def _page(request: Request, waiting: WaitingProposal, **changes: Any) -> Response:
+    variables = {"conflict": None, "words": "", "body": None, "next": ""} | changes
+    variables["next"] = local_path(variables["next"]) or waiting.owner.path
+    status = _CONFLICT if variables["conflict"] and request.method == "POST" else 200
+    template = "decision_part.html" if is_part(request) else "decision.html"
+    return await render(request, template, status=status, waiting=waiting, **variables)
+
+
+async def _decided(
+    request: Request,
+    waiting: WaitingProposal,
+    form: dict[str, str],
+    decision: str,
+    decided: dict[str, Any],
+) -> Response:
+    if is_part(request):
+        return await render(
+            request, "decided.html", waiting=waiting, what=decision, decided=decided
+        )
+    label = waiting.proposal.label
+    notice = f"{label}: rejected, nothing changed."
+    if decision == "applied":
+        notice = f"{label}: applied."
+    return done(request, local_path(form.get("next", "")) or waiting.owner.path, notice)

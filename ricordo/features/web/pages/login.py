@@ -1,0 +1,92 @@
+"""Login with a key, and logout.
+
+The browser gets a session in a cookie, from which the key cannot be read.
+"""
+
+from fastapi import Request, Response
+
+from ricordo.api.authentication import SESSION_SECONDS
+from ricordo.api.guard import COOKIE
+from ricordo.api.routing import needs
+from ricordo.domain.scope import RECORDED_SCOPE, REQUEST_SCOPE
+from ricordo.errors import NotFound
+from ricordo.pages.shell import Pages, base_of, done, form_of, local_path, render
+from ricordo.storage import keys
+
+router = Pages(open_paths=("/ui/login",), login_page="/ui/login")
+
+
+@router.get("/ui/login")
+@needs()
+async def show_login(request: Request) -> Response:
+    """Show the form for a key, and a link to the login provider."""
+    return await render(
+        request,
+        "login.html",
+        next=local_path(request.query_params.get("next", "")) or "/",
+        words="",
+    )
+
+
+@router.post("/ui/login")
+@needs()
+async def log_in(request: Request) -> Response:
+    form = await form_of(request)
+    key = form.get("key", "").strip()
+    next = local_path(form.get("next", "")) or "/"
+    authentication = request.app.state.authentication
+    runtime = request.app.state.runtime
+    address = request.client.host if request.client else ""
+    await authentication.slow_down(address, key)
+    caller = await authentication.scope_of(runtime, key)
+    # A token with a reach is for programs of pages, and opens no page of this server.
+    if caller is None or caller.reach:
+        authentication.note_failure(address)
+        problem = (
+            "This key is unknown, expired or revoked. Check it, or ask an administrator for a new "
+            "one."
+        )
+        return await render(request, "login.html", status=401, next=next, words=problem)
+    await _end_session(request)
+    request.scope[RECORDED_SCOPE] = caller
+    response = done(request, next)
+    is_https = request.url.scheme == "https"
+    response.set_cookie(
+        COOKIE,
+        authentication.open_session(key),
+        max_age=SESSION_SECONDS,
+        path=f"{base_of(request)}/",
+        secure=is_https,
+        httponly=True,
+        samesite="lax",
+    )
+    return response
+
+
+@router.get("/ui/{rest:path}")
+@needs()
+async def find_no_page(request: Request, rest: str) -> Response:
+    """Refuse an unknown address; redirect one with a slash at its end."""
+    if rest.endswith("/") or not rest:
+        return done(request, f"/ui/{rest.rstrip('/')}" if rest.strip("/") else "/")
+    raise NotFound(f"There is no page /ui/{rest[:80]}. Check the address.")
+
+
+@router.post("/ui/logout")
+@needs()
+async def log_out(request: Request) -> Response:
+    await _end_session(request)
+    response = done(request, "/ui/login" if request.scope.get(REQUEST_SCOPE) else "/")
+    response.delete_cookie(COOKIE, path=f"{base_of(request)}/", httponly=True, samesite="lax")
+    return response
+
+
+async def _end_session(request: Request) -> None:
+    """Revoke the browser's session of the login provider, if it has one.
+
+    The cookie alone may have been copied.
+    """
+    scope = request.scope.get(REQUEST_SCOPE)
+    runtime = request.app.state.runtime
+    if scope and scope.key_id and await runtime.store.write(lambda tx: keys.end_session(tx, scope)):
+        request.app.state.authentication.forget()

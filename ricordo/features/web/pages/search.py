@@ -1,0 +1,130 @@
+"""One search over messages, archives and memory blocks that the caller may see."""
+
+import asyncio
+from datetime import UTC
+from typing import Any
+
+from fastapi import Request, Response
+
+from ricordo.api.call import CallContext, for_user
+from ricordo.api.search import FoundMessageResponse, MessageSearchRequest
+from ricordo.domain.passage import GOOD_SIMILARITY
+from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.features.web.pages import queries
+from ricordo.pages import filters
+from ricordo.pages.inside import Api
+from ricordo.pages.shell import Pages, address_of, render
+from ricordo.search.index import MessageFilter
+from ricordo.storage import agents
+from ricordo.storage.engine.store import Transaction
+
+router = Pages("/ui/search", scope="messages")
+KINDS = ("messages", "archive", "memory")
+_MOST = 20
+_LEAST = 3
+# Agents whose messages are searched if none is named: each costs a fifth of a millisecond.
+_MOST_AGENTS = 100
+
+
+@router.get("")
+async def search(request: Request) -> Response:
+    """Show the results for the words in `q`: messages, passages and blocks.
+
+    `kind`, `agent` and `user` narrow the search.
+    """
+    api = Api(request)
+    names = ("q", "kind", "agent", "user", "from", "to")
+    query = {name: request.query_params.get(name) or None for name in names}
+    hits: dict[str, list[Any]] = {kind: [] for kind in KINDS}
+    if query["q"]:
+        kinds = [kind for kind in KINDS if query["kind"] in (None, kind)]
+        answers = await asyncio.gather(*(_find(request, api, kind, query) for kind in kinds))
+        hits |= dict(zip(kinds, answers, strict=True))
+    scope = request.scope[REQUEST_SCOPE]
+    store = request.app.state.runtime.store
+    agent_ids = {message["agent_id"] for message in hits["messages"]}
+    is_narrowed = False
+    if query["agent"]:
+        agent_ids.add(query["agent"])
+    else:
+        is_narrowed = await store.read(lambda tx: agents.count(tx, scope)) > _MOST_AGENTS
+    block_ids = [block["id"] for block in hits["memory"]]
+    return await render(
+        request,
+        "search.html",
+        given=query,
+        found=hits,
+        kinds=KINDS,
+        most_agents=_MOST_AGENTS,
+        is_narrowed=is_narrowed,
+        names=await store.read(lambda tx: queries.names_of_agents(tx, scope, agent_ids)),
+        owners=await store.read(lambda tx: queries.owners_of_blocks(tx, scope, block_ids)),
+        without=lambda name: address_of("/ui/search", **{**query, name: None}),
+        with_kind=lambda kind: address_of("/ui/search", **{**query, "kind": kind}),
+    )
+
+
+async def _find(request: Request, api: Api, kind: str, query: dict[str, str | None]) -> list[Any]:
+    """Return the results of one kind, in the API's order.
+
+    Empty if the caller may not search them.
+    """
+    body = {
+        "query": query["q"],
+        "limit": _MOST,
+        "agent_id": query["agent"],
+        "user_id": query["user"],
+        "start_date": query["from"],
+        "end_date": query["to"],
+    }
+    body = {name: field for name, field in body.items() if field is not None}
+    if kind == "memory":
+        if query["agent"] or query["from"] or query["to"]:
+            return []
+        blocks = await api.find(
+            "/v1/blocks/", value_search=query["q"], limit=_MOST, user_id=query["user"]
+        )
+        return blocks or []
+    if kind == "archive":
+        hits = await api.ask("POST", "/v1/passages/search", body)
+    elif query["agent"]:
+        hits = await api.ask("POST", "/v1/messages/search", body)
+    else:
+        hits = await _messages_of_all(request, MessageSearchRequest.model_validate(body))
+    beginnings = filters.stems(query["q"] or "")
+    return [hit for hit in hits if _is_near(hit, beginnings)] or hits[:_LEAST]
+
+
+async def _messages_of_all(request: Request, body: MessageSearchRequest) -> list[Any]:
+    """Return the API's search results; of very many agents only recent ones count."""
+    runtime = request.app.state.runtime
+    context = await for_user(
+        CallContext(request, runtime, request.scope[REQUEST_SCOPE]), body.user_id
+    )
+    start, end = body.span(UTC)
+
+    def message_filter(tx: Transaction) -> MessageFilter:
+        ids = queries.agents_used_last(tx, context.scope, _MOST_AGENTS)
+        return MessageFilter(
+            tuple(ids),
+            roles=("user", "assistant"),
+            subject_id=context.scope.subject_id,
+            start=start,
+            end=end,
+            own_first=True,
+        )
+
+    hits = await runtime.recall.messages(body.query or "", message_filter, body.limit)
+    return [FoundMessageResponse.of(hit) for hit in hits]
+
+
+def _is_near(hit: dict[str, Any], beginnings: list[str]) -> bool:
+    """Return True if the text itself matches, by a word or by its meaning.
+
+    Other results match only by the turns around them.
+    """
+    relevance = hit.get("relevance") or hit["metadata"]
+    text = (hit["content"] if "content" in hit else hit["passage"]["text"]).casefold()
+    return (relevance["similarity"] or 0) >= GOOD_SIMILARITY or any(
+        stem in text for stem in beginnings
+    )

@@ -1,0 +1,187 @@
+"""Filters of templates: times, numbers and texts."""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup, escape
+from orjson import OPT_INDENT_2, dumps
+
+from ricordo.domain.clock import SECOND
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+# Characters of a text that is rendered as Markdown; a longer text is shown as it is. The time grows
+# with the length, by up to 25 µs a character: half a second for the worst text.
+MOST_MARKDOWN = 20_000
+_MOST_QUERY = 500  # characters of a query whose words are marked
+_SHORT = 4  # characters of a word that is matched without its ending
+# Characters that change the direction of the text after them; a line could read as another one.
+_DIRECTIONS = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c]")
+# Longer lines (characters) are shown in pieces: browsers take seconds to find the direction of a
+# line of a megabyte.
+_LONG_LINE = 50_000
+_PIECE = 5_000
+# A tag of rendered Markdown, whose attributes are quoted and escaped, or a marked character of its
+# text.
+_TAG_OR_MARK = re.compile("<[^<>]*>|\ue000([0-9A-F]{4})\ue001")
+
+
+def at(timestamp: str | None) -> Markup:
+    """Format a time of the API for the browser's own time zone.
+
+    None gives an empty text.
+    """
+    if not timestamp:
+        return Markup("")
+    time = datetime.fromisoformat(timestamp.replace("Z", "+00:00")).astimezone(UTC)
+    exact = time.strftime("%Y-%m-%d %H:%M:%S UTC")
+    text = time.strftime("%Y-%m-%d %H:%M")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(time.isoformat(), exact, text)
+
+
+def number(amount: float | None) -> str:
+    """Format a number with thin spaces between thousands; a dash for None."""
+    if amount is None:
+        return "–"
+    return f"{amount:,.0f}".replace(",", "\u202f")
+
+
+def short(text: str | None, length: int = 160) -> str:
+    """Return the first characters of a text, on one line."""
+    line = " ".join((text or "")[: length * 4].split())
+    if len(line) <= length:
+        return line
+    return f"{line[: length - 1]}…"
+
+
+def cut(text: str | None, length: int = MOST_MARKDOWN) -> str:
+    """Return the beginning of a long text, and the number of characters after it."""
+    text = text or ""
+    if len(text) <= length:
+        return text
+    rest = number(len(text) - length)
+    return f"{text[:length]}\n… and {rest} more characters, which the API has."
+
+
+def markdown(text: str | None) -> Markup:
+    """Render Markdown as HTML that loads nothing and runs nothing.
+
+    HTML in it is shown as text, and images are links.
+    """
+    text = text or ""
+    if len(text) > MOST_MARKDOWN:
+        return Markup('<pre class="plain" tabindex="0">{}</pre>').format(plain(text))
+    rendered = _markdown().render(_with_marks(text))
+    return Markup(_TAG_OR_MARK.sub(_shown_mark, rendered))  # noqa: S704 - the renderer escapes
+
+
+def plain(text: str | None) -> Markup:
+    """Return a text as it is, with marks for characters that change its direction."""
+    text = text or ""
+    if len(text) > _LONG_LINE and max(map(len, text.split("\n"))) > _LONG_LINE:
+        pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+        return Markup("").join(
+            Markup('<span class="piece">{}</span>').format(_plain(piece)) for piece in pieces
+        )
+    return _plain(text)
+
+
+def _plain(text: str) -> Markup:
+    escaped = str(escape(_with_marks(text)))
+    return Markup(_TAG_OR_MARK.sub(_shown_mark, escaped))  # noqa: S704 - escaped above
+
+
+def _with_marks(text: str) -> str:
+    return _DIRECTIONS.sub(lambda match: f"\ue000{ord(match[0]):04X}\ue001", text)
+
+
+def _shown_mark(match: re.Match[str]) -> str:
+    """Return a mark as an element, but as text inside a tag's attribute."""
+    if match[1]:
+        return f'<span class="mark">U+{match[1]}</span>'
+    return match[0]
+
+
+@cache
+def _markdown() -> "MarkdownIt":
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"html": False, "breaks": True, "maxNesting": 20})
+    parser.enable(["table", "strikethrough"])
+    parser.disable("image")
+
+    def open_link(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        tokens[index].attrSet("rel", "noopener noreferrer nofollow")
+        html: str = renderer.renderToken(tokens, index, options, env)
+        return html
+
+    parser.add_render_rule("link_open", open_link)
+    return parser
+
+
+def at_time(micros: int | None) -> Markup:
+    """Format a time of the database, in microseconds, like `at`."""
+    return at(datetime.fromtimestamp(micros / SECOND, UTC).isoformat() if micros else None)
+
+
+def texts(message: Mapping[str, Any]) -> str:
+    """Return the text of a message in a traced prompt, in any provider's format."""
+    content = message.get("parts", message.get("content"))
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return dumps(message, option=OPT_INDENT_2).decode()
+    part_texts = [part.get("text") if isinstance(part, dict) else part for part in content]
+    return "\n".join(
+        text if isinstance(text, str) else dumps(part, option=OPT_INDENT_2).decode()
+        for text, part in zip(part_texts, content, strict=True)
+    )
+
+
+def stems(query: str) -> list[str]:
+    """Return the words of a query without their endings, to find them in texts."""
+    query_words = re.findall(r"\w{2,40}", query.casefold()[:_MOST_QUERY])
+    beginnings = (
+        word if len(word) < _SHORT else word[: max(_SHORT, len(word) - 2)] for word in query_words
+    )
+    return list(dict.fromkeys(beginnings))
+
+
+def found(text: str | None, query: str, length: int = 400) -> Markup:
+    """Return the part of a text around the query's first word, with words marked."""
+    line = " ".join((text or "")[:MOST_MARKDOWN].split())
+    pattern = re.compile(
+        "|".join(rf"\b{re.escape(stem)}\w{{0,20}}" for stem in stems(query)) or r"(?!)",
+        re.IGNORECASE,
+    )
+    first = pattern.search(line)
+    begin = 0
+    if first:
+        begin = max(first.start() - length // 3, 0)
+    excerpt = line[begin : begin + length]
+    marked = Markup("")
+    end = 0
+    for hit in pattern.finditer(excerpt):
+        marked += escape(excerpt[end : hit.start()]) + Markup("<mark>{}</mark>").format(hit[0])
+        end = hit.end()
+    marked += escape(excerpt[end:])
+    dots_before = "…" if begin else ""
+    dots_after = "…" if begin + length < len(line) else ""
+    return Markup("{}{}{}").format(dots_before, marked, dots_after)
+
+
+FILTERS: Mapping[str, Callable[..., Any]] = {
+    "at": at,
+    "number": number,
+    "short": short,
+    "markdown": markdown,
+    "plain": plain,
+    "cut": cut,
+    "found": found,
+    "texts": texts,
+    "at_time": at_time,
+}

@@ -1,0 +1,161 @@
+"""This server's API, as pages call it: with the rights of the caller.
+
+So no page shows more than the API.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import orjson
+from fastapi import Request
+from starlette.types import Message
+
+from ricordo.api.guard import USER_HEADER
+from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.errors import DatabaseFailed, RicordoError
+
+_LATER = 503
+
+
+class RefusedByApi(RicordoError):
+    """A refusal of the API.
+
+    `status` and `detail` are those of its answer, `content` is the whole answer.
+    """
+
+    def __init__(self, status: int, content: Any) -> None:
+        fields = content if isinstance(content, dict) else {}
+        error = fields.get("error")
+        message = fields.get("detail")
+        if not message and isinstance(error, dict):
+            message = error.get("message")
+        text = str(message or f"The server answered {status}.")
+        code, colon, sentence = text.partition(": ")
+        is_coded = bool(colon) and code.isupper()
+        super().__init__(sentence if is_coded else text)
+        self.status = status
+        self.content = content
+
+
+class Api:
+    """The API, called for one page.
+
+    `user` is the user the caller acts for, None for the one in the request's header.
+    """
+
+    def __init__(self, request: Request, user: str | None = None) -> None:
+        self._request = request
+        if user is None:
+            user = request.headers.get(USER_HEADER.decode())
+        self._headers = []
+        if user:
+            self._headers.append((USER_HEADER, user.encode("latin-1", "replace")))
+
+    async def get(self, path: str, **query: Any) -> Any:
+        """Return the answer to GET. Raises RefusedByApi.
+
+        A query parameter of None is left out, one of a list is repeated.
+        """
+        return await self.ask("GET", path, query=query)
+
+    async def find(self, path: str, **query: Any) -> Any:
+        """Return the answer to GET, or None for a refusal.
+
+        So a page can leave a part out.
+        """
+        try:
+            return await self.ask("GET", path, query=query)
+        except RefusedByApi:
+            return None
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        query: Mapping[str, Any] | None = None,
+        *,
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+        form: tuple[bytes, str] | None = None,
+    ) -> Any:
+        """Return the answer, decoded if it is JSON. Raises RefusedByApi.
+
+        `if_match` is the entity tag, without quotes, of the changed thing. `if_none_match` "*"
+        creates it only if it is new. `form` is sent instead of a JSON body: its bytes and their
+        type.
+        """
+        headers = []
+        if if_match:
+            headers.append((b"if-match", f'"{if_match}"'.encode()))
+        if if_none_match:
+            headers.append((b"if-none-match", if_none_match.encode()))
+        typed_body = form or (b"", "application/json")
+        if body is not None and form is None:
+            typed_body = (orjson.dumps(body), "application/json")
+        status, content_type, content = await self._call(
+            method, path, typed_body, query=query or {}, headers=headers
+        )
+        answer: Any = content.decode("utf-8", "replace")
+        if content and content_type.startswith("application/json"):
+            answer = orjson.loads(content)
+        if status < 400:
+            return answer
+        # A page with a malformed id in its address does not exist.
+        if isinstance(answer, dict) and "examples" in answer:
+            status = 404
+        raise RefusedByApi(status, answer)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: tuple[bytes, str],
+        *,
+        query: Mapping[str, Any],
+        headers: Sequence[tuple[bytes, bytes]],
+    ) -> tuple[int, str, bytes]:
+        outer = self._request.scope
+        content, content_type = body
+        parameters = {name: field for name, field in query.items() if field is not None}
+        root = outer.get("root_path", "")
+        names = ("type", "asgi", "http_version", "scheme", "client", "server", "app")
+        scope = {
+            **{name: outer.get(name) for name in names},
+            REQUEST_SCOPE: outer[REQUEST_SCOPE],
+            "root_path": root,
+            "method": method,
+            "path": root + path,
+            "raw_path": quote(root + path).encode(),
+            "query_string": urlencode(parameters, doseq=True).encode(),
+            "headers": [
+                (b"content-type", content_type.encode("latin-1")),
+                *self._headers,
+                *headers,
+            ],
+            "state": {},
+        }
+        started: Message = {}
+        pieces: list[bytes] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": content, "more_body": False}
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                started.update(message)
+            elif message["type"] == "http.response.body":
+                pieces.append(message.get("body", b""))
+
+        await self._request.app(scope, receive, send)
+        response_headers = dict(started["headers"])
+        if started["status"] == _LATER and b"retry-after" in response_headers:
+            raise DatabaseFailed(
+                "The database does not answer. Try again in a moment; the server's log says why."
+            )
+        return (
+            started["status"],
+            response_headers.get(b"content-type", b"").decode("latin-1"),
+            b"".join(pieces),
+        )

@@ -1,0 +1,302 @@
+"""The common parts of all pages: routes, rendering, refusals, forms, notices.
+
+A page is a function of a request in a module with `router = Pages(scope=…)`. It asks the API by
+`Api(request)`, renders a template that extends `layout.html`, and answers a form with `done`, whose
+notice the next page shows. A `RefusedByApi` or another RicordoError becomes a page with its
+message.
+"""
+
+import hmac
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, partial, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, quote, urlencode
+
+import orjson
+from fastapi import Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from ricordo.api.errors import status_of
+from ricordo.api.guard import COOKIE
+from ricordo.api.paths import route_path
+from ricordo.api.routing import GuardedRoute, Routes, refusal_of
+from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, Scope
+from ricordo.domain.text import normal_text
+from ricordo.errors import DatabaseFailed, Invalid, RicordoError
+from ricordo.memory.merge import by_words
+from ricordo.offload import SMALL, offload
+from ricordo.pages import filters, statics
+from ricordo.pages.inside import RefusedByApi
+from ricordo.runtime import Runtime
+from ricordo.secret import Secret
+from ricordo.storage import proposals
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src "
+    "'self' data: blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors "
+    "'none'",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cache-Control": "no-store",
+}
+_NOTICE_COOKIE = "ricordo_told"
+_NOTICE_SECONDS = 60
+_SEE_OTHER = 303
+_INTERNAL = 500
+_BAD_GATEWAY = 502
+# Browsers read "//host" and "/\\host" as another server, and leave out tabs and line breaks.
+_LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
+# Fields of a form.
+_MOST_FIELDS = 1000
+_MOST_DIGITS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An entry of the navigation, for callers with one of the scopes.
+
+    Without scopes it is for everybody.
+    """
+
+    title: str
+    path: str
+    icon: str
+    scopes: tuple[str, ...] = ()
+
+
+NAVIGATION = (
+    Link("Home", "/", "home"),
+    Link("Agents", "/ui/agents", "agent", ("agents:read",)),
+    Link("People", "/ui/people", "person", ("memory:read",)),
+    Link("Search", "/ui/search", "search", ("messages:read",)),
+    Link("Runs", "/ui/runs", "run", ("agents:read",)),
+    Link("Jobs", "/ui/jobs", "job", (ADMIN,)),
+    Link("Models", "/ui/models", "model", ("agents:read",)),
+    Link("Connect", "/ui/connect", "plugin", ("agents:read", "messages:read", "memory:read")),
+    Link("Settings", "/ui/settings", "key", (ADMIN,)),
+)
+
+
+class PageRoute(GuardedRoute):
+    """A route of a page; a refused caller gets a page too."""
+
+    async def handle(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        if refusal := refusal_of(scope, self.scopes):
+            response = await render(
+                Request(scope, receive), "error.html", status=refusal[0], words=refusal[1]
+            )
+            await response(scope, receive, send)
+            return
+        await super().handle(scope, receive, send)
+
+
+class Pages(Routes):
+    """The pages of one module.
+
+    `scope` works like that of API routes: pages need `<scope>:read`, and forms `<scope>:write`.
+    """
+
+    guarded_class = PageRoute
+
+    def __init__(self, prefix: str = "", *, scope: str | None = None, **options: Any) -> None:
+        super().__init__(prefix, scope=scope, include_in_schema=False, **options)
+
+    def add_api_route(self, path: str, endpoint: Callable[..., Any], **route_options: Any) -> None:
+        super().add_api_route(path, _explaining(endpoint), **route_options)
+
+
+def _explaining(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(endpoint)
+    async def show(request: Request, **path_params: Any) -> Response:
+        try:
+            response: Response = await endpoint(request, **path_params)
+        except RicordoError as error:
+            status = error.status if isinstance(error, RefusedByApi) else status_of(error)
+            if status >= _INTERNAL and not isinstance(error, DatabaseFailed):
+                status = _BAD_GATEWAY  # the failure is behind the page
+            template = "refused.html" if is_part(request) else "error.html"
+            return await render(request, template, status=status, words=str(error))
+        return response
+
+    return show
+
+
+async def render(
+    request: Request, template: str, *, status: int = 200, **template_variables: Any
+) -> HTMLResponse:
+    """Return the page.
+
+    Besides their variables templates have `me` (the caller's Scope, or None), `base`, `path`,
+    `navigation`, `waiting_count` and `told`, the notice of the last form.
+    """
+    me: Scope | None = request.scope.get(REQUEST_SCOPE)
+    runtime: Runtime = request.app.state.runtime
+    waiting_count = 0
+    if me is not None and me.may("memory:read") and not is_part(request):
+        with suppress(DatabaseFailed):  # the page says so then
+            waiting_count = await runtime.store.read(lambda tx: proposals.count_waiting(tx, me))
+    notice = _notice(request)
+    variables = {
+        "status": status,
+        "me": me,
+        "base": base_of(request),
+        "path": route_path(request.scope),
+        "navigation": [
+            link for link in NAVIGATION if me and (not link.scopes or me.may(*link.scopes))
+        ],
+        "plugin_pages": [
+            page
+            for page in runtime.plugins.pages()
+            if me and (not page.scopes or me.may(*page.scopes))
+        ],
+        "waiting_count": waiting_count,
+        "told": notice,
+        "has_login": runtime.settings.oidc_issuer is not None,
+    }
+    is_large = template_variables.pop("is_large", False)
+    render_template = partial(
+        environment().get_template(template).render, variables | template_variables
+    )
+    # Rendering a long history would block other requests for too long.
+    text = await offload(render_template, SMALL + 1) if is_large else render_template()
+    response = HTMLResponse(text, status, HEADERS)
+    if notice:
+        response.delete_cookie(_NOTICE_COOKIE, path=f"{base_of(request)}/")
+    # Otherwise each request with an ended session would count as a wrong key.
+    if me is None and COOKIE in request.cookies:
+        response.delete_cookie(COOKIE, path=f"{base_of(request)}/")
+    return response
+
+
+def done(request: Request, path: str, notice: str = "", *, undo: str = "") -> Response:
+    """Redirect to a page after a form; the page shows the words.
+
+    With `undo` the page offers to POST there.
+    """
+    response = RedirectResponse(
+        f"{base_of(request)}{quote(path, safe='/?=&%#,:')}", _SEE_OTHER, HEADERS
+    )
+    if notice:
+        text = urlsafe_b64encode(orjson.dumps({"words": notice[:500], "undo": undo})).decode()
+        response.set_cookie(
+            _NOTICE_COOKIE,
+            f"{text}.{_signature(request, text)}",
+            max_age=_NOTICE_SECONDS,
+            path=f"{base_of(request)}/",
+            httponly=True,
+            samesite="strict",
+        )
+    return response
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """Return the fields of a form; the last one of each name. Raises Invalid."""
+    return dict(await fields_of(request))
+
+
+async def fields_of(request: Request) -> list[tuple[str, str]]:
+    body = await request.body()
+    try:
+        fields = parse_qsl(
+            body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS
+        )
+    except ValueError as error:
+        raise Invalid(
+            "This form cannot be read. Load the page again and send it once more."
+        ) from error
+    # Browsers end lines with CR LF in forms; memory has LF.
+    return [(name, normal_text(text)) for name, text in fields]
+
+
+def typed_number(text: str) -> int | str | None:
+    """Return a number from a form; other text as it is, and None if it is empty.
+
+    A number with more digits than any setting has stays text, which the API then refuses.
+    """
+    text = text.strip()
+    if text.isdecimal() and len(text) <= _MOST_DIGITS:
+        return int(text)
+    return text or None
+
+
+def local_path(path: str) -> str:
+    """Return the path if it is on this server, else an empty text.
+
+    Browsers read "//host" as another server's address.
+    """
+    return path if _LOCAL.fullmatch(path) else ""
+
+
+def is_part(request: Request) -> bool:
+    """Return True for a request of htmx, which inserts the answer into a page."""
+    return request.headers.get("hx-request") == "true"
+
+
+def base_of(request: Request) -> str:
+    """Return the path under which a proxy or another app serves this server."""
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def address_of(path: str, **query: Any) -> str:
+    """Return the path with these query parameters, without empty ones."""
+    parameters = {name: field for name, field in query.items() if field not in (None, "", [])}
+    if not parameters:
+        return path
+    separator = "&" if "?" in path else "?"
+    return f"{path}{separator}{urlencode(parameters, doseq=True)}"
+
+
+@cache
+def environment() -> "Environment":
+    from jinja2 import (
+        ChoiceLoader,
+        Environment,
+        FileSystemLoader,
+        PrefixLoader,
+        StrictUndefined,
+    )
+
+    frame = Path(__file__).with_name("templates")
+    features = Path(__file__).parents[1] / "features"
+    # Templates of the pages are named alone, others with their feature: "custom_tools.source/tool.html".
+    own = [FileSystemLoader(folder) for folder in (frame, features / "web" / "pages" / "templates")]
+    of_features = {
+        ".".join(folder.relative_to(features).parts[:-1]): FileSystemLoader(folder)
+        for folder in features.glob("**/templates")
+        if any(folder.glob("*.html"))
+    }
+    loader = ChoiceLoader((*own, PrefixLoader(of_features)))
+    jinja = Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    jinja.globals |= {"static": statics.address, "address_of": address_of, "by_words": by_words}
+    jinja.filters |= filters.FILTERS
+    return jinja
+
+
+def _notice(request: Request) -> Mapping[str, str] | None:
+    text, _, signature = request.cookies.get(_NOTICE_COOKIE, "").rpartition(".")
+    if not text or not hmac.compare_digest(signature.encode(), _signature(request, text).encode()):
+        return None
+    notice: dict[str, str] = orjson.loads(urlsafe_b64decode(text))
+    return notice
+
+
+def _signature(request: Request, text: str) -> str:
+    secret = Secret(request.app.state.runtime.settings.data_dir).derive("pages")
+    return hmac.digest(secret, text.encode(), "sha256").hex()[:32]
