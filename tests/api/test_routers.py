@@ -168,7 +168,11 @@ def test_all_servers_of_a_process_share_their_routes(app: Application) -> None:
 
 def test_every_router_of_the_core_and_the_features_is_included(app: Application) -> None:
     modules = [name for name in load_plugins(FEATURES).routes() if isinstance(name, str)]
-    routers = [sys.modules[name].router for name in modules] + [*CORE_ROUTERS, statics.router, *LABEL_ROUTERS]
+    routers = [sys.modules[name].router for name in modules] + [
+        *CORE_ROUTERS,
+        statics.router,
+        *LABEL_ROUTERS,
+    ]
     expected = {id(route) for router in routers for route in router.routes}
 
     assert {id(route) for route in guarded(app)} == expected
