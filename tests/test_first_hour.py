@@ -50,6 +50,7 @@ NOT_RUN = {
         "migrate-to sqlite": DATABASE,
         "--partition agent-": "the id is an example",
     },
+    "connect.md": {"claude mcp add": "needs Claude Code"},
     "installation.md": {
         "make dist": "tests/test_package.py does it",
         "pip install": "needs a package index; tests/test_package.py installs the wheel without one",
@@ -58,6 +59,7 @@ NOT_RUN = {
     "models.md": {
         "ricordo agent model companion": OPENAI,
         "thinker = client.agents.create": OPENAI,
+        "return_logprobs=True": OPENAI,
         "--model ollama": "needs Ollama",
     },
     "operations.md": {

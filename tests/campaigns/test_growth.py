@@ -61,9 +61,7 @@ async def _talk(server: AttackedServer, first: int, turns: int) -> None:
 async def test_memory_after_ten_thousand_turns_is_little_more_than_after_one_thousand(
     tmp_path: Path, helper: Helper
 ) -> None:
-    async with attacked_server(
-        helper, tmp_path, RICORDO_EMBEDDING="ricordo/wordllama-256"
-    ) as server:
+    async with attacked_server(helper, tmp_path, embedding="ricordo/wordllama-256") as server:
         server.model.otherwise = _reply
         sizes = {}
         for begun in range(0, TURNS, FIRST):

@@ -99,13 +99,13 @@ class AttackedServer:
 
 @asynccontextmanager
 async def attacked_server(
-    helper: Helper, folder: Path, client_timeout: float = 2
+    helper: Helper, folder: Path, client_timeout: float = 2, embedding: str = "none"
 ) -> AsyncIterator[AttackedServer]:
     async with ModelServer(keeps=False) as model:
         given = {
             "OPENAI_API_KEY": "attacked",
             "OPENAI_BASE_URL": model.url,
-            "RICORDO_EMBEDDING": "none",
+            "RICORDO_EMBEDDING": embedding,
         }
         process = ServerProcess(
             helper, folder, given | {"RICORDO_CLIENT_TIMEOUT": str(client_timeout)}, None
