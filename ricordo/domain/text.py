@@ -78,6 +78,50 @@ def normal_name(text: str) -> str:
     return normal_text(_JOINERS.sub(_joiner, text))
 
 
+def text_key(text: str) -> str:
+    """Return the key by which texts are compared without case.
+
+    >>> text_key("Gru\\u0308\\u00dfe") == text_key("GR\\u00dcSSE")
+    True
+    """
+    return text.lower() if text.isascii() else _composed(normal_text(text).casefold())
+
+
+def spans_of(text: str, piece: str) -> list[tuple[int, int]]:
+    """Return where the piece stands in a text, compared in normal form.
+
+    The spans are of the text as it is, and do not overlap. None begins or ends within a letter.
+
+    >>> spans_of("Gru\\u0308\\u00dfe\\r\\n", "\\u00fc")
+    [(2, 4)]
+    """
+    piece = normal_text(piece)
+    if not piece:
+        return []
+    pattern = re.compile(re.escape(piece))
+    if is_normal_text(text):
+        return [match.span() for match in pattern.finditer(text)]
+    normal_parts: list[str] = []
+    # The border before each letter, and the last one, by its position in the normal form. A letter
+    # without a normal form, as a byte order mark, belongs to the one before it.
+    borders: dict[int, int] = {}
+    position = 0
+    length = 0
+    for letter in _letters(text):
+        normal = normal_text(letter)
+        if normal:
+            borders[length] = position
+        normal_parts.append(normal)
+        length += len(normal)
+        position += len(letter)
+    borders[length] = position
+    return [
+        (borders[start], borders[end])
+        for start, end in (match.span() for match in pattern.finditer("".join(normal_parts)))
+        if start in borders and end in borders
+    ]
+
+
 def has_hidden(text: str) -> bool:
     """Return True if the text holds hidden characters.
 
@@ -162,6 +206,23 @@ def _composed(text: str) -> str:
     if _LONG_RUN.search(text) is None:
         return unicodedata.normalize("NFC", text)
     return "".join(unicodedata.normalize("NFC", piece) for piece in _pieces(text))
+
+
+def _letters(text: str) -> Iterator[str]:
+    """Yield the text in parts whose normal forms do not depend on each other."""
+    start = 0
+    for index in range(1, len(text)):
+        character = text[index]
+        if character.isascii():
+            is_inside = character == "\n" and text[index - 1] == "\r"
+        else:
+            is_vowel_or_end = "\u1160" <= character <= "\u11ff"  # of a Korean syllable
+            is_inside = is_vowel_or_end or unicodedata.category(character).startswith("M")
+        if not is_inside:
+            yield text[start:index]
+            start = index
+    if text:
+        yield text[start:]
 
 
 def _pieces(text: str) -> Iterator[str]:

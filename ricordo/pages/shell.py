@@ -27,9 +27,10 @@ from ricordo.api.errors import status_of
 from ricordo.api.guard import COOKIE
 from ricordo.api.paths import route_path
 from ricordo.api.routing import GuardedRoute, Routes, refusal_of
+from ricordo.domain.ids import is_id
 from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, Scope
 from ricordo.domain.text import normal_text
-from ricordo.errors import DatabaseFailed, Invalid, RicordoError
+from ricordo.errors import DatabaseFailed, Invalid, NotFound, RicordoError
 from ricordo.memory.merge import by_words
 from ricordo.offload import SMALL, offload
 from ricordo.pages import filters, statics
@@ -217,6 +218,16 @@ async def fields_of(request: Request) -> list[tuple[str, str]]:
         ) from error
     # Browsers end lines with CR LF in forms; memory has LF.
     return [(name, normal_text(text)) for name, text in fields]
+
+
+def require_id(text: str, kind: str) -> str:
+    """Return an id from a form or a query, which then may stand in a path of the API.
+
+    Anything else could lead to another route. Raises NotFound.
+    """
+    if not is_id(text, kind):
+        raise NotFound(f'"{text[:80]}" is no id of this kind: {kind}. Load the page again.')
+    return text
 
 
 def typed_number(text: str) -> int | str | None:

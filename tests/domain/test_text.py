@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.domain.text import is_normal_name, name_key, normal_json, normal_name, normal_text
+from ricordo.domain.text import (
+    is_normal_name,
+    name_key,
+    normal_json,
+    normal_name,
+    normal_text,
+    spans_of,
+)
 
 WORDS = [
     "Grüße",
@@ -115,3 +122,25 @@ def test_json_is_brought_into_the_form_but_for_programs_and_secrets() -> None:
         "secrets": {"KEY": odd},
         "metadata": {"é": ["é\n", 1, None, {"signature": odd}]},
     }
+
+
+@given(
+    st.lists(
+        st.sampled_from([*WORDS, *MEANINGFUL, "কো", "q\u0323\u0301", "\ufeff", "\r\n", "\r", " a"])
+    ),
+    st.data(),
+)
+def test_a_piece_is_replaced_in_a_text_of_any_form(parts: list[str], data: st.DataObject) -> None:
+    forms = [data.draw(st.sampled_from(["NFC", "NFD"])) for _ in parts]
+    given_parts = [
+        unicodedata.normalize(form, part) for form, part in zip(forms, parts, strict=True)
+    ]  # type: ignore[arg-type]
+    text = "|".join(given_parts)
+    for piece in filter(normal_text, parts):
+        edited = text
+        spans = spans_of(text, unicodedata.normalize("NFD", piece))
+        for start, end in reversed(spans):
+            assert normal_text(text[start:end]) == normal_text(piece)
+            edited = f"{edited[:start]}#{edited[end:]}"
+        assert len(spans) >= parts.count(piece) > 0
+        assert normal_text(edited) == normal_text(text).replace(normal_text(piece), "#")

@@ -6,6 +6,7 @@ Methods whose names begin with `user_` do what somebody does in its pages. What 
 import json
 import threading
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -63,6 +64,7 @@ class FakeOpenWebUI:
         self.refuses_doubles = False
         self.is_down = False
         self.asked: list[str] = []
+        self.before_page: Callable[[int], None] = lambda _page: None
         self._clock = 1_700_000_000_000_000_000
         self._lock = threading.Lock()
         self._serving = Served(self._app())
@@ -185,6 +187,7 @@ class FakeOpenWebUI:
 
         @app.get(f"{api}/{{id}}/files")
         async def files(id: str, page: int, limit: int) -> Json:
+            self.before_page(page)
             base = self._require(self.bases.get(id), 400)
             found = [
                 {key: value for key, value in self.files[one].wire().items() if key != "data"}

@@ -19,6 +19,7 @@ from ricordo.pages.shell import (
     fields_of,
     form_of,
     render,
+    require_id,
     typed_number,
 )
 
@@ -190,7 +191,9 @@ async def _show(
     older = ""
     if messages[_MESSAGES:]:
         older = address_of(f"/ui/groups/{group_id}", before=messages[_MESSAGES - 1]["id"])
-    run = await api.find(f"/v1/runs/{query['run']}") if query.get("run") else None
+    run = None
+    if run_id := query.get("run"):
+        run = await api.find(f"/v1/runs/{require_id(run_id, 'run')}")
     speakers = [id for id in (*group["agent_ids"], group["manager_agent_id"]) if id]
     colours = {names.get(id, id): number % _COLOURS for number, id in enumerate(speakers)}
     return await render(

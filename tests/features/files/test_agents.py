@@ -239,6 +239,36 @@ def test_what_cannot_be_opened_is_told(
     assert why in told
 
 
+def test_a_file_that_is_named_by_path_and_by_name_is_opened_once(
+    api: Api, shelf: tuple[str, str]
+) -> None:
+    folder, agent_id = shelf
+    name = api.client.folders.retrieve(folder).name
+    api.client.agents.update(agent_id, max_files_open=2)
+    poem = f"{name}/poem.txt"
+    ranges = [{"offset": 9}, {"offset": 19, "length": 11}]
+    orders = [
+        [{"file_name": first, **ranges[0]}, {"file_name": second, **ranges[1]}]
+        for first in (poem, f"/{poem}", "poem.txt")
+        for second in (poem, f"/{poem}", "poem.txt", "/poem.txt")
+    ]
+    opened = turn(
+        api,
+        agent_id,
+        call("open_files", file_requests=[{"file_name": "bees.md"}], close_all_others=True),
+        *(call("open_files", file_requests=requests) for requests in orders),
+    )
+    assert [text.split(" (")[0] for text in opened[1:]] == [f"* Opened {poem}"] * len(orders)
+    assert all(text.startswith(f"* Opened {poem} (lines 20-30)") for text in opened[1:])
+    assert not any("Closed" in text for text in opened[1:])
+    (both,) = turn(
+        api,
+        agent_id,
+        call("open_files", file_requests=[*orders[0], {"file_name": "bees.md"}]),
+    )
+    assert both.startswith("* Opened 2 files: ")
+
+
 def test_long_files_are_cut_and_say_so(api: Api, shelf: tuple[str, str]) -> None:
     _, agent_id = shelf
     api.client.agents.update(agent_id, per_file_view_window_char_limit=500)

@@ -1,8 +1,12 @@
 """A workspace and a knowledge base: each has what was changed in the other, and both texts where both changed the same."""
 
+from collections.abc import Callable
+from itertools import product
+
 import pytest
 
 from ricordo.errors import Invalid, Unavailable
+from ricordo.features.openwebui.mirror import sessions
 from ricordo.features.openwebui.mirror.sessions import OpenWebUI
 from tests.features.openwebui.conftest import Synced
 from tests.support.open_webui import FakeOpenWebUI
@@ -152,6 +156,56 @@ async def test_a_knowledge_base_that_is_suddenly_empty_or_gone_is_filled_again(
     there.bases.clear()
     await here.settle()
     assert await here.files() == there.user_files() == kept
+
+
+async def test_files_that_change_while_the_pages_are_read_delete_only_themselves(
+    here: Synced, there: FakeOpenWebUI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier file that is deleted moves another into the page that was read already."""
+    monkeypatch.setattr(sessions, "_FILES_PER_PAGE", 2)
+    for number in range(7):
+        await here.write(f"{number}.md", f"File {number}.")
+    await here.settle()
+    texts = await here.files()
+    new_names = (f"new-{number}.md" for number in range(100))
+    for page, removed, added in product((2, 3, 4), (1, 2), (0, 1, 2)):
+        edits = _edits_before(there, page, removed, [next(new_names) for _ in range(added)])
+        monkeypatch.setattr(there, "before_page", edits)
+        assert await here.settle() is None
+        assert await here.files() == there.user_files()
+        for path in texts.keys() - there.user_files().keys():
+            await here.write(path, texts[path])
+        await here.settle()
+
+
+async def test_a_knowledge_base_with_more_files_than_are_read_deletes_nothing(
+    here: Synced, there: FakeOpenWebUI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        await here.write(f"{number}.md", f"File {number}.")
+    await here.settle()
+    monkeypatch.setattr(sessions, "_FILES_PER_PAGE", 1)
+    monkeypatch.setattr(sessions, "_MAX_FILES", 3)
+    with pytest.raises(Invalid, match="has 4 files, and at most 3 are synced"):
+        await here.settle()
+    assert len(await here.files()) == 4
+
+
+def _edits_before(
+    there: FakeOpenWebUI, page: int, removed: int, new_names: list[str]
+) -> Callable[[int], None]:
+    """Return a hook that removes the first files and adds new ones, once, before this page."""
+    waiting = [page]
+
+    def edit(next_page: int) -> None:
+        if next_page in waiting:
+            waiting.clear()
+            for path in list(there.user_files())[:removed]:
+                there.user_deletes(path)
+            for name in new_names:
+                there.user_uploads(name, f"Text of {name}.")
+
+    return edit
 
 
 async def test_the_same_name_on_both_sides_before_the_first_sync_is_no_loss(

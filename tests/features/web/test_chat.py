@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 from fastapi.testclient import TestClient
 
+from ricordo.domain.ids import new_id
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import ScriptedModel, call
 from tests.features.web.test_home import visitor
@@ -129,6 +130,42 @@ def test_what_was_remembered_of_a_user_is_taken_back(talk: Talk, lines: list[Any
     }
     assert talk.http.post(f"{talk.home}/undo", data=given).status_code == 303
     assert talk.http.get("/users/ada/blocks/human").json()["body"] == "Ada likes tea."
+
+
+def test_only_ids_of_forms_and_queries_get_into_paths_of_the_api(talk: Talk) -> None:
+    """Every other text is answered like an unknown id, and no other route is called for it."""
+    conversation = talk.http.get(f"/v1/conversations/default?agent_id={talk.agent}").json()["id"]
+    user = new_id("user")
+    folder = talk.http.post("/v1/folders/", json={"name": "Shelf"}).json()["id"]
+    group = talk.http.post("/v1/groups/", json={"agent_ids": [talk.agent], "description": "Us."})
+    run, step, variable = new_id("run"), new_id("step"), new_id("sandbox-env")
+    group_page = f"/ui/groups/{group.json()['id']}"
+    fields = [
+        (f"{talk.home}/undo", {"user": user, "run": run}, "user"),
+        (f"{talk.home}/undo", {"user": user, "run": run}, "run"),
+        (f"{talk.home}/change", {"conversation": conversation, "title": "x"}, "conversation"),
+        (f"/ui/files/{folder}/agents", {"agent": talk.agent}, "agent"),
+        ("/ui/tools/variables", {"delete": variable}, "delete"),
+    ]
+    queries = [
+        (talk.home, {"conversation": conversation}, "conversation"),
+        (talk.home, {"edit": new_id("message"), "of": conversation}, "of"),
+        (f"/ui/agents/{talk.agent}/context", {"step": step}, "step"),
+        (group_page, {"run": run}, "run"),
+    ]
+    for method, pages in (("POST", fields), ("GET", queries)):
+        for path, sent, name in pages:
+            id = sent[name]
+            assert talk.http.request(method, path, **_sent(method, sent)).status_code != 500
+            for odd in (f"{id}/messages", f"{id}/", f"../{id}", f"{id}%2Fx", f"{id}?x=1", f"{id}#x",
+                        f"x/{id}", id.upper(), f"{id} ", f"{id}\n", ".", "..", "ä"):  # fmt: skip
+                answer = talk.http.request(method, path, **_sent(method, sent | {name: odd}))
+                assert answer.status_code == 404, (path, name, odd, answer.status_code)
+                assert "is no id of this kind" in unescape(answer.text), (path, name, odd)
+
+
+def _sent(method: str, fields: dict[str, str]) -> dict[str, Any]:
+    return {"data": fields} if method == "POST" else {"params": fields}
 
 
 @pytest.mark.parametrize(("decision", "value"), [("approve", "Likes tea."), ("deny", "Unknown.")])

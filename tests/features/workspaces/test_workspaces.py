@@ -2,8 +2,9 @@
 
 import json
 import time
+import unicodedata
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import httpx2
 import pytest
@@ -72,6 +73,20 @@ def use(
         return result["status"], json.loads(result["tool_return"])
     except ValueError:
         return result["status"], result["tool_return"]
+
+
+def use_all(
+    server: ServerInThread, http: httpx2.Client, agent: str, user: str, calls: list[Any]
+) -> list[str]:
+    """Let the agent make these calls in one turn with this user; returns their results."""
+    server.says(calls, "Done.")
+    body = {"input": "Work.", "streaming": False}
+    headers = {"x-ricordo-user": user}
+    turn = ok(http.post(f"/v1/agents/{agent}/messages", json=body, headers=headers))
+    messages = turn["messages"]
+    (message,) = [one for one in messages if one["message_type"] == "tool_return_message"]
+    assert {one["status"] for one in message["tool_returns"]} == {"success"}, message
+    return [one["tool_return"] for one in message["tool_returns"]]
 
 
 def test_files_are_stored_read_listed_and_deleted(http: httpx2.Client) -> None:
@@ -215,6 +230,35 @@ def test_a_command_changes_files_and_sees_no_others(
         ]
         != 0
     )
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_lines_are_found_and_edited_in_any_form_of_their_letters(
+    server: ServerInThread, http: httpx2.Client, coach: str, form: Literal["NFC", "NFD"]
+) -> None:
+    texts = "Café|Über|Ångström|señor|Čeština|Tiếng Việt|한국어|Ёлка|ガイド|naïve|কো|Σίσυφος"
+    lines = [f"{text} {number}" for number, text in enumerate(texts.split("|"))]
+    content = unicodedata.normalize(form, "\r\n".join([*lines, "Cafe", ""]))
+    put(http, f"gil-{form}", "words.md", content)
+    other_form: Literal["NFC", "NFD"] = "NFD" if form == "NFC" else "NFC"
+    says = [unicodedata.normalize(other_form, line) for line in lines]
+    calls = [call("search_workspace", query=said.upper()) for said in says]
+    for said in says[1:]:
+        edit = {"old_string": f"\n{said}\n", "new_string": f"\n{said}!\n"}
+        calls.append(call("edit_workspace_file", path="words.md", **edit))
+    edit = {"old_string": "Cafe", "new_string": "Tee"}
+    results = use_all(
+        server,
+        http,
+        coach,
+        f"gil-{form}",
+        [*calls, call("edit_workspace_file", path="words.md", **edit)],
+    )
+    for number, (line, result) in enumerate(zip(lines, results, strict=False), 1):
+        assert unicodedata.normalize("NFC", result) == f"words.md:{number}: {line}"
+    edited = "\r\n".join([lines[0], *(f"{line}!" for line in lines[1:]), "Tee", ""])
+    stored = http.get(f"{FILES.format(f'gil-{form}')}/words.md").content.decode()
+    assert unicodedata.normalize("NFC", stored) == unicodedata.normalize("NFC", edited)
 
 
 def test_a_command_that_is_stopped_changes_nothing(

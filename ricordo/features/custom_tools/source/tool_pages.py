@@ -13,7 +13,7 @@ from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.errors import Invalid
 from ricordo.features.custom_tools.source.environments import texts_of
 from ricordo.pages.inside import Api, RefusedByApi
-from ricordo.pages.shell import Pages, address_of, done, form_of, render, typed_number
+from ricordo.pages.shell import Pages, address_of, done, form_of, render, require_id, typed_number
 
 router = Pages("/ui/tools", scope="tools")
 _LIST = "custom_tools.source/tools.html"
@@ -85,7 +85,8 @@ async def change_variables(request: Request) -> Response:
     form = await form_of(request)
     api = Api(request)
     if id := form.get("delete"):
-        await api.ask("DELETE", f"/v1/sandbox-config/environment-variable/{id}")
+        variable_id = require_id(id, "sandbox-env")
+        await api.ask("DELETE", f"/v1/sandbox-config/environment-variable/{variable_id}")
         return done(request, "/ui/tools", "The variable was deleted.")
     variable = await api.ask(
         "POST",

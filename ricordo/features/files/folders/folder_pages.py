@@ -6,7 +6,7 @@ from fastapi import Request, Response
 
 from ricordo.api.routing import needs
 from ricordo.pages.inside import Api, RefusedByApi
-from ricordo.pages.shell import Pages, address_of, done, form_of, render
+from ricordo.pages.shell import Pages, address_of, done, form_of, render, require_id
 
 router = Pages("/ui/files", scope="archives")
 _LIST = "files.folders/folders.html"
@@ -84,9 +84,8 @@ async def change_agents(request: Request, folder_id: str) -> Response:
     """Give the folder to an agent, or take it away."""
     form = await form_of(request)
     action = "detach" if form.get("do") == "detach" else "attach"
-    agent = await Api(request).ask(
-        "PATCH", f"/v1/agents/{form.get('agent', '')}/folders/{action}/{folder_id}"
-    )
+    agent_id = require_id(form.get("agent", ""), "agent")
+    agent = await Api(request).ask("PATCH", f"/v1/agents/{agent_id}/folders/{action}/{folder_id}")
     change = "no longer has this folder" if action == "detach" else "can read these files now"
     return done(request, f"/ui/files/{folder_id}", f"{agent['name']} {change}.")
 

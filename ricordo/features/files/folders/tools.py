@@ -51,12 +51,16 @@ async def open_files(
         file_requests: The files to open; one that is open already moves to these lines.
         close_all_others: Close all files that are not named here.
     """
-    bounds = {request.file_name: _bounds(request) for request in file_requests}
+    bounds_by_name = {request.file_name: _bounds(request) for request in file_requests}
 
     def work(tx: Transaction) -> str:
         view = _view(tx, context)
-        files = {name: windows.find_file(tx, view, name) for name in bounds}
-        ranges = [(file, *bounds[name]) for name, file in files.items()]
+        # A file may be named twice, by its path and by its name alone: the last range counts.
+        by_id: dict[str, tuple[File, int | None, int | None]] = {}
+        for name, bounds in bounds_by_name.items():
+            file = windows.find_file(tx, view, name)
+            by_id[file.id] = (file, *bounds)
+        ranges = list(by_id.values())
         for file, start, _ in ranges:
             if start is not None and start >= max(file.lines, 1):
                 raise Invalid(
@@ -65,8 +69,8 @@ async def open_files(
                 )
         before, closed = windows.open_windows(tx, view, ranges, closes_others=close_all_others)
         opened = [
-            _describe_opened(view, file, bounds[name], previous)
-            for name, (file, previous) in zip(files, before, strict=True)
+            _describe_opened(view, file, (start, end), previous)
+            for (file, start, end), (_, previous) in zip(ranges, before, strict=True)
         ]
         lines = []
         if len(opened) == 1:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ricordo.domain.agent import Agent, AgentState
-from ricordo.domain.text import normal_name
+from ricordo.domain.text import normal_name, spans_of
 from ricordo.errors import Invalid, NotFound, PreconditionFailed, TooLong
 from ricordo.features.files.workspaces import queries
 from ricordo.features.files.workspaces.options import WorkspaceSettings
@@ -162,10 +162,12 @@ def edit(
 ) -> int:
     """Replace text in a text file, and return the number of replacements.
 
-    The old text must occur once, unless `everywhere` is set. Raises NotFound, Invalid, TooLong.
+    The old text must occur once, unless `everywhere` is set. It is compared in normal form, and the
+    file keeps its own form and its line ends. Raises NotFound, Invalid, TooLong.
     """
     text = read_text(tx, space, path)
-    count = text.count(old) if old else 0
+    spans = spans_of(text, old)
+    count = len(spans)
     if count == 0:
         raise Invalid(f'old_string is not in "{path[:80]}". Read the file, and copy it exactly.')
     if count > 1 and not everywhere:
@@ -173,7 +175,15 @@ def edit(
             f'old_string is {count} times in "{path[:80]}". Give more of the lines around it, or '
             "set replace_all."
         )
-    write(tx, space, path, text.replace(old, new).encode("utf-8", "replace"))
+    if text.count("\r\n") == text.count("\n") > 0:
+        new = new.replace("\r\n", "\n").replace("\n", "\r\n")
+    parts = []
+    position = 0
+    for start, end in spans:
+        parts += [text[position:start], new]
+        position = end
+    edited = "".join([*parts, text[position:]])
+    write(tx, space, path, edited.encode("utf-8", "replace"))
     return count
 
 

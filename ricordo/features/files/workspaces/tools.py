@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ricordo.domain.text import text_key
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features.files.workspaces import exchange, queries, service
 from ricordo.features.files.workspaces.options import WorkspaceSettings
@@ -51,7 +52,7 @@ async def search_workspace(context: ToolContext, query: str, folder: str = "") -
         query: The words, exactly as they stand in one line.
         folder: Only files in this folder.
     """
-    needle = query.casefold().strip()
+    needle = text_key(query).strip()
     if not needle:
         raise Invalid("Say what to search for.")
     space = _space(context)
@@ -206,7 +207,7 @@ def _lines_with(files: dict[str, bytes], needle: str) -> list[str]:
     matches = []
     for path, content in files.items():
         for number, line in enumerate(content.decode("utf-8", "replace").split("\n"), 1):
-            if needle in line.casefold():
+            if needle in text_key(line):
                 matches.append(f"{path}:{number}: {line.strip()[:_LONGEST_LINE]}")
                 if len(matches) == _MOST_MATCHES:
                     return [*matches, f"[only the first {_MOST_MATCHES} are shown]"]

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import count
 from typing import Any
 from urllib.parse import quote
 
@@ -16,11 +17,12 @@ import httpx2
 import orjson
 
 from ricordo.errors import Invalid, Unavailable
+from ricordo.features.sync.remotes.service import RemoteMoved
 
 _SECONDS = 60.0
 _MAX_ANSWER_BYTES = 50_000_000
 _FILES_PER_PAGE = 200
-_MAX_PAGES = 100
+_MAX_FILES = 20_000
 _UNSET = (
     "RICORDO_OPENWEBUI_URL and RICORDO_OPENWEBUI_API_KEY say where Open WebUI is "
     "and how to reach it. Set both."
@@ -103,18 +105,33 @@ class OpenWebUI:
         return str((await self._json("POST", "/knowledge/create", new))["id"])
 
     async def files(self, knowledge_id: str) -> list[KnowledgeFile] | None:
-        """Return a knowledge base's files, the oldest first; None if it is missing."""
-        rows: list[Json] = []
-        for page in range(1, _MAX_PAGES + 1):
+        """Return a knowledge base's files, the oldest first; None if it is missing.
+
+        Raises:
+            RemoteMoved: Files were removed while the pages were read, so others may be skipped.
+            Invalid: There are more files than are read.
+        """
+        files: dict[str, KnowledgeFile] = {}  # a page may repeat a file that moved to it meanwhile
+        most = 0
+        row_count = 0
+        for page in count(1):
             query = f"page={page}&limit={_FILES_PER_PAGE}&order_by=created_at&direction=asc"
             answer = await self._find("GET", f"/knowledge/{knowledge_id}/files?{query}")
             if answer is None:
                 return None
-            rows += answer["items"]
-            if len(rows) >= answer["total"] or not answer["items"]:
+            most = max(most, answer["total"])
+            if most > _MAX_FILES:
+                raise Invalid(
+                    f"The knowledge base in Open WebUI has {most:,} files, and at most "
+                    f"{_MAX_FILES:,} are synced. Remove some there."
+                )
+            rows = answer["items"]
+            row_count += len(rows)
+            files |= {row["id"]: _file(row, row.get("directory_path") or "") for row in rows}
+            if row_count >= answer["total"] or not rows:
                 break
-        # A page may repeat a file that moved to it meanwhile.
-        files = {row["id"]: _file(row, row.get("directory_path") or "") for row in rows}
+        if len(files) < most:
+            raise RemoteMoved
         return list(files.values())
 
     async def file(self, file_id: str) -> tuple[KnowledgeFile, str] | None:

@@ -8,13 +8,14 @@ from urllib.parse import quote
 import orjson
 from fastapi import Request, Response
 
+from ricordo.agents.conversations import DEFAULT
 from ricordo.api.routing import needs
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.features.web.pages import queries
 from ricordo.features.web.pages.queries import RunChanges
 from ricordo.pages.inside import Api, RefusedByApi
-from ricordo.pages.shell import Pages, address_of, done, form_of, is_part, render
+from ricordo.pages.shell import Pages, address_of, done, form_of, is_part, render, require_id
 
 router = Pages("/ui/agents/{agent_id}/chat", scope="messages")
 _PAGE = 40  # stored messages on a page
@@ -163,7 +164,9 @@ async def undo(request: Request, agent_id: str) -> Response:
     """Undo a run's changes of a user's memory."""
     api = Api(request)
     form = await form_of(request)
-    await api.ask("POST", f"/users/{form.get('user', '')}/runs/{form.get('run', '')}/undo")
+    user_id = require_id(form.get("user", ""), "user")
+    run_id = require_id(form.get("run", ""), "run")
+    await api.ask("POST", f"/users/{user_id}/runs/{run_id}/undo")
     page = address_of(f"/ui/agents/{agent_id}/chat", conversation=form.get("conversation"))
     return done(request, page, "What was remembered in this turn was taken back.")
 
@@ -321,8 +324,10 @@ async def _conversation(api: Api, agent_id: str, conversation_id: str | None) ->
 
     Raises RefusedByApi, also for a conversation of another agent.
     """
+    if conversation_id and conversation_id != DEFAULT:
+        require_id(conversation_id, "conv")
     conversation: Json = await api.get(
-        f"/v1/conversations/{conversation_id or 'default'}", agent_id=agent_id
+        f"/v1/conversations/{conversation_id or DEFAULT}", agent_id=agent_id
     )
     if conversation["agent_id"] != agent_id:
         raise RefusedByApi(404, {"detail": f"Conversation with ID {conversation_id} not found"})
@@ -354,7 +359,7 @@ async def _running(api: Api, conversation: Json) -> Json | None:
 
 async def _text_of(api: Api, message_id: str, conversation_id: str) -> str:
     """Return the text of a user's message in this conversation; empty without one."""
-    home = f"/v1/conversations/{conversation_id}/messages"
+    home = f"/v1/conversations/{require_id(conversation_id, 'conv')}/messages"
     earlier = await api.find(home, before=message_id, order="asc", limit=1) or []
     after = earlier[-1]["id"] if earlier else None
     for message in await api.find(home, after=after, order="asc", limit=1) or []:

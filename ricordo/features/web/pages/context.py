@@ -12,7 +12,7 @@ from ricordo.errors import NotFound
 from ricordo.features.web.pages import queries
 from ricordo.llm.adaptation import learned_of
 from ricordo.pages.inside import Api
-from ricordo.pages.shell import Pages, render
+from ricordo.pages.shell import Pages, render, require_id
 
 router = Pages("/ui/agents/{agent_id}/context", scope="agents")
 # The parts of a window in their order, as the API counts them, with the name that people read.
@@ -45,7 +45,7 @@ async def show_context(request: Request, agent_id: str) -> Response:
     scope = request.scope[REQUEST_SCOPE]
     trace = None
     if step:
-        trace = await api.find(f"/v1/steps/{step}/trace")
+        trace = await api.find(f"/v1/steps/{require_id(step, 'step')}/trace")
     summaries: Sequence[Message] = ()
     if scope.may("messages:read"):
         opened = await open_conversation(runtime, scope, conversation or DEFAULT, agent_id)
