@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
 from ricordo.domain.model import ModelRequest
 from ricordo.domain.scope import Scope
+from ricordo.features.tutor.courses.queries import courses
 from ricordo.features.tutor.tasks import jobs as work
-from ricordo.features.tutor.tasks import queries, service
+from ricordo.features.tutor.tasks import pages, queries, service
 from ricordo.llm.scripted import call
+from ricordo.storage import deletion
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import conversations, users
 from ricordo.storage.schema.core_tables import jobs as job_rows
@@ -239,6 +242,63 @@ def test_a_task_is_made_changed_run_and_deleted(
     ok(http.delete("/background/tasks/daily"))
     refused(http.get("/background/tasks/daily/runs"), 404)
     refused(http.get(f"/background/runs/{started['id']}"), 404)
+
+
+def test_tasks_of_courses_leave_the_room_of_those_made_over_the_api(
+    http: httpx2.Client, server: ServerInThread, coach: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_TASKS", 3)
+    monkeypatch.setattr(pages, "_TASKS_PER_PAGE", 10)
+    more = [COURSE.partition("[[task]]")[2].replace("look", f"look-{n}") for n in range(12)]
+    ok(http.put("/v1/courses/essay", json={"source": "[[task]]".join([COURSE, *more])}))
+    look(server)
+    body = {"agent_id": coach, "instructions": "Look.", "trigger": DAILY}
+    for name in ("one", "two", "three", "one"):
+        ok(http.post("/background/tasks", json={"name": name, **body}))
+    words = refused(http.post("/background/tasks", json={"name": "four", **body}), 409)
+    assert "There are 3 tasks besides those of courses" in words
+    assert len(ok(http.get("/background/tasks"))) == 13 + 3
+    first_page = http.get("/ui/tasks").text
+    after = first_page.split("/ui/tasks?after=")[1].split('"')[0]
+    second_page = http.get("/ui/tasks", params={"after": after}).text
+    assert (first_page.count("<tr data-item>"), second_page.count("<tr data-item>")) == (10, 6)
+
+
+def test_a_course_keeps_its_tasks_until_its_file_no_longer_names_them(
+    server: ServerInThread, http: httpx2.Client, coach: str
+) -> None:
+    say(http, coach, "ada", "Hello")
+    pass_minutes(server, 61)
+    look(server)
+    (run,) = runs_of(http)
+    say(http, coach, "ada", "Hello again")
+    pass_minutes(server, 1000)
+    id = ok(http.get(f"/background/tasks/{TASK}"))["id"]
+
+    def hide(tx: Transaction) -> None:
+        """Delete the agent as a server does that is killed before the purge."""
+        deletion.hide(tx, "agent", [coach])
+
+    def set_source(tx: Transaction, source: str | None) -> None:
+        tx.run(update(courses).values(source=source))
+
+    server.write(hide)
+    for source in (COURSE, "no TOML", "[[agent]]\nunknown = 1\n", "", None, COURSE):
+        server.write(partial(set_source, source=source))
+        look(server)
+        assert ok(http.get(f"/background/tasks/{TASK}"))["id"] == id
+        assert [one["id"] for one in runs_of(http)] == [run["id"]]
+        assert "An agent that is missing" in http.get(f"/ui/tasks/{TASK}").text
+    # The minute's job makes the agent again, and the task goes on with its history.
+    ok(http.post("/v1/courses/apply"))
+    look(server)
+    task = ok(http.get(f"/background/tasks/{TASK}"))
+    assert task["id"] == id
+    assert task["agent_id"] not in (coach, None)
+    assert run["id"] in [one["id"] for one in runs_of(http)]
+    ok(http.put("/v1/courses/essay", json={"source": COURSE.partition("[[task]]")[0]}))
+    look(server)
+    refused(http.get(f"/background/tasks/{TASK}"), 404)
 
 
 WRONG: list[tuple[dict[str, Any], int, str]] = [

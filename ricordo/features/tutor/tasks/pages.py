@@ -8,16 +8,25 @@ from ricordo.pages.inside import Api
 from ricordo.pages.shell import Pages, address_of, done, render
 
 router = Pages("/ui/tasks", scope="agents")
-_TASK_LIMIT = 200
+_TASKS_PER_PAGE = 200
 _RUNS_PER_PAGE = 50
 
 
 @router.get("")
 async def list_tasks(request: Request) -> Response:
-    """List all tasks by name."""
-    tasks: list[Any] = await Api(request).get("/background/tasks", limit=_TASK_LIMIT)
+    """List the tasks of one page by name; the first page has the newest."""
+    # One task more than the page shows that there is another page.
+    tasks: list[Any] = await Api(request).get(
+        "/background/tasks",
+        limit=_TASKS_PER_PAGE + 1,
+        after=request.query_params.get("after") or None,
+    )
+    older = ""
+    if len(tasks) > _TASKS_PER_PAGE:
+        tasks = tasks[:_TASKS_PER_PAGE]
+        older = address_of("/ui/tasks", after=tasks[-1]["id"])
     tasks.sort(key=lambda task: task["name"])
-    return await render(request, "tutor.tasks/list.html", tasks=tasks)
+    return await render(request, "tutor.tasks/list.html", tasks=tasks, older=older)
 
 
 @router.get("/{task_name}")
@@ -35,7 +44,7 @@ async def show(request: Request, task_name: str) -> Response:
     has_more = len(runs) > _RUNS_PER_PAGE
     runs = runs[:_RUNS_PER_PAGE]
     older = address_of(page, after=runs[-1]["id"]) if has_more else ""
-    agent: Any = await api.get(f"/v1/agents/{task['agent_id']}")
+    agent: Any = await api.find(f"/v1/agents/{task['agent_id']}")
     return await render(
         request, "tutor.tasks/one.html", task=task, agent=agent, runs=runs, older=older, page=page
     )

@@ -227,6 +227,14 @@ def of_course(tx: Transaction, scope: Scope, course: str) -> list[BackgroundTask
     return _TASKS.all(tx, listed, {"organization_id": scope.organization_id, "course": course})
 
 
+def count_without_course(tx: Transaction, scope: Scope) -> int:
+    """Return the number of the organization's tasks that no course has."""
+    counted = select(func.count()).where(
+        tasks.c.organization_id == scope.organization_id, tasks.c.course.is_(None)
+    )
+    return int(tx.all(counted)[0][0])
+
+
 def enabled_ids(tx: Transaction) -> list[str]:
     """Return the ids of all organizations' tasks that are not paused."""
     return [

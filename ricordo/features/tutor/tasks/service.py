@@ -18,13 +18,12 @@ from ricordo.features.tutor.tasks import queries
 from ricordo.features.tutor.tasks.models import TaskRequest
 from ricordo.features.tutor.tasks.queries import BackgroundTask, TaskRun, Trigger
 from ricordo.storage import agents, jobs, users
-from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
 RUN = "tasks.run"
 ACTIVE_DAYS = 30
-MAX_TASKS = 200  # of an organization, courses' tasks included
+MAX_TASKS = 200  # of an organization, without those of courses, which their files bound
 _MINUTE = 60 * SECOND
 
 
@@ -44,9 +43,9 @@ def put(tx: Transaction, scope: Scope, agent_id: str, request: TaskRequest) -> B
             f'The task "{stored.name}" belongs to a course. '
             f"Change it in {stored.course}/agents.toml."
         )
-    if stored is None and len(queries.page(tx, scope, Page(limit=MAX_TASKS))) >= MAX_TASKS:
+    if stored is None and queries.count_without_course(tx, scope) >= MAX_TASKS:
         raise Conflict(
-            f"There are {MAX_TASKS} tasks, and that is the most. "
+            f"There are {MAX_TASKS} tasks besides those of courses, and that is the most. "
             "Delete one that you no longer need."
         )
     task = BackgroundTask(
@@ -167,6 +166,8 @@ def look(tx: Transaction, task_id: str) -> int:
     now = tx.clock.now()
     if task is None or not task.enabled:
         return 0
+    if agents.find(tx, Scope(task.organization_id), task.agent_id) is None:
+        return 0  # its windows wait until the course makes the agent again
     queries.mend_future_runs(tx, task.id, now)
     if not task.cron:
         return _add_all(tx, task, _idle_windows(tx, task, now), "idle")
@@ -268,17 +269,21 @@ def _counted(tx: Transaction, task: BackgroundTask) -> Iterable[str]:
 def follow_courses(tx: Transaction) -> None:
     """Bring the tasks of courses to their files as applied last.
 
-    A paused task stays paused.
+    A paused task stays paused. Only a task that the file no longer names is deleted, with its
+    history: one whose agent is missing waits for it, and all wait if the file cannot be read.
     """
     for course in courses.everyone(tx, SCOPE):
+        course_tasks = _tasks_in(course.source or "", course.name)
+        if course_tasks is None:
+            continue
         stored = {task.name: task for task in queries.of_course(tx, SCOPE, course.name)}
-        for course_task in _tasks_in(course.source or "", course.name):
+        for course_task in course_tasks:
+            name = f"{course.name}.{course_task.name}"
+            old_task = stored.pop(name, None)
             agent_id = course.agents.get(course_task.agent)
             agent = agents.find(tx, SCOPE, agent_id) if agent_id else None
             if agent_id is None or agent is None:
                 continue
-            name = f"{course.name}.{course_task.name}"
-            old_task = stored.pop(name, None)
             if old_task is None and queries.find(tx, SCOPE, name):
                 continue  # a task of this name was created by a request, and stays
             new_task = BackgroundTask(
@@ -308,11 +313,12 @@ def follow_courses(tx: Transaction) -> None:
 
 
 @lru_cache(maxsize=64)
-def _tasks_in(source: str, name: str) -> tuple[CourseTask, ...]:
+def _tasks_in(source: str, name: str) -> tuple[CourseTask, ...] | None:
+    """Return the tasks that the file names; None if it cannot be read."""
     try:
-        return parse_course(source, name).tasks if source else ()
+        return parse_course(source, name).tasks if source else None
     except Invalid:  # applied by an older version with other rules
-        return ()
+        return None
 
 
 def begin(
