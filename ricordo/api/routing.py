@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.datastructures import DefaultPlaceholder
 from fastapi.dependencies.models import Dependant
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
@@ -104,7 +105,11 @@ class GuardedRoute(Route):
         self.methods = verbs
         # None until the router sets its family's; empty where anybody may call the route.
         self.scopes: tuple[str, ...] | None = getattr(endpoint, "scopes", None)
-        self.response_model = response_model
+        # A route without one has FastAPI's placeholder, which only the document understands.
+        self.response_model = (
+            None if isinstance(response_model, DefaultPlaceholder) else response_model
+        )
+        self._documented_model = response_model
         self._begin = path.partition("{")[0]
         self._options = {**options, "methods": verbs}
         self._responses = responses
@@ -124,7 +129,7 @@ class GuardedRoute(Route):
         return APIRoute(
             self.path,
             self.endpoint,
-            response_model=self.response_model,
+            response_model=self._documented_model,
             responses=self._responses,
             **self._options,
         )

@@ -21,6 +21,7 @@ from ricordo.app import create_app
 from ricordo.errors import Invalid
 from ricordo.features import FEATURES
 from ricordo.offload import import_in_thread
+from ricordo.pages import statics
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings
 from tests.seams.http import AsCaller
@@ -167,7 +168,11 @@ def test_all_servers_of_a_process_share_their_routes(app: Application) -> None:
 
 def test_every_router_of_the_core_and_the_features_is_included(app: Application) -> None:
     modules = [name for name in load_plugins(FEATURES).routes() if isinstance(name, str)]
-    routers = [sys.modules[name].router for name in modules] + [*CORE_ROUTERS, *LABEL_ROUTERS]
+    routers = [sys.modules[name].router for name in modules] + [
+        *CORE_ROUTERS,
+        statics.router,
+        *LABEL_ROUTERS,
+    ]
     expected = {id(route) for router in routers for route in router.routes}
 
     assert {id(route) for route in guarded(app)} == expected

@@ -109,4 +109,8 @@ def test_the_events_of_each_kind_of_stream_are_known() -> None:
     ):
         assert stream_faults(wrong, "/chat/stream"), wrong
     assert stream_faults("data: {}\n\ndata: [DONE]\n\n", "/v1/chat/completions")
+    choice = '{"index":0,"delta":{"content":"ok"},"finish_reason":null}'
+    chunk = f'{{"id":"c","created":1,"model":"m","object":"chat.completion.chunk","choices":[{choice}]}}'
+    for path in ("/v1/chat/completions", "/v1/voice-beta/{agent_id}/chat/completions"):
+        assert stream_faults(f"data: {chunk}\n\ndata: [DONE]\n\n", path) == []
     assert stream_faults('event: response.created\ndata: {"type":"x"}\n\n', "/v1/responses")

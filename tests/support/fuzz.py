@@ -297,7 +297,9 @@ _DONE = "data: [DONE]\n\n"
 
 def stream_faults(body: str, path: str = "") -> list[str]:
     """What is wrong with server-sent events: lines that are none, data that is no documented event, no end."""
-    kind, names, end = _STREAMED.get(path, (_OURS, "(event: error)?", re.escape(_DONE)))
+    # A route for voice answers in the form of OpenAI's too.
+    known = path.replace("/v1/voice-beta/{agent_id}/", "/v1/")
+    kind, names, end = _STREAMED.get(known, (_OURS, "(event: error)?", re.escape(_DONE)))
     last = body[body.rfind("data: ") :]
     faults = [] if re.fullmatch(end, last) else [f"The stream ends with {body[-100:]!r}"]
     for line in body.removesuffix(_DONE).split("\n"):

@@ -7,7 +7,7 @@ import pytest
 from ricordo.errors import Invalid
 from ricordo.features.tutor.courses.course_file import conflicts, parse_course, read_courses
 
-EXAMPLES = Path(__file__).parents[3] / "ricordo" / "features" / "courses" / "examples"
+EXAMPLES = Path(__file__).parents[3] / "ricordo/features/tutor/courses/examples"
 AGENT = '[[agent]]\nname = "coach"\ninstructions = "Coach."\n'
 STUDENT = '[[block]]\nlabel = "student"\n[block.fields.name]\n'
 

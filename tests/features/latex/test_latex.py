@@ -134,7 +134,7 @@ def test_notes_become_a_pdf_of_this_user_and_the_model_gets_its_address_alone(
 def test_open_webui_shows_them_beside_the_answer(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    path = Path(__file__).parents[3] / "ricordo" / "features" / "openwebui" / "pipe.py"
+    path = Path(__file__).parents[3] / "ricordo/features/openwebui/mirror/pipe.py"
     spec = importlib.util.spec_from_file_location("open_webui_pipe", path)
     assert spec
     assert spec.loader

@@ -14,14 +14,16 @@ from ricordo.domain.job import Job
 from ricordo.domain.remote import SYNC, Access, Remote
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, LeaseLost, NotFound, Unavailable
+from ricordo.features.sync.dolt import plugin as dolt_plugin
 from ricordo.features.sync.dolt.database import Database
 from ricordo.features.sync.dolt.engines import open_engine, read_address
+from ricordo.features.sync.git import plugin as git_plugin
 from ricordo.features.sync.git import transport
 from ricordo.features.sync.remotes import queries as remotes
 from ricordo.features.sync.remotes.service import HANDLERS, SWEEP, access_of, add, require_folder
 from ricordo.memory import user_memory
 from ricordo.memory.user_memory import UserMemory
-from ricordo.plugins import Plugins, load_plugins
+from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.settings import Settings
@@ -38,6 +40,7 @@ from tests.support.synced import ADA, SyncedMemory
 
 DATABASES = BOTH
 LIMIT = 60
+BUILT_IN = (("git", git_plugin), ("dolt", dolt_plugin))
 
 
 class World(SyncedMemory):
@@ -49,8 +52,7 @@ class World(SyncedMemory):
 
     def server(self) -> Runtime:
         runtime = runtime_on(self.store, self.folder)
-        built_in = load_plugins(("git", "dolt"))._plugins
-        runtime.remotes = Plugins([*built_in, ("notebooks", self.notebooks)]).memory_remotes()
+        runtime.remotes = Plugins([*BUILT_IN, ("notebooks", self.notebooks)]).memory_remotes()
         return runtime
 
     async def add_of(self, kind: str, address: str) -> None:
@@ -406,13 +408,12 @@ def test_two_plugins_may_not_offer_one_kind_of_remote_and_each_must_be_one() -> 
         def memory_remotes(self) -> list[object]:
             return [object()]
 
-    built_in = load_plugins(("git", "dolt"))._plugins
-    assert list(Plugins([*built_in, ("notes", Notebooks())]).memory_remotes()) == [
+    assert list(Plugins([*BUILT_IN, ("notes", Notebooks())]).memory_remotes()) == [
         "git",
         "dolt",
         "notebook",
     ]
     with pytest.raises(Invalid, match='Two plugins offer remotes of the kind "git"'):
-        Plugins([*built_in, *built_in]).memory_remotes()
+        Plugins([*BUILT_IN, *BUILT_IN]).memory_remotes()
     with pytest.raises(Invalid, match="object is no kind of remote: it needs kind, read and sync"):
         Plugins([("odd", Odd())]).memory_remotes()

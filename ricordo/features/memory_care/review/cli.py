@@ -105,7 +105,7 @@ def show_history(
     as_json: bool = _JSON,
     server: str | None = _SERVER,
 ) -> None:
-    """List a block's versions with time, author and reason, newest first."""
+    """List a block's versions with time, author and reason."""
     with _memory(user, server) as ask:
         _print(
             ask("GET", f"blocks/{_path(label)}/history", query={"limit": limit}), as_json, _versions
