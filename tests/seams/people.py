@@ -133,7 +133,7 @@ class World(People):
         self._talk()
         self._upload()
         user_id = self.ada_id = self.id_of("ada")
-        self.own |= {"user_id": "ada"}
+        self.own |= {"user_id": "ada", "owner_id": user_id}
         self.shared |= {
             "tag": "agents",
             "name": "message-path",

@@ -144,7 +144,7 @@ FORMS: dict[str, Mapping[str, str]] = {
     "/ui/agents": {"name": "Mine", "model": "scripted/model"},
     "/ui/agents/{agent_id}/chat": {"message": "Hello."},
     "/ui/agents/{agent_id}/chat/change": {"title": "Mine."},
-    "/ui/agents/{agent_id}/chat/undo": {"user": "{user_id}", "run": "{run_id}"},
+    "/ui/agents/{agent_id}/chat/undo": {"user": "{owner_id}", "run": "{run_id}"},
     "/ui/agents/{agent_id}/settings": {"description": "Mine."},
     "/ui/agents/{agent_id}/tools/{tool_id}": {"do": "attach"},
     "/ui/agents/{agent_id}/secrets": {"name": "KEY", "value": "mine"},
