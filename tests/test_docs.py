@@ -161,7 +161,7 @@ def test_the_readmes_proposal_waits_until_its_owner_approves_it(
     assert '"I live in Turin."' in blame
     assert "approved_by" in blame
     assert '"label":"human"' in run_shell(commands, tmp_path)
-    assert "I live in Turin." in (tmp_path / "memory" / "human.md").read_text()
+    assert "I live in Turin." in (tmp_path / "adas-notes" / "human.md").read_text()
 
 
 # What the programs of pages print, in any order, as patterns.
@@ -355,7 +355,7 @@ def test_the_requests_on_the_page_on_clients_are_answered(
         "\n".join(commands).replace(ADDRESS, reader.url).replace("ada", "grace"), tmp_path
     )
     assert "Her name is Grace." in said
-    assert (tmp_path / "graces-notes" / "human.md").read_text() == "Her name is Grace."
+    assert (tmp_path / "memory" / "human.md").read_text() == "Her name is Grace."
 
 
 def test_the_requests_on_the_page_on_formats_write_and_read_the_block_that_it_shows(
