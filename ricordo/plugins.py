@@ -379,7 +379,9 @@ def _feature(module: str, name: str) -> FeaturePackage:
         if parts is None:
             plugins = [(name, package.plugin)]
         else:
-            plugins = [(part, import_module(f"{module}.{part}").plugin) for part in parts]
+            plugins = [
+                (f"{name}.{part}", import_module(f"{module}.{part}").plugin) for part in parts
+            ]
         return FeaturePackage(getattr(package, "REQUIRES", ()), plugins)
     except ModuleNotFoundError as error:
         if error.name == module:
