@@ -64,7 +64,7 @@ async def _reindex(partitions: Sequence[str], *, vectors_only: bool) -> bool:
 async def _owners(store: Store, partitions: Sequence[str]) -> list[tuple[str, str]]:
     """Return the owners of partitions with their organizations.
 
-    An empty `partitions` stands for all.
+    If `partitions` is empty, return the owners of all.
     """
     owners: list[tuple[str, str]] = []
     after = ""

@@ -8,14 +8,14 @@ class AgentCallSettings(FeatureSettings):
 
     agent_call_depth: int = about(
         "How many agents a chain may have in which each asks the next, the first one included. The "
-        "last one asks nobody.",
+        "last one cannot ask another.",
         5,
         ge=1,
         le=20,
     )
     agent_call_seconds: float = about(
-        "Seconds for which an agent waits for the answer of another; the other's turn goes on "
-        "after them.",
+        "Seconds for which an agent waits for the answer of another. The other's turn continues "
+        "after that.",
         120,
         gt=0,
         le=3600,

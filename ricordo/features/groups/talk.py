@@ -65,7 +65,7 @@ from ricordo.storage import conversations, runs
 from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
-# Seconds that a talk waits for a member that answers somebody else.
+# Seconds that a talk waits for a member that is busy with another turn.
 _PATIENCE = 120.0
 _GO_ON = "Nobody has said anything since. Go on."
 
@@ -354,10 +354,12 @@ class Talk(LiveRun):
     def _noting_run(self, tx: Transaction, *, is_asked: bool) -> Run:
         """Return the run that records a turn.
 
-        Raises LeaseLost if the talk was ended or taken over: then nobody speaks in it. A member
-        that a supervisor asks may still answer: its turn lives on, and the talk that was resumed
-        adopts it. Nobody is asked twice, since the otids of the questions are derived from the
-        talk.
+        A member that a supervisor asks may answer even if the talk was cut off: the resumed talk
+        adopts its turn. No member is asked twice, since the otids of the questions are derived
+        from the talk.
+
+        Raises:
+            LeaseLost: The talk has ended, or another server resumed it.
         """
         talk = runs.lock(tx, self._run.id)
         if talk and is_asked and was_cut_off(talk):

@@ -127,7 +127,7 @@ def _has_ended(run: Run) -> bool:
 def is_resumed_by_itself(run: Run) -> bool:
     """Return True if the end of a member's turn resumed this talk.
 
-    Then nobody sends it again.
+    Such a talk must not be sent again.
     """
     if not is_talk(run):
         return False

@@ -87,7 +87,7 @@ def parse(expression: str, timezone: str | None = None) -> Cron:
                 raise Invalid(
                     f'"{text[:40]}" of this cron expression has a step of {int(step)}, '
                     f"and there are {number_count} numbers of a {name}: "
-                    f"a step begins anew with each {_PERIODS[name]}, so it has to be less. "
+                    f"a step starts again with each {_PERIODS[name]}, so it has to be less. "
                     "Name the times one by one instead."
                 )
     return cron

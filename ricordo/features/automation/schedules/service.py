@@ -46,7 +46,7 @@ def maker_of(tx: Transaction, scope: Scope, noun: str) -> Maker:
             keys.get(tx, Scope(scope.organization_id), scope.key_id)
         except NotFound as error:
             raise Forbidden(
-                f"A login ends by itself, and a {noun} goes on. Make the {noun} with an API key."
+                f"A login expires, but a {noun} does not. Make the {noun} with an API key."
             ) from error
     return Maker(
         organization_id=scope.organization_id,
@@ -182,7 +182,7 @@ def finish(tx: Transaction, schedule_id: str, due_at: int, problem: str | None =
 
 
 def take_up(tx: Transaction, silent_for: int = 3600 * SECOND) -> None:
-    """Plan schedules that lost their jobs, e.g. because somebody deleted one.
+    """Plan schedules again whose jobs were deleted or failed.
 
     The missed time is not made up for.
     """

@@ -68,7 +68,7 @@ def find(tx: Transaction, scope: Scope, name: str) -> Template | None:
 def get(tx: Transaction, scope: Scope, name: str, *, locks: bool = False) -> Template:
     """Return the template. Raises NotFound.
 
-    With `locks`, nobody else changes it until this transaction ends.
+    With `locks`, the row is locked until this transaction ends.
     """
     if locks:
         tx.lock(_LOCK, {"organization_id": scope.organization_id, "name": name})

@@ -160,7 +160,7 @@ def _free_name(tx: Transaction, scope: Scope, name: str | None, agent_name: str)
         if queries.find(tx, scope, name):
             raise Conflict(
                 f'A template named "{name}" already exists. Choose another name, or save that one '
-                "anew."
+                "again."
             )
         return name
     base = _UNFIT.sub("-", agent_name)[:80].strip("-.") or "template"

@@ -203,7 +203,8 @@ def save_changes(
 ) -> SavedChanges:
     """Store all changes of a command, or none.
 
-    A file that somebody else changed meanwhile stays, and the command's file gets a new path.
+    If a file was changed since the command began, it is kept, and the command's version gets a new
+    path.
 
     Args:
         base: The digests of the files before the command, by path.
