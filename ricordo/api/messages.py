@@ -103,7 +103,10 @@ async def begin_async(
         require_callable(
             body.callback_url, allow_private=context.runtime.settings.allow_private_callbacks
         )
-    callback = {"url": body.callback_url} if body.callback_url else {}
+    if body.callback_url:
+        callback = {"url": body.callback_url}
+    else:
+        callback = {}
     request = await turn_request(
         context, agent_id, body, conversation_id, is_background=True, callback=callback
     )
@@ -225,7 +228,10 @@ async def sent_again(context: RequestContext, content: bytes | None = None) -> t
     The content is the body unless it is given. Clients retry by themselves after a time-out, and an
     equal body then means the same turn (design, invariant 8).
     """
-    hashed = await context.request.body() if content is None else content
+    if content is None:
+        hashed = await context.request.body()
+    else:
+        hashed = content
     digest = await offload(lambda: blake2b(hashed, digest_size=16).hexdigest(), len(hashed))
     return digest, context.request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
 
@@ -276,7 +282,9 @@ def run_view(run: Run) -> MessageFormat:
 
 
 def types_of(names: Sequence[str] | None) -> frozenset[str] | None:
-    return None if names is None else frozenset(names)
+    if names is None:
+        return None
+    return frozenset(names)
 
 
 def turn_response(turn: Answer, body: SendRequest) -> Response:
@@ -292,7 +300,10 @@ def turn_response(turn: Answer, body: SendRequest) -> Response:
 
 def turn_json(turn: Answer, view: MessageFormat) -> Json:
     names = ("content", "refusal")
-    tokens = {name: turn.logprobs.get(name) for name in names} if turn.logprobs else None
+    if turn.logprobs:
+        tokens = {name: turn.logprobs.get(name) for name in names}
+    else:
+        tokens = None
     return {
         "messages": messages_response(turn.messages, view),
         "stop_reason": StopReasonResponse.of(turn.run),

@@ -59,7 +59,9 @@ class LearnedModel:
         None if it is not smaller than the window that the server reports.
         """
         learned = self.dialect
-        return learned.window if learned.told_window == self.info.context_window else None
+        if learned.told_window == self.info.context_window:
+            return learned.window
+        return None
 
     def lines(self) -> list[str]:
         """Return the lessons as sentences for people."""
@@ -92,7 +94,9 @@ def learned_of(model: object) -> LearnedModel | None:
     None for a model without adaptation.
     """
     learned = getattr(model, "learned", None)
-    return learned if isinstance(learned, LearnedModel) else None
+    if isinstance(learned, LearnedModel):
+        return learned
+    return None
 
 
 def has_results_role(model: ChatModel) -> bool:
@@ -151,7 +155,10 @@ class Adaptation:
             earlier_calls = earlier.calls if earlier else 0
             last_id = request.messages[-1].id
             calls = store.note_help(key, self.learned, earlier_calls, message_id=last_id)
-            needed_calls = DOUBTFUL_CALLS if self.is_doubtful else GUESS_CALLS
+            if self.is_doubtful:
+                needed_calls = DOUBTFUL_CALLS
+            else:
+                needed_calls = GUESS_CALLS
             if calls < needed_calls:
                 return
         store.learn(key, self.learned, is_guess=self.is_guess)

@@ -270,7 +270,9 @@ class Toolbox:
     def searches(self, tool: Tool) -> frozenset[SearchedStore]:
         """Return the stores that this tool searches."""
         executor = self.find(tool)
-        return executor.searches if isinstance(executor, ServerTool) else frozenset()
+        if isinstance(executor, ServerTool):
+            return executor.searches
+        return frozenset()
 
     def find(self, tool: Tool) -> ServerTool | ToolRunner | None:
         """Return the function or runner of this tool, if there is one."""
@@ -288,7 +290,9 @@ class Toolbox:
     def acts_outside(self, tool: Tool) -> bool:
         """Return whether a call may change something that no rollback restores."""
         executor = self.find(tool)
-        return executor.acts_outside if isinstance(executor, ServerTool) else executor is not None
+        if isinstance(executor, ServerTool):
+            return executor.acts_outside
+        return executor is not None
 
     async def close(self) -> None:
         """Close the runners."""
@@ -378,7 +382,9 @@ async def _attempt(
 def _returned(call: ToolCallPart, output: ToolOutput) -> ToolReturnPart:
     """Return a runner's output, with its printed lines, as the call's result."""
     result = replace(_result(call, output.value), stdout=output.stdout, stderr=output.stderr)
-    return replace(result, status="error", is_json=False) if output.is_error else result
+    if output.is_error:
+        return replace(result, status="error", is_json=False)
+    return result
 
 
 def _result(call: ToolCallPart, outcome: Any) -> ToolReturnPart:
@@ -446,7 +452,10 @@ def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
     descriptions = read_docstring(inspect.getdoc(function) or "", parameters).arguments
     fields: dict[str, Any] = {}
     for name, parameter in parameters.items():
-        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        if parameter.default is inspect.Parameter.empty:
+            default = ...
+        else:
+            default = parameter.default
         # An alias, since a field's own name could hide a method of the model: json, copy, schema, …
         fields[f"argument_{name}"] = (
             hints[name],
