@@ -6,7 +6,6 @@ Each check is a function from modules to sentences about faults, so that the las
 import ast
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -49,18 +48,17 @@ SIBLINGS = {
     ("runtime", "plugins"),
 }
 MAX_PARAMETERS = 8
-# Optional, or so slow that a command which does not need them should not wait for them (`llm.providers` brings pydantic-ai).
+# Optional, or so slow that a command which does not need them should not wait for them. Modules of our own need a comment.
 LATE = set(
     """
     anthropic anyio charset_normalizer confusable_homoglyphs cryptography dulwich fastapi google honcho httpx2 jinja2
     jsonschema markdown_it mcp
     numpy openai
-    procrastinate prometheus_client psycopg pydantic_ai pymysql re2 rich ricordo.llm.providers ricordo.storage.engine.postgres
+    procrastinate prometheus_client psycopg pydantic_ai pymysql re2 readline rich
     sqlalchemy tokenizers typer urllib3 uvicorn uvloop
     """.split()
 )
-# Modules of our own that bring numpy: the doors to the search index import them at the first search.
-INDEX = "ricordo.search"
+MOST_LATE_IMPORTS = 40  # of our own modules
 # They are no part of the server: they run alone, in a process whose sqlite3 is another library, in Open WebUI, in the sandbox.
 OTHER_PROCESSES = (
     *(
@@ -235,12 +233,12 @@ def wrong_directions(modules: Iterable[Module]) -> list[str]:
 
 
 def mixed_features(modules: Iterable[Module]) -> list[str]:
-    """The core imports no feature, and a feature only those in its `REQUIRES`: it can be deleted with its name in the list."""
+    """The core imports no feature, and a feature only those that it requires: it can be deleted with its name in the list."""
     modules = list(modules)
     required: dict[str | None, list[str]] = {None: []}
     for module in modules:
         if module.is_plugin:
-            named = re.search(r"^REQUIRES = \(([^)]*)\)$", module.source, re.MULTILINE)
+            named = re.search(r"^    requires=\(([^)]*)\),$", module.source, re.MULTILINE)
             names = re.findall(r"\"(\w+)\"", named.group(1)) if named else []
             required[module.feature] = [*required.get(module.feature, ()), *names]
     return [
@@ -297,18 +295,17 @@ def mutual_folders(modules: Sequence[Module]) -> list[str]:
 
 
 def late_imports(modules: Iterable[Module]) -> list[str]:
-    """A late import hides what a module needs; only an extra that may be missing, or time at the start, is worth that."""
+    """A late import hides what a module needs; an optional extra or time at the start is worth that, if a comment says so."""
     faults = []
     for module in modules:
+        lines = module.source.splitlines()
         for imported in module.imports:
+            if imported.when != "call" or module.path in OTHER_PROCESSES:
+                continue
             root = imported.target.split(".")[0]
-            is_allowed = module.is_plugin or module.path in OTHER_PROCESSES
-            is_slow = bool({root, imported.target} & LATE) or imported.target.startswith(INDEX)
-            is_start = module.part in ("cli", "app") and (
-                root == "ricordo" or root in sys.stdlib_module_names
-            )
-            # The hooks of a feature import its own modules when they are called, so that every feature is cheap to load.
-            if imported.when == "call" and not (is_slow or is_start or is_allowed):
+            before = lines[imported.line - 2].strip()
+            is_explained = before.startswith(("#", "from ricordo.")) if root == "ricordo" else False
+            if not is_explained and root not in LATE:
                 faults.append(
                     f"{module.path}:{imported.line} imports {imported.target} in a function"
                 )
@@ -378,6 +375,16 @@ def test_the_package_is_in_order(
     check: Callable[[list[Module]], list[str]], house: list[Module]
 ) -> None:
     assert check(house) == [], check.__doc__
+
+
+def test_few_imports_of_our_own_are_late(house: list[Module]) -> None:
+    late = [
+        imported
+        for module in house
+        for imported in module.imports
+        if imported.when == "call" and imported.target.split(".")[0] == "ricordo"
+    ]
+    assert len(late) <= MOST_LATE_IMPORTS
 
 
 def committed() -> list[str]:
@@ -501,7 +508,7 @@ BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]]
         ({"cli/a.py": "import ricordo.features.sync.git"}, "cli/a.py:1 imports the feature sync"),
         (
             {
-                "features/a/__init__.py": 'REQUIRES = ("c",)',
+                "features/a/__init__.py": 'feature = Feature(\n    requires=("c",),\n)',
                 "features/a/b.py": "from ricordo.features.b import x",
             },
             "features/a/b.py:1 imports the feature b",
@@ -527,6 +534,8 @@ BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]]
     ],
     late_imports: [
         ({"features/a/service.py": "def f():\n    import ricordo.api"}, "features/a/service.py:2"),
+        ({"features/a/__init__.py": "def f():\n    from ricordo import api"}, "__init__.py:2"),
+        ({"features/a/cli.py": "def f():\n    import ricordo.app"}, "features/a/cli.py:2"),
         ({"llm/a.py": "class A:\n  def f(self):\n    if x:\n      import requests"}, "llm/a.py:4"),
         ({"cli.py": "def f():\n    import requests"}, "cli.py:2"),
     ],
@@ -553,10 +562,10 @@ def test_a_good_house_is_left_alone() -> None:
         "domain/b.py": "from . import a\nfrom ricordo import errors\nfrom ricordo import __version__\n",
         "storage/engine/store.py": "import sqlite3\nimport sqlalchemy.exc\nfrom ricordo.domain.a import A\n",
         "llm/late.py": "def f():\n    import pydantic_ai.direct\n    import httpx2\n",
-        "cli/__init__.py": "from ricordo.features import FEATURES\ndef f():\n    from ricordo.app import create\n",
-        "features/a/__init__.py": 'REQUIRES = ("b",)\ndef f():\n    from ricordo.features.a import service\n',
+        "cli/__init__.py": "from ricordo.features import FEATURES\ndef f():\n    # Slow.\n    from ricordo.app import create\n",
+        "features/a/__init__.py": 'feature = Feature(\n    requires=("b",),\n)\n',
         "features/a/service.py": "from ricordo.features.b import x\nfrom ricordo.api import y\n",
-        "features/a/cli.py": "def f():\n    from ricordo.app import create\n",
+        "features/a/cli.py": "from ricordo.app import create\n",
         "app.py": "def f(self, a, b, c, d, *, e, f, g, h):\n" + "    x = 1\n" * 59,
     }
     good = modules_of({path: DOC + source for path, source in sources.items()})

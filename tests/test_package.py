@@ -295,7 +295,7 @@ WITHOUT = {
     "pinecone": "from ricordo.features.vector_services.service import library; library('pinecone', 'Pinecone')",
     "qdrant": "from ricordo.features.vector_services.service import library; library('qdrant_client.models', 'Qdrant')",
     "otel": "import os; os.environ['OTEL_EXPORTER_OTLP_ENDPOINT'] = 'http://127.0.0.1:9'\n"
-    "from ricordo.features.operations.otel import plugin; plugin.middleware()",
+    "from ricordo.features.operations.otel import trace_requests; trace_requests(None)",
     "honcho": "import asyncio; from ricordo.features.knowledge.honcho.service import answer; asyncio.run(answer('user-1', 'Who?'))",
 }
 

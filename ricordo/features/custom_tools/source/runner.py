@@ -57,7 +57,7 @@ class CustomTools:
 
     tool_types: Sequence[ToolType] = ("custom",)
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, _sandbox: Sandbox) -> None:
         self._settings = settings
 
     async def run(
