@@ -52,7 +52,7 @@ MAX_PARAMETERS = 8
 LATE = set(
     """
     anthropic anyio charset_normalizer confusable_homoglyphs cryptography dulwich fastapi google honcho httpx2 jinja2
-    jsonschema markdown_it mcp
+    jsonschema jwt markdown_it mcp
     numpy openai
     procrastinate prometheus_client psycopg pydantic_ai pymysql re2 readline rich
     sqlalchemy tokenizers typer urllib3 uvicorn uvloop

@@ -138,7 +138,7 @@ class LoginProvider:
                 "it."
             )
         jwks = (await self._ask("GET", document["jwks_uri"])).get("keys")
-        expected = Expected(self.issuer, self._client_id, attempt.nonce, time.time())
+        expected = Expected(self.issuer, self._client_id, attempt.nonce)
         if not isinstance(jwks, list):
             jwks = []
         return await asyncio.to_thread(verify_token, token, jwks, expected)
