@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ricordo.api.authentication import key_for_call
 from ricordo.api.models.base import Json
 from ricordo.api.models.memory import BlockResponse
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.domain.scope import Scope
+from ricordo.sandbox.service import Sandbox
 from ricordo.settings import Settings
 
 # The address that reaches a server which listens on all addresses.
@@ -60,10 +60,12 @@ class Caller:
 
 
 @contextmanager
-def way_to_server(settings: Settings, caller: Caller, tool: str) -> Iterator[tuple[str, str]]:
+def way_to_server(
+    sandbox: Sandbox, settings: Settings, caller: Caller, tool: str
+) -> Iterator[tuple[str, str]]:
     """Yield this server's local address and a temporary key.
 
     The key has the caller's scope until the block ends.
     """
-    with key_for_call(settings, caller.scope, tool) as key:
+    with sandbox.keys.issue(caller.scope, tool) as key:
         yield f"http://{_LOCAL_ADDRESSES.get(settings.host, settings.host)}:{settings.port}", key
