@@ -225,6 +225,13 @@ SHOWN = {
     "memory.md": (
         r"\Aada She told me\nada Make student\nLikes tea\. 1\nLikes green tea\.\n\Z",
     ),  # without a server
+    "embedded.md": (
+        r'\A[^\n]*"My favourite tea is jasmine\."',
+        r"^companion$",
+        r"^\+.*I live in Turin\.",
+        r"^20\d\d-\d\d-\d\d ada ",
+        r"\nHer name is Ada\.\n\Z",
+    ),  # without a server
     "costs.md": (
         r"^turn [1-9]\d* [1-9]\d*$",
         r"^[1-9]\d* of 200000 until 20",

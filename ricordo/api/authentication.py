@@ -8,6 +8,7 @@ from collections import OrderedDict
 from functools import cached_property
 from ipaddress import ip_network
 from math import ceil
+from secrets import token_urlsafe
 from typing import NamedTuple, TypeVar
 
 from ricordo.domain.clock import SECOND
@@ -37,6 +38,8 @@ _SESSION_LEEWAY = 24 * 3600
 MOST_FAILURES = 20
 _FAILURES_COUNT = 60.0
 DELAY = 1.0
+# The prefix of the key with which a process calls its own server.
+PROCESS = "ricordo_process_"
 _MINUTE = 60
 _LOCAL = Scope()
 _ADMINISTRATOR = Scope(user_name="administrator", scopes=OPERATOR_SCOPES, caller="administrator")
@@ -88,6 +91,7 @@ class Authentication:
     def __init__(self, settings: Settings) -> None:
         self._key = settings.api_key.get_secret_value().encode() if settings.api_key else None
         self._host = settings.host
+        self._process_key: bytes | None = None
         self._has_login = settings.oidc_issuer is not None
         self._secret = Secret(settings.data_dir)
         self._cached: OrderedDict[str, _CachedKey] = OrderedDict()
@@ -112,6 +116,8 @@ class Authentication:
         """
         if self._is_settings_key(key):
             return _ADMINISTRATOR
+        if self._is_process_key(key):
+            return _LOCAL
         if key.startswith(OPERATOR):
             return _ADMINISTRATOR if is_near and is_operator_token(self._secret, key) else None
         digest = self._digest_of(key)
@@ -121,6 +127,10 @@ class Authentication:
             digest, keys.hash_of(self.secret, self._key.decode())
         ):
             return _ADMINISTRATOR  # a session of the key in the settings
+        return await self._stored_scope(runtime, digest)
+
+    async def _stored_scope(self, runtime: Runtime, digest: str) -> Scope | None:
+        """Return the scope of the stored key with this hash; None if there is no valid one."""
         now = time.monotonic()
         cached = self._cached.get(digest)
         if self._unknown.get(digest, 0) > now:
@@ -143,9 +153,18 @@ class Authentication:
 
     def _is_settings_key(self, key: str) -> bool:
         """Return whether this is the key of the settings."""
-        return self._key is not None and hmac.compare_digest(
-            key.encode("utf-8", "surrogatepass"), self._key
+        return self._key is not None and hmac.compare_digest(_encoded(key), self._key)
+
+    def _is_process_key(self, key: str) -> bool:
+        return self._process_key is not None and hmac.compare_digest(
+            _encoded(key), self._process_key
         )
+
+    def make_process_key(self) -> str:
+        """Return a key of the local administrator for this process, which runs the server."""
+        key = PROCESS + token_urlsafe(32)
+        self._process_key = key.encode()
+        return key
 
     def open_session(self, key: str) -> str:
         """Return a session token for this key.
@@ -249,6 +268,10 @@ def _keep(cache: OrderedDict[str, V], name: str, entry: V) -> V:
     if len(cache) > _MOST_CACHED:
         cache.popitem(last=False)
     return entry
+
+
+def _encoded(key: str) -> bytes:
+    return key.encode("utf-8", "surrogatepass")
 
 
 def _network(address: str) -> str:

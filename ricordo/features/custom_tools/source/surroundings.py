@@ -10,8 +10,9 @@ from ricordo.api.models.memory import BlockResponse
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.domain.scope import Scope
+from ricordo.errors import Unsupported
 from ricordo.sandbox.service import Sandbox
-from ricordo.settings import Settings
+from ricordo.settings import NO_PORT, Settings
 
 # The address that reaches a server which listens on all addresses.
 _LOCAL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}  # noqa: S104
@@ -65,7 +66,13 @@ def way_to_server(
 ) -> Iterator[tuple[str, str]]:
     """Yield this server's local address and a temporary key.
 
-    The key has the caller's scope until the block ends.
+    The key has the caller's scope until the block ends. Raises Unsupported for a server without a
+    port, which programs cannot call.
     """
+    if settings.port == NO_PORT:
+        raise Unsupported(
+            f"The tool {tool} uses `client`, and this server has no address. "
+            "Run it with `ricordo serve`."
+        )
     with sandbox.keys.issue(caller.scope, tool) as key:
         yield f"http://{_LOCAL_ADDRESSES.get(settings.host, settings.host)}:{settings.port}", key
