@@ -333,6 +333,65 @@ def side_doors(modules: Iterable[Module]) -> list[str]:
     ]
 
 
+CHANGES = frozenset("setdefault add append pop update clear extend discard remove".split())
+# Values of a module that its functions change, and why these belong to the process and to no server.
+PROCESS_STATE = {
+    "api/models/base.py _RECIPES": "follow from the source code alone",
+    "offload.py _GATES": "bound what the threads of the process do at once, for each event loop",
+    "offload.py _IMPORTED": "modules",
+    "search/words.py _machines": "follow from the languages alone",
+}
+
+
+def hidden_state(modules: Iterable[Module]) -> list[str]:
+    """What a server holds is in its runtime: two servers of a process would share a module's value, and tests would too."""
+    return [
+        f"{module.path}:{line} changes {name}"
+        for module in modules
+        if module.path not in OTHER_PROCESSES
+        for name, line in changed_globals(module)
+        if f"{module.path} {name}" not in PROCESS_STATE
+    ]
+
+
+def changed_globals(module: Module) -> Iterator[tuple[str, int]]:
+    """The names of the module, or of a class, that its functions change, each with a line."""
+    names = {
+        target.id
+        for node in module.tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    for function in module.functions:
+        nodes = list(ast.walk(function))
+        own = {node.arg for node in nodes if isinstance(node, ast.arg)} | {
+            node.id
+            for node in nodes
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        for node in nodes:
+            if isinstance(node, ast.Global):
+                yield node.names[0], node.lineno
+            changed = changed_value(node)
+            if changed in names - own:
+                yield str(changed), node.lineno  # type: ignore[attr-defined]
+
+
+def changed_value(node: ast.AST) -> str | None:
+    """The name of the value in which this node sets or removes something."""
+    holder: ast.expr | None = None
+    if isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load):
+        holder = node.value
+    elif (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in CHANGES
+    ):
+        holder = node.func.value
+    return holder.id if isinstance(holder, ast.Name) else None
+
+
 # Put together from pieces, so that this file does not hold what it looks for.
 OUR_PATHS = re.compile(r"(?<![\w.~:/}-])/" + "(?:work|root)" + r"(?![\w-])")
 INDEXES = re.compile(
@@ -347,7 +406,7 @@ def foreign_words(text: str) -> list[str]:
 
 CHECKS: tuple[Callable[[list[Module]], list[str]], ...] = (
     *(wrong_directions, mixed_features, many_parameters),
-    *(import_cycles, mutual_folders, late_imports, without_docstring, side_doors),
+    *(import_cycles, mutual_folders, late_imports, without_docstring, side_doors, hidden_state),
 )
 
 # --- the house ---
@@ -540,6 +599,12 @@ BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]]
         ({"cli.py": "def f():\n    import requests"}, "cli.py:2"),
     ],
     without_docstring: [({"a/__init__.py": ""}, "a/__init__.py does not say")],
+    hidden_state: [
+        ({"a.py": "A: dict[str, str] = {}\ndef f():\n    A['x'] = 'y'"}, "a.py:3 changes A"),
+        ({"a.py": "A = []\nclass B:\n    def f(self):\n        A.append(1)"}, "a.py:4"),
+        ({"a.py": "A = None\ndef f():\n    global A\n    A = 1"}, "a.py:3 changes A"),
+        ({"a.py": "A = B()\ndef f():\n    del A.x"}, "a.py:3 changes A"),
+    ],
     side_doors: [
         ({"memory/a.py": "from sqlalchemy import select"}, "memory/a.py:1"),
         ({"app.py": "def f():\n    import sqlite3"}, "app.py:2"),
@@ -566,6 +631,7 @@ def test_a_good_house_is_left_alone() -> None:
         "features/a/__init__.py": 'feature = Feature(\n    requires=("b",),\n)\n',
         "features/a/service.py": "from ricordo.features.b import x\nfrom ricordo.api import y\n",
         "features/a/cli.py": "from ricordo.app import create\n",
+        "domain/c.py": "A = {}\ndef f(a):\n    A = {}\n    A['x'] = A.get(1)\n    a.append(1)\n",
         "app.py": "def f(self, a, b, c, d, *, e, f, g, h):\n" + "    x = 1\n" * 59,
     }
     good = modules_of({path: DOC + source for path, source in sources.items()})

@@ -30,6 +30,7 @@ feature = Feature(
     ),
     agent_followers=("ricordo.features.groups.pairs:FOLLOWER",),
     after_turn=("ricordo.features.groups.talk_resume:resume_after_answer",),
+    open="ricordo.features.groups.agent_calls:open_waits",
     pages=(
         PluginPage("Groups", "/ui/groups", ("agents:read",)),
         PluginPage("Sleeping agents", "/ui/sleeptime", ("memory:read",)),
