@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from ricordo.api.call import RequestContext, scope_of_user
 from ricordo.api.guard import USER_HEADER
-from ricordo.api.signed_tokens import read_token
 from ricordo.domain.scope import ACTING_SCOPE, IMPERSONATE, NOBODY
 from ricordo.errors import Forbidden, Invalid
 from ricordo.features.openai.options import OpenAIApiSettings
+from ricordo.signed_tokens import read_token
 
 SIGNED_USER = "x-openwebui-user-jwt"
 # Its plain headers, the most reliable first: an e-mail address may not have been verified.

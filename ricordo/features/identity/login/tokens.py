@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ricordo.api.signed_tokens import Json, read_header, read_token
 from ricordo.errors import Forbidden, Invalid
+from ricordo.signed_tokens import Json, read_header, read_token
 
 _ALGORITHMS = ("RS256", "ES256")
 

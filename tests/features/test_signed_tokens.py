@@ -12,10 +12,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from ricordo.api.signed_tokens import read_token
 from ricordo.errors import Forbidden, Invalid
 from ricordo.features.identity.login.tokens import Expected, verify_token
 from ricordo.features.openai.caller import verified_user
+from ricordo.signed_tokens import read_token
 
 SECRET = "a-secret"  # shorter than PyJWT likes
 ISSUER, CLIENT, NONCE = "https://login.example.org", "ricordo", "of-this-login"
