@@ -228,10 +228,7 @@ async def sent_again(context: RequestContext, content: bytes | None = None) -> t
     The content is the body unless it is given. Clients retry by themselves after a time-out, and an
     equal body then means the same turn (design, invariant 8).
     """
-    if content is None:
-        hashed = await context.request.body()
-    else:
-        hashed = content
+    hashed = await context.request.body() if content is None else content
     digest = await offload(lambda: blake2b(hashed, digest_size=16).hexdigest(), len(hashed))
     return digest, context.request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
 
@@ -300,10 +297,7 @@ def turn_response(turn: Answer, body: SendRequest) -> Response:
 
 def turn_json(turn: Answer, view: MessageFormat) -> Json:
     names = ("content", "refusal")
-    if turn.logprobs:
-        tokens = {name: turn.logprobs.get(name) for name in names}
-    else:
-        tokens = None
+    tokens = {name: turn.logprobs.get(name) for name in names} if turn.logprobs else None
     return {
         "messages": messages_response(turn.messages, view),
         "stop_reason": StopReasonResponse.of(turn.run),

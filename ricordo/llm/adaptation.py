@@ -94,9 +94,7 @@ def learned_of(model: object) -> LearnedModel | None:
     None for a model without adaptation.
     """
     learned = getattr(model, "learned", None)
-    if isinstance(learned, LearnedModel):
-        return learned
-    return None
+    return learned if isinstance(learned, LearnedModel) else None
 
 
 def has_results_role(model: ChatModel) -> bool:

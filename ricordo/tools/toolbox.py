@@ -270,9 +270,7 @@ class Toolbox:
     def searches(self, tool: Tool) -> frozenset[SearchedStore]:
         """Return the stores that this tool searches."""
         executor = self.find(tool)
-        if isinstance(executor, ServerTool):
-            return executor.searches
-        return frozenset()
+        return executor.searches if isinstance(executor, ServerTool) else frozenset()
 
     def find(self, tool: Tool) -> ServerTool | ToolRunner | None:
         """Return the function or runner of this tool, if there is one."""
@@ -290,9 +288,7 @@ class Toolbox:
     def acts_outside(self, tool: Tool) -> bool:
         """Return whether a call may change something that no rollback restores."""
         executor = self.find(tool)
-        if isinstance(executor, ServerTool):
-            return executor.acts_outside
-        return executor is not None
+        return executor.acts_outside if isinstance(executor, ServerTool) else executor is not None
 
     async def close(self) -> None:
         """Close the runners."""

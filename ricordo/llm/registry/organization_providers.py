@@ -294,9 +294,7 @@ class OrganizationModels:
     def is_unlisted(self, handle: str) -> bool:
         """Return whether the provider's list, which was never read, may tell more of the model."""
         match = self.find(handle)
-        if match:
-            return match[0].list.is_missing()
-        return self._base.is_unlisted(handle)
+        return match[0].list.is_missing() if match else self._base.is_unlisted(handle)
 
     async def look_up(self, handle: str) -> None:
         """Request the list of the model's provider, and wait at most two seconds."""
@@ -311,6 +309,4 @@ class OrganizationModels:
     def find(self, handle: str) -> tuple[_CachedProvider, str] | None:
         name, _, model = handle.partition("/")
         provider = self._own_providers.get(name)
-        if provider and model:
-            return (provider, model)
-        return None
+        return (provider, model) if provider and model else None
