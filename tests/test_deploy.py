@@ -45,7 +45,7 @@ def instructions(name: str) -> list[str]:
 
 
 def test_hadolint_finds_nothing_in_the_containerfile() -> None:
-    """hadolint comes with requirements/dev.txt on every platform but Windows."""
+    """Hadolint comes with requirements/dev.txt on every platform but Windows."""
     hadolint = Path(sys.executable).with_name("hadolint")
     done = subprocess.run(
         [hadolint, ROOT / "Containerfile"],
@@ -239,7 +239,6 @@ def chat(
     **more: Any,
 ) -> list[str]:
     """What Open WebUI shows of an answer, piece by piece."""
-
     earlier = [
         {"role": ("user", "assistant")[place % 2], "content": text}
         for place, text in enumerate(before)

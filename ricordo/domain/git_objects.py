@@ -34,9 +34,9 @@ class Tree:
 
 
 def object_id(kind: Kind, body: bytes) -> bytes:
-    """Return the id of an object.
+    r"""Return the id of an object.
 
-    >>> object_id("blob", b"Name: Ada\\n").hex()
+    >>> object_id("blob", b"Name: Ada\n").hex()
     '2273db61e2992c4e5b35786f6b4396069998020a'
     """
     return hashlib.sha1(

@@ -18,9 +18,9 @@ _SELECTORS = ((0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0000, 0xE0FFF))
 
 
 def look_of(name: str) -> str:
-    """Return one spelling for all names that look like this one, in any case and width.
+    r"""Return one spelling for all names that look like this one, in any case and width.
 
-    >>> look_of("\\u0430d\\u0430") == look_of("Ada"), look_of("a\\u200dda") == look_of("ada")
+    >>> look_of("\u0430d\u0430") == look_of("Ada"), look_of("a\u200dda") == look_of("ada")
     (True, True)
     >>> look_of("Ada") == look_of("Eda")
     False

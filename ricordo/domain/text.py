@@ -54,10 +54,10 @@ VERBATIM_FIELDS = frozenset(
 
 
 def normal_text(text: str) -> str:
-    """Return the text in normal form.
+    r"""Return the text in normal form.
 
-    >>> normal_text("Gru\\u0308\\u00dfe\\r\\n")
-    'Grüße\\n'
+    >>> normal_text("Gru\u0308\u00dfe\r\n")
+    'Grüße\n'
     """
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -67,9 +67,9 @@ def normal_text(text: str) -> str:
 
 
 def normal_name(text: str) -> str:
-    """Return the name in normal form.
+    r"""Return the name in normal form.
 
-    >>> normal_name("hu\\u200bman"), normal_name("\\u202eAda")
+    >>> normal_name("hu\u200bman"), normal_name("\u202eAda")
     ('human', 'Ada')
     """
     if text.isascii():
@@ -79,9 +79,9 @@ def normal_name(text: str) -> str:
 
 
 def text_key(text: str) -> str:
-    """Return the key by which texts are compared without case.
+    r"""Return the key by which texts are compared without case.
 
-    >>> text_key("Gru\\u0308\\u00dfe") == text_key("GR\\u00dcSSE")
+    >>> text_key("Gru\u0308\u00dfe") == text_key("GR\u00dcSSE")
     True
     """
     if text.isascii():
@@ -90,11 +90,11 @@ def text_key(text: str) -> str:
 
 
 def spans_of(text: str, piece: str) -> list[tuple[int, int]]:
-    """Return where the piece stands in a text, compared in normal form.
+    r"""Return where the piece stands in a text, compared in normal form.
 
     The spans are of the text as it is, and do not overlap. None begins or ends within a letter.
 
-    >>> spans_of("Gru\\u0308\\u00dfe\\r\\n", "\\u00fc")
+    >>> spans_of("Gru\u0308\u00dfe\r\n", "\u00fc")
     [(2, 4)]
     """
     piece = normal_text(piece)
@@ -152,9 +152,9 @@ def shown_text(text: str, known_texts: Iterable[str] = ()) -> str:
 
 
 def name_key(name: str) -> str:
-    """Return the key by which people tell names apart, without case and hidden characters.
+    r"""Return the key by which people tell names apart, without case and hidden characters.
 
-    >>> name_key("Gr\\u00fc\\u00dfe") == name_key("GRU\\u0308SSE")
+    >>> name_key("Gr\u00fc\u00dfe") == name_key("GRU\u0308SSE")
     True
     """
     shown = "".join(

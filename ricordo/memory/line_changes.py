@@ -111,15 +111,15 @@ def line_changes(old: str, new: str) -> list[LineChange] | None:
 
 
 def merge_changes(base: str, first: str, second: str) -> str | None:
-    """Return the text with both changes.
+    r"""Return the text with both changes.
 
     None where they replace or remove the same lines differently, or are too large to be compared.
 
     Unlike in `merge_lines`, neighbouring lines may change on both sides. Additions of both sides at
     one position stay, those of `first` above; equal additions stay once.
 
-    >>> merge_changes("a", "a\\nb", "a\\nc\\n")
-    'a\\nb\\nc\\n'
+    >>> merge_changes("a", "a\nb", "a\nc\n")
+    'a\nb\nc\n'
     """
     if same_text(base, first) or same_text(base, second):
         if same_text(base, first):

@@ -108,13 +108,13 @@ class _Comparison:
 
 
 def merge_lines(base: str, our_text: str, their_text: str) -> str | None:
-    """Return the text with both changes; None where they touch the same lines.
+    r"""Return the text with both changes; None where they touch the same lines.
 
     None also where the texts are too large to be compared. Lines that are only written differently
     (see `line_key`) are the same, and stay as in the base.
 
-    >>> merge_lines("a\\nb\\nc", "A\\nb\\nc", "a\\nb\\nC")
-    'A\\nb\\nC'
+    >>> merge_lines("a\nb\nc", "A\nb\nc", "a\nb\nC")
+    'A\nb\nC'
     """
     if our_text in (base, their_text):
         return their_text

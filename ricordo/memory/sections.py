@@ -1,9 +1,9 @@
-"""Canonical text of a block with a schema: a section for each field.
+r"""Canonical text of a block with a schema: a section for each field.
 
 A section has the heading `## Title`, and the field's value below it. Agents see and edit this text.
 
 A line of a value that looks like a heading, or like the empty space between sections, gets a
-backslash in front: `\\## Not a heading`. Reading removes one backslash. All other text stays as it
+backslash in front: `\## Not a heading`. Reading removes one backslash. All other text stays as it
 is.
 """
 

@@ -166,8 +166,9 @@ def text_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) -
 def block_at(
     tx: Transaction, chain_id: str, label: str, version: BlockVersion
 ) -> BlockVersion | None:
-    """Return the newest version of the block of `text_at` at a version; None if it was not created
-    yet.
+    """Return the newest version of the block of `text_at` at a version.
+
+    It is None if the block was not created yet.
     """
     # Versions of one commit share its id and its tree.
     end = tx.first(_END, {"chain_id": chain_id, "id": version.id}).number or version.number

@@ -111,7 +111,7 @@ def test_a_proxy_may_leave_the_path_and_git_and_redirects_know_it(below: httpx2.
 def test_a_server_without_a_key_refuses_what_a_proxy_passes_on_from_other_machines(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    """nginx names the server 127.0.0.1 unless told otherwise: the whole world was the local administrator."""
+    """Nginx names the server 127.0.0.1 unless told otherwise: the whole world was the local administrator."""
     rows = server.rows()
     told = "A proxy passes on requests of other machines, and this server has no key. Set RICORDO_API_KEY."
     for said in ("203.0.113.9", "127.0.0.1, 203.0.113.9", "203.0.113.9, 127.0.0.1", "unknown"):

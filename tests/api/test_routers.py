@@ -260,7 +260,7 @@ print(*sorted(slow & sys.modules.keys()))
 
 
 def test_a_server_that_has_started_has_imported_no_library_that_only_some_requests_need() -> None:
-    """numpy alone takes 12 MB and a tenth of a second, the MCP SDK 25 MB and two tenths."""
+    """Numpy alone takes 12 MB and a tenth of a second, the MCP SDK 25 MB and two tenths."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True
     )

@@ -1,5 +1,7 @@
-"""The newcomer's hour of docs/tutor/a-first-course.md: its commands as they stand, and the same with a model
-and two days that pass."""
+"""The commands of docs/tutor/a-first-course.md as they stand.
+
+And the same with a model and two days that pass.
+"""
 
 import os
 import re

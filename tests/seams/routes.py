@@ -235,7 +235,6 @@ class Cell:
 
     def parts(self, values: Mapping[str, str]) -> dict[str, Any]:
         """Return the request with these values of the path's parameters, in the query and the body too."""
-
         body = BODIES.get((self.method, self.path), SCHEMAS.get((self.method, self.path)))
         sent: dict[str, Any] = {} if body is None else {"json": fill(body, values)}
         if isinstance(body, bytes):

@@ -1,5 +1,7 @@
-"""Work that a server does once in its life, done once in the life of the tests: a test opens a new store in a moment, and what
-the store before it has compiled and loaded is as good for the next, just as it is for the thousandth request of a server.
+"""Work that a server does once in its life, done once in the life of the tests.
+
+A test opens a new store in a moment. The next store uses the statements that the store before it compiled, as the
+thousandth request of a server does.
 
 What comes out is the product's own; only how long it is kept is changed.
 """
@@ -141,7 +143,6 @@ def _share_tools(patch: pytest.MonkeyPatch) -> None:
 
 def _share_entry_points(patch: pytest.MonkeyPatch) -> None:
     """Read the lists of all installed packages once for each search path."""
-
     read = plugins.entry_points
 
     @cache

@@ -57,7 +57,7 @@ async def send_message_to_agents_matching_tags(
         message: What the other agents shall read. They know nothing of this conversation.
         match_all: Tags that an agent must have, each of them. An empty list asks for none.
         match_some: Tags of which an agent must have one. An empty list asks for none.
-    """
+    """  # noqa: D205 - the model reads this sentence
     require_may_ask(context)
     scope = caller_of(context)
     own_id = context.state.agent.id

@@ -19,11 +19,11 @@ _LINE_NUMBER = re.compile(r"^[ \t]*\d+→[ \t]*", re.MULTILINE)
 
 
 def memory_insert(context: ToolContext, label: str, new_string: str, insert_line: int = -1) -> str:
-    """Insert text into a memory block, after a given line. Returns the block's new value.
+    r"""Insert text into a memory block, after a given line. Returns the block's new value.
 
     Args:
         label: Label of the block to edit.
-        new_string: Text to insert, as one or more whole lines. Do not write line numbers. Where it has no line break, "\\n" written
+        new_string: Text to insert, as one or more whole lines. Do not write line numbers. Where it has no line break, "\n" written
             out is one if an item of a list, a heading or a sentence follows.
         insert_line: The line after which to insert: 0 puts the text first, -1 puts it last.
     """

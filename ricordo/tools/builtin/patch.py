@@ -89,7 +89,7 @@ def memory_apply_patch(context: ToolContext, patch: str, label: str | None = Non
 
 
 def _with_line_breaks(patch: str) -> str:
-    """Return the patch with real line breaks for `\\n` that was written out.
+    r"""Return the patch with real line breaks for `\n` that was written out.
 
     Only a patch without line breaks is changed: as one line it would change nothing.
     """

@@ -1,5 +1,6 @@
-"""Answers in a form, and calls that have to be made: with OpenAI's and Pydantic's own clients, and as LangChain, the AI SDK and
-Instructor ask for them.
+"""Answers in a form, and calls that have to be made.
+
+They are asked for with OpenAI's and Pydantic's own clients, and as LangChain, the AI SDK and Instructor ask.
 
 The model is a scripted server: one that keeps to the form, one that puts words around it, and one that knows no forms.
 """

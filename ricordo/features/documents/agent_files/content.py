@@ -33,6 +33,8 @@ class FileMessage(RequestPart):
 
 
 class FilePassage(RequestPart):
+    """A passage in an agent file."""
+
     text: str
     tags: Tags = Field([])
     metadata: Json = Field({})
@@ -41,6 +43,8 @@ class FilePassage(RequestPart):
 
 
 class FileArchive(RequestPart):
+    """An archive in an agent file, with its passages."""
+
     id: str
     name: str
     description: str | None = None
@@ -49,6 +53,8 @@ class FileArchive(RequestPart):
 
 
 class FileConversation(RequestPart):
+    """The settings of a conversation in an agent file."""
+
     summary: str | None = None
     description: str | None = None
     model: str | None = None

@@ -23,11 +23,9 @@ async def render_notes(context: ToolContext, title: str, content: str) -> dict[s
     Args:
         title: The title of the notes, as plain text.
         content: The LaTeX: the text between \begin{document} and \end{document}, or a whole
-            document
-            with its \documentclass. amsmath, amssymb, amsthm, mathtools, graphicx, xcolor, booktabs
-                and
-            hyperref are loaded.
-    """
+            document with its \documentclass. amsmath, amssymb, amsthm, mathtools, graphicx, xcolor,
+            booktabs and hyperref are loaded.
+    """  # noqa: D205 - the model reads this sentence
     user_id = context.scope.subject or context.state.conversation.user_id
     if user_id is None:
         raise Invalid(

@@ -171,7 +171,6 @@ def over_http(
 
     Each request has these headers, and OAuth's `tokens` if there are any.
     """
-
     request_headers = headers
 
     @asynccontextmanager

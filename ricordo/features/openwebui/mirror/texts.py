@@ -47,10 +47,10 @@ def says_the_same(text: str, other: str, key: Key) -> bool:
 
 
 def carried_over(before: str, edited: str, key: Key) -> str:
-    """Return the edited text, with unchanged lines in their form of `before`.
+    r"""Return the edited text, with unchanged lines in their form of `before`.
 
-    >>> carried_over("- a\\n- b", "*   a\\n    \\n*   c", markdown_key)
-    '- a\\n\\n- c'
+    >>> carried_over("- a\n- b", "*   a\n    \n*   c", markdown_key)
+    '- a\n\n- c'
     """
     if says_the_same(before, edited, key):
         return before
