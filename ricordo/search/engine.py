@@ -7,7 +7,7 @@ other words.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache, reduce
 from itertools import pairwise
@@ -209,12 +209,7 @@ class _Search:
         may = self.view.alive.copy()
         may[running] = False
         if filters.conversation_id is not None:
-            in_conversation = records["conversation"] == fingerprint(filters.conversation_id)
-            for conversation, newest in filters.shared:
-                in_conversation |= (records["conversation"] == fingerprint(conversation)) & (
-                    records["number"] <= newest
-                )
-            may &= in_conversation
+            may &= self._in_conversation(filters.conversation_id, filters.shared)
         if roles:
             document_roles = records["role"]
             may &= reduce(
@@ -227,15 +222,27 @@ class _Search:
         if filters.end is not None:
             may &= records["created_at"] <= filters.end
         if filters.tags:
-            tags = set(filters.tags)
-            carried = np.zeros(len(may), dtype=np.int64)
-            for tag in tags:
-                carried[self.posting(label_term(tag)).positions] += 1
-            may &= carried >= (len(tags) if filters.all_tags else 1)
+            may &= self._with_tags(set(filters.tags), needs_all=filters.all_tags)
         # Everything is faster without a mask.
         if self.view.documents.is_whole and may.all():
             return None
         return may
+
+    def _in_conversation(self, conversation_id: str, shared: Iterable[tuple[str, int]]) -> Bools:
+        """Return the positions of the conversation's messages and of those it shares."""
+        records = self.view.records
+        in_conversation: Bools = records["conversation"] == fingerprint(conversation_id)
+        for conversation, newest in shared:
+            in_other = records["conversation"] == fingerprint(conversation)
+            in_conversation |= in_other & (records["number"] <= newest)
+        return in_conversation
+
+    def _with_tags(self, tags: Set[str], *, needs_all: bool) -> Bools:
+        """Return the positions of documents with one of the tags, or with all of them."""
+        carried = np.zeros(len(self.view.records), dtype=np.int64)
+        for tag in tags:
+            carried[self.posting(label_term(tag)).positions] += 1
+        return carried >= (len(tags) if needs_all else 1)
 
     def _running(self, filters: MessageFilter | PassageFilter) -> Integers:
         """Return the positions of messages in the turn that searches."""

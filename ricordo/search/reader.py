@@ -9,7 +9,7 @@ search reads, shows that another process flushed, deleted or rebuilt something.
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from operator import itemgetter
@@ -270,25 +270,24 @@ class Snapshot:
     postings: dict[tuple[int, str], Posting] = field(default_factory=dict)
 
 
-def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> Snapshot:
-    """Read the partitions, buffers and documents of these owners, and the terms' postings.
-
-    It takes two statements at most.
-    """
-    cache = cache_of(tx)
-    is_cacheable = len(owners) <= _MAX_CACHED_OWNERS
+def _cached_postings(
+    cache: IndexCache, keys: Iterable[tuple[str, str]]
+) -> dict[tuple[str, str], tuple[Any, Posting]]:
+    """Return the cached postings, each with its partition's state, by owner and term."""
     postings: dict[tuple[str, str], tuple[Any, Posting]] = {}
-    for key in product(owners, terms) if is_cacheable else ():
+    for key in keys:
         if entry := cache.terms.get(key):
             postings[key] = entry
-    missing = [
-        term
-        for term in dict.fromkeys(terms)
-        if any((owner, term) not in postings for owner in owners)
-    ]
+    return postings
+
+
+def _read_snapshot(
+    tx: Transaction, owners: Sequence[str], terms: Sequence[str]
+) -> tuple[Snapshot, dict[tuple[int, str | None], dict[int, bytes]]]:
+    """Read the partitions and buffers of these owners, and the chunks of the terms' postings."""
     snapshot = Snapshot()
     chunks: dict[tuple[int, str | None], dict[int, bytes]] = {}
-    for row in tx.all(_INDEX, {"owners": list(owners), "terms": missing}):
+    for row in tx.all(_INDEX, {"owners": list(owners), "terms": terms}):
         if row.part == _PARTITIONS:
             snapshot.partitions.append(
                 PartitionRow(
@@ -306,6 +305,23 @@ def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> 
             chunks.setdefault((row.partition, row.name), {})[row.number] = row.data
     for rows in snapshot.buffers.values():
         rows.sort(key=lambda row: row.partition)
+    return snapshot, chunks
+
+
+def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> Snapshot:
+    """Read the partitions, buffers and documents of these owners, and the terms' postings.
+
+    It takes two statements at most.
+    """
+    cache = cache_of(tx)
+    is_cacheable = len(owners) <= _MAX_CACHED_OWNERS
+    postings = _cached_postings(cache, product(owners, terms) if is_cacheable else ())
+    missing = [
+        term
+        for term in dict.fromkeys(terms)
+        if any((owner, term) not in postings for owner in owners)
+    ]
+    snapshot, chunks = _read_snapshot(tx, owners, missing)
     stale = [
         (partition, term)
         for partition in snapshot.partitions

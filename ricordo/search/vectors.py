@@ -316,19 +316,26 @@ def similarities(
     return fusion.Similarities(positions, _compared(vectors, focused_query, positions))
 
 
+def _cached_vectors(
+    cache: reader.SizedCache, partitions: Sequence[reader.PartitionRow]
+) -> dict[int, Vectors]:
+    vectors_by_partition: dict[int, Vectors] = {}
+    for partition in partitions:
+        cached: tuple[Any, Vectors] | None = cache.get(("vectors", partition.seq))
+        version = (partition.generation, partition.embedding)
+        if cached and cached[0] == version and len(cached[1]) <= partition.vectors:
+            vectors_by_partition[partition.seq] = cached[1]
+    return vectors_by_partition
+
+
 def read_vectors(tx: Transaction, partitions: Sequence[reader.PartitionRow]) -> dict[int, Vectors]:
     """Return the vectors of each partition that has some, by its number.
 
     Only vectors that were added since the last search are read.
     """
     cache = reader.cache_of(tx).partitions
-    vectors_by_partition: dict[int, Vectors] = {}
     embedded = [partition for partition in partitions if partition.embedding and partition.vectors]
-    for partition in embedded:
-        cached: tuple[Any, Vectors] | None = cache.get(("vectors", partition.seq))
-        version = (partition.generation, partition.embedding)
-        if cached and cached[0] == version and len(cached[1]) <= partition.vectors:
-            vectors_by_partition[partition.seq] = cached[1]
+    vectors_by_partition = _cached_vectors(cache, embedded)
     cached_counts = {
         partition.seq: len(vectors_by_partition.get(partition.seq, ())) for partition in embedded
     }

@@ -324,6 +324,17 @@ def _question(text: str) -> list[tuple[str, tuple[str, ...]]]:
     return words
 
 
+def _parts(word: str) -> list[str]:
+    """Split the word at its joints and changes of case."""
+    parts: list[str] = []
+    for run in _JOINT.split(word):
+        if _ACRONYMS.fullmatch(run):
+            parts.append(run[:-1])
+        else:
+            parts += _CASE_CHANGE.split(run)
+    return parts
+
+
 def _pieces(word: str) -> list[str]:
     """Return the folded parts of a written word, then the whole of several."""
     if word.isascii() and word.isalnum() and (word.islower() or word.istitle() or word.isdecimal()):
@@ -334,10 +345,7 @@ def _pieces(word: str) -> list[str]:
         return [word.replace(",", "")]
     if "'" in word:
         word = _NOT.sub("nt", _ELISION.sub("", _ENGLISH_ENDING.sub("", word)))
-    parts: list[str] = []
-    for run in _JOINT.split(word):
-        parts += [run[:-1]] if _ACRONYMS.fullmatch(run) else _CASE_CHANGE.split(run)
-    folded = [plain for part in parts if (plain := fold(part))]
+    folded = [plain for part in _parts(word) if (plain := fold(part))]
     if len(folded) > 1:
         folded = folded[1:] if folded[0] == "www" else folded
         folded.append("".join(folded) if len(folded) > 1 else folded.pop())

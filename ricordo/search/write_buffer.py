@@ -138,6 +138,17 @@ def put(
         tx.run(_INSERTS[kind_of(owner_id)], rows)
 
 
+def _keep_newest(
+    written: dict[str, tuple[int, int]], owner_id: str, entry: tuple[int, int]
+) -> None:
+    """Keep the owner's entry as the newest, and not too many entries."""
+    written.pop(owner_id, None)
+    written[owner_id] = entry
+    while len(written) > MOST_OWNERS:
+        # The owner with the oldest write; its next write adds a job once more.
+        del written[next(iter(written))]
+
+
 def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: int) -> None:
     """Add a job that flushes the owner's buffer, if it is due.
 
@@ -179,11 +190,7 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
     def remember() -> None:
         if is_due and is_quick:
             quick_jobs.append(now)
-        written.pop(owner_id, None)
-        written[owner_id] = (count, due_at)
-        while len(written) > MOST_OWNERS:
-            # The owner with the oldest write; its next write adds a job once more.
-            del written[next(iter(written))]
+        _keep_newest(written, owner_id, (count, due_at))
 
     tx.after_commit.append(remember)
 

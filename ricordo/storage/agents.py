@@ -25,6 +25,7 @@ from sqlalchemy import (
 
 from ricordo.domain.agent import Agent, AgentState, Conversation
 from ricordo.domain.block import Block
+from ricordo.domain.message import Message
 from ricordo.domain.model import ModelSettings
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
@@ -280,15 +281,10 @@ def load_whole(tx: Transaction, scope: Scope, agent_id: str) -> AgentState:
     return found(next(iter(_load_all(tx, scope, [agent_id])), None), "Agent", agent_id)
 
 
-def _load_all(
-    tx: Transaction, scope: Scope, agent_ids: Sequence[str], *, is_list: bool = False
-) -> list[AgentState]:
-    """Return these agents whole, in order.
-
-    It takes three statements for all, and one more if calls wait for an answer.
-    """
-    if not agent_ids:
-        return []
+def _rows_by_agent(
+    tx: Transaction, scope: Scope, agent_ids: Sequence[str]
+) -> dict[str, list[Row[Any]]]:
+    """Return the rows of each agent's default conversation, in the order of the agents."""
     ids = [id for agent_id in agent_ids for id in _default_ids(scope, agent_id)]
     parameters = {
         "conversation_ids": ids,
@@ -301,6 +297,32 @@ def _load_all(
     rows_of: dict[str, list[Row[Any]]] = {}
     for rows in (by_conversation[id] for id in ids if id in by_conversation):
         rows_of.setdefault(rows[0].agent_id, rows)
+    return rows_of
+
+
+def _waiting_messages(
+    tx: Transaction, conversations_of_agents: Sequence[Conversation]
+) -> dict[str, Message]:
+    """Return the last messages whose calls wait for an answer, by id."""
+    last_ids = [
+        conversation.window[-1] for conversation in conversations_of_agents if conversation.waits
+    ]
+    if not last_ids:
+        return {}
+    last_messages = messages.by_ids(tx, last_ids)
+    return {message.id: message for message in last_messages if message.is_waiting}
+
+
+def _load_all(
+    tx: Transaction, scope: Scope, agent_ids: Sequence[str], *, is_list: bool = False
+) -> list[AgentState]:
+    """Return these agents whole, in order.
+
+    It takes three statements for all, and one more if calls wait for an answer.
+    """
+    if not agent_ids:
+        return []
+    rows_of = _rows_by_agent(tx, scope, agent_ids)
     talks = {id: _conversation_of(scope, rows, is_default=True) for id, rows in rows_of.items()}
     owners = {
         id: (scope.subject_id or conversation.user_id, agent.course, agent.memory_id)
@@ -308,12 +330,7 @@ def _load_all(
     }
     visible_blocks = of_agents(tx, owners, is_list=is_list)
     attached_tools = tools.of_agents(tx, list(talks))
-    last_ids = [conversation.window[-1] for _, conversation in talks.values() if conversation.waits]
-    if last_ids:
-        last_messages = messages.by_ids(tx, last_ids)
-    else:
-        last_messages = []
-    waiting = {message.id: message for message in last_messages if message.is_waiting}
+    waiting = _waiting_messages(tx, [conversation for _, conversation in talks.values()])
     return [
         AgentState(
             agent,

@@ -179,6 +179,27 @@ ONE = Page(limit=1)
 BlockFilter = block_filter.BlockFilter
 
 
+def _insert_versions(
+    tx: Transaction,
+    chain: Chain,
+    group: Sequence[Block],
+    metadata: ChangeMetadata,
+    *,
+    is_new_chain: bool,
+) -> list[Block]:
+    """Store the first versions of these new blocks of one chain, and return the blocks with them."""
+    changes = [Change(block.label, block.value, before=None) for block in group]
+    if is_new_chain:
+        ids = versions.begin(tx, chain, changes, metadata)
+    else:
+        _, ids = versions.record(tx, chain, changes, metadata)
+    is_untrusted = metadata.is_untrusted and not metadata.is_owners_of(chain)
+    return [
+        replace(block, head=id, is_untrusted=is_untrusted) if id else block
+        for block, id in zip(group, ids, strict=True)
+    ]
+
+
 def insert_all(
     tx: Transaction,
     new: Sequence[Block],
@@ -209,17 +230,8 @@ def insert_all(
             for block in group:
                 metadata.require(block.label, block.rule, chain)
             require_room(tx, chain, [(None, block) for block in group], is_revival=is_revival)
-        changes = [Change(block.label, block.value, before=None) for block in group]
-        if new_chain:
-            ids = versions.begin(tx, chain, changes, metadata)
-        else:
-            _, ids = versions.record(tx, chain, changes, metadata)
-        is_untrusted = metadata.is_untrusted and not metadata.is_owners_of(chain)
-        for block, id in zip(group, ids, strict=True):
-            if id:
-                stored[block.id] = replace(block, head=id, is_untrusted=is_untrusted)
-            else:
-                stored[block.id] = block
+        for block in _insert_versions(tx, chain, group, metadata, is_new_chain=bool(new_chain)):
+            stored[block.id] = block
     for chain in new_chains.values():
         versions.insert_chain(tx, chain)
     entities = [stored[block.id] for block in new]

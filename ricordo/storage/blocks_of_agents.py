@@ -72,14 +72,24 @@ def of_agents(
             is_meant = block.agent_id in (None, memory_id) and block.course in (None, course)
             if not is_users or (row.owner_id == user and (row.attached_to or is_meant)):
                 add_seen(visible[id], replace(block, is_users=True) if is_users else block)
-    if not is_list:
-        return {id: tuple(visible_blocks.values()) for id, visible_blocks in visible.items()}
-    all_blocks = [block for visible_blocks in visible.values() for block in visible_blocks.values()]
-    cut_blocks = listed_texts(tx, all_blocks, {row.id: row.length for row in rows})
+    blocks_by_agent = {id: tuple(blocks.values()) for id, blocks in visible.items()}
+    if is_list:
+        return _with_listed_texts(tx, blocks_by_agent, {row.id: row.length for row in rows})
+    return blocks_by_agent
+
+
+def _with_listed_texts(
+    tx: Transaction,
+    blocks_by_agent: Mapping[str, tuple[Block, ...]],
+    lengths: Mapping[str, int],
+) -> dict[str, tuple[Block, ...]]:
+    """Return the blocks with their texts as lists show them: long ones are cut."""
+    all_blocks = [block for blocks in blocks_by_agent.values() for block in blocks]
+    cut_blocks = listed_texts(tx, all_blocks, lengths)
     return {
         id: tuple(
             replace(block, value=cut_blocks[block.id].value, is_cut=cut_blocks[block.id].is_cut)
-            for block in visible_blocks.values()
+            for block in blocks
         )
-        for id, visible_blocks in visible.items()
+        for id, blocks in blocks_by_agent.items()
     }

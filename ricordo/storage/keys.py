@@ -273,6 +273,16 @@ def authenticate(tx: Transaction, hash: str) -> tuple[ApiKey, Scope] | None:
     return (stored, scope_of(stored, user))
 
 
+def _reach_of(key: ApiKey) -> Reach | None:
+    """Return the limits of a token; None for any other key."""
+    if key.kind == "token":
+        pairs = (scope.partition(":") for scope in key.scopes if scope.startswith("agent-"))
+        return Reach(key.name, frozenset((id, access) for id, _, access in pairs))
+    if key.kind == "access":
+        return Reach("", frozenset(), key.name)
+    return None
+
+
 def scope_of(key: ApiKey, user: User | None) -> Scope:
     """Return the scope of the key.
 
@@ -287,12 +297,6 @@ def scope_of(key: ApiKey, user: User | None) -> Scope:
         subject = user.id
     elif sees_all:
         subject = None
-    reach = None
-    if key.kind == "token":
-        pairs = (scope.partition(":") for scope in key.scopes if scope.startswith("agent-"))
-        reach = Reach(key.name, frozenset((id, access) for id, _, access in pairs))
-    elif key.kind == "access":
-        reach = Reach("", frozenset(), key.name)
     return Scope(
         organization_id=key.organization_id,
         user_id=user.id if user else key.id,
@@ -303,7 +307,7 @@ def scope_of(key: ApiKey, user: User | None) -> Scope:
         caller=key.name if key.role == "service" else "",
         key_id=key.id,
         identifier=user.identifier if user else None,
-        reach=reach,
+        reach=_reach_of(key),
         limits=Limits(_counted_as(key), key.requests_per_minute, key.max_body_bytes),
     )
 

@@ -378,6 +378,19 @@ def _text_row(chain_id: str, text: str, base: TextBase | None = None) -> dict[st
     }
 
 
+def _blob_rows(tx: Transaction, chain_id: str, text_ids: Sequence[bytes]) -> dict[bytes, Any]:
+    """Return the rows of these texts and of their bases by id."""
+    rows: dict[bytes, Any] = {}
+    for first in range(0, len(text_ids), _READ_AT_ONCE):
+        portion = text_ids[first : first + _READ_AT_ONCE]
+        if len(portion) == 1:
+            new_rows = tx.all(_LINEAGE, {"chain_id": chain_id, "blob": portion[0]})
+        else:
+            new_rows = tx.all(_lineage(blobs.c.id.in_(portion)), {"chain_id": chain_id})
+        rows |= {row.id: row for row in new_rows}
+    return rows
+
+
 def read_texts(
     tx: Transaction, chain_id: str, ids: Iterable[bytes], most: int | None = None
 ) -> dict[bytes, str]:
@@ -387,15 +400,8 @@ def read_texts(
     then only the first texts are returned, at least one.
     """
     text_ids = list(dict.fromkeys(ids))
-    rows: dict[bytes, Any] = {}
+    rows = _blob_rows(tx, chain_id, text_ids)
     texts: dict[bytes, bytes] = {}
-    for first in range(0, len(text_ids), _READ_AT_ONCE):
-        portion = text_ids[first : first + _READ_AT_ONCE]
-        if len(portion) == 1:
-            new_rows = tx.all(_LINEAGE, {"chain_id": chain_id, "blob": portion[0]})
-        else:
-            new_rows = tx.all(_lineage(blobs.c.id.in_(portion)), {"chain_id": chain_id})
-        rows |= {row.id: row for row in new_rows}
     size = 0
     for index, id in enumerate(text_ids):
         line = [id]

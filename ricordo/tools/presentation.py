@@ -157,19 +157,7 @@ def parse_call(
         arguments = None
     if arguments is None:
         return ParsedCall(call, "", wants_heartbeat=False, arguments=call.arguments)
-    if schema:
-        own_properties = schema.parameters.get("properties", {})
-    else:
-        own_properties = None
-    added = {THINKING: presentation.thinks_in_arguments, HEARTBEAT: presentation.heartbeat}
-    added_names = {
-        name
-        for name, adds in added.items()
-        if (adds if own_properties is None else name not in own_properties)
-    } & arguments.keys()
-    for name, tools in _by_tools(presentation):
-        if name in arguments and call.name in tools and name not in (own_properties or ()):
-            added_names.add(name)
+    added_names = _added_names(call.name, arguments, presentation, schema)
     stored = call
     tool_arguments = {
         name: argument for name, argument in arguments.items() if name not in added_names
@@ -184,17 +172,43 @@ def parse_call(
     is_structured = is_formatted and not isinstance(tool_arguments.get(SPEECH_ARGUMENT, ""), str)
     if is_structured:
         tool_arguments[SPEECH_ARGUMENT] = _text(tool_arguments[SPEECH_ARGUMENT])
+    texts = {
+        name: _text(arguments[name])
+        for name in (THINKING, QUOTE, REASONING, SPOKEN)
+        if name in added_names
+    }
     return ParsedCall(
         stored,
-        _text(arguments[THINKING]) if THINKING in added_names else "",
+        texts.get(THINKING, ""),
         wants_heartbeat=HEARTBEAT in added_names
         and presentation.heartbeat
         and _means_yes(arguments[HEARTBEAT]),
         arguments=_dumps(tool_arguments) if added_names or is_structured else call.arguments,
-        quote=_text(arguments[QUOTE]) if QUOTE in added_names else "",
-        reasoning=_text(arguments[REASONING]) if REASONING in added_names else "",
-        speech=_text(arguments[SPOKEN]) if SPOKEN in added_names else "",
+        quote=texts.get(QUOTE, ""),
+        reasoning=texts.get(REASONING, ""),
+        speech=texts.get(SPOKEN, ""),
     )
+
+
+def _added_names(
+    tool_name: str,
+    arguments: Mapping[str, Any],
+    presentation: ToolPresentation,
+    schema: ToolSchema | None,
+) -> set[str]:
+    """Return the names of the arguments that are not the tool's own."""
+    style = {THINKING: presentation.thinks_in_arguments, HEARTBEAT: presentation.heartbeat}
+    own_properties = schema.parameters.get("properties", {}) if schema else None
+    if own_properties is None:
+        own_properties = ()
+        added_names = {name for name, is_added in style.items() if is_added}
+    else:
+        added_names = style.keys() - own_properties
+    added_names &= arguments.keys()
+    for name, tools in _by_tools(presentation):
+        if name in arguments and tool_name in tools and name not in own_properties:
+            added_names.add(name)
+    return added_names
 
 
 def without_nulls(call: ToolCallPart, schema: ToolSchema | None) -> ToolCallPart:
@@ -417,6 +431,11 @@ def _dumps(content: Any) -> str:
     return orjson.dumps(content, default=str).decode()
 
 
+def _is_equal(content: Any, choice: Any) -> bool:
+    # In Python True equals 1; in JSON it does not.
+    return bool(content == choice) and isinstance(content, bool) == isinstance(choice, bool)
+
+
 def _fits(content: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) -> bool:
     """Return whether the value fits type, enum, const, anyOf and oneOf of the schema.
 
@@ -430,20 +449,16 @@ def _fits(content: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) ->
         return False
     kinds = schema.get("type")
     choices = schema.get("enum")
+    type_names: list[Any] = []
     if isinstance(kinds, list):
-        type_names: list[Any] = kinds
-    else:
-        type_names = []
-    if isinstance(kinds, str):
+        type_names = kinds
+    elif isinstance(kinds, str):
         type_names = [kinds]
     if type_names and not any(_has_type(content, kind) for kind in type_names):
         return False
     if "const" in schema:
         choices = [schema["const"]]
-    if isinstance(choices, list) and not any(
-        content == choice and isinstance(content, bool) == isinstance(choice, bool)
-        for choice in choices
-    ):
+    if isinstance(choices, list) and not any(_is_equal(content, choice) for choice in choices):
         return False
     # One fitting alternative is enough for oneOf too: several may fit this shallow check.
     return all(

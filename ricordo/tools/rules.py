@@ -21,7 +21,7 @@ this is ours:
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
@@ -101,13 +101,7 @@ class Rulebook:
         self._rules_after: dict[str, list[ParsedRule]] = {}
         self._parents: dict[str, set[str]] = {}
         self._limits: dict[str, int] = {}
-        for rule in self._of(*_FOLLOWING):
-            self._rules_after.setdefault(rule.tool, []).append(rule)
-        for rule in self._only_after:
-            for child in rule.children:
-                self._parents.setdefault(child, set()).add(rule.tool)
-        for rule in self._of("max_count_per_step"):
-            self._limits[rule.tool] = min(rule.limit, self._limits.get(rule.tool, rule.limit))
+        self._index_rules()
         self.terminal = frozenset(rule.tool for rule in self._of("exit_loop"))
         self._continuing = frozenset(rule.tool for rule in self._of("continue_loop"))
         self.gated = frozenset(rule.tool for rule in self._of("requires_approval"))
@@ -128,6 +122,16 @@ class Rulebook:
         if proves:
             self._prove()
 
+    def _index_rules(self) -> None:
+        """Index the rules that name other tools, and the limits of calls, by tool."""
+        for rule in self._of(*_FOLLOWING):
+            self._rules_after.setdefault(rule.tool, []).append(rule)
+        for rule in self._only_after:
+            for child in rule.children:
+                self._parents.setdefault(child, set()).add(rule.tool)
+        for rule in self._of("max_count_per_step"):
+            self._limits[rule.tool] = min(rule.limit, self._limits.get(rule.tool, rule.limit))
+
     def allowed(self, history: Sequence[FinishedCall]) -> Allowed:
         """Return the tools that may be called now.
 
@@ -140,11 +144,7 @@ class Rulebook:
         fixed_arguments: Iterable[tuple[str, Mapping[str, Any]]] = ()
         if last:
             names, must_call = self._allowed_after(last.name, last.content)
-            fixed_arguments = [
-                pair
-                for rule in self._rules_after.get(last.name, ())
-                for pair in rule.arguments.items()
-            ]
+            fixed_arguments = self._arguments_after(last.name)
         elif self._first:
             names = self._attached & {rule.tool for rule in self._first}
             must_call = True
@@ -311,6 +311,10 @@ class Rulebook:
             escaping |= more
         return min(reachable - escaping, default=None)
 
+    def _arguments_after(self, name: str) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the fixed arguments of the tools that may follow this one."""
+        return [pair for rule in self._rules_after.get(name, ()) for pair in rule.arguments.items()]
+
     def _prove(self) -> None:
         """Raise Invalid if no turn could end, with any behaviour of the model."""
         unusable = self._used_up(())
@@ -325,9 +329,7 @@ class Rulebook:
             )
         _merge_arguments((rule.tool, rule.arguments) for rule in self._first)
         for name in self._attached:
-            _merge_arguments(
-                pair for rule in self._rules_after.get(name, ()) for pair in rule.arguments.items()
-            )
+            _merge_arguments(self._arguments_after(name))
         if absent := [name for name in self._required if name not in self._attached]:
             raise Invalid(
                 f"The tool rules require {', '.join(absent)} before a turn ends, but that is not "
@@ -346,14 +348,17 @@ class Rulebook:
                 f"Once {trap} was called, no turn could ever end. "
                 f"{self._fault_sentence(trap, unusable, ())}"
             )
+        self._require_both_ways(unusable)
+
+    def _require_both_ways(self, unusable: Set[str]) -> None:
+        """Raise Invalid if each of two required tools makes the other impossible."""
         later = {name: self._reach(self._following[name], unusable) for name in self._required}
         for first, second in combinations(self._required, 2):
             if second not in later[first] and first not in later[second]:
                 raise Invalid(
                     f"{first} and {second} must both be called before a turn ends, but after one "
-                    "of "
-                    "them the other never "
-                    f"can be. {self._fault_sentence(first, unusable, (first, second))}"
+                    "of them the other never can be. "
+                    f"{self._fault_sentence(first, unusable, (first, second))}"
                 )
 
 

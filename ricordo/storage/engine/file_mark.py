@@ -92,6 +92,17 @@ def look_for_absent(path: Path) -> str:
     )
 
 
+def _mark_of(identity: int, mark: DatabaseMark | None, path: Path) -> DatabaseMark | None:
+    """Return the mark if it is of the database with this identity."""
+    if mark is None or identity not in mark.identities:
+        return None
+    if mark.former and identity == mark.identity:
+        # The log with the new identity was written back, so no log can have the former one.
+        mark = replace(mark, former=0)
+        _save(mark, path)
+    return mark
+
+
 def find_missing_writes(path: Path) -> str:
     """Return a sentence if writes may be missing, else "".
 
@@ -101,16 +112,12 @@ def find_missing_writes(path: Path) -> str:
     Raises:
         Unavailable: if writes are missing, or `-wal` belongs to another database.
     """
-    mark = read_mark(path)
+    any_mark = read_mark(path)
     file_signs = _signs_in_file(path)
     if file_signs is None or not file_signs.identity:
         return ""
     has_log = _has_log(path)
-    mark = mark if mark and file_signs.identity in mark.identities else None
-    if mark and mark.former and file_signs.identity == mark.identity:
-        # The log with the new identity was written back, so no log can have the former one.
-        mark = replace(mark, former=0)
-        _save(mark, path)
+    mark = _mark_of(file_signs.identity, any_mark, path)
     if has_log:
         signs = _signs_with_log(path, mark.identities if mark else (file_signs.identity,))
     else:
@@ -124,12 +131,8 @@ def find_missing_writes(path: Path) -> str:
             f"The database {path} is older than the one a server used here last. If you put it "
             "there, all is well; if not, look for the newer one and its -wal file."
         )
-    is_behind = signs.phase == OPENING and mark.phase == LIVE
-    if (
-        signs.session != mark.session
-        or mark.boot != _boot()
-        or not (is_behind or signs.numbers < mark.numbers)
-    ):
+    is_behind = signs.numbers < mark.numbers or (signs.phase == OPENING and mark.phase == LIVE)
+    if signs.session != mark.session or mark.boot != _boot() or not is_behind:
         return ""
     if mark.path != str(path.absolute()):
         return _copied_alone(path)

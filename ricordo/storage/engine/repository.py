@@ -1,7 +1,7 @@
 """The base of the repositories: rows to entities and back, pages, conditions, writes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, Field, asdict, dataclass, fields
 from functools import partial
 from operator import attrgetter
 from sys import intern
@@ -44,6 +44,13 @@ class Page:
     @property
     def is_backwards(self) -> bool:
         return bool(self.before and not self.after) and not self.from_start
+
+
+def _default_factory(field: Field[Any]) -> Callable[..., Any]:
+    """Return a function that gives the default of a field without a column."""
+    if field.default_factory is not MISSING:
+        return field.default_factory
+    return partial(_same, None if field.default is MISSING else field.default)
 
 
 class Repository(Generic[V]):
@@ -96,11 +103,7 @@ class Repository(Generic[V]):
                 if field.name != "seq":
                     paths[field.name] = field.name
             else:
-                default = None if field.default is MISSING else field.default
-                make = field.default_factory
-                if make is MISSING:
-                    make = partial(_same, default)
-                self._reads.insert(0, (index, 0, make))
+                self._reads.insert(0, (index, 0, _default_factory(field)))
         self._paths = paths
         self._fields = attrgetter(*paths.values())
         self._insert = sa.insert(table)

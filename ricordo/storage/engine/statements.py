@@ -10,7 +10,7 @@ does not wait for answers in between.
 
 import re
 from collections import namedtuple
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -25,6 +25,31 @@ from ricordo.storage.schema.columns import NormalText
 Convert = Callable[[Any], Any]
 Row = Mapping[str, Any]
 _POSITION = "position"
+
+
+def _conversions_of_parameters(
+    compiled: SQLCompiler, dialect: sa.Dialect
+) -> Iterator[tuple[str, Convert]]:
+    """Yield the name of each parameter that needs a conversion, with the conversion."""
+    for name, bind in compiled.binds.items():
+        # Drivers take bytes unchanged.
+        if isinstance(bind.type, sa.LargeBinary):
+            continue
+        if convert := bind.type.dialect_impl(dialect).bind_processor(dialect):
+            yield name, convert
+
+
+def _conversions_of_rows(
+    columns: Sequence[sa.ColumnElement[Any]], dialect: sa.Dialect
+) -> Iterator[tuple[int, Convert]]:
+    """Yield the index of each column whose values need a conversion, with the conversion."""
+    for index, column in enumerate(columns):
+        # Floats need no conversion, and their processor asks for a code that only a cursor with
+        # rows has.
+        if isinstance(column.type, sa.Float):
+            continue
+        if convert := column.type.dialect_impl(dialect).result_processor(dialect, None):
+            yield index, convert
 
 
 class PreparedStatement:
@@ -51,20 +76,16 @@ class PreparedStatement:
         self._defaults = {
             name: bind.value for name, bind in compiled.binds.items() if not bind.required
         }
-        converts = (
-            (name, bind.type.dialect_impl(dialect).bind_processor(dialect))
-            for name, bind in compiled.binds.items()
-            if not isinstance(bind.type, sa.LargeBinary)  # drivers take bytes unchanged
-        )
-        self._converts: dict[str, Convert] = {
-            name: convert for name, convert in converts if convert
-        }
+        self._converts = dict(_conversions_of_parameters(compiled, dialect))
         # For several names itemgetter gives a tuple, for a single name only its value.
         is_plain = (
             compiled.positional and len(self._names) > 1 and not (self._converts or self._defaults)
         )
         self._plain = itemgetter(*self._names) if is_plain else None
-        columns = list(statement.selected_columns) if isinstance(statement, sa.SelectBase) else []
+        if isinstance(statement, sa.SelectBase):
+            columns = list(statement.selected_columns)
+        else:
+            columns = []
         # As text PostgreSQL writes two characters for each byte. Without bytes, text is as quick,
         # and every client understands it.
         has_bytes = any(isinstance(column.type, sa.LargeBinary) for column in columns)
@@ -73,14 +94,7 @@ class PreparedStatement:
         )
         row: Any = namedtuple("Row", [column.name for column in columns], rename=True)  # type: ignore[misc]
         self._row = row._make
-        # Floats need no conversion, and their processor asks for a code that only a cursor with
-        # rows has.
-        kinds = (None if isinstance(column.type, sa.Float) else column.type for column in columns)
-        reads = (
-            kind.dialect_impl(dialect).result_processor(dialect, None) if kind else None
-            for kind in kinds
-        )
-        self._reads = tuple((index, read) for index, read in enumerate(reads) if read)
+        self._reads = tuple(_conversions_of_rows(columns, dialect))
 
     def bind_all(self, rows: Sequence[Row]) -> list[Any]:
         return list(map(self._plain or self.bind, rows))

@@ -284,16 +284,21 @@ def _sweep_folder(path: Path, report: Sweep) -> None:
         lock.release()
 
 
+def _sweep_unfinished(folder: Path, report: Sweep) -> None:
+    """Remove databases that were never finished."""
+    names = {path.name for path in _entries(folder)}
+    bases = {name.partition(_UNFINISHED)[0] for name in names if _UNFINISHED in name}
+    bases |= {name.removesuffix(".lock") for name in names if name.endswith(".db.lock")}
+    for base in sorted(bases):
+        unfinished = [f"{base}{_UNFINISHED}{ending}" for ending in _ENDINGS]
+        _sweep_files(folder, base, [name for name in unfinished if name in names], report)
+
+
 def _sweep_older(data_dir: Path, report: Sweep) -> None:
     """Remove the remains of older versions next to databases and backups."""
     backups = data_dir / "backups"
-    for folder in (data_dir, backups):
-        names = {path.name for path in _entries(folder)}
-        bases = {name.partition(_UNFINISHED)[0] for name in names if _UNFINISHED in name}
-        bases |= {name.removesuffix(".lock") for name in names if name.endswith(".db.lock")}
-        for base in sorted(bases):
-            unfinished = [f"{base}{_UNFINISHED}{ending}" for ending in _ENDINGS]
-            _sweep_files(folder, base, [name for name in unfinished if name in names], report)
+    _sweep_unfinished(data_dir, report)
+    _sweep_unfinished(backups, report)
     names_of_backups = {path.name for path in _entries(backups)}
     for name in sorted(names_of_backups):
         base, dash, ending = name.rpartition("-")
