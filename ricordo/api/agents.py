@@ -1,6 +1,6 @@
 """Routes of agents: create, list, change and delete them, and show their context windows."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
@@ -258,6 +258,10 @@ async def _require_window(context: RequestContext, body: AgentFields, handle: st
         )
 
 
+def _as_tuple(names: Iterable[str] | None) -> tuple[str, ...]:
+    return tuple(names or ())
+
+
 def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
     """Return the agent that a body describes. Raises Invalid."""
     sequence = body.initial_message_sequence
@@ -284,20 +288,20 @@ def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
         hidden=bool(body.hidden),
         settings=settings,
         blocks=memory_blocks,
-        block_ids=tuple(body.block_ids or ()),
+        block_ids=_as_tuple(body.block_ids),
         tool_names=(
-            *(body.tools or ()),
+            *_as_tuple(body.tools),
             *(MULTI_AGENT_TOOLS if body.include_multi_agent_tools else ()),
         ),
-        tool_ids=tuple(body.tool_ids or ()),
+        tool_ids=_as_tuple(body.tool_ids),
         has_base_tools=body.include_base_tools is not False,
         has_base_rules=body.include_base_tool_rules,
         tool_rules=tuple(read_rule(rule) for rule in body.tool_rules or ()),
         clears_buffer=body.message_buffer_autoclear,
         beginning=None if sequence is None else tuple(new_message(message) for message in sequence),
-        tags=tuple(body.tags or ()),
-        folder_ids=tuple(body.all_folder_ids or ()),
-        identity_ids=tuple(body.identity_ids or ()),
+        tags=_as_tuple(body.tags),
+        folder_ids=_as_tuple(body.all_folder_ids),
+        identity_ids=_as_tuple(body.identity_ids),
         user=body.user_id,
         has_sleeptime=bool(body.enable_sleeptime),
         has_default_folder=bool(body.include_default_source),

@@ -191,15 +191,19 @@ class Guard:
             if status == 401 and self._login and _is_navigation(scope):
                 await self._to_login(scope)(scope, receive, send)
                 return
-            headers = None
-            if status == 401 and _GIT_PATH.match(path):
-                headers = {"www-authenticate": 'Basic realm="Ricordo", charset="UTF-8"'}
-            if status == 401 and (metadata := self._resources.get(path)):
-                address = f"{str(Request(scope).base_url).rstrip('/')}{metadata}"
-                headers = {"www-authenticate": f'Bearer resource_metadata="{address}"'}
+            headers = self._challenge(scope, path) if status == 401 else None
             await refuse(status, detail, headers, path=path)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
+
+    def _challenge(self, scope: Scope, path: str) -> dict[str, str] | None:
+        """Return the header that tells a client how to log in, if the path has one."""
+        if metadata := self._resources.get(path):
+            address = f"{str(Request(scope).base_url).rstrip('/')}{metadata}"
+            return {"www-authenticate": f'Bearer resource_metadata="{address}"'}
+        if _GIT_PATH.match(path):
+            return {"www-authenticate": 'Basic realm="Ricordo", charset="UTF-8"'}
+        return None
 
     async def _refusal(self, scope: Scope) -> _Refusal | None:
         headers = scope["headers"]
@@ -286,6 +290,12 @@ async def _checked(check: Awaitable[_Refusal | None]) -> _Refusal | None:
         return 503, _NOT_NOW
 
 
+def _way_of(method: str, path: str) -> tuple[_Way | None, dict[str, str]]:
+    """Return the way that a token may go with this request, and the ids in its path."""
+    matches = ((way, way.path.fullmatch(path)) for way in WAYS if way.method == method)
+    return next(((way, match.groupdict()) for way, match in matches if match), (None, {}))
+
+
 async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None:
     """Return the refusal of a token's request, if it is not allowed.
 
@@ -297,10 +307,8 @@ async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None
         return 403, f"This token is for {reach.path} alone. Use a key for everything else."
     if not _is_from(scope, reach):
         return 403, f"This token is for pages of {reach.origin} alone."
-    path = route_path(scope)
     query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    matches = ((way, way.path.fullmatch(path)) for way in WAYS if way.method == scope["method"])
-    way, ids = next(((way, match.groupdict()) for way, match in matches if match), (None, {}))
+    way, ids = _way_of(scope["method"], route_path(scope))
     if way is None:
         return (
             403,

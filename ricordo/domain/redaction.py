@@ -164,6 +164,16 @@ def _is_named_key(match: re.Match[str]) -> bool:
     )
 
 
+def _is_own_password(match: re.Match[str], word: str) -> bool:
+    """Return True for one plain word that ends a sentence with a possessive."""
+    if not match["sign"].isalpha() or not _OWN.search(
+        match.string, max(0, match.start() - 40), match.start()
+    ):
+        return False
+    is_end = bool(_SENTENCE_END.match(match.string, match.start("secret") + len(word)))
+    return is_end and len(word) >= 4 and word.isalpha() and word.lower() not in _STATES
+
+
 def _is_password(match: re.Match[str]) -> bool:
     """Return True for a password behind the word for it.
 
@@ -176,13 +186,8 @@ def _is_password(match: re.Match[str]) -> bool:
     ends_line = match.string[match.end() : match.end() + 1] in ("", "\n", "\r")
     if match["sign"] == "=" or (match["sign"] == ":" and ends_line and len(word) >= 6):
         return True
-    if match["sign"].isalpha() and _OWN.search(
-        match.string, max(0, match.start() - 40), match.start()
-    ):
-        # A possessive, and one plain word that ends the sentence.
-        is_end = bool(_SENTENCE_END.match(match.string, match.start("secret") + len(word)))
-        if is_end and len(word) >= 4 and word.isalpha() and word.lower() not in _STATES:
-            return True
+    if _is_own_password(match, word):
+        return True
     mixes_case = any(sign.islower() and other.isupper() for sign, other in pairwise(word))
     return mixes_case or any(sign.isdigit() or sign in "!@#$%^&*~+" for sign in word)
 

@@ -103,6 +103,18 @@ def has_results_role(model: ChatModel) -> bool:
     return model.info.calls_tools is not False and not (learned and learned.dialect.calls_as_text)
 
 
+def _is_refusal(error: ModelError) -> bool:
+    if error.status is None:
+        return error.kind == "llm_bad_request"
+    return error.status in _REFUSED
+
+
+def _is_failure(error: ModelError) -> bool:
+    if error.status is None:
+        return error.kind == "llm_error"
+    return error.status in _FAILED
+
+
 @dataclass(slots=True)
 class Adaptation:
     """The form of one call.
@@ -197,13 +209,8 @@ class Adaptation:
     def _answer_form(
         self, error: ModelError, refusal: Refusal, request: ModelRequest, *, is_last: bool
     ) -> ModelError | None:
-        if error.status is None:
-            is_refusal = error.kind == "llm_bad_request"
-            is_failure = error.kind == "llm_error"
-        else:
-            is_refusal = error.status in _REFUSED
-            is_failure = error.status in _FAILED
-        if not (is_refusal or is_failure) or not refusal.is_about_form:
+        is_refusal = _is_refusal(error)
+        if not (is_refusal or _is_failure(error)) or not refusal.is_about_form:
             return error
         if self._try_first(lessons(refusal, self.learned), request, is_guess=False):
             return None

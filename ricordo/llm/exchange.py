@@ -106,6 +106,17 @@ def _completion(events: Iterable[Json]) -> Json:
     return {**completion, "object": "chat.completion", "choices": list(choices.values())}
 
 
+def _add_call(calls: list[Json], piece: Json) -> None:
+    """Join the piece to the call with its index, or begin a call with it."""
+    same_index = (row for row in calls if row.get("index") == piece.get("index"))
+    joined = next(same_index, None)
+    if joined is None:
+        joined = {"function": {}}
+        calls.append(joined)
+    joined |= {part: content for part, content in piece.items() if part != "function"}
+    _add(joined["function"], piece.get("function"))
+
+
 def _add(message: Json, piece: Any) -> None:
     for name, piece_content in piece.items() if isinstance(piece, dict) else ():
         if name in _TEXTS and isinstance(piece_content, str):
@@ -116,14 +127,9 @@ def _add(message: Json, piece: Any) -> None:
                 message[name] = (before or "") + piece_content
         elif name == "tool_calls" and isinstance(piece_content, list):
             calls = message.setdefault("tool_calls", [])
-            for call in (call for call in piece_content if isinstance(call, dict)):
-                same_index = (row for row in calls if row.get("index") == call.get("index"))
-                joined = next(same_index, None)
-                if joined is None:
-                    joined = {"function": {}}
-                    calls.append(joined)
-                joined |= {part: content for part, content in call.items() if part != "function"}
-                _add(joined["function"], call.get("function"))
+            for call in piece_content:
+                if isinstance(call, dict):
+                    _add_call(calls, call)
         elif piece_content is not None:
             message[name] = piece_content
 

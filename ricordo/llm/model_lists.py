@@ -134,11 +134,8 @@ async def _get(
     return response.content
 
 
-def models_in(content: bytes, provider: Provider) -> ModelList:
-    """Return the models in a provider's answer.
-
-    Raises ModelError for any other answer, or if a row lacks the provider's `owner`.
-    """
+def _rows_in(content: bytes, provider: Provider) -> list[dict[str, Any]]:
+    """Return the list in a provider's answer. Raises ModelError as `models_in`."""
     rows = read_json(content)
     if isinstance(rows, dict):
         if isinstance(rows.get("data"), list):
@@ -153,9 +150,17 @@ def models_in(content: bytes, provider: Provider) -> ModelList:
         row.get("owned_by") == provider.owner for row in rows
     ):
         raise ModelError("llm_bad_request", f"{provider.base_url} is not {provider.name}.")
+    return rows
+
+
+def models_in(content: bytes, provider: Provider) -> ModelList:
+    """Return the models in a provider's answer.
+
+    Raises ModelError for any other answer, or if a row lacks the provider's `owner`.
+    """
     chat = []
     embedding = []
-    for row in rows:
+    for row in _rows_in(content, provider):
         name = str(row.get("id") or row.get("model") or row.get("name") or "")
         name = name.removeprefix("models/")
         if not name or any(word in name.lower() for word in _OTHER_KINDS):

@@ -143,14 +143,26 @@ def _messages(rows: list[Json], learned: LearnedDialect) -> list[Json]:
     if learned.calls_as_text or learned.takes_no_tools:
         rows = _calls_as_text(rows)
     if learned.one_system or learned.by_turns or learned.system_as_user:
-        rows = [*rows[:1], *(_as_user(row) if row["role"] == "system" else row for row in rows[1:])]
+        rows = [*rows[:1], *map(_without_system_role, rows[1:])]
     if learned.system_as_user and rows and rows[0]["role"] == "system":
         rows = _with_prompt_as_user(rows)
     if learned.by_turns:
         rows = _by_turns(rows)
     if learned.no_null or learned.by_turns:
-        rows = [row | {"content": ""} if row.get("content") is None else row for row in rows]
+        rows = [_without_null(row) for row in rows]
     return rows
+
+
+def _without_system_role(row: Json) -> Json:
+    if row["role"] == "system":
+        return _as_user(row)
+    return row
+
+
+def _without_null(row: Json) -> Json:
+    if row.get("content") is None:
+        return row | {"content": ""}
+    return row
 
 
 def _with_prompt_as_user(rows: Sequence[Json]) -> list[Json]:

@@ -175,16 +175,19 @@ def _assistant(
     return row
 
 
+def _details_of(thoughts: list[ReasoningPart]) -> list[Any]:
+    proofs = [part.signature or part.redacted for part in thoughts]
+    lists = [read_json(proof) for proof in proofs if proof]
+    return [detail for part in lists if isinstance(part, list) for detail in part]
+
+
 def _add_thoughts(row: dict[str, Any], thoughts: list[ReasoningPart], dialect: Dialect) -> None:
     thought_text = "\n".join(part.text for part in thoughts if part.text)
     if dialect.replays == "field":
         if "tool_calls" in row:
             row["reasoning_content"] = thought_text
     elif dialect.replays == "details":
-        proofs = [part.signature or part.redacted for part in thoughts]
-        lists = [read_json(proof) for proof in proofs if proof]
-        details = [detail for part in lists if isinstance(part, list) for detail in part]
-        if details:
+        if details := _details_of(thoughts):
             row["reasoning_details"] = details
     elif thought_text:
         if row["content"]:

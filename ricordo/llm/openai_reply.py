@@ -161,11 +161,9 @@ class ReplyBuilder:
     def feed(self, event: dict[str, Any]) -> Iterator[Chunk]:
         self._model = _text(event, "model") or self._model
         self._usage = event.get("usage") or self._usage
-        # Azure's first and OpenAI's last event have no choice.
-        if not (choices := _as(list, event.get("choices"), "choices")):
+        choice = _choice(event)
+        if choice is None:
             return
-        if (choice := _as(dict, choices[0], "choices")) is None:
-            _unreadable("choices")
         if (logprobs := choice.get("logprobs")) is not None:
             for name, rows in read_logprobs(logprobs).items():
                 self._logprobs.setdefault(name, []).extend(rows)
@@ -229,6 +227,23 @@ class ReplyBuilder:
             slot, arguments, call.call_id if is_new else None, name if first_name else None
         )
 
+    def _slot_of_id(
+        self, call_id: str, slot: int | None, index: int | None, name: str
+    ) -> int | None:
+        """Return the slot of the call with this id, if a piece continues it.
+
+        `slot` is the slot of the piece's index.
+        """
+        same_id = self._by_id.get(call_id) if call_id else None
+        if same_id is None:
+            return None
+        if slot is not None and self._calls[slot].call_id == call_id:
+            return slot
+        # A name under a new index begins a call, even if the server reuses an id.
+        if index is None or slot is not None or not (name and self._calls[same_id].name):
+            return same_id
+        return None
+
     def _slot(self, index: int | None, call_id: str, name: str, *, begins: bool) -> int:
         """Return the slot of the call that a piece belongs to.
 
@@ -241,12 +256,8 @@ class ReplyBuilder:
             slot = None
         else:
             slot = self._by_index.get(index)
-        if call_id and (same_id := self._by_id.get(call_id)) is not None:
-            if slot is not None and self._calls[slot].call_id == call_id:
-                return slot
-            # A name under a new index begins a call, even if the server reuses an id.
-            if index is None or slot is not None or not (name and self._calls[same_id].name):
-                return same_id
+        if (slot_of_id := self._slot_of_id(call_id, slot, index, name)) is not None:
+            return slot_of_id
         if not name and last >= 0:
             slot = self._open_slot(last if slot is None else slot, call_id, begins=begins)
         elif slot is None or self._is_another(self._calls[slot], call_id, begins=begins):
@@ -422,6 +433,17 @@ def _unreadable(name: str) -> NoReturn:
         "llm_error",
         f'The model\'s server gave an answer that cannot be read: "{name}" is malformed.',
     )
+
+
+def _choice(event: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the event's choice; Azure's first and OpenAI's last event have none."""
+    choices = _as(list, event.get("choices"), "choices")
+    if not choices:
+        return None
+    choice = _as(dict, choices[0], "choices")
+    if choice is None:
+        _unreadable("choices")
+    return choice
 
 
 def _content(message: dict[str, Any]) -> tuple[str, str]:

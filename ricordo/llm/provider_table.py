@@ -289,6 +289,16 @@ def brought_provider(provider: OrganizationProvider, keys: Keys) -> Provider:
     )
 
 
+def _require_bedrock(provider: OrganizationProvider, keys: Keys) -> None:
+    if not (keys.access_key and provider.region and _REGION.fullmatch(provider.region)):
+        raise Invalid(
+            "A provider of type bedrock needs access_key (the id of the access key), api_key (its "
+            "secret) and region, as eu-central-1."
+        )
+    if provider.base_url:
+        raise Invalid("A provider of type bedrock takes no base_url: its region says where it is.")
+
+
 def require_usable(provider: OrganizationProvider, keys: Keys) -> None:
     """Raise Invalid or Unsupported with the missing setting if no call could be made."""
     row = _brought_row(provider.provider_type)
@@ -300,15 +310,7 @@ def require_usable(provider: OrganizationProvider, keys: Keys) -> None:
                 "A key must be letters, digits and signs of ASCII, without a space or the end of a line."
             )
     if row.adapter == "bedrock":
-        if not (keys.access_key and provider.region and _REGION.fullmatch(provider.region)):
-            raise Invalid(
-                "A provider of type bedrock needs access_key (the id of the access key), api_key (its secret) and region, "
-                "as eu-central-1."
-            )
-        if provider.base_url:
-            raise Invalid(
-                "A provider of type bedrock takes no base_url: its region says where it is."
-            )
+        _require_bedrock(provider, keys)
     elif not (provider.base_url or row.base_url):
         raise Invalid(f"A provider of type {provider.provider_type} needs base_url.")
     elif provider.base_url and not _is_address(provider.base_url):

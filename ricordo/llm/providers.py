@@ -192,17 +192,24 @@ async def _fetch(url: str) -> tuple[bytes, str]:
     return download["data"], download["data_type"]
 
 
+def _bound_reached(error: BaseException) -> BoundReached | None:
+    """Return our own error if it caused the library's."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, BoundReached):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
 def our_error(provider: str, error: Exception) -> Exception:
     """Return the library's error as a ModelError.
 
     An error that does not concern the provider is returned as it is.
     """
     translated: Exception
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, BoundReached):
-            return cause
-        cause = cause.__cause__ or cause.__context__
+    if bound_reached := _bound_reached(error):
+        return bound_reached
     match error:
         case sdk_errors.ModelHTTPError():
             body = error.body if error.body is not None else error.message
@@ -341,6 +348,31 @@ def _parameters(request: ModelRequest, model: Model[Any]) -> ModelRequestParamet
     return ModelRequestParameters(function_tools=tools, allow_text_output=True)
 
 
+def _add_tool_choice(
+    settings: dict[str, Any], request: ModelRequest, model: Model[Any], *, is_forced: bool
+) -> None:
+    # Some models cannot be forced to call a tool: they choose, and the turn's rules do the rest.
+    may_force = model.profile.get("supports_forced_tool_choice", True)
+    if is_forced and not may_force:
+        settings["tool_choice"] = "auto"
+    elif request.forced_tool:
+        settings["tool_choice"] = [request.forced_tool]
+    else:
+        settings["tool_choice"] = request.tool_choice
+    if request.settings.parallel_tool_calls is not None:
+        settings["parallel_tool_calls"] = request.settings.parallel_tool_calls
+
+
+def _add_anthropic(settings: dict[str, Any], request: ModelRequest, policy: CallPolicy) -> None:
+    settings["timeout"] = httpx2.Timeout(
+        policy.timeout, connect=min(CONNECT_TIMEOUT, policy.timeout)
+    )
+    settings["anthropic_cache_instructions"] = True
+    settings["anthropic_cache_tool_definitions"] = True
+    if request.user_id is not None:
+        settings["anthropic_metadata"] = {"user_id": request.user_id}
+
+
 def _settings(
     request: ModelRequest, info: ModelInfo, model: Model[Any], policy: CallPolicy
 ) -> dict[str, Any]:
@@ -352,13 +384,7 @@ def _settings(
         settings["temperature"] = agent_settings.temperature
     is_forced = request.tool_choice == "required" or request.forced_tool is not None
     if request.tools:
-        # Some models cannot be forced to call a tool: they choose, and the turn's rules do the
-        # rest.
-        may_force = model.profile.get("supports_forced_tool_choice", True)
-        choice = [request.forced_tool] if request.forced_tool else request.tool_choice
-        settings["tool_choice"] = "auto" if is_forced and not may_force else choice
-        if agent_settings.parallel_tool_calls is not None:
-            settings["parallel_tool_calls"] = agent_settings.parallel_tool_calls
+        _add_tool_choice(settings, request, model, is_forced=is_forced)
     if model.system == provider_messages.OPENAI:
         _add_openai(settings, request, info)
     # Providers refuse reasoning together with a forced tool call.
@@ -367,13 +393,7 @@ def _settings(
     if model.system == "anthropic" and model.profile.get("anthropic_binds_thinking_blocks"):
         _unbind_thoughts(settings, request)
     if info.endpoint_type == "anthropic":
-        settings["timeout"] = httpx2.Timeout(
-            policy.timeout, connect=min(CONNECT_TIMEOUT, policy.timeout)
-        )
-        settings["anthropic_cache_instructions"] = True
-        settings["anthropic_cache_tool_definitions"] = True
-        if request.user_id is not None:
-            settings["anthropic_metadata"] = {"user_id": request.user_id}
+        _add_anthropic(settings, request, policy)
     if extra := {
         name: setting for name, setting in agent_settings.extra.items() if name not in _OWN_SETTINGS
     }:

@@ -284,13 +284,19 @@ def fault_in(reply: ModelReply, request: ModelRequest) -> Fault | None:
         return Fault(sentence, is_useless=True, problem=_WRITTEN_CALL)
     if copies_instructions(" ".join(texts), request):
         return Fault(_COPIED, is_useless=True, problem="It repeated a piece of its instructions.")
-    is_free = request.forced_tool is None and request.tool_choice != "required"
-    if not tools or is_free or reply.finish in {"length", "content_filter"}:
-        return None
+    if tools and reply.finish not in {"length", "content_filter"}:
+        return _missing_call(request)
+    return None
+
+
+def _missing_call(request: ModelRequest) -> Fault | None:
+    """Return the fault of a reply without a call, if the request demands one."""
     if request.forced_tool:
         tool = f"the tool {request.forced_tool}"
-    else:
+    elif request.tool_choice == "required":
         tool = "one of your tools"
+    else:
+        return None
     return Fault(f"You have to call {tool} now; your answer called none.")
 
 
@@ -387,6 +393,29 @@ _HALF_KEY = re.compile(r"[\s\[{]{0,60}(?:[\"'][\w.:/-]{0,128}(?:[\"']\s{0,9})?)?
 _FIRST_CALL = re.compile(r"\[\s{0,9}([A-Za-z_][\w.]{0,127})(?:\(|\Z)")
 
 
+def _begin_as_shown(
+    calls: Sequence[ToolCallPart], shown_calls: Mapping[int, tuple[str, str]]
+) -> bool:
+    """Return whether the calls begin as they were shown."""
+    return all(
+        index < len(calls)
+        and calls[index].name == name
+        and calls[index].arguments.startswith(arguments)
+        for index, (name, arguments) in shown_calls.items()
+    )
+
+
+def _rests_of_calls(
+    calls: Sequence[ToolCallPart], shown_calls: Mapping[int, tuple[str, str]]
+) -> Iterator[ToolCallChunk]:
+    """Yield the parts of the calls that were not shown."""
+    for index, call in enumerate(calls):
+        if index not in shown_calls:
+            yield ToolCallChunk(index, call.arguments, call.call_id, call.name)
+        elif rest := call.arguments[len(shown_calls[index][1]) :]:
+            yield ToolCallChunk(index, rest)
+
+
 class StreamRepair:
     """Repairs a reply while its chunks arrive, and holds possible calls back.
 
@@ -438,13 +467,7 @@ class StreamRepair:
         shown_calls = {
             index: (name, "".join(arguments)) for index, (name, arguments) in self._calls.items()
         }
-        agrees = all(
-            index < len(calls)
-            and calls[index].name == name
-            and calls[index].arguments.startswith(arguments)
-            for index, (name, arguments) in shown_calls.items()
-        )
-        if thought is None or text is None or not agrees:
+        if thought is None or text is None or not _begin_as_shown(calls, shown_calls):
             yield Restarted()
             yield from chunks_of(reply)
             return
@@ -452,11 +475,7 @@ class StreamRepair:
             yield ReasoningChunk(thought)
         if text:
             yield TextChunk(text)
-        for index, call in enumerate(calls):
-            if index not in shown_calls:
-                yield ToolCallChunk(index, call.arguments, call.call_id, call.name)
-            elif rest := call.arguments[len(shown_calls[index][1]) :]:
-                yield ToolCallChunk(index, rest)
+        yield from _rests_of_calls(calls, shown_calls)
 
     def _read(self, chunk: Chunk) -> Iterator[Chunk]:
         is_call = isinstance(chunk, ToolCallChunk)

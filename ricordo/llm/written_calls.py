@@ -448,6 +448,12 @@ class _MarkedReader(_Reader):
             return calls, end
         return [], max(mark.end(), stop, self.stop)
 
+    def _may_begin_a_name(self, name: str, mark: re.Match[str]) -> bool:
+        """Return whether a name at the end of the text can be the beginning of a tool's."""
+        is_sign = any(bar in mark[0] for bar in "|｜")
+        names = (*self.offered, "functions.")
+        return is_sign or any(tool.startswith(name) for tool in names)
+
     def _begins_a_call(self, mark: re.Match[str]) -> bool:
         """Return whether only a call can follow the mark, or the text was cut there."""
         names_a_call = any(name in mark[0] for name in ("function", "invoke", "<tool"))
@@ -463,9 +469,7 @@ class _MarkedReader(_Reader):
         if name and self.text[name.end() : name.end() + 1] in ("(", "<", "{", "["):
             return True
         if name and name.end() == len(self.text):
-            is_sign = any(bar in mark[0] for bar in "|｜")
-            names = (*self.offered, "functions.")
-            return is_sign or any(tool.startswith(name[0]) for tool in names)
+            return self._may_begin_a_name(name[0], mark)
         if self.text[at] in "{[<":
             return True
         return name is not None and offered_name(name[0], self.offered) in self.offered
@@ -715,24 +719,26 @@ def calls_in(decoded: Any, offered: Offered) -> Calls:
     return calls
 
 
+def _call_with_keys(name: str, keys: dict[str, Any], offered: Offered) -> ToolCallPart | None:
+    """Return the call whose arguments stand beside its name."""
+    if keys and _fits(offered[name], keys):
+        return _call_of(name, keys)
+    return None
+
+
 def _call(row: Any, offered: Offered) -> ToolCallPart | None:
     if isinstance(row, dict) and isinstance(row.get("function"), dict):
         row = row["function"]
     if not isinstance(row, dict):
         return None
     name_key = next((key for key in _NAME_KEYS if isinstance(row.get(key), str)), None)
-    if name_key:
-        name = offered_name(row[name_key], offered)
-    else:
-        name = ""
+    name = offered_name(row[name_key], offered) if name_key else ""
     if name_key is None or name not in offered:
         return _keyed_by_name(row, offered)
     arguments_key = next((key for key in _ARGUMENT_KEYS if key in row), None)
     if arguments_key is None:
         others = {key: row[key] for key in row if key not in (name_key, "id", "type")}
-        if others and _fits(offered[name], others):
-            return _call_of(name, others)
-        return None
+        return _call_with_keys(name, others, offered)
     arguments = row[arguments_key]
     if isinstance(arguments, str):
         return ToolCallPart(new_call_id(), name, arguments)

@@ -5,7 +5,7 @@ concurrent decisions the second sees the first. A block that changes meanwhile i
 conflict.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter, itemgetter
 from typing import Any, Literal
@@ -235,6 +235,19 @@ class Undone:
     withdrawn: tuple[Proposal, ...]
 
 
+def _versions_by_block(
+    tx: Transaction, scope: Scope, run_id: str, chains: Container[str]
+) -> dict[tuple[str, str], list[BlockVersion]]:
+    """Return the versions that the run wrote in these chains, by chain and label."""
+    by_block: dict[tuple[str, str], list[BlockVersion]] = {}
+    for version in history.of_run(tx, scope, run_id):
+        # A text that the owner wrote in place of a proposal is not the run's.
+        if version.chain_id in chains and version.author.kind not in ("user", "administrator"):
+            block = (version.chain_id, history.label_now(tx, version))
+            by_block.setdefault(block, []).append(version)
+    return by_block
+
+
 def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
     """Take back a run's changes by new versions; later changes of others stay.
 
@@ -256,13 +269,7 @@ def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
     chains = {chain.id: chain for chain in locked if chain and _is_callers(chain, scope)}
     for chain in chains.values():
         _require_owner(by, chain)
-    by_block: dict[tuple[str, str], list[BlockVersion]] = {}
-    for version in history.of_run(tx, scope, run_id):
-        # A text that the owner wrote in place of a proposal is not the run's.
-        if version.chain_id in chains and version.author.kind not in ("user", "administrator"):
-            by_block.setdefault((version.chain_id, history.label_now(tx, version)), []).append(
-                version
-            )
+    by_block = _versions_by_block(tx, scope, run_id, chains)
     metadata = ChangeMetadata(by, f"Undo {run_id}")
     outcomes = [
         _undo_block(tx, chains[chain_id], label, group, metadata)

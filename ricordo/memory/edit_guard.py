@@ -216,6 +216,13 @@ class KnownLine:
         return f'{relation} in memory block "{self.label}", line {self.line}: "{excerpt}"'
 
 
+def _lines_of(label: str, text: str) -> list[KnownLine]:
+    return [
+        KnownLine(label, number, line, is_same=True)
+        for number, line in enumerate(text.split("\n"), 1)
+    ]
+
+
 def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> list[KnownLine]:
     """Return existing lines, in this block or in others, that a write adds again.
 
@@ -226,14 +233,10 @@ def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> 
         return []
     # A replaced line may be like its replacement, so only remaining lines of this block count.
     remaining_keys = {_key(line) for line in after.split("\n")}
-    known_lines = [
-        KnownLine(name, number, line, is_same=True)
-        for name, text in (
-            {label: before} | {name: text for name, text in others.items() if name != label}
-        ).items()
-        for number, line in enumerate(text.split("\n"), 1)
-        if name != label or _key(line) in remaining_keys
-    ]
+    known_lines = [line for line in _lines_of(label, before) if _key(line.text) in remaining_keys]
+    for name, text in others.items():
+        if name != label:
+            known_lines += _lines_of(name, text)
     by_key: dict[str, KnownLine] = {}
     for known_line in known_lines:
         by_key.setdefault(_key(known_line.text), known_line)

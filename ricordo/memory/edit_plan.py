@@ -257,46 +257,55 @@ def _require_free(stored_memory: _StoredMemory, after: _Blocks, block: Block) ->
     other_blocks = [other_block for id, other_block in after.items() if id != block.id]
     require_free(label, {other_block.shown_label for other_block in other_blocks})
     if chain_id := block.chain_id or stored_memory.chain_id:
-        for other in blocks.page(
-            tx, stored_memory.scope, blocks.ONE, blocks.BlockFilter(label=label, chain_id=chain_id)
-        ):
-            # A block of the agent that will be deleted or renamed first is not in the way.
-            leaves = other.id in after or (
-                other.id in stored_memory.blocks and _is_own(stored_memory, other)
-            )
-            if not leaves:
-                raise Conflict(LABEL_TAKEN.format(label))
+        _require_free_in_chain(stored_memory, after, label, chain_id)
     stored_block = stored_memory.blocks.get(block.id)
     # In a user's chain new blocks are checked too; their chain is set when they are stored.
     chain_of_block = block.chain_id if stored_block else chain_id
-    if (stored_block or (stored_memory.chain and stored_memory.chain.owner_kind == "user")) and (
-        chain := versions.lock(tx, chain_of_block or "")
-    ):
-        # The chain as it is, with the labels that this step gives other blocks.
-        renamed = {
-            other_block.label: (b"", 0)
-            for other_block in other_blocks
-            if other_block.chain_id in (chain.id, "")
-        }
-        replace(chain, files={**chain.files, **renamed}).require_told_apart(
-            label, stored_block.label if stored_block else None
+    if stored_block or (stored_memory.chain and stored_memory.chain.owner_kind == "user"):
+        old_label = stored_block.label if stored_block else None
+        if chain := versions.lock(tx, chain_of_block or ""):
+            _require_told_apart(chain, other_blocks, label, old_label)
+    agent_ids: Sequence[str] = ()
+    if stored_block:
+        agent_ids = blocks.agent_ids(tx, block.id)
+    elif stored_memory.chain is None or stored_memory.chain.owner_kind == "agent":
+        agent_ids = [stored_memory.agent_id]
+    for agent_id in agent_ids:
+        _require_free_at_agent(stored_memory, label, agent_id)
+
+
+def _require_told_apart(
+    chain: Chain, other_blocks: Sequence[Block], label: str, old_label: str | None
+) -> None:
+    # The chain as it is, with the labels that this step gives other blocks.
+    renamed = {
+        other_block.label: (b"", 0)
+        for other_block in other_blocks
+        if other_block.chain_id in (chain.id, "")
+    }
+    replace(chain, files={**chain.files, **renamed}).require_told_apart(label, old_label)
+
+
+def _require_free_in_chain(
+    stored_memory: _StoredMemory, after: _Blocks, label: str, chain_id: str
+) -> None:
+    """Raise Conflict where a block that stays in the chain has the label."""
+    has_label = blocks.BlockFilter(label=label, chain_id=chain_id)
+    for other in blocks.page(stored_memory.tx, stored_memory.scope, blocks.ONE, has_label):
+        # A block of the agent that will be deleted or renamed first is not in the way.
+        leaves = other.id in after or (
+            other.id in stored_memory.blocks and _is_own(stored_memory, other)
         )
-    is_attached = stored_block is None and (
-        stored_memory.chain is None or stored_memory.chain.owner_kind == "agent"
-    )
-    for agent_id in (
-        [stored_memory.agent_id]
-        if is_attached
-        else blocks.agent_ids(tx, block.id)
-        if stored_block
-        else ()
-    ):
-        # Users' blocks may be attached to this agent, even if this conversation does not show them.
-        visible_ids = stored_memory.blocks if agent_id == stored_memory.agent_id else ()
-        if any(
-            other.label == label and other.id not in visible_ids
-            for other in blocks.attached(tx, agent_id)
-        ):
+        if not leaves:
+            raise Conflict(LABEL_TAKEN.format(label))
+
+
+def _require_free_at_agent(stored_memory: _StoredMemory, label: str, agent_id: str) -> None:
+    """Raise Conflict where another block that is attached to the agent has the label."""
+    # Users' blocks may be attached to this agent, even if this conversation does not show them.
+    visible_ids = stored_memory.blocks if agent_id == stored_memory.agent_id else ()
+    for other in blocks.attached(stored_memory.tx, agent_id):
+        if other.label == label and other.id not in visible_ids:
             raise Conflict(LABEL_TAKEN.format(label))
 
 
@@ -306,6 +315,14 @@ def _is_own(stored_memory: _StoredMemory, block: Block) -> bool:
     ) == [stored_memory.agent_id]
 
 
+def _may_remove(stored_memory: _StoredMemory, block: Block) -> bool:
+    """Return whether the agent may delete the block, and not only detach it."""
+    if _is_own(stored_memory, block):
+        return True
+    # A block without attachment is the user's, and its policy lets the agent delete it.
+    return stored_memory.agent_id not in blocks.agent_ids(stored_memory.tx, block.id)
+
+
 def _store(
     stored_memory: _StoredMemory, after: _Blocks, edits: Sequence[MemoryEdit]
 ) -> tuple[Block, ...]:
@@ -313,27 +330,18 @@ def _store(
     before_by_id = stored_memory.blocks
 
     def metadata(before: Block | None, block: Block | None) -> ChangeMetadata:
-        if before:
-            id = before.id
-        elif block:
-            id = block.id
-        else:
-            id = ""
+        edited_block = before or block
+        id = edited_block.id if edited_block else ""
         reasons = [edit.reason for edit in edits if edit.base.id == id]
         return stored_memory.context.metadata(reasons, edit_summary(before, block))
 
     for id in before_by_id.keys() - after.keys():
-        # A block without attachment is the user's, and its policy lets the agent delete it.
-        if _is_own(
-            stored_memory, before_by_id[id]
-        ) or stored_memory.agent_id not in blocks.agent_ids(tx, id):
+        if _may_remove(stored_memory, before_by_id[id]):
             blocks.remove(tx, before_by_id[id], metadata(before_by_id[id], None))
         else:
             blocks.detach(tx, stored_memory.agent_id, id)
     stored_by_id = {id: before_by_id[id] for id in after if id in before_by_id}
-    changed = [
-        block for id, block in after.items() if id in before_by_id and block != before_by_id[id]
-    ]
+    changed = [block for id, block in after.items() if block != before_by_id.get(id, block)]
     new_labels = {block.label for block in after.values()}
     for block in changed:
         if block.label != stored_by_id[block.id].label in new_labels:

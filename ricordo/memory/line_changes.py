@@ -121,9 +121,9 @@ def merge_changes(base: str, first: str, second: str) -> str | None:
     >>> merge_changes("a", "a\nb", "a\nc\n")
     'a\nb\nc\n'
     """
-    if same_text(base, first) or same_text(base, second):
-        if same_text(base, first):
-            return second
+    if same_text(base, first):
+        return second
+    if same_text(base, second):
         return first
     first_changes = line_changes(base, first)
     second_changes = line_changes(base, second)
@@ -210,6 +210,12 @@ def touch_same_lines(base: str, first: str, base_since: str, second: str) -> boo
     return False
 
 
+def _with_last_newline(text: str) -> str:
+    if not text or text.endswith("\n"):
+        return text
+    return f"{text}\n"
+
+
 def overlapping_parts(
     base: str, first: str, base_since: str, second: str
 ) -> tuple[str, str, str, str] | None:
@@ -218,10 +224,7 @@ def overlapping_parts(
     `first` was made from `base`, `second` from `base_since`. Only equal ends of the whole texts are
     cut off. None: the changes lie apart.
     """
-    texts = tuple(
-        text if not text or text.endswith("\n") else f"{text}\n"
-        for text in (base, first, base_since, second)
-    )
+    texts = tuple(_with_last_newline(text) for text in (base, first, base_since, second))
     base, first, base_since, second = texts
     head, tail = ends_alike(base, first)
     head_too, tail_too = ends_alike(base_since, second)

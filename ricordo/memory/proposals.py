@@ -5,7 +5,7 @@ They wait for the block's owner, and only the owner sees them.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -94,6 +94,10 @@ class ProposalDraft:
     confidence: float | None = None
 
 
+def _for_each_call(group: Sequence[MemoryEdit], sentence: str) -> dict[str, str]:
+    return {edit.call_id: sentence for edit in group}
+
+
 def propose_edits(
     tx: Transaction,
     edits: Sequence[MemoryEdit],
@@ -111,12 +115,13 @@ def propose_edits(
     for group in sorted(by_block(edits).values(), key=lambda group: group[0].base.chain_id):
         block = group[0].base
         after = group[-1].after
-        if group[0].is_new and after is None:
+        is_new = group[0].is_new
+        if is_new and after is None:
             continue  # created and deleted in one step
-        if not group[0].is_new and after and after.description != block.description:
-            failed |= {edit.call_id: ONLY_TEXT_CHANGES.format(block.shown_label) for edit in group}
+        if not is_new and after and after.description != block.description:
+            failed |= _for_each_call(group, ONLY_TEXT_CHANGES.format(block.shown_label))
             continue
-        summary = edit_summary(None if group[0].is_new else block, after)
+        summary = edit_summary(None if is_new else block, after)
         metadata = context.metadata((edit.reason for edit in group), summary)
         try:
             proposal = propose(tx, _draft(tx, group, home_chain), metadata, context.expires_after)
@@ -126,7 +131,7 @@ def propose_edits(
         except Unchanged as answer:
             sentence = str(answer)
         except (NotFound, Conflict, TooLong) as error:
-            failed |= {edit.call_id: str(error) for edit in group}
+            failed |= _for_each_call(group, str(error))
             continue
         for edit in group:
             if edit.call_id in results:
@@ -134,10 +139,10 @@ def propose_edits(
             else:
                 results[edit.call_id] = sentence
     if results:
+        home_id = home_chain.id if home_chain else ""
+        chain_ids = {edit.base.chain_id or home_id for edit in edits}
         known_blocks = [*visible_blocks, *(edit.base for edit in edits)]
-        shown_labels = {(block.chain_id, block.label): block.shown_label for block in known_blocks}
-        chain_ids = {edit.base.chain_id or (home_chain.id if home_chain else "") for edit in edits}
-        waiting_text = _waiting_sentence(tx, chain_ids, context.author, shown_labels)
+        waiting_text = _waiting_sentence(tx, chain_ids, context.author, known_blocks)
         results = {call_id: f"{text} {waiting_text}".strip() for call_id, text in results.items()}
     return results, failed
 
@@ -175,12 +180,13 @@ def _waiting_sentence(
     tx: Transaction,
     chain_ids: Iterable[str],
     author: Actor,
-    shown_labels: Mapping[tuple[str, str], str],
+    known_blocks: Iterable[Block],
 ) -> str:
     """Return the author's number of waiting changes in these chains, by block.
 
     Proposals of other authors are not reported to an agent.
     """
+    shown_labels = {(block.chain_id, block.label): block.shown_label for block in known_blocks}
     counts: Counter[str] = Counter()
     for chain_id in sorted(chain_ids):
         for label, count in proposals.waiting_counts(tx, chain_id, author).items():
@@ -226,17 +232,14 @@ def propose(
     of_author = proposals.waiting_by(tx, chain.id, draft.label, metadata.author)
     comparison = _DraftComparison(draft)
     # The newest are compared first, as far as the limit allows.
-    older = [
-        (older_proposal, comparison.relation(older_proposal))
-        for older_proposal in reversed(of_author)
-    ][::-1]
-    if waiting := next(
-        (older_proposal for older_proposal, relation in older if relation == "repeated"), None
-    ):
-        return replace(waiting, is_repeated=True)
-    superseded = [older_proposal for older_proposal, relation in older if relation == "superseded"]
+    by_relation: dict[_Relation, list[Proposal]] = {}
+    for older_proposal in reversed(of_author):
+        by_relation.setdefault(comparison.relation(older_proposal), []).append(older_proposal)
+    if repeated := by_relation.get("repeated"):
+        return replace(repeated[-1], is_repeated=True)
+    superseded = by_relation.get("superseded", [])[::-1]
     if not superseded and not metadata.is_owners_of(chain):
-        _require_below_limits(tx, chain, draft.label, len(older))
+        _require_below_limits(tx, chain, draft.label, len(of_author))
     now = tx.clock.now()
     block = draft.block
     proposal = Proposal(
@@ -258,13 +261,7 @@ def propose(
         is_untrusted=metadata.is_untrusted,
         expires_at=None if expires_after is None else now + expires_after,
     )
-    file = chain.files.get(draft.label)
-    # The new text is stored as a difference only from a text that the chain holds; the block may
-    # have changed since.
-    is_current = file is not None and block is not None and blob_id(block.value) == file[0]
-    proposal = proposals.insert_one(
-        tx, proposal, (*file, block.value) if file and block and is_current else None
-    )
+    proposal = proposals.insert_one(tx, proposal, _text_base(chain, draft))
     for older_proposal in superseded:
         proposals.settle(
             tx,
@@ -273,6 +270,18 @@ def propose(
             ),
         )
     return proposal
+
+
+def _text_base(chain: Chain, draft: ProposalDraft) -> versions.TextBase | None:
+    """Return the text from which the new text is stored as a difference.
+
+    That is a text that the chain holds; the block may have changed since.
+    """
+    file = chain.files.get(draft.label)
+    block = draft.block
+    if file and block and blob_id(block.value) == file[0]:
+        return (*file, block.value)
+    return None
 
 
 def _require_below_limits(tx: Transaction, chain: Chain, label: str, author_count: int) -> None:
@@ -357,10 +366,9 @@ class _DraftComparison:
         # Both are compared on the older proposal's base; later text of the block is in neither.
         after = merge_changes(before, older_before, text)
         if after is None:
-            both = None
-        else:
-            both = merge_changes(older_before, older_text, after)
-        if after is None or both is None:
+            return "beside"
+        both = merge_changes(older_before, older_text, after)
+        if both is None:
             return "beside"
         new_label = self._draft.new_label
         is_in_older = same_text(both, older_text) or _says_everything_of(

@@ -27,6 +27,14 @@ from ricordo.storage.engine.store import Transaction
 _PARTLY_APPLIED = "The rest was applied."
 
 
+def _with_note(texts: Mapping[str, str], direct_results: Container[str]) -> dict[str, str]:
+    """Return the proposals' texts, with a note where the call also changed blocks directly."""
+    return {
+        call_id: f"{text} {_PARTLY_APPLIED}" if call_id in direct_results else text
+        for call_id, text in texts.items()
+    }
+
+
 def commit(
     tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Scope, context: EditContext
 ) -> CommitOutcome:
@@ -38,9 +46,8 @@ def commit(
     direct, waiting = _split_by_policy(edits, context)
     files_passages = bool(memory.passages) or any(may_rotate(edit.base) for edit in direct)
     reshapes = _texts_by_block(direct) is None
-    makes_blocks = any(
-        edit.is_new or needs_copy(edit.base, state.conversation.user_id) for edit in edits
-    )
+    user_id = state.conversation.user_id
+    makes_blocks = any(edit.is_new or needs_copy(edit.base, user_id) for edit in edits)
     home_chain = _lock(
         tx,
         state,
@@ -61,10 +68,6 @@ def commit(
     dropped_failures = _failed_with(outcome.failed, waiting)
     waiting = [edit for edit in waiting if edit.call_id not in dropped_failures]
     proposal_texts, refusals = propose_edits(tx, waiting, context, home_chain, state.blocks)
-    proposal_results = {
-        call_id: f"{text} {_PARTLY_APPLIED}" if call_id in outcome.results else text
-        for call_id, text in proposal_texts.items()
-    }
     edited_ids = {edit.base.id for edit in direct if edit.call_id not in outcome.failed}
     step_blocks, rotated = _rotate_filled(tx, state, outcome.blocks, edited_ids, context)
     drafts = [
@@ -79,7 +82,7 @@ def commit(
     return CommitOutcome(
         step_blocks,
         archives_now,
-        {**outcome.results, **proposal_results},
+        {**outcome.results, **_with_note(proposal_texts, outcome.results)},
         {**outcome.failed, **dropped_failures, **refusals},
     )
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from ricordo.domain.message import (
     ApprovalPart,
     ImagePart,
     Message,
+    Part,
     Role,
     TextPart,
     ToolCallPart,
@@ -370,6 +371,26 @@ def _settings(base: ModelSettings, wire: dict[str, Any]) -> ModelSettings:
     return replace(base, **changes | plain)
 
 
+def _part_lines(part: Part, speaker: str) -> Iterator[str]:
+    match part:
+        case TextPart() if part.text.strip():
+            yield f"{speaker}: {part.text}"
+        case ImagePart():
+            yield f"{speaker}: (a picture)"
+        case ToolCallPart():
+            yield f"agent calls {part.name}: {shorten(part.arguments, _RESULT_CHARACTERS)}"
+        case ToolReturnPart():
+            outcome = "result" if part.status == "success" else "failure"
+            yield f"{outcome} of {part.name}: {shorten(part.content, _RESULT_CHARACTERS)}"
+            for _ in part.pictures:
+                yield f"{outcome} of {part.name}: (a picture)"
+        case ApprovalPart():
+            decision = "allows" if part.approves else "refuses"
+            yield f"user {decision} the call{f': {part.reason}' if part.reason else ''}"
+        case _:
+            pass
+
+
 def _entry(message: Message, timezone: str) -> str:
     """Return the message as lines of plain text, "" where it says nothing.
 
@@ -380,31 +401,7 @@ def _entry(message: Message, timezone: str) -> str:
     speaker = {"assistant": "agent", "approval": "agent"}.get(message.role, message.role)
     if message.role == "user" and message.name:
         speaker = f"user {message.name}"
-    lines: list[str] = []
-    for part in message.parts:
-        match part:
-            case TextPart() if part.text.strip():
-                lines.append(f"{speaker}: {part.text}")
-            case ImagePart():
-                lines.append(f"{speaker}: (a picture)")
-            case ToolCallPart():
-                lines.append(
-                    f"agent calls {part.name}: {shorten(part.arguments, _RESULT_CHARACTERS)}"
-                )
-            case ToolReturnPart():
-                if part.status == "success":
-                    outcome = "result"
-                else:
-                    outcome = "failure"
-                lines.append(
-                    f"{outcome} of {part.name}: {shorten(part.content, _RESULT_CHARACTERS)}"
-                )
-                lines += [f"{outcome} of {part.name}: (a picture)" for _ in part.pictures]
-            case ApprovalPart():
-                decision = "allows" if part.approves else "refuses"
-                lines.append(f"user {decision} the call{f': {part.reason}' if part.reason else ''}")
-            case _:
-                pass
+    lines = [line for part in message.parts for line in _part_lines(part, speaker)]
     if not lines:
         return ""
     indented = "\n".join(line.replace("\n", "\n    ") for line in lines)
@@ -427,6 +424,16 @@ def _tagged(tag: str, content: str) -> str:
 def _message(like: Message, role: Role, content: str) -> Message:
     return replace(
         like, id="", role=role, parts=(TextPart(content),), otid=None, name=None, model=None
+    )
+
+
+def _calls_by_tool(messages: Iterable[Message]) -> Counter[str]:
+    return Counter(call.name for message in messages for call in message.tool_calls)
+
+
+def _failures_by_tool(messages: Iterable[Message]) -> Counter[str]:
+    return Counter(
+        part.name for message in messages for part in message.tool_returns if part.status == "error"
     )
 
 
@@ -460,15 +467,8 @@ def outline(
     if before.written:
         parts.append(f"{_EARLIER}\n{shorten(before.written, int(longest * _EARLIER_SHARE))}")
     if count := before.count + len(new_messages):
-        calls = before.calls + Counter(
-            call.name for message in new_messages for call in message.tool_calls
-        )
-        failed = before.failed + Counter(
-            part.name
-            for message in new_messages
-            for part in message.tool_returns
-            if part.status == "error"
-        )
+        calls = before.calls + _calls_by_tool(new_messages)
+        failed = before.failed + _failures_by_tool(new_messages)
         parts.append(f"{count} messages from {first} to {last}.{_tools(calls, failed)}")
     head = "\n\n".join(parts)
     lines = [*before.lines, *_beginning_lines(new_messages, timezone)]

@@ -9,7 +9,7 @@ message.
 import hmac
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial, wraps
@@ -139,6 +139,11 @@ def _explaining(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     return show
 
 
+def _may_open(me: Scope | None, scopes: Sequence[str]) -> bool:
+    """Return whether a page that needs one of these scopes is offered to the caller."""
+    return me is not None and (not scopes or me.may(*scopes))
+
+
 async def render(
     request: Request, template: str, *, status: int = 200, **template_variables: Any
 ) -> HTMLResponse:
@@ -159,14 +164,8 @@ async def render(
         "me": me,
         "base": base_of(request),
         "path": route_path(request.scope),
-        "navigation": [
-            link for link in NAVIGATION if me and (not link.scopes or me.may(*link.scopes))
-        ],
-        "plugin_pages": [
-            page
-            for page in runtime.plugins.pages()
-            if me and (not page.scopes or me.may(*page.scopes))
-        ],
+        "navigation": [link for link in NAVIGATION if _may_open(me, link.scopes)],
+        "plugin_pages": [page for page in runtime.plugins.pages() if _may_open(me, page.scopes)],
         "waiting_count": waiting_count,
         "told": notice,
         "has_login": runtime.settings.oidc_issuer is not None,

@@ -9,9 +9,9 @@ other words.
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
-from functools import lru_cache, reduce
+from functools import lru_cache
 from itertools import pairwise
-from operator import itemgetter, or_
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -211,12 +211,7 @@ class _Search:
         if filters.conversation_id is not None:
             may &= self._in_conversation(filters.conversation_id, filters.shared)
         if roles:
-            document_roles = records["role"]
-            may &= reduce(
-                or_,
-                [document_roles == ROLES.index(role) for role in self.view.roles & set(roles)],
-                np.False_,
-            )
+            may &= self._with_roles(self.view.roles & set(roles))
         if filters.start is not None:
             may &= records["created_at"] >= filters.start
         if filters.end is not None:
@@ -236,6 +231,14 @@ class _Search:
             in_other = records["conversation"] == fingerprint(conversation)
             in_conversation |= in_other & (records["number"] <= newest)
         return in_conversation
+
+    def _with_roles(self, roles: Set[str]) -> Bools:
+        """Return the positions of messages with one of the roles."""
+        document_roles = self.view.records["role"]
+        with_role = np.zeros(len(document_roles), dtype=bool)
+        for role in roles:
+            with_role |= document_roles == ROLES.index(role)
+        return with_role
 
     def _with_tags(self, tags: Set[str], *, needs_all: bool) -> Bools:
         """Return the positions of documents with one of the tags, or with all of them."""

@@ -329,8 +329,7 @@ def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> 
         if term not in missing and postings[partition.owner_id, term][0] != partition.state
     ]
     chunks |= _read_changes(tx, cache, snapshot, stale)
-    new = [*stale, *((partition, term) for partition in snapshot.partitions for term in missing)]
-    for partition, term in new:
+    for partition, term in [*stale, *product(snapshot.partitions, missing)]:
         posting = decoded(chunks.get((partition.seq, term), {}))
         entry = (partition.state, posting)
         postings[partition.owner_id, term] = entry
@@ -338,11 +337,10 @@ def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> 
             # An entry takes some 600 bytes more than its arrays.
             size = 600 + posting.positions.nbytes + posting.times.nbytes + posting.named.nbytes
             cache.terms.put((partition.owner_id, term), entry, size)
-    for partition in snapshot.partitions:
-        for term in terms:
-            _, posting = postings[partition.owner_id, term]
-            if len(posting.positions):
-                snapshot.postings[partition.seq, term] = posting
+    for partition, term in product(snapshot.partitions, terms):
+        _, posting = postings[partition.owner_id, term]
+        if len(posting.positions):
+            snapshot.postings[partition.seq, term] = posting
     return snapshot
 
 

@@ -324,6 +324,12 @@ def _question(text: str) -> list[tuple[str, tuple[str, ...]]]:
     return words
 
 
+def _is_one_piece(word: str) -> bool:
+    """Return whether the word needs no splitting, as most words."""
+    is_in_one_case = word.islower() or word.istitle() or word.isdecimal()
+    return (word.isascii() and word.isalnum() and is_in_one_case) or bool(_SIGN.fullmatch(word))
+
+
 def _parts(word: str) -> list[str]:
     """Split the word at its joints and changes of case."""
     parts: list[str] = []
@@ -337,9 +343,7 @@ def _parts(word: str) -> list[str]:
 
 def _pieces(word: str) -> list[str]:
     """Return the folded parts of a written word, then the whole of several."""
-    if word.isascii() and word.isalnum() and (word.islower() or word.istitle() or word.isdecimal()):
-        return [word.lower()]
-    if _SIGN.fullmatch(word):
+    if _is_one_piece(word):
         return [word.lower()]
     if "," in word:
         return [word.replace(",", "")]

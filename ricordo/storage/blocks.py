@@ -8,6 +8,7 @@ block gets a version in the same transaction.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import (
@@ -179,6 +180,14 @@ ONE = Page(limit=1)
 BlockFilter = block_filter.BlockFilter
 
 
+def _by_chain(blocks: Sequence[Block]) -> list[tuple[str, list[Block]]]:
+    """Return the blocks of each chain, in the order in which everyone locks chains."""
+    groups: dict[str, list[Block]] = {}
+    for block in blocks:
+        groups.setdefault(block.chain_id, []).append(block)
+    return sorted(groups.items(), key=itemgetter(0))
+
+
 def _insert_versions(
     tx: Transaction,
     chain: Chain,
@@ -222,8 +231,7 @@ def insert_all(
     new = [as_stored(block) for block in new]
     metadata = metadata_without_secrets(metadata)
     stored: dict[str, Block] = {}
-    for chain_id in sorted({block.chain_id for block in new}):
-        group = [block for block in new if block.chain_id == chain_id]
+    for chain_id, group in _by_chain(new):
         new_chain = new_chains.pop(chain_id, None)
         chain = new_chain or _locked(tx, chain_id, [block.label for block in group])
         if not is_copy:

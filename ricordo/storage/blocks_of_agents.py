@@ -67,15 +67,21 @@ def of_agents(
         if row.tags:
             block = replace(block, tags=tuple(sorted(row.tags)))
         for id in [row.attached_to] if row.attached_to else talks:
-            user, course, memory_id = talks[id]
-            is_users = row.owner_kind == "user"
-            is_meant = block.agent_id in (None, memory_id) and block.course in (None, course)
-            if not is_users or (row.owner_id == user and (row.attached_to or is_meant)):
-                add_seen(visible[id], replace(block, is_users=True) if is_users else block)
+            if row.owner_kind != "user":
+                add_seen(visible[id], block)
+            elif _is_seen(row, block, talks[id]):
+                add_seen(visible[id], replace(block, is_users=True))
     blocks_by_agent = {id: tuple(blocks.values()) for id, blocks in visible.items()}
     if is_list:
         return _with_listed_texts(tx, blocks_by_agent, {row.id: row.length for row in rows})
     return blocks_by_agent
+
+
+def _is_seen(row: Any, block: Block, talk: tuple[str | None, str | None, str]) -> bool:
+    """Return whether an agent sees this block of a user in this talk."""
+    user, course, memory_id = talk
+    is_meant = block.agent_id in (None, memory_id) and block.course in (None, course)
+    return row.owner_id == user and bool(row.attached_to or is_meant)
 
 
 def _with_listed_texts(

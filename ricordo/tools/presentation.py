@@ -9,7 +9,7 @@ stays the tool's.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -159,16 +159,9 @@ def parse_call(
         return ParsedCall(call, "", wants_heartbeat=False, arguments=call.arguments)
     added_names = _added_names(call.name, arguments, presentation, schema)
     stored = call
-    tool_arguments = {
-        name: argument for name, argument in arguments.items() if name not in added_names
-    }
+    tool_arguments = _without(arguments, added_names)
     if not_stored := added_names & {THINKING, SPOKEN}:
-        stored = replace(
-            call,
-            arguments=_dumps(
-                {name: arguments[name] for name in arguments if name not in not_stored}
-            ),
-        )
+        stored = replace(call, arguments=_dumps(_without(arguments, not_stored)))
     is_structured = is_formatted and not isinstance(tool_arguments.get(SPEECH_ARGUMENT, ""), str)
     if is_structured:
         tool_arguments[SPEECH_ARGUMENT] = _text(tool_arguments[SPEECH_ARGUMENT])
@@ -188,6 +181,10 @@ def parse_call(
         reasoning=texts.get(REASONING, ""),
         speech=texts.get(SPOKEN, ""),
     )
+
+
+def _without(arguments: Mapping[str, Any], names: Set[str]) -> dict[str, Any]:
+    return {name: argument for name, argument in arguments.items() if name not in names}
 
 
 def _added_names(
@@ -431,6 +428,14 @@ def _dumps(content: Any) -> str:
     return orjson.dumps(content, default=str).decode()
 
 
+def _type_names(kinds: Any) -> list[Any]:
+    if isinstance(kinds, str):
+        return [kinds]
+    if isinstance(kinds, list):
+        return kinds
+    return []
+
+
 def _is_equal(content: Any, choice: Any) -> bool:
     # In Python True equals 1; in JSON it does not.
     return bool(content == choice) and isinstance(content, bool) == isinstance(choice, bool)
@@ -447,13 +452,8 @@ def _fits(content: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) ->
         content, _resolve(schema["$ref"], root), root, depth + 1
     ):
         return False
-    kinds = schema.get("type")
     choices = schema.get("enum")
-    type_names: list[Any] = []
-    if isinstance(kinds, list):
-        type_names = kinds
-    elif isinstance(kinds, str):
-        type_names = [kinds]
+    type_names = _type_names(schema.get("type"))
     if type_names and not any(_has_type(content, kind) for kind in type_names):
         return False
     if "const" in schema:

@@ -101,7 +101,13 @@ class Rulebook:
         self._rules_after: dict[str, list[ParsedRule]] = {}
         self._parents: dict[str, set[str]] = {}
         self._limits: dict[str, int] = {}
-        self._index_rules()
+        for rule in self._of(*_FOLLOWING):
+            self._rules_after.setdefault(rule.tool, []).append(rule)
+        for rule in self._only_after:
+            for child in rule.children:
+                self._parents.setdefault(child, set()).add(rule.tool)
+        for rule in self._of("max_count_per_step"):
+            self._limits[rule.tool] = min(rule.limit, self._limits.get(rule.tool, rule.limit))
         self.terminal = frozenset(rule.tool for rule in self._of("exit_loop"))
         self._continuing = frozenset(rule.tool for rule in self._of("continue_loop"))
         self.gated = frozenset(rule.tool for rule in self._of("requires_approval"))
@@ -121,16 +127,6 @@ class Rulebook:
         }
         if proves:
             self._prove()
-
-    def _index_rules(self) -> None:
-        """Index the rules that name other tools, and the limits of calls, by tool."""
-        for rule in self._of(*_FOLLOWING):
-            self._rules_after.setdefault(rule.tool, []).append(rule)
-        for rule in self._only_after:
-            for child in rule.children:
-                self._parents.setdefault(child, set()).add(rule.tool)
-        for rule in self._of("max_count_per_step"):
-            self._limits[rule.tool] = min(rule.limit, self._limits.get(rule.tool, rule.limit))
 
     def allowed(self, history: Sequence[FinishedCall]) -> Allowed:
         """Return the tools that may be called now.

@@ -44,6 +44,7 @@ from ricordo.domain.message import (
     ImagePart,
     Message,
     ReasoningPart,
+    Role,
     TextPart,
     ToolReturnPart,
 )
@@ -400,6 +401,13 @@ class ContextMessageResponse(StoredMessageFields):
         )
 
 
+def _first_of_role(messages: Sequence[Message], role: Role) -> Message | None:
+    """Return the first message if it has the role."""
+    if messages and messages[0].role == role:
+        return messages[0]
+    return None
+
+
 class ContextResponse(ResponseModel):
     """The content of a context window in tokens, by section.
 
@@ -441,15 +449,9 @@ class ContextResponse(ResponseModel):
         corrected by the provider's last count, as in compaction.
         """
         conversation = state.conversation
-        if window and window[0].role == "system":
-            system = window[0]
-        else:
-            system = None
+        system = _first_of_role(window, "system")
         rest = window[1:] if system else window
-        if rest and rest[0].role == "summary":
-            summary = rest[0]
-        else:
-            summary = None
+        summary = _first_of_role(rest, "summary")
         if system:
             parts = sections(system.text)
         else:

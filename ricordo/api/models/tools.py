@@ -109,10 +109,7 @@ def read_rule(row: dict[str, Any]) -> ToolRule:
     name = row.get("tool_name")
     template = row.get("prompt_template")
     nodes = options.get("child_arg_nodes", [])
-    are_objects = isinstance(nodes, list) and all(isinstance(node, dict) for node in nodes)
-    if not isinstance(template or "", str) or not are_objects:
-        sentence = "prompt_template has to be a text, and child_arg_nodes a list of objects"
-        raise Invalid(f"The tool rule for {name} is not right: {sentence}.")
+    _require_form(name, template, nodes)
     if len(orjson.dumps([name, template, options])) > _LONGEST_RULE:
         raise Invalid(
             f"The tool rule for {str(name)[:200]} is too long: {_LONGEST_RULE} characters are the most."
@@ -125,12 +122,23 @@ def read_rule(row: dict[str, Any]) -> ToolRule:
         ]
     rule = ToolRule(name, kind if isinstance(kind, str) else "", template, options)  # type: ignore[arg-type]
     parse_rule(rule)
-    fields = {"type", "tool_name", "prompt_template", "id", *_OPTIONS.get(rule.type, ())}
+    _require_known_fields(row, rule.type)
+    return rule
+
+
+def _require_form(name: Any, template: Any, nodes: Any) -> None:
+    are_objects = isinstance(nodes, list) and all(isinstance(node, dict) for node in nodes)
+    if not isinstance(template or "", str) or not are_objects:
+        sentence = "prompt_template has to be a text, and child_arg_nodes a list of objects"
+        raise Invalid(f"The tool rule for {name} is not right: {sentence}.")
+
+
+def _require_known_fields(row: dict[str, Any], kind: str) -> None:
+    fields = {"type", "tool_name", "prompt_template", "id", *_OPTIONS.get(kind, ())}
     if unknown := [name for name in row if row[name] is not None and name not in fields]:
         raise Invalid(
             f"A tool rule of the type {kind} has no field {unknown[0][:80]}. Leave it out."
         )
-    return rule
 
 
 def rule_response(rule: ToolRule) -> Json:

@@ -81,7 +81,8 @@ class Repository(Generic[V]):
         self._kind = kind
         # Conversions of read rows: index, number of columns, function; from the last to the first.
         self._reads: list[tuple[int, int, Callable[..., Any]]] = []
-        self._writes = {field: write for field, (write, _) in (forms or {}).items()}
+        forms = forms or {}
+        self._writes = {field: write for field, (write, _) in forms.items()}
         paths: dict[str, str] = {}
         for field in fields(kind):  # type: ignore[arg-type]
             index = len(self.columns)
@@ -96,7 +97,7 @@ class Repository(Generic[V]):
                 paths |= parts
             elif field.name in table.c:
                 self.columns.append(table.c[field.name])
-                if forms and field.name in forms:
+                if field.name in forms:
                     self._reads.insert(0, (index, 1, forms[field.name][1]))
                 elif field.default == ():
                     self._reads.insert(0, (index, 1, tuple))
@@ -111,9 +112,9 @@ class Repository(Generic[V]):
         self._by_numbers = self.select.where(one_of(table.c.seq, "numbers"))
         if "id" in table.c:
             self._by_ids = self.select.where(one_of(table.c.id, "ids"))
-        if "organization_id" in table.c and "id" in table.c:
-            self._by_id = self.select.where(equal(table, "id", "organization_id"))
-            self._by_id_for_one = self._by_id.where(*seen_by(table, sa.bindparam("subject_id")))
+            if "organization_id" in table.c:
+                self._by_id = self.select.where(equal(table, "id", "organization_id"))
+                self._by_id_for_one = self._by_id.where(*seen_by(table, sa.bindparam("subject_id")))
 
     def values(self, entity: V) -> dict[str, Any]:
         """Return the columns of a new row, without `seq`."""
