@@ -14,6 +14,7 @@ from fastapi.responses import StreamingResponse
 
 from ricordo.agents.conversations import DEFAULT, open_conversation
 from ricordo.agents.lifecycle import cancel_runs, reset_messages
+from ricordo.agents.recording import Begin, begin_recorded
 from ricordo.agents.request import Approval, NewMessage, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.api.answers import answer
@@ -42,7 +43,7 @@ from ricordo.api.models.turns import (
 )
 from ricordo.api.routing import Routes
 from ricordo.api.sse import STREAM, sse_response, sse_stream
-from ricordo.api.stored_streams import Begin, Resumption, begin_recorded, stream_of
+from ricordo.api.stored_streams import Resumption, stream_of
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, Part, TextPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.run import Run
@@ -107,7 +108,7 @@ async def begin_async(
     request = await turn_request(
         context, agent_id, body, conversation_id, is_background=True, callback=callback
     )
-    return await begin_recorded(context.runtime, request, message_view(body), begin)
+    return await begin_recorded(context.runtime, request, begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +321,7 @@ async def stream_turn(
     request = replace(request, logprobs=None)
     view = message_view(body)
     if body.background:
-        run = await begin_recorded(context.runtime, request, view, begin)
+        run = await begin_recorded(context.runtime, request, begin)
         return stream_of(context, run, Resumption(has_pings=body.include_pings))
     turn = await begin(context.runtime, request)
     chunks = sse_stream(

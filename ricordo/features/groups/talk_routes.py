@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import Depends, Response
 from fastapi.responses import StreamingResponse
 
+from ricordo.agents.recording import Begin
 from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import INVALID_REQUEST, collect
 from ricordo.api.call import Paged, RequestContext
@@ -24,7 +25,6 @@ from ricordo.api.models.runs import RunResponse
 from ricordo.api.models.turns import AsyncSendRequest, SendRequest, TurnResponse
 from ricordo.api.routing import Routes, needs
 from ricordo.api.sse import STREAM
-from ricordo.api.stored_streams import Begin
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run
 from ricordo.errors import Conflict, NotFound, Unsupported

@@ -8,13 +8,12 @@ a crash; both then have the same `X-Ricordo-Delivery`.
 import asyncio
 import hmac
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from ricordo.agents.run_end import CALLBACK
-from ricordo.agents.turn import Answer, record_of
-from ricordo.api.messages import run_view, turn_json
-from ricordo.api.models.base import Json
+from ricordo.agents.turn import record_of
 from ricordo.domain.clock import SECOND, to_datetime
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.run import Run
@@ -24,6 +23,8 @@ from ricordo.llm.addresses import post
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import runs
+
+Json = dict[str, Any]
 
 
 def signing_key(data_dir: Path) -> str:
@@ -47,7 +48,7 @@ async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
         return  # the process was killed right after it stored the result
     # wire fact: incoming messages are included, as in the retired Letta V1 server's list of a run
     messages = await runtime.store.read(lambda tx: record_of(tx, run))
-    body = _body(run, turn_json(Answer(run, tuple(messages)), run_view(run)))
+    body = _body(run, runtime.wire.result_of(run, messages))
     changes, failure = await deliver(runtime, job, run.callback["url"], body)
     await runtime.store.write(lambda tx: runs.note_callback(tx, run_id, changes))
     if failure:
