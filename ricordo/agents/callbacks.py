@@ -8,7 +8,6 @@ a crash; both then have the same `X-Ricordo-Delivery`.
 import asyncio
 import hmac
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -18,13 +17,12 @@ from ricordo.domain.clock import SECOND, to_datetime
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import Json
 from ricordo.errors import RicordoError, Unavailable
 from ricordo.llm.addresses import post
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import runs
-
-Json = dict[str, Any]
 
 
 def signing_key(data_dir: Path) -> str:

@@ -21,7 +21,7 @@ from ricordo.api.answers import answer
 from ricordo.api.call import Paged, Paging, RequestContext, agent_json
 from ricordo.api.errors import model_failure
 from ricordo.api.models.agents import AgentResponse
-from ricordo.api.models.base import Json, given
+from ricordo.api.models.base import given
 from ricordo.api.models.messages import (
     AnyMessage,
     MessageFormat,
@@ -48,6 +48,7 @@ from ricordo.domain.message import ApprovalPart, ImagePart, Message, Part, TextP
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import Json
 from ricordo.domain.tool import ClientSkill
 from ricordo.errors import Conflict, Invalid, Unsupported
 from ricordo.llm.addresses import require_callable

@@ -5,12 +5,12 @@ from typing import Any
 
 from ricordo.agents.turn import Answer
 from ricordo.api.messages import run_view, turn_json
-from ricordo.api.models.base import Json
 from ricordo.api.models.messages import MessageFormat
 from ricordo.api.sse import SseEncoder
 from ricordo.domain.clock import Clock
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run
+from ricordo.domain.text import Json
 
 
 class ApiFormat:

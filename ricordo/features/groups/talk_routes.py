@@ -19,7 +19,6 @@ from ricordo.api.messages import (
     turn_request,
     turn_response,
 )
-from ricordo.api.models.base import Json
 from ricordo.api.models.messages import AnyMessage, messages_response
 from ricordo.api.models.runs import RunResponse
 from ricordo.api.models.turns import AsyncSendRequest, SendRequest, TurnResponse
@@ -27,6 +26,7 @@ from ricordo.api.routing import Routes, needs
 from ricordo.api.sse import STREAM
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run
+from ricordo.domain.text import Json
 from ricordo.errors import Conflict, NotFound, Unsupported
 from ricordo.features.groups import queries
 from ricordo.features.groups.talk import run_talk

@@ -6,11 +6,13 @@ from pydantic import Field
 
 from ricordo.agents.request import TurnRequest
 from ricordo.api.messages import request_of
-from ricordo.api.models.base import Items, Json, RequestModel, stamp
+from ricordo.api.models.base import Items, RequestModel
 from ricordo.api.models.jobs import JobResponse
 from ricordo.api.models.turns import NO_LOGPROBS, SendRequest
+from ricordo.domain.clock import stamp
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import Json
 
 
 class BatchItemRequest(SendRequest):

@@ -6,10 +6,11 @@ from pydantic import Discriminator, Field, Tag
 
 from ricordo.agents.request import NewMessage
 from ricordo.api.messages import new_message
-from ricordo.api.models.base import Items, Json, RequestModel, RequestPart, ResponseModel, stamp
+from ricordo.api.models.base import Items, RequestModel, RequestPart, ResponseModel
 from ricordo.api.models.messages import MessageFormat
 from ricordo.api.models.turns import ImageContent, MessageRequest
-from ricordo.domain.clock import SECOND
+from ricordo.domain.clock import SECOND, stamp
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid, TooLong
 from ricordo.features.automation.schedules import cron
 from ricordo.features.automation.schedules.queries import ScheduledMessage

@@ -22,13 +22,13 @@ from ricordo.agents.lifecycle import (
     new_block,
     prepare,
 )
-from ricordo.api.models.base import Json
 from ricordo.domain.agent import Agent, AgentType
 from ricordo.domain.block import Chain
 from ricordo.domain.block_schema import BlockSchema, FieldValue, SchemaField
 from ricordo.domain.ids import new_id, unique
 from ricordo.domain.model import ModelInfo
 from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.text import Json
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Collision, Invalid, NotFound, RicordoError, Unavailable
 from ricordo.features.documents.templates.jobs import Migration, rework
