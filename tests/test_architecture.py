@@ -27,7 +27,7 @@ SERVER_FILES = re.compile(r"\.(db|db-wal|db-shm|sqlite|lock|key|log)$")
 # From left to right; a module imports from layers to the left of its own, and from its own folder.
 LAYERS = (
     *(
-        "errors setting_types settings logs secret offload",
+        "errors setting_types settings logs secret signed_tokens offload",
         "domain",
         "prompt",
         "llm storage",
@@ -44,6 +44,7 @@ SIBLINGS = {
     ("settings", "errors"),
     ("settings", "setting_types"),
     ("secret", "errors"),
+    ("signed_tokens", "errors"),
     ("logs", "errors"),
     ("runtime", "plugins"),
 }
@@ -52,7 +53,7 @@ MAX_PARAMETERS = 8
 LATE = set(
     """
     anthropic anyio charset_normalizer confusable_homoglyphs cryptography dulwich fastapi google honcho httpx2 jinja2
-    jsonschema markdown_it mcp
+    jsonschema jwt markdown_it mcp
     numpy openai
     procrastinate prometheus_client psycopg pydantic_ai pymysql re2 readline rich
     sqlalchemy tokenizers typer urllib3 uvicorn uvloop

@@ -22,7 +22,10 @@ class CallContext:
 
     def submission(self, user: User | None = None, reason: str | None = None) -> Submission:
         """Return an edit by the caller, in this user's memory."""
-        author = self.actor_for(user) if user else self.scope.actor
+        if user:
+            author = self.actor_for(user)
+        else:
+            author = self.scope.actor
         return Submission(author, reason, expiry_of(self.runtime.settings))
 
     def actor_for(self, user: User) -> Actor:

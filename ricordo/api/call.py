@@ -307,7 +307,9 @@ def embedding_of(context: CallContext, handle: str | None) -> EmbeddingInfo | No
     """
     embedders = context.runtime.models.embedders
     handle = handle or embedders.default_handle()
-    return embedders.info(handle) if handle else None
+    if handle:
+        return embedders.info(handle)
+    return None
 
 
 def whole_agent(tx: Transaction, context: CallContext, agent_id: str) -> Json:
