@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cached_property, partial, wraps
 from importlib import import_module
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, signature
 from time import perf_counter
 from typing import Any, ClassVar, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode
@@ -283,11 +283,16 @@ class Routes(APIRouter):
         """Add a route, which needs the scope of the family unless its function declares others.
 
         Raises:
-            TypeError: It needs no scope that is known.
+            TypeError: It needs no scope that is known, or a plain function has no context.
         """
         if self._family is None and getattr(endpoint, "scopes", None) is None:
             raise TypeError(
                 f"The route {path} needs a scope: `Routes(…, scope=…)`, or `@needs(…)` at its function."
+            )
+        if not iscoroutinefunction(endpoint) and "context" not in signature(endpoint).parameters:
+            raise TypeError(
+                f"The function of the route {path} is called with a transaction, and needs a parameter "
+                "`context: RequestContext`. If it needs no database, write it as `async def`."
             )
         super().add_api_route(path, endpoint, **options)
         route = self.routes[-1]
