@@ -5,15 +5,17 @@ They are keys, addresses and folders. The settings of a feature or a package are
 """
 
 import os
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "RICORDO_"
+_Settings = TypeVar("_Settings", bound="FeatureSettings")
 PACKAGE = Path(__file__).resolve().parent
 
 
@@ -72,7 +74,6 @@ class FeatureSettings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_file=".env", extra="ignore", env_ignore_empty=True
     )
-    _latest: ClassVar[tuple[list[str | None], Any] | None] = None
 
     @classmethod
     def current(cls) -> Self:
@@ -80,11 +81,15 @@ class FeatureSettings(BaseSettings):
 
         Reading takes a millisecond.
         """
-        values = [os.environ.get(f"{PREFIX}{name.upper()}") for name in cls.model_fields]
-        if cls._latest is None or cls._latest[0] != values:
-            cls._latest = values, cls()
-        latest: Self = cls._latest[1]
-        return latest
+        values = (os.environ.get(f"{PREFIX}{name.upper()}") for name in cls.model_fields)
+        settings: Self = _read_once(cls, *values)
+        return settings
+
+
+@lru_cache(64)
+def _read_once(kind: type[_Settings], *_values: str | None) -> _Settings:
+    """Read these settings; their variables have these values."""
+    return kind()
 
 
 def feature_settings() -> list[type[FeatureSettings]]:

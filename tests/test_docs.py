@@ -225,6 +225,13 @@ SHOWN = {
     "memory.md": (
         r"\Aada She told me\nada Make student\nLikes tea\. 1\nLikes green tea\.\n\Z",
     ),  # without a server
+    "embedded.md": (
+        r'\A[^\n]*"My favourite tea is jasmine\."',
+        r"^companion$",
+        r"^\+.*I live in Turin\.",
+        r"^20\d\d-\d\d-\d\d ada ",
+        r"\nHer name is Ada\.\n\Z",
+    ),  # without a server
     "costs.md": (
         r"^turn [1-9]\d* [1-9]\d*$",
         r"^[1-9]\d* of 200000 until 20",
@@ -517,8 +524,8 @@ def test_the_plugin_in_the_docs_works(tmp_path: Path, run_python: Python) -> Non
     check = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
         "from ricordo.plugins import Plugins; from ricordo.tools.toolbox import Toolbox\n"
-        "from weather import plugin\n"
-        "plugins = Plugins([('weather', plugin)])\n"
+        "from weather import feature\n"
+        "plugins = Plugins([('weather', feature)])\n"
         "print([tool.name for tool in Toolbox(plugins.tools())], len(plugins.routes()), len(plugins.after_turn()))"
     )
     assert run_python(check) == "['forecast'] 1 1\n"

@@ -15,13 +15,14 @@ from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ricordo.api.authentication import CALL, Authentication, RequestLimits
+from ricordo.api.authentication import Authentication, RequestLimits
 from ricordo.api.bodies import limit_body
 from ricordo.api.paths import route_path
 from ricordo.domain.ids import pattern
 from ricordo.domain.scope import REQUEST_SCOPE, Reach
 from ricordo.domain.scope import Scope as Caller
 from ricordo.errors import Unavailable
+from ricordo.sandbox import program_keys
 from ricordo.settings import LOOPBACK, Settings
 from ricordo.storage import conversations, runs
 from ricordo.storage.engine.store import Transaction
@@ -208,7 +209,7 @@ class Guard:
         is_open = path in self._open_paths
         key = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(path)))
         # A tool's program or a page with a token is never the local user, even without keys.
-        if not key.startswith((CALL, TOKEN)):
+        if not key.startswith((program_keys.PREFIX, TOKEN)):
             local = await self._authentication.local(runtime, asks=path not in _HEALTH)
             if local:
                 scope[REQUEST_SCOPE] = local

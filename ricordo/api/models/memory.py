@@ -193,7 +193,7 @@ class ProposalRequest(RequestModel):
     """A proposed change: the current piece of text, its replacement and the reason."""
 
     old_string: str = Field(
-        description="The current text, word for word. Empty: the new text is added at the end."
+        description="The current text, word for word. Empty for a new or an empty block."
     )
     new_string: str
     reasoning: str = Field(max_length=_LONG)

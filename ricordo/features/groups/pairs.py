@@ -191,3 +191,6 @@ def _make(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState) ->
         **pair.group,
     )
     return service.store_new(tx, scope, group, [sleeper])
+
+
+FOLLOWER = PairFollower()

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from ricordo.domain.redaction import redact
 from ricordo.memory import facts
+from ricordo.search.words import query_terms, terms
 
 # The characters of one text that are read. More would delay all other turns, and the topic of a
 # text is named at its start.
@@ -353,16 +354,12 @@ def is_single(kind: str) -> bool:
 
 @lru_cache(4096)
 def words_in(text: str) -> frozenset[str]:
-    from ricordo.search.words import terms
-
     return frozenset(terms(text[:READ_LENGTH]))
 
 
 @lru_cache(512)
 def topic(text: str) -> frozenset[str]:
     """Return the terms of a question or wish, without the words that only ask."""
-    from ricordo.search.words import query_terms
-
     return frozenset(query_terms(text[:READ_LENGTH])) - words_in(_ASKING)
 
 

@@ -509,3 +509,6 @@ def _day(on: str) -> str:
     except ValueError:
         return "an unknown day"
     return f"{day.day} {day:%B %Y}"
+
+
+LIBRARIAN_MODEL = Librarian()

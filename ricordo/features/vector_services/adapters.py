@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from ricordo.errors import Unavailable
 from ricordo.features.vector_services import service as shared
 from ricordo.features.vector_services.service import Condition, ServiceIndex, ServiceTimeouts
-from ricordo.search.vector_index import VectorRecord
+from ricordo.search.vector_index import VectorIndex, VectorRecord
+from ricordo.settings import VectorSettings
 
 T = TypeVar("T")
 _SCHEMA = {
@@ -429,3 +430,32 @@ def _filter(conditions: list[Condition]) -> Any:
         else:
             must.append(models.FieldCondition(key=name, range=models.Range(**{operator: value})))
     return models.Filter(must=must) if must else None
+
+
+def configured_indexes(settings: VectorSettings) -> list[VectorIndex]:
+    """Return an index for each configured service.
+
+    A service is called only if an archive that chose it is written or searched.
+    """
+    indexes: list[VectorIndex] = []
+    prefix = settings.namespace_prefix
+    key = settings.turbopuffer_api_key
+    if key and (settings.turbopuffer_region or settings.turbopuffer_base_url):
+        address = (
+            settings.turbopuffer_base_url
+            or f"https://{settings.turbopuffer_region}.turbopuffer.com"
+        )
+        indexes.append(TurbopufferIndex(key.get_secret_value(), address, prefix=prefix))
+    key = settings.pinecone_api_key
+    host = settings.pinecone_index_host
+    if key and host:
+        indexes.append(PineconeIndex(key.get_secret_value(), host, prefix=prefix))
+    location = settings.qdrant_url
+    if not location and settings.qdrant_path:
+        location = str(settings.qdrant_path)
+    if location:
+        key = settings.qdrant_api_key
+        indexes.append(
+            QdrantIndex(location, key.get_secret_value() if key else None, prefix=prefix)
+        )
+    return indexes

@@ -332,6 +332,7 @@ def google_embedder(
         try:
             embedding = await built[0].embed(texts, input_type=purpose)
         except Exception as error:
+            # Imports pydantic-ai, which takes a second; the call above has loaded it.
             from ricordo.llm.providers import our_error
 
             raise our_error(info.provider, error) from error

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
@@ -14,7 +14,7 @@ from ricordo.features.files.folders.records import AgentFile, File
 from ricordo.features.files.folders.windows import View
 from ricordo.search.index import PassageFilter
 from ricordo.storage.engine.store import Transaction
-from ricordo.tools.toolbox import ToolContext
+from ricordo.tools.toolbox import ServerTool, ToolContext
 
 _LINE = "=" * 80
 _NOTHING = "No files are currently attached to search"
@@ -298,3 +298,11 @@ def _short(line: str) -> str:
     if len(line) <= _LONGEST_LINE:
         return line
     return f"{line[:_LONGEST_LINE]}… [line cut: {len(line)} characters]"
+
+
+_READS: Any = {"brings_untrusted": True, "runs_in_parallel": True, "is_read_only": True}
+TOOLS = (
+    ServerTool(open_files, "letta_files_core"),
+    ServerTool(grep_files, "letta_files_core", **_READS),
+    ServerTool(semantic_search_files, "letta_files_core", **_READS),
+)

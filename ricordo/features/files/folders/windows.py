@@ -300,6 +300,15 @@ def with_directories(tx: Transaction, state: AgentState) -> AgentState:
     return replace(state, directories=_directories(tx, view, named))
 
 
+def complete_agents(tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
+    """Add the files that each agent's turn sees. Agents without folders cost no statement."""
+    if not any(state.agent.settings.get("has_folders") for state in states):
+        return states
+    if len(states) == 1:
+        return [with_directories(tx, states[0])]
+    return with_all_directories(tx, states)
+
+
 def with_all_directories(tx: Transaction, states: Sequence[AgentState]) -> list[AgentState]:
     """Add the folders to the states of a list of agents.
 

@@ -12,6 +12,7 @@ from typing import Any
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features.files.workspaces.service import LARGEST
 from ricordo.sandbox.service import Sandbox, SandboxCall, SandboxLimits
+from ricordo.settings import Settings
 
 MISSING = (
     "no LaTeX: notes need pdflatex (Debian's texlive-latex-base and texlive-latex-recommended) or "
@@ -176,3 +177,8 @@ def errors(log: str, is_whole: bool) -> list[str]:
         near = f"  ({source[2].strip()[-120:]})" if source and source[2].strip() else ""
         sentences[f"{position}{match['text'].strip()[:300]}{near}"] = None
     return list(sentences)[:_MOST_ERRORS] or ["The engine wrote no PDF, and gave no reason."]
+
+
+def findings(_settings: Settings) -> list[str]:
+    """Return the installed LaTeX as a line of `ricordo doctor`."""
+    return [next(iter(find_engine()), MISSING)]

@@ -17,8 +17,9 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import is_id
 from ricordo.domain.scope import Scope, User
 from ricordo.errors import Forbidden, Invalid, Unavailable
-from ricordo.features.identity.login.tokens import Expected, Json, verify_token
+from ricordo.features.identity.login.tokens import Expected, verify_token
 from ricordo.settings import LOOPBACK, Settings
+from ricordo.signed_tokens import Json
 from ricordo.storage import keys, users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import KeyDraft
@@ -138,7 +139,7 @@ class LoginProvider:
                 "it."
             )
         jwks = (await self._ask("GET", document["jwks_uri"])).get("keys")
-        expected = Expected(self.issuer, self._client_id, attempt.nonce, time.time())
+        expected = Expected(self.issuer, self._client_id, attempt.nonce)
         if not isinstance(jwks, list):
             jwks = []
         return await asyncio.to_thread(verify_token, token, jwks, expected)

@@ -87,9 +87,10 @@ class ErasureWork:
             touched = [
                 name.partition(".")[0] for name in (*self.erasure.removed, *self.erasure.changed)
             ]
-            # The cached index of this process holds words of the user; a search reads it again.
-            from ricordo.search.reader import IndexCache  # it imports numpy
+            # Imports numpy, which a server loads at its first search.
+            from ricordo.search.reader import IndexCache
 
+            # The cached index of this process holds words of the user; a search reads it again.
             await self._store.write(lambda tx: tx.cache.pop(IndexCache, None))
             remains = await scrub(self._store, touched)
 

@@ -4,23 +4,20 @@ import asyncio
 import logging
 import time
 from typing import Literal
-from weakref import WeakKeyDictionary
 
 from fastapi import Request
 
 from ricordo.api.models.base import Json, ResponseModel
 from ricordo.api.routing import Routes, needs
 from ricordo.errors import DatabaseFailed, DatabaseFailure, RicordoError, Unavailable
+from ricordo.features.operations.admin.state import operations_of
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs
 from ricordo.storage.engine.database import require_savable
-from ricordo.storage.engine.store import Store
 
 log = logging.getLogger(__name__)
 router = Routes(tags=["health"], scope="agents", open_paths=("/v1/health/live", "/v1/health/ready"))
 _PATIENCE = 2.0  # seconds for the database
-# The time of the monotonic clock until which the last successful save counts.
-_SAVED_UNTIL: WeakKeyDictionary[Store, float] = WeakKeyDictionary()
 _SAVED_SECONDS = 3.0
 _WORDS: dict[DatabaseFailure, str] = {
     "down": "The database does not answer.",
@@ -89,8 +86,9 @@ async def _require_savable(runtime: Runtime) -> None:
 
     It is tried once in some seconds, however often it is asked.
     """
+    operations = operations_of(runtime)
     now = time.monotonic()
-    if now < _SAVED_UNTIL.get(runtime.store, 0.0):
+    if now < operations.saved_until:
         return
     await require_savable(runtime.store, runtime.settings)
-    _SAVED_UNTIL[runtime.store] = now + _SAVED_SECONDS
+    operations.saved_until = now + _SAVED_SECONDS

@@ -405,3 +405,6 @@ def _diff(proposal: Proposal, owner: Actor) -> dict[str, Any]:
         "created_at": to_datetime(proposal.created_at - proposal.created_at % SECOND).isoformat(),
         "reviewed_at": None,
     }
+
+
+REMOTES = GitRemotes()
