@@ -254,7 +254,10 @@ async def listed(
     page: Page,
 ) -> list[Json]:
     """Return a page of the selected proposals with this status."""
-    stored_status: Any = None if status in ("all", "waiting") else status
+    if status in ("all", "waiting"):
+        stored_status: Any = None
+    else:
+        stored_status = status
 
     def read(tx: Transaction) -> list[Proposal]:
         of_status = replace(filter_of(tx), status=stored_status, waits=status == "waiting")
@@ -295,7 +298,10 @@ async def _decide_many(
                 OutcomeResponse.of(None, id=id, status="failed", detail=str(error), version=None)
             )
         else:
-            note = proposal.note if proposal.status == "conflicted" else None
+            if proposal.status == "conflicted":
+                note = proposal.note
+            else:
+                note = None
             outcomes.append(OutcomeResponse.of(proposal, detail=note))
     response = answer(outcomes)
     waiting = await context.store.read(

@@ -107,7 +107,10 @@ async def read_sent(
     )
     if format is None:
         *types, last = ["application/json", *(block_format.media_type for block_format in formats)]
-        choices = f"{', '.join(types)} or {last}" if types else last
+        if types:
+            choices = f"{', '.join(types)} or {last}"
+        else:
+            choices = last
         raise Unsupported(f"A block cannot be sent as {media_type[:80]}. Use {choices}.")
     try:
         text = normal_text(content.decode("utf-8"))
@@ -331,7 +334,9 @@ def delete(
 
 
 def waiting_for(tx: Transaction, block: Block | None) -> int:
-    return proposals.waiting_counts(tx, block.chain_id).get(block.label, 0) if block else 0
+    if block:
+        return proposals.waiting_counts(tx, block.chain_id).get(block.label, 0)
+    return 0
 
 
 def _shown(
@@ -349,7 +354,10 @@ def _submitted(tx: Transaction, outcome: SubmissionOutcome) -> Response:
 
     For a proposed block that does not exist yet, return the proposal (202).
     """
-    proposal_id = outcome.proposal.id if outcome.proposal else None
+    if outcome.proposal:
+        proposal_id = outcome.proposal.id
+    else:
+        proposal_id = None
     if outcome.block is None:
         return told(answer(ProposalResponse.of(outcome.proposal), 202), outcome)
     return told(_shown(tx, outcome.block, proposal_id=proposal_id), outcome)
@@ -414,7 +422,10 @@ async def _with_defaults(context: RequestContext, user_id: str, label: str, fiel
     Sent fields take precedence. Raises Invalid for an unknown schema, unless the block has it
     already.
     """
-    ref = fields.get("schema_ref") if isinstance(fields, dict) else None
+    if isinstance(fields, dict):
+        ref = fields.get("schema_ref")
+    else:
+        ref = None
     if not isinstance(ref, str):
         return fields
     existing = await context.store.read(lambda tx: _find(tx, context, user_id, label))

@@ -125,7 +125,10 @@ class Block:
     @property
     def size(self) -> int:
         """The bytes of the value, the description and the metadata."""
-        metadata = json.dumps(self.metadata) if self.metadata else "{}"
+        if self.metadata:
+            metadata = json.dumps(self.metadata)
+        else:
+            metadata = "{}"
         return size_of(self.value) + size_of(self.description) + size_of(metadata)
 
     @property
@@ -139,7 +142,9 @@ class Block:
 
     @property
     def rule(self) -> Policy:
-        return "read_only" if self.read_only else self.policy
+        if self.read_only:
+            return "read_only"
+        return self.policy
 
     @property
     def is_read_only(self) -> bool:

@@ -371,8 +371,13 @@ def redact_values(content: Any) -> Any:
 
 
 def _redact_field(name: str, content: Any) -> Any:
-    redacted = redact(name + content).text if isinstance(content, str) else ""
-    return redacted.removeprefix(name) if redacted.startswith(name) else redact_values(content)
+    if isinstance(content, str):
+        redacted = redact(name + content).text
+    else:
+        redacted = ""
+    if redacted.startswith(name):
+        return redacted.removeprefix(name)
+    return redact_values(content)
 
 
 class _Plain:
@@ -400,7 +405,10 @@ class _Undisguised(_Plain):
         end = 0
         length = 0
         for match in _DISGUISED.finditer(text):
-            plain = "" if match[1] else unicodedata.normalize("NFKC", match[0])
+            if match[1]:
+                plain = ""
+            else:
+                plain = unicodedata.normalize("NFKC", match[0])
             pieces += (text[end : match.start()], plain)
             length += match.start() - end + len(plain)
             end = match.end()
@@ -468,7 +476,9 @@ def redact_json(value: Any) -> Any:
 
 
 def _redact_credential(name: str, field: Any) -> Any:
-    return HIDDEN if _SECRET_FIELD.search(name) and field else redact_json(field)
+    if _SECRET_FIELD.search(name) and field:
+        return HIDDEN
+    return redact_json(field)
 
 
 def _secrets(text: str, rule: _Rule) -> list[_Span]:
@@ -476,7 +486,10 @@ def _secrets(text: str, rule: _Rule) -> list[_Span]:
     for match in _matches(rule.pattern, text):
         if rule.is_secret is None or rule.is_secret(match):
             secret = match["secret"]
-            sign = match["sign"] if "sign" in rule.pattern.groupindex else ""
+            if "sign" in rule.pattern.groupindex:
+                sign = match["sign"]
+            else:
+                sign = ""
             # A sign that ends the sentence is not part of the secret.
             if sign not in ("", "="):
                 secret = secret.rstrip(_ENDINGS)

@@ -84,7 +84,9 @@ def text_key(text: str) -> str:
     >>> text_key("Gru\\u0308\\u00dfe") == text_key("GR\\u00dcSSE")
     True
     """
-    return text.lower() if text.isascii() else _composed(normal_text(text).casefold())
+    if text.isascii():
+        return text.lower()
+    return _composed(normal_text(text).casefold())
 
 
 def spans_of(text: str, piece: str) -> list[tuple[int, int]]:
@@ -148,7 +150,9 @@ def normal_json(value: Any, field: str = "") -> Any:
     Fields of `NAME_FIELDS` get the form of names; those of `VERBATIM_FIELDS` stay untouched.
     """
     if isinstance(value, str):
-        return normal_name(value) if field in NAME_FIELDS else normal_text(value)
+        if field in NAME_FIELDS:
+            return normal_name(value)
+        return normal_text(value)
     if isinstance(value, Mapping):
         return {
             normal_text(key) if isinstance(key, str) else key: (
@@ -203,7 +207,10 @@ def _pieces(text: str) -> Iterator[str]:
     start = 0
     marks = 0
     for index, character in enumerate(text):
-        marks = marks + 1 if unicodedata.combining(character) else 0
+        if unicodedata.combining(character):
+            marks = marks + 1
+        else:
+            marks = 0
         if marks > _MOST_MARKS:
             yield text[start:index]
             start = index

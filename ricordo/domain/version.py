@@ -58,9 +58,13 @@ class ChangeMetadata:
             case "direct":
                 return "apply"
             case "guarded":
-                return "propose" if self.is_untrusted else "apply"
+                if self.is_untrusted:
+                    return "propose"
+                return "apply"
             case "explicit":
-                return "apply" if self.is_quoted else "propose"
+                if self.is_quoted:
+                    return "apply"
+                return "propose"
             case "propose":
                 return "propose"
             case "read_only":
@@ -156,7 +160,10 @@ class Proposal:
     def require_waiting(self) -> None:
         """Raise Conflict unless it still waits."""
         if not self.waits:
-            reason = f" ({self.note})" if self.status == "expired" and self.note else ""
+            if self.status == "expired" and self.note:
+                reason = f" ({self.note})"
+            else:
+                reason = ""
             raise Conflict(
                 f"The proposal {self.id} is {self.status} already{reason}. Read it again."
             )

@@ -106,13 +106,18 @@ def approve(
         description = proposal.description
         if description is not None and not keeps_hidden_text:
             description = without_hidden_text(description)
-        settings = {} if description is None else {"description": description}
+        settings = {}
+        if description is not None:
+            settings = {"description": description}
         settings |= _new_block_settings(tx, proposal, chain)
         block_now: Block | None = make(tx, chain, label, new_text, metadata, settings)
     else:
         block_now = _write_block(tx, chain, block, new_text, label, metadata)
     chain_now = versions.lock(tx, chain.id)
-    new_head = chain_now.head if chain_now and chain_now.head != chain.head else None
+    if chain_now and chain_now.head != chain.head:
+        new_head = chain_now.head
+    else:
+        new_head = None
     settled = _settle(tx, replace(proposal, status="approved", note=None, result=new_head), by)
     return Approved(settled, block_now)
 
@@ -209,7 +214,10 @@ def _merge_over_versions(tx: Transaction, proposal: Proposal, block: Block) -> s
         if text is not None:
             after = texts[blob]
             work_left -= effort(before, after) + effort(before, text)
-            text = merge_changes(before, after, text) if work_left >= 0 else None
+            if work_left >= 0:
+                text = merge_changes(before, after, text)
+            else:
+                text = None
             before = after
     return text
 
@@ -393,9 +401,10 @@ def _without_change(tx: Transaction, version: BlockVersion, text: str | None) ->
     )
     if text in (old, new):
         return old
-    merged_text = (
-        None if text is None or old is None or new is None else merge_lines(new, old, text)
-    )
+    if text is None or old is None or new is None:
+        merged_text = None
+    else:
+        merged_text = merge_lines(new, old, text)
     if merged_text is None:
         raise Conflict(
             "What the run wrote was changed since, in the same lines. "

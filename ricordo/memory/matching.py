@@ -120,7 +120,10 @@ def search(text: str, piece: str, new: str = "") -> Search:
         return Search()
     if count := text.count(piece):
         start = text.index(piece)
-        replacement = Replacement(start, start + len(piece), new) if count == 1 else None
+        if count == 1:
+            replacement = Replacement(start, start + len(piece), new)
+        else:
+            replacement = None
         return Search(replacement, count, _lines(text, _match_starts(text, piece)))
     unescaped = _unescaped(piece)
     if unescaped != piece:
@@ -204,7 +207,10 @@ def hint(text: str, piece: str) -> str:
     if nearest is None:
         return ""
     number, line = nearest
-    excerpt = line if len(line) <= _EXCERPT_LENGTH else line[: _EXCERPT_LENGTH - 1] + "…"
+    if len(line) <= _EXCERPT_LENGTH:
+        excerpt = line
+    else:
+        excerpt = line[: _EXCERPT_LENGTH - 1] + "…"
     return f" The nearest line is {number}: `{excerpt}`. Copy from it what is to be replaced."
 
 
@@ -231,8 +237,14 @@ def _search_folded(text: str, piece: str, new: str) -> Search:
     start = matches[0] + head
     end = matches[0] + len(folded_piece.text) - tail
     new_end = len(folded_new.text) - tail
-    new_text = new[folded_new.begin_of(head) : folded_new.end_of(new_end)] if head < new_end else ""
-    begin = folded.begin_of(start) if start < end else folded.end_of(start)
+    if head < new_end:
+        new_text = new[folded_new.begin_of(head) : folded_new.end_of(new_end)]
+    else:
+        new_text = ""
+    if start < end:
+        begin = folded.begin_of(start)
+    else:
+        begin = folded.end_of(start)
     return Search(
         Replacement(begin, max(begin, folded.end_of(end)), new_text), 1, _lines(text, [begin])
     )

@@ -160,7 +160,10 @@ def _draft(tx: Transaction, group: Sequence[MemoryEdit], home_chain: Chain | Non
     )
     value = after.value if after else None
     if not group[0].is_new or home_chain is None or after is None:
-        new_label = after.label if after and after.label != block.label else None
+        if after and after.label != block.label:
+            new_label = after.label
+        else:
+            new_label = None
         return ProposalDraft(
             block.chain_id, block.label, value, block, new_label, confidence=confidence
         )
@@ -371,7 +374,10 @@ class _DraftComparison:
             return "superseded"
         # Both are compared on the older proposal's base; later text of the block is in neither.
         after = merge_changes(before, older_before, text)
-        both = None if after is None else merge_changes(older_before, older_text, after)
+        if after is None:
+            both = None
+        else:
+            both = merge_changes(older_before, older_text, after)
         if after is None or both is None:
             return "beside"
         new_label = self._draft.new_label
@@ -432,7 +438,10 @@ def _says_sentence(line: str, sentence: str) -> bool:
     "Has a cat" is not in "Has a cat allergy".
     """
     begins = r"(?:^|[.!?;]\s+)"
-    ends = r"(?=\s|$)" if sentence[-1] in ".!?" else r"(?=[.,;!?]|$)"
+    if sentence[-1] in ".!?":
+        ends = r"(?=\s|$)"
+    else:
+        ends = r"(?=[.,;!?]|$)"
     return re.search(begins + re.escape(sentence) + ends, line) is not None
 
 

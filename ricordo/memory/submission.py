@@ -145,7 +145,10 @@ def change(tx: Transaction, block: Block, changed: Block, edit: Submission) -> S
             raise Forbidden(f'Block "{block.label}" is read-only: only its owner may change it.')
         case "propose":
             require_shown(metadata, changed.value, before=block.value)
-            new_label = changed.label if changed.label != block.label else None
+            if changed.label != block.label:
+                new_label = changed.label
+            else:
+                new_label = None
             if changed.value == block.value and new_label is None:
                 return SubmissionOutcome(block)
             draft = ProposalDraft(chain.id, block.label, changed.value, block, new_label)

@@ -258,7 +258,10 @@ def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: Chang
             f'Agent {chain.owner_id} has another block labelled "{label}" by now. '
             "Detach that one first."
         )
-    settings = dict(last_deleted.settings) if last_deleted else {}
+    if last_deleted:
+        settings = dict(last_deleted.settings)
+    else:
+        settings = {}
     # A deleted block that was restored under another label has the old id already.
     if last_deleted and not blocks.is_there(tx, last_deleted.block_id):
         settings["id"] = last_deleted.block_id
@@ -403,7 +406,10 @@ def merged(tx: Transaction, block: Block, text: str, expected: str | None) -> st
     except NotFound:
         raise _stale(block, expected) from None
     base = history.text_at(tx, block.chain_id, block.label, version)
-    merged_text = None if base is None else merge_lines(base, text, block.value)
+    if base is None:
+        merged_text = None
+    else:
+        merged_text = merge_lines(base, text, block.value)
     if merged_text is None:
         raise _stale(block, expected)
     return merged_text

@@ -393,7 +393,10 @@ class WorkingMemory:
         reason: EditReason = NO_REASON,
     ) -> None:
         if call_reason := self.reasons.get(call_id):
-            quote = call_reason.quote if reason.quote is None else reason.quote
+            if reason.quote is None:
+                quote = call_reason.quote
+            else:
+                quote = reason.quote
             reason = replace(reason, text=reason.text or _shortened(call_reason.text), quote=quote)
         edited_blocks = [after if other is block else other for other in self._current.values()]
         self._current = {other.shown_label: other for other in edited_blocks if other}
@@ -527,6 +530,9 @@ def replaced_piece(block: Block, old: str, new: str, *, everywhere: bool) -> str
             "Read the block and copy the text from it. "
             f"Proposed changes are not in it.{hint(text, old)}"
         )
-    changed = match.replacement.apply(text) if match.replacement else with_line_breaks(new)
+    if match.replacement:
+        changed = match.replacement.apply(text)
+    else:
+        changed = with_line_breaks(new)
     block.require_fits(changed)
     return changed

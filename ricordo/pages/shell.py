@@ -124,10 +124,16 @@ def _explaining(endpoint: Callable[..., Any]) -> Callable[..., Any]:
         try:
             response: Response = await endpoint(request, **path_params)
         except RicordoError as error:
-            status = error.status if isinstance(error, RefusedByApi) else status_of(error)
+            if isinstance(error, RefusedByApi):
+                status = error.status
+            else:
+                status = status_of(error)
             if status >= _INTERNAL and not isinstance(error, DatabaseFailed):
                 status = _BAD_GATEWAY  # the failure is behind the page
-            template = "refused.html" if is_part(request) else "error.html"
+            if is_part(request):
+                template = "refused.html"
+            else:
+                template = "error.html"
             return await render(request, template, status=status, words=str(error))
         return response
 
@@ -171,7 +177,10 @@ async def render(
         environment().get_template(template).render, variables | template_variables
     )
     # Rendering a long history would block other requests for too long.
-    text = await offload(render_template, SMALL + 1) if is_large else render_template()
+    if is_large:
+        text = await offload(render_template, SMALL + 1)
+    else:
+        text = render_template()
     response = HTMLResponse(text, status, HEADERS)
     if notice:
         response.delete_cookie(_NOTICE_COOKIE, path=f"{base_of(request)}/")
