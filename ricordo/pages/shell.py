@@ -27,6 +27,7 @@ from ricordo.api.errors import status_of
 from ricordo.api.guard import COOKIE
 from ricordo.api.paths import route_path
 from ricordo.api.routing import GuardedRoute, Routes, refusal_of
+from ricordo.domain.hidden_text import without_marks
 from ricordo.domain.ids import is_id
 from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, Scope
 from ricordo.domain.text import normal_text
@@ -225,8 +226,8 @@ async def fields_of(request: Request) -> list[tuple[str, str]]:
         raise Invalid(
             "This form cannot be read. Load the page again and send it once more."
         ) from error
-    # Browsers end lines with CR LF in forms; memory has LF.
-    return [(name, normal_text(text)) for name, text in fields]
+    # Browsers end lines with CR LF in forms; memory has LF. Editors show marks for hidden text.
+    return [(name, without_marks(normal_text(text))) for name, text in fields]
 
 
 def require_id(text: str, kind: str) -> str:
@@ -301,6 +302,7 @@ def environment() -> "Environment":
         loader=loader,
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=filters.shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
