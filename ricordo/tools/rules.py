@@ -129,7 +129,10 @@ class Rulebook:
         self.is_ordered = bool(self._first or self._counted or following)
         proves = bool(self._first or self._rules_after or self._required)
         # A tool's output is not known in advance, so every output counts as possible.
-        paths = {name: self._allowed_after(name, None) for name in self._tools} if proves else {}
+        if proves:
+            paths = {name: self._allowed_after(name, None) for name in self._tools}
+        else:
+            paths = {}
         self._following = {name: following for name, (following, _) in paths.items()}
         self._endings = {
             name for name, (_, must_call) in paths.items() if not must_call or name in self.terminal
@@ -277,7 +280,10 @@ class Rulebook:
     def _fault_sentence(
         self, last: str | None, used_up: Iterable[str], missing: Iterable[str]
     ) -> str:
-        rules_after = self._rules_after.get(last, []) if last else []
+        if last:
+            rules_after = self._rules_after.get(last, [])
+        else:
+            rules_after = []
         guards = [
             rule
             for rule in self._only_after
