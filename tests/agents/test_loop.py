@@ -1,7 +1,7 @@
 """The loop: steps, tools one after the other and side by side, and what ends a turn."""
 
-from dataclasses import replace
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
