@@ -31,6 +31,7 @@ from ricordo.features.openai.queries import NamedAgent, agent_of
 from ricordo.features.openai.routes import reader_of
 from ricordo.features.openai.turns import chat_turn
 from ricordo.features.tutor.courses import queries as courses
+from ricordo.features.tutor.courses.applying import named_agents
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(tags=["tutor"], scope="messages", open_paths=("/health",))
@@ -170,11 +171,11 @@ def _agents_of_courses(tx: Transaction, scope: Scope) -> Mapping[str, str]:
     agent_ids: dict[str, str] = {}
     stored_courses = courses.everyone(tx, scope)
     for course in stored_courses:
-        for name, agent_id in course.agents.items():
+        for name, agent_id in named_agents(course).items():
             agent_ids[f"{course.name}/{name}"] = agent_id
     for course in stored_courses:
-        if len(course.agents) == 1:
-            agent_ids[course.name] = next(iter(course.agents.values()))
+        if len(named := named_agents(course)) == 1:
+            agent_ids[course.name] = next(iter(named.values()))
     return agent_ids
 
 
