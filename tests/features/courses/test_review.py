@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ricordo.cli import app
-from ricordo.features.tutor.courses import plugin
+from ricordo.features.tutor.courses.course_file import findings
 from ricordo.settings import Settings
 from tests.seams.http import ok, refused
 from tests.seams.server import MODEL, ServerInThread, serving
@@ -162,6 +162,6 @@ def test_the_doctor_names_the_faults_of_files(
     for name, text in (("art", GOOD), ("essay", GOOD.replace("[[task]]", "[[tasks]]"))):
         (tmp_path / "courses" / name).mkdir(parents=True)
         (tmp_path / "courses" / name / "agents.toml").write_text(text, "utf-8")
-    lines = plugin.findings(Settings(data_dir=tmp_path))
+    lines = findings(Settings(data_dir=tmp_path))
     assert lines[0].startswith('!essay/agents.toml: Line 10: "tasks" is not known here.')
     assert lines[1].startswith("courses: art ")

@@ -3,10 +3,17 @@
 The server applies them when it starts and when they change.
 """
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import typer
+
+from ricordo.cli.client import any_server, running_server, set_up_quiet_logs
+from ricordo.errors import Conflict, NotFound
+from ricordo.features.tutor.courses.course_file import FILE, parse_course
+from ricordo.features.tutor.courses.options import CourseSettings
+from ricordo.settings import load_settings
 
 app = typer.Typer(
     help="Courses: agents and memory for students, in one file.", no_args_is_help=True
@@ -19,9 +26,6 @@ _Name = typer.Argument(help="The course, as essay-coach.")
 
 
 def _folder() -> Path:
-    from ricordo.features.tutor.courses.options import CourseSettings
-    from ricordo.settings import load_settings
-
     settings, _ = load_settings()
     return CourseSettings().courses_dir or settings.data_dir / "courses"
 
@@ -34,9 +38,6 @@ def new(
     ),
 ) -> None:
     """Make a course that works, to be changed."""
-    from ricordo.errors import Conflict, NotFound
-    from ricordo.features.tutor.courses.course_file import FILE, parse_course
-
     example = _EXAMPLES / f"{like}.toml"
     if not example.is_file():
         examples = ", ".join(sorted(path.stem for path in _EXAMPLES.glob("*.toml")))
@@ -82,11 +83,6 @@ def check(
 
 def _reviewed(server: str | None) -> list[dict[str, Any]]:
     """Return each course with its fault, as a running server sees it, else this process."""
-    import asyncio
-
-    from ricordo.cli.client import running_server, set_up_quiet_logs
-    from ricordo.settings import load_settings
-
     settings, providers = load_settings()
     with running_server(settings, server) as client:
         if client:
@@ -111,8 +107,6 @@ def _count(number: int, noun: str) -> str:
 @app.command("apply")
 def apply(server: str | None = _Server) -> None:
     """Bring the files into use now, and show the courses."""
-    from ricordo.cli.client import any_server
-
     with any_server(server, lambda _: None) as client:
         _show(client.ask("POST", "/v1/courses/apply"))
 
@@ -120,8 +114,6 @@ def apply(server: str | None = _Server) -> None:
 @app.command("list")
 def list_courses(server: str | None = _Server) -> None:
     """Show the courses, their agents, and the faults of their files."""
-    from ricordo.cli.client import any_server
-
     with any_server(server, lambda _: None) as client:
         _show(client.ask("GET", "/v1/courses/", query={"limit": 1000, "order": "asc"}))
 

@@ -18,8 +18,10 @@ from ricordo.domain.clock import zone
 from ricordo.domain.text import normal_text
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features.automation.schedules.cron import parse as parse_cron
+from ricordo.features.tutor.courses.options import CourseSettings
 from ricordo.memory.schemas import BLOCK_KEYS, Lines, read_toml, schema_in, unfit
 from ricordo.memory.sections import Problem, refuse
+from ricordo.settings import Settings
 
 T = TypeVar("T")
 FILE = "agents.toml"
@@ -483,3 +485,17 @@ def _conflict(label: str, location: str, other_location: str) -> str:
         f'{location}: the block "{label}" has other fields in {other_location}. '
         "Give both the same fields, or rename one."
     )
+
+
+def findings(settings: Settings) -> list[str]:
+    """Return the faults of courses' files, and the names of the others, for `ricordo doctor`."""
+    try:
+        courses, faults = read_courses(
+            CourseSettings().courses_dir or settings.data_dir / "courses"
+        )
+    except Unavailable as error:
+        return [f"!{error}"]
+    lines = [f"!{line}" for fault in faults.values() for line in fault.splitlines()]
+    if courses:
+        lines.append(f"courses: {', '.join(courses)} (tools and models: ricordo course check)")
+    return lines

@@ -22,19 +22,20 @@ _RETRY = 600 * SECOND
 class _Look:
     """The files as they were applied last, the faults that were logged, and the time."""
 
+    runtime: Runtime
     files: tuple[tuple[str, int, int], ...]
     faults: frozenset[tuple[str, str]]
     at: int
 
 
 class CourseWatch:
-    """Applies the courses of one server when a file changed, and logs new faults."""
+    """Applies courses when a file changed, and logs new faults."""
 
     def __init__(self) -> None:
         self._last: _Look | None = None
 
     async def run(self, runtime: Runtime, _job: Job, _report: Report) -> None:
-        last = self._last
+        last = self._last if self._last and self._last.runtime is runtime else None
         files = await offload(lambda: state_of(folder_of(runtime)), SMALL + 1)
         now = runtime.store.clock.now()
         is_current = last is not None and last.files == files
@@ -46,9 +47,7 @@ class CourseWatch:
         faults = frozenset((course.name, course.fault) for course in courses if course.fault)
         for name, fault in sorted(faults - (last.faults if last else frozenset())):
             log.warning("a course cannot be used as it is: %s", fault, extra={"course": name})
-        self._last = _Look(files, faults, now)
+        self._last = _Look(runtime, files, faults, now)
 
 
-def handlers() -> tuple[JobHandler, ...]:
-    """Return the job's handler for one server."""
-    return (JobHandler("courses.apply", CourseWatch().run, every_seconds=60),)
+HANDLERS = (JobHandler("courses.apply", CourseWatch().run, every_seconds=60),)
