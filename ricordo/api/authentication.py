@@ -178,7 +178,9 @@ class Authentication:
         """Return the hash of the key or of a session's key; None for anything else."""
         if not key.startswith(_SESSION):
             is_stored = key.startswith(keys.PREFIX) and not key.startswith(program_keys.PREFIX)
-            return keys.hash_of(self.secret, key) if is_stored else None
+            if is_stored:
+                return keys.hash_of(self.secret, key)
+            return None
         text, _, signature = key.removeprefix(_SESSION).rpartition("_")
         if not hmac.compare_digest(
             signature.encode("utf-8", "surrogatepass"), self._sign(text).encode()
@@ -276,8 +278,10 @@ def _encoded(key: str) -> bytes:
 
 def _network(address: str) -> str:
     """Return the address, or an IPv6 address's network, since one client may have many."""
+    if ":" not in address:
+        return address
     try:
-        return str(ip_network((address, 64), strict=False)) if ":" in address else address
+        return str(ip_network((address, 64), strict=False))
     except ValueError:
         return address
 

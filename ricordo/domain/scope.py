@@ -113,7 +113,9 @@ class Actor:
         An author at a remote is marked as such, since the name is self-chosen.
         """
         name = self.name or self.id
-        return f"remote:{name}" if self.kind == "remote" else name
+        if self.kind == "remote":
+            return f"remote:{name}"
+        return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,9 @@ class Scope:
     @property
     def subject(self) -> str | None:
         """The id of the only user whose data the caller may see; None if there is no such user."""
-        return None if self.subject_id == NOBODY else self.subject_id
+        if self.subject_id == NOBODY:
+            return None
+        return self.subject_id
 
     @property
     def uses_every_agent(self) -> bool:
@@ -202,12 +206,18 @@ class Scope:
         A service that may not approve acts as itself and not as the user.
         """
         if self.role == "service" and not (self.subject and self.may(APPROVE)):
-            name = f"{self.caller} for {self.user_name}" if self.subject else self.caller
+            if self.subject:
+                name = f"{self.caller} for {self.user_name}"
+            else:
+                name = self.caller
             return Actor("service", self.key_id or self.caller, name)
         if self.may(OVERRIDE) and self.role != "user":
             return Actor("administrator", self.user_id, self.user_name)
         acts_for_user = self.caller and self.subject
-        name = f"{self.caller} for {self.user_name}" if acts_for_user else self.user_name
+        if acts_for_user:
+            name = f"{self.caller} for {self.user_name}"
+        else:
+            name = self.user_name
         return Actor("user", self.user_id, name)
 
     def owns(self, user_id: str | None) -> bool:

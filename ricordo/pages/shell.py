@@ -27,6 +27,7 @@ from ricordo.api.errors import status_of
 from ricordo.api.guard import COOKIE
 from ricordo.api.paths import route_path
 from ricordo.api.routing import GuardedRoute, Routes, refusal_of
+from ricordo.domain.hidden_text import without_marks
 from ricordo.domain.ids import is_id
 from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, Scope
 from ricordo.domain.text import normal_text
@@ -123,10 +124,16 @@ def _explaining(endpoint: Callable[..., Any]) -> Callable[..., Any]:
         try:
             response: Response = await endpoint(request, **path_params)
         except RicordoError as error:
-            status = error.status if isinstance(error, RefusedByApi) else status_of(error)
+            if isinstance(error, RefusedByApi):
+                status = error.status
+            else:
+                status = status_of(error)
             if status >= _INTERNAL and not isinstance(error, DatabaseFailed):
                 status = _BAD_GATEWAY  # the failure is behind the page
-            template = "refused.html" if is_part(request) else "error.html"
+            if is_part(request):
+                template = "refused.html"
+            else:
+                template = "error.html"
             return await render(request, template, status=status, words=str(error))
         return response
 
@@ -170,7 +177,10 @@ async def render(
         environment().get_template(template).render, variables | template_variables
     )
     # Rendering a long history would block other requests for too long.
-    text = await offload(render_template, SMALL + 1) if is_large else render_template()
+    if is_large:
+        text = await offload(render_template, SMALL + 1)
+    else:
+        text = render_template()
     response = HTMLResponse(text, status, HEADERS)
     if notice:
         response.delete_cookie(_NOTICE_COOKIE, path=f"{base_of(request)}/")
@@ -216,8 +226,8 @@ async def fields_of(request: Request) -> list[tuple[str, str]]:
         raise Invalid(
             "This form cannot be read. Load the page again and send it once more."
         ) from error
-    # Browsers end lines with CR LF in forms; memory has LF.
-    return [(name, normal_text(text)) for name, text in fields]
+    # Browsers end lines with CR LF in forms; memory has LF. Editors show marks for hidden text.
+    return [(name, without_marks(normal_text(text))) for name, text in fields]
 
 
 def require_id(text: str, kind: str) -> str:
@@ -292,6 +302,7 @@ def environment() -> "Environment":
         loader=loader,
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=filters.shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )

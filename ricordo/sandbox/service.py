@@ -403,7 +403,10 @@ class Sandbox:
             # The kernel's own limit came first. A program that was killed for another reason had
             # used less processor time at the last measurement.
             is_spent = process.cpu_used + _UNSEEN >= call.limits.cpu_seconds
-            stopped_by = "cpu" if code == _CPU_EXITS[0] or is_spent else ""
+            if code == _CPU_EXITS[0] or is_spent:
+                stopped_by = "cpu"
+            else:
+                stopped_by = ""
         return SandboxResult(
             exit_code=code,
             stdout=bytes(collected.parts["stdout"]),
@@ -452,7 +455,10 @@ def examine_sandbox(settings: Settings) -> str:
                 "!none: code of users and models can read and change what this server can "
                 "(RICORDO_SANDBOX)"
             )
-        network = "with network" if SandboxSettings().sandbox_network else "without network"
+        if SandboxSettings().sandbox_network:
+            network = "with network"
+        else:
+            network = "without network"
         return f"{sandbox.name}, {network}"
 
     return asyncio.run(attempt())

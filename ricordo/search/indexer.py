@@ -82,7 +82,10 @@ class Indexer:
 
         owner_id = job.payload["owner_id"]
         owner = await self.store.read(lambda tx: partitions.owner_of(tx, owner_id))
-        handle = self.choose_model(owner.embedding) if owner else None
+        if owner:
+            handle = self.choose_model(owner.embedding)
+        else:
+            handle = None
         if owner is None or handle is None:
             return
         await self.make_vectors(owner_id, handle, owner, report)

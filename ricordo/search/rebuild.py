@@ -267,7 +267,10 @@ async def reembed(indexer: "Indexer", job: Job, report: Report) -> None:
     store = indexer.store
     owner_id = str(job.payload["owner_id"])
     owner = await store.read(lambda tx: partitions.owner_of(tx, owner_id))
-    handle = indexer.choose_model(owner.embedding) if owner else None
+    if owner:
+        handle = indexer.choose_model(owner.embedding)
+    else:
+        handle = None
     if owner is None or handle is None:
         return
     await store.write(lambda tx: drop_vectors(tx, owner_id, handle + NEW))

@@ -142,7 +142,10 @@ async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
                 answer = await collect(turn, hear)
         except TimeoutError:
             run_id = _waits_of(context).get(context.step.run_id)
-            state = "it still works on it" if turn else "it is busy with another message"
+            if turn:
+                state = "it still works on it"
+            else:
+                state = "it is busy with another message"
             return [
                 *texts_of(new_messages),
                 f"<no answer within {seconds:g} seconds: {state} (run {run_id})>",

@@ -263,7 +263,10 @@ class QdrantIndex(ServiceIndex):
         timeouts: ServiceTimeouts | None = None,
     ) -> None:
         self._is_local = not location.startswith(("http://", "https://"))
-        self.ADDRESS_VARIABLE = "QDRANT_PATH" if self._is_local else "QDRANT_URL"
+        if self._is_local:
+            self.ADDRESS_VARIABLE = "QDRANT_PATH"
+        else:
+            self.ADDRESS_VARIABLE = "QDRANT_URL"
         super().__init__(api_key or "", location, prefix=prefix, timeouts=timeouts)
         self._prepared: set[str] = set()
         # The local mode blocks while it works, and its files belong to the thread that opened them.
@@ -391,10 +394,14 @@ class QdrantIndex(ServiceIndex):
             case exceptions.ResponseHandlingException():
                 # The client has one class for failed requests and for unreadable responses.
                 is_answered = isinstance(error.source, ValueError)
-                return self.unexpected_answer() if is_answered else self.unreachable()
+                if is_answered:
+                    return self.unexpected_answer()
+                return self.unreachable()
         # The local mode is an engine in this process: its files, locks and arrays fail with many
         # kinds of errors.
-        return self.failed(f"{type(error).__name__}: {error}") if self._is_local else None
+        if self._is_local:
+            return self.failed(f"{type(error).__name__}: {error}")
+        return None
 
 
 async def _if_present(client: Any, collection: str, query: Awaitable[T]) -> T | None:
@@ -429,7 +436,9 @@ def _filter(conditions: list[Condition]) -> Any:
             must.append(models.FieldCondition(key=name, match=models.MatchAny(any=value)))
         else:
             must.append(models.FieldCondition(key=name, range=models.Range(**{operator: value})))
-    return models.Filter(must=must) if must else None
+    if must:
+        return models.Filter(must=must)
+    return None
 
 
 def configured_indexes(settings: VectorSettings) -> list[VectorIndex]:

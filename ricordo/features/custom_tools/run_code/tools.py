@@ -179,7 +179,9 @@ def _error(lines: list[bytes]) -> str | None:
     if last_message.get("done") is not True:
         return "The code ended before its end."
     error = last_message.get("error")
-    return error if error is None or isinstance(error, str) else "The code failed."
+    if error is None or isinstance(error, str):
+        return error
+    return "The code failed."
 
 
 def _report(

@@ -142,7 +142,10 @@ async def try_source(context: RequestContext, body: models.ToolTrialRequest) -> 
     )
     trial = await _answer(context, call)
     returned = trial["func_return"]
-    text = returned if isinstance(returned, str) else orjson.dumps(returned).decode()
+    if isinstance(returned, str):
+        text = returned
+    else:
+        text = orjson.dumps(returned).decode()
     return ToolTrialResponse.of(
         None, **trial, date=context.store.clock.now(), name=schema.name, tool_return=text
     )

@@ -140,7 +140,10 @@ async def run_call(
         if report and stream == "stdout" and (lines := piece.decode("utf-8", "replace").split()):
             report(without_secrets(" ".join(lines), secrets)[-500:])
 
-    needs = needs_of(call.source, call.function) if call.source_type == "python" else frozenset()
+    if call.source_type == "python":
+        needs = needs_of(call.source, call.function)
+    else:
+        needs = frozenset()
     environment = {**secrets, **call.environment}
     request: dict[str, Any] = {
         "source": call.source,
@@ -218,7 +221,10 @@ def _output_of(result: SandboxResult, call: ToolCall) -> ToolOutput:
         return ToolOutput(error_text, stdout, (*stderr, answer["error"]), is_error=True)
     if isinstance(answer, dict) and "value" in answer:
         return ToolOutput(_writable(answer["value"]), stdout, stderr)
-    written = f" It wrote: {stderr[0][-1000:]}" if stderr else ""
+    if stderr:
+        written = f" It wrote: {stderr[0][-1000:]}"
+    else:
+        written = ""
     return ToolOutput(
         f"The tool ended without a result (exit code {result.exit_code}).{written}",
         stdout,

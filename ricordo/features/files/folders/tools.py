@@ -120,7 +120,10 @@ def _describe_opened(
 
 
 def _range(file: File, start: int | None, end: int | None) -> str:
-    last = file.lines if end is None else min(end, file.lines)
+    if end is None:
+        last = file.lines
+    else:
+        last = min(end, file.lines)
     return f"lines {(start or 0) + 1}-{last}"
 
 
@@ -213,7 +216,10 @@ def _filter_by_name(view: View, files: Sequence[File], include: str) -> list[Fil
 
 
 def _render_matches(search: LineSearch, view: View, too_large: int) -> str:
-    skipped = [f"Note: Skipped {too_large} files due to size limits"] if too_large else []
+    if too_large:
+        skipped = [f"Note: Skipped {too_large} files due to size limits"]
+    else:
+        skipped = []
     if not search.total:
         return "\n".join([f"No matches found for pattern: '{search.pattern}'", *skipped])
     total = f"{search.total}{'+' if search.is_full else ''}"

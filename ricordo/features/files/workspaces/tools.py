@@ -65,7 +65,9 @@ async def search_workspace(context: ToolContext, query: str, folder: str = "") -
     }
     size = sum(map(len, texts.values()))
     lines = await offload(lambda: _lines_with(texts, needle), size)
-    return "\n".join(lines) if lines else "No line has these words."
+    if lines:
+        return "\n".join(lines)
+    return "No line has these words."
 
 
 async def read_workspace_file(

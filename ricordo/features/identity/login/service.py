@@ -63,7 +63,10 @@ def read_attempt(secret: bytes, cookie: str, state: str) -> LoginAttempt:
     """
     text, _, signature = cookie.encode().rpartition(b".")
     is_ours = hmac.compare_digest(hmac.digest(secret, text, "sha256").hex().encode(), signature)
-    attempt = LoginAttempt(**orjson.loads(urlsafe_b64decode(text))) if is_ours else None
+    if is_ours:
+        attempt = LoginAttempt(**orjson.loads(urlsafe_b64decode(text)))
+    else:
+        attempt = None
     if (
         attempt is None
         or not hmac.compare_digest(attempt.state.encode(), state.encode())
@@ -279,4 +282,6 @@ def _name(claims: Json, user: User) -> str:
 def _email(claims: Json) -> str | None:
     email = claims.get("email")
     is_verified = claims.get("email_verified") is True
-    return email if isinstance(email, str) and is_verified else None
+    if isinstance(email, str) and is_verified:
+        return email
+    return None

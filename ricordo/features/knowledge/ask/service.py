@@ -56,7 +56,10 @@ class Source:
     @property
     def shown(self) -> str:
         """Return the source's kind, date and text in one line."""
-        date = f" on {to_datetime(self.created_at):%Y-%m-%d}" if self.created_at else ""
+        if self.created_at:
+            date = f" on {to_datetime(self.created_at):%Y-%m-%d}"
+        else:
+            date = ""
         if self.role == "user":
             origin = "said by the person"
         elif self.role == "assistant":

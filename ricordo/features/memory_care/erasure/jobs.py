@@ -224,7 +224,10 @@ class ErasureWork:
     async def _erase_files(self) -> None:
         others = [row.address for row in await self._store.read(queries.remotes)]
         settings = self._runtime.settings
-        database = None if settings.postgres_url else settings.database_path
+        if settings.postgres_url:
+            database = None
+        else:
+            database = settings.database_path
         await self._sweep_copies()
         work = partial(erase_files, settings.data_dir, database, self.erasure, others)
         updated = await asyncio.to_thread(work)

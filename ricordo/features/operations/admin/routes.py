@@ -59,7 +59,10 @@ async def ready(request: Request) -> Json:
 
 
 async def _problems(runtime: Runtime) -> list[str]:
-    problems = ["The server stops."] if runtime.is_stopping else []
+    if runtime.is_stopping:
+        problems = ["The server stops."]
+    else:
+        problems = []
     try:
         runtime.store.require_in_place()
     except RicordoError as error:
@@ -76,7 +79,10 @@ async def _problems(runtime: Runtime) -> list[str]:
         problems.append(f"The database does not answer within {_PATIENCE:g} seconds.")
     except RicordoError as error:
         # Its message may name files, and anybody may ask.
-        kind = error.kind if isinstance(error, DatabaseFailed) else "down"
+        if isinstance(error, DatabaseFailed):
+            kind = error.kind
+        else:
+            kind = "down"
         problems.append(f"{_WORDS[kind]} The server's log says why.")
     return problems
 
