@@ -533,7 +533,7 @@ def test_students_have_the_names_that_open_webui_knows(pipe: Any, school: Server
         await pipe.pipe(body, {"id": "7f", "name": name}, __chat_id__="n")
 
     with school.http(headers={"authorization": "Bearer a-long-secret-of-the-operator"}) as http:
-        for sent, kept in (("", "open-webui:7f"), ("Ada\n Lovelace", "Ada Lovelace")):
+        for sent, kept in (("", "open-webui:7f"), ("Ada\n Love\u200blace", "Ada Lovelace")):
             asyncio.run(talk(sent))
             assert http.get("/v1/users/open-webui:7f").json()["name"] == kept
         asyncio.run(talk("Somebody else"))

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, func, or_, select, update
 
+from ricordo.domain.hidden_text import without_hidden_text
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.look_alikes import are_alike, look_of
 from ricordo.domain.scope import LOCAL_USER, Scope, User
@@ -196,7 +197,9 @@ def give_name(tx: Transaction, scope: Scope, identifier: str, person_name: str) 
     A name that does not fit into a line is left out. Raises NotFound, Forbidden.
     """
     user = require(tx, scope, identifier)
-    one_line = " ".join(_UNFIT_IN_NAME.sub(" ", person_name).split())[:_LONGEST].strip()
+    one_line = " ".join(_UNFIT_IN_NAME.sub(" ", without_hidden_text(person_name)).split())[
+        :_LONGEST
+    ].strip()
     if not one_line or user.name != user.identifier or one_line == user.name:
         return user
     return change(tx, scope, replace(user, name=one_line))

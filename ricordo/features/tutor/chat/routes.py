@@ -28,6 +28,7 @@ from ricordo.domain.event import (
     StepSaved,
     ToolCallDelta,
 )
+from ricordo.domain.hidden_text import with_marks
 from ricordo.domain.message import ToolReturnPart
 from ricordo.domain.scope import APPROVE, IMPERSONATE, Scope
 from ricordo.errors import Invalid, NotFound
@@ -277,17 +278,19 @@ async def _events(
 def _change_json(context: RequestContext, change: Filing) -> Json:
     """Return the status event of a change of memory, or of a proposal that waits.
 
-    `may_decide` is set where the caller's key may approve and reject in the student's name.
+    Hidden text is shown as marks. `may_decide` is set where the caller's key may approve and reject in the student's name.
     """
     is_applied = change.status == "applied"
     verb = "Remembered" if is_applied else "Proposed to remember"
-    lines = (change.added or change.removed).split("\n")
+    added = with_marks(change.added)
+    removed = with_marks(change.removed)
+    lines = (added or removed).split("\n")
     text = lines[0].strip()
     if len(text) > _STATUS_LENGTH:
         text = f"{text[:_STATUS_LENGTH]}…"
     elif len(lines) > 1:
         text = f"{text} …"
-    if not change.added:
+    if not added:
         verb = "Forgot" if is_applied else "Proposed to forget"
     base = str(context.request.base_url).rstrip("/")
     return {
@@ -297,8 +300,8 @@ def _change_json(context: RequestContext, change: Filing) -> Json:
         "id": change.id,
         "status": change.status,
         "label": change.label,
-        "added": change.added,
-        "removed": change.removed,
-        "reason": change.reason,
+        "added": added,
+        "removed": removed,
+        "reason": with_marks(change.reason),
         "may_decide": not is_applied and context.scope.may(APPROVE),
     }
