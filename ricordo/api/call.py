@@ -212,16 +212,20 @@ async def _acting(store: Store, scope: Scope, request: Request) -> Scope:
     return acting or replace(scope, subject_id=NOBODY)
 
 
-async def scope_of_user(store: Store, scope: Scope, name: str, *, makes: bool) -> Scope | None:
+async def scope_of_user(
+    store: Store, scope: Scope, name: str, *, makes: bool, person_name: str = ""
+) -> Scope | None:
     """Return the scope in which the caller acts for this user; None for an unknown user.
 
-    With `makes` a new user is created. Raises Invalid, Forbidden.
+    With `makes` a new user is created. `person_name` becomes the name of a user who has only an
+    identifier so far; a name that somebody chose here stays. Raises Invalid, Forbidden.
     """
+    organization = Scope(scope.organization_id)
     user = await store.read(lambda tx: users.named(tx, scope.organization_id, name))
     if user is None and makes:
-        user = await store.write(
-            lambda tx: users.find_or_make(tx, Scope(scope.organization_id), name)
-        )
+        user = await store.write(lambda tx: users.find_or_make(tx, organization, name))
+    if user is not None and makes and person_name and user.name == user.identifier:
+        user = await store.write(lambda tx: users.give_name(tx, organization, name, person_name))
     if user is None:
         return None
     if user.disabled_at is not None:
