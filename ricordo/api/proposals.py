@@ -14,7 +14,7 @@ from fastapi import Query, Response
 from ricordo.api.answers import answer
 from ricordo.api.call import RequestContext
 from ricordo.api.errors import text_conflict
-from ricordo.api.models.base import Json, TextConflict
+from ricordo.api.models.base import TextConflict
 from ricordo.api.models.memory import (
     ApproveRequest,
     BulkDecisionRequest,
@@ -31,6 +31,7 @@ from ricordo.domain.block import Block
 from ricordo.domain.ids import is_id, unique
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import IMPERSONATE, Actor, Scope
+from ricordo.domain.text import Json
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.errors import Forbidden, NotFound, RicordoError
 from ricordo.memory import approval, user_memory
@@ -175,15 +176,21 @@ async def approve(
 ) -> Response | Json:
     """Make the proposed text the block's next version, merged by lines with later changes.
 
-    With `body`, the owner's own text replaces it. If lines collide nothing is written, and 409
+    With `body`, the owner's own text replaces it. Characters that are not shown are removed, unless
+    `keeps_hidden_text` is true. If lines collide nothing is written, and 409
     returns the three texts.
     """
-    text = body.body if body else None
+    request = body or ApproveRequest()
 
     def work(tx: Transaction) -> Decided | Conflicted:
         memory = _require(tx, context, user_id, label, diff_id)
         outcome = approval.approve(
-            tx, _scope_of(context, memory), diff_id, context.actor_for(memory.user), body=text
+            tx,
+            _scope_of(context, memory),
+            diff_id,
+            context.actor_for(memory.user),
+            body=request.body,
+            keeps_hidden_text=request.keeps_hidden_text,
         )
         if isinstance(outcome, Conflicted):
             return outcome

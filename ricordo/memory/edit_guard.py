@@ -60,14 +60,14 @@ class GuardSources:
     recalled_user_texts: Sequence[str] = ()
 
 
+@dataclass(eq=False)
 class EditGuard:
     """Refuses repetitions in one step.
 
     The sources are read only when a long text is written, which is seldom.
     """
 
-    def __init__(self, read: Callable[[], GuardSources]) -> None:
-        self._read = read
+    read: Callable[[], GuardSources]
 
     def require_new(self, added: str, block_text: str = "", *, is_archived: bool = False) -> None:
         """Raise Invalid where nearly all of the added text repeats the sources.
@@ -92,7 +92,7 @@ class EditGuard:
 
     def user_texts(self) -> list[str]:
         """Return the user's texts of this turn and earlier ones."""
-        sources = self._read()
+        sources = self.read()
         return [
             *sources.user_texts,
             *sources.earlier_user_texts,
@@ -101,7 +101,7 @@ class EditGuard:
 
     @cached_property
     def _sources(self) -> dict[str, set[tuple[str, ...]]]:
-        sources = self._read()
+        sources = self.read()
         return {name: _runs(getattr(sources, name)) for name in GuardSources.__slots__}
 
 

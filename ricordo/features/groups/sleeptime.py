@@ -64,7 +64,7 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
     if turn_end is None:
         return []
     # Reading of a new conversation starts with the messages in view.
-    in_view = [message.seq for message in turn.window[1:] if message.seq]
+    in_view = [message.seq for message in turn.window.messages[1:] if message.seq]
     before = min([*in_view, turn_end.first_seq]) - 1
     marks = [
         Mark(
@@ -113,7 +113,7 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
 
 def _last_evicted(tx: Transaction, turn: TurnContext, new: Sequence[Message]) -> int:
     """Return the seq of the last message that left the window, or 0."""
-    evicted_messages = evicted([*turn.window, *new], turn.state.agent)
+    evicted_messages = evicted([*turn.window.messages, *new], turn.state.agent)
     if not evicted_messages:
         return 0
     stored = messages.by_ids(tx, [message.id for message in evicted_messages])

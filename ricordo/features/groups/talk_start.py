@@ -282,7 +282,7 @@ def _after_approval(
         raise Invalid(NOTHING_WAITS)
     if approval.otid and messages.by_otids(tx, run.conversation_id, [approval.otid]):
         raise Collision("This answer was accepted before.")
-    parts = answered([waiting], approval).parts
+    parts = answered(waiting, approval).parts
     record = TalkRecord.from_json(paused.metadata)
     now = tx.clock.now()
     group_id = record.plan.group_id
