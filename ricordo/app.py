@@ -63,6 +63,7 @@ async def open_runtime(
     *,
     extra_models: Sequence[ChatModel | Embedder] = (),
     plugins: Plugins | None = None,
+    has_background_work: bool = True,
 ) -> AsyncIterator[Runtime]:
     """Open a runtime that is ready for turns, and close everything at the end.
 
@@ -111,6 +112,9 @@ async def open_runtime(
             normal_form.HANDLER,
         )
         handlers = (*core, *upkeep.HANDLERS, *swept)
+        if not has_background_work:
+            yield runtime
+            return
         async with background_work(runtime, handlers, address=settings.postgres_url):
             yield runtime
     finally:

@@ -87,6 +87,7 @@ FEATURE_DOORS = {
     "queries.py",
     "sleep_queries.py",
     "document_queries.py",
+    "conversation_queries.py",
     "talk_queries.py",
     "service.py",
     "sessions.py",

@@ -175,15 +175,21 @@ async def approve(
 ) -> Response | Json:
     """Make the proposed text the block's next version, merged by lines with later changes.
 
-    With `body`, the owner's own text replaces it. If lines collide nothing is written, and 409
+    With `body`, the owner's own text replaces it. Characters that are not shown are removed, unless
+    `keeps_hidden_text` is true. If lines collide nothing is written, and 409
     returns the three texts.
     """
-    text = body.body if body else None
+    request = body or ApproveRequest()
 
     def work(tx: Transaction) -> Decided | Conflicted:
         memory = _require(tx, context, user_id, label, diff_id)
         outcome = approval.approve(
-            tx, _scope_of(context, memory), diff_id, context.actor_for(memory.user), body=text
+            tx,
+            _scope_of(context, memory),
+            diff_id,
+            context.actor_for(memory.user),
+            body=request.body,
+            keeps_hidden_text=request.keeps_hidden_text,
         )
         if isinstance(outcome, Conflicted):
             return outcome

@@ -45,6 +45,7 @@ from ricordo.api.models.memory import (
 )
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Block
+from ricordo.domain.hidden_text import without_hidden_text
 from ricordo.domain.redaction import redact
 from ricordo.domain.text import normal_text
 from ricordo.domain.version import BlockVersion
@@ -283,6 +284,8 @@ def modify(
 ) -> Response:
     """Change a block's settings, such as its policy; `label` renames it.
 
+    `removes_hidden_text` removes characters that are not shown, as a new version.
+
     Fields that are left out stay.
     """
     memory = user_memory.open_memory(tx, context.scope, user_id)
@@ -297,6 +300,9 @@ def modify(
     outcome = SubmissionOutcome(
         user_memory.change_settings(tx, memory, label, settings, edit.author)
     )
+    if body.removes_hidden_text and outcome.block:
+        text = without_hidden_text(outcome.block.value)
+        outcome = submission.put(tx, memory, label, text, PutOptions(message=body.message), edit)
     if body.label is not None:
         outcome = submission.rename(tx, memory, label, body.label, edit)
     return _submitted(tx, outcome)

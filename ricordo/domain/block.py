@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ricordo.domain.git_objects import fits_git
+from ricordo.domain.hidden_text import has_hidden_text
 from ricordo.domain.ids import new_id
 from ricordo.domain.quotas import size_of
 from ricordo.domain.redaction import redact
@@ -129,6 +130,10 @@ class Block:
         else:
             metadata = "{}"
         return size_of(self.value) + size_of(self.description) + size_of(metadata)
+
+    @property
+    def has_hidden_text(self) -> bool:
+        return has_hidden_text(self.value)
 
     @property
     def shown_label(self) -> str:

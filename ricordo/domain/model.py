@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ricordo.domain.marked_request import marked_messages, marked_tools
 from ricordo.domain.message import Message, Part
 from ricordo.domain.model_size import MOST_SMALL, is_small
 from ricordo.domain.usage import Usage
@@ -155,6 +156,8 @@ class ToolSchema:
 class ModelRequest:
     """One model call: the transcript, the system message first.
 
+    Hidden text is marked, so that no text reaches a model that people would not see.
+
     `forced_tool` overrides `tool_choice`. `logprobs` asks for the probabilities of the answer's
     tokens, with this number of alternatives to each; None asks for none.
     """
@@ -167,6 +170,10 @@ class ModelRequest:
     stream: bool = False
     user_id: str | None = None
     logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "messages", marked_messages(self.messages))
+        object.__setattr__(self, "tools", marked_tools(self.tools))
 
     @property
     def callable_tools(self) -> tuple[ToolSchema, ...]:

@@ -11,7 +11,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 _BYTE_ORDER_MARK = "\ufeff"
@@ -122,33 +122,6 @@ def spans_of(text: str, piece: str) -> list[tuple[int, int]]:
         for start, end in (match.span() for match in pattern.finditer("".join(normal_parts)))
         if start in borders and end in borders
     ]
-
-
-def has_hidden(text: str) -> bool:
-    """Return True if the text holds hidden characters.
-
-    Those of emoji and of joined letters count too.
-    """
-    return not text.isascii() and any(signs.search(text) for signs in (_HIDDEN, _TAGS, _JOINERS))
-
-
-def shown_text(text: str, known_texts: Iterable[str] = ()) -> str:
-    """Return the text without hidden characters that no known text has in the same context.
-
-    >>> shown_text("on\u200bce"), shown_text("on\u200bce", ["only on\u200bce"]) == "on\u200bce"
-    ('once', True)
-    """
-    if not has_hidden(text):
-        return text
-    texts = list(known_texts)
-
-    def is_known(run: re.Match[str]) -> bool:
-        around = run.string[max(run.start() - 1, 0) : run.end() + 1]
-        return any(around in other for other in texts)
-
-    text = _HIDDEN.sub(lambda run: run[0] if is_known(run) else "", text)
-    text = _TAGS.sub(lambda run: run[0] if run[1] or is_known(run) else "", text)
-    return _JOINERS.sub(lambda run: run[0] if is_known(run) else _joiner(run), text)
 
 
 def name_key(name: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ricordo.domain.block import Chain, Policy
+from ricordo.domain.hidden_text import has_hidden_text
 from ricordo.domain.scope import Actor
 from ricordo.errors import Conflict, Forbidden
 
@@ -144,6 +145,13 @@ class Proposal:
     superseded_by: str | None = None
     is_untold: bool = False
     is_repeated: bool = False
+
+    @property
+    def has_hidden_text(self) -> bool:
+        """True if it brings characters that are not shown."""
+        texts = (self.value, self.description, self.new_label)
+        known_texts = [self.base_value or ""]
+        return any(has_hidden_text(text, known_texts) for text in texts)
 
     @property
     def waits(self) -> bool:

@@ -11,6 +11,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 from ricordo.domain.block import Block, Chain
+from ricordo.domain.hidden_text import without_hidden_text
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.redaction import redact_values
 from ricordo.domain.scope import Actor, Scope
@@ -66,11 +67,18 @@ class Conflicted:
 
 
 def approve(
-    tx: Transaction, scope: Scope, proposal_id: str, by: Actor, *, body: str | None = None
+    tx: Transaction,
+    scope: Scope,
+    proposal_id: str,
+    by: Actor,
+    *,
+    body: str | None = None,
+    keeps_hidden_text: bool = False,
 ) -> Approved | Conflicted:
     """Make the proposed text the block's next version, merged with later changes.
 
-    With `body`, that text is written instead. The version's author is the agent that proposed it,
+    With `body`, that text is written instead. Hidden text is removed, unless the block has it
+    already or the owner keeps it, since nobody can approve what is not shown. The version's author is the agent that proposed it,
     or the owner who changed the text.
 
     Raises NotFound, Conflict where it is decided already or a label is taken, TooLong, Invalid, and
@@ -85,6 +93,8 @@ def approve(
         conflict = None
         # The owner wrote the text; run, step and proposal stay recorded.
         metadata = replace(metadata, author=by, is_untrusted=False)
+    if new_text is not None and not keeps_hidden_text:
+        new_text = without_hidden_text(new_text, [block.value] if block else [])
     if conflict:
         conflicted = replace(proposal, status="conflicted", note=conflict)
         proposals.settle(tx, conflicted)
@@ -93,10 +103,12 @@ def approve(
         )
     label = proposal.new_label or proposal.label
     if block is None and new_text is not None and proposal.base is None:
-        if proposal.description is None:
-            settings = {}
-        else:
-            settings = {"description": proposal.description}
+        description = proposal.description
+        if description is not None and not keeps_hidden_text:
+            description = without_hidden_text(description)
+        settings = {}
+        if description is not None:
+            settings = {"description": description}
         settings |= _new_block_settings(tx, proposal, chain)
         block_now: Block | None = make(tx, chain, label, new_text, metadata, settings)
     else:

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from ricordo.domain.hidden_text import UNSEEN_CLASS, without_marks
 from ricordo.domain.text import normal_text
 
 # In a longer text only the search word for word is done.
@@ -24,7 +25,7 @@ _SIGNS = re.compile(
     r"|(?P<single>[‘’‚‛′ʼ＇`´])"
     r"|(?P<dash>[-‐‑‒–—―−﹘﹣－]{2,}|[‐‑‒–—―−﹘﹣－])"
     r"|(?P<dots>\.{3})"
-    r"|(?P<nothing>[^\S\n]+(?=\n|\Z)|[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064]+)"
+    rf"|(?P<nothing>[^\S\n]+(?=\n|\Z)|[{UNSEEN_CLASS}]+)"
     r"|(?P<blank>[^\S\n]{2,}|[^\S\n ])"
 )
 _PLAIN = {"quote": '"', "single": "'", "dash": "-", "dots": "…", "nothing": "", "blank": " "}
@@ -111,7 +112,10 @@ def search(text: str, piece: str, new: str = "") -> Search:
     'It’s great'
     """
     piece = normal_text(piece)
-    new = with_line_breaks(normal_text(new))
+    new = with_line_breaks(without_marks(normal_text(new)))
+    if piece not in text:
+        # The model copies the marks of hidden text, which the text itself lacks.
+        piece = without_marks(piece)
     if not piece:
         return Search()
     if count := text.count(piece):

@@ -12,6 +12,7 @@ from typing import Literal
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.clock import DAY
 from ricordo.domain.git_objects import blob_id
+from ricordo.domain.hidden_text import describe_hidden, has_hidden_text
 from ricordo.domain.ids import new_id
 from ricordo.domain.redaction import redact_values
 from ricordo.domain.scope import Actor
@@ -29,7 +30,12 @@ from ricordo.memory.line_changes import (
     same_text,
     touch_same_lines,
 )
-from ricordo.memory.working_memory import EditContext, MemoryEdit, by_block
+from ricordo.memory.working_memory import (
+    HIDDEN_REFUSED,
+    EditContext,
+    MemoryEdit,
+    by_block,
+)
 from ricordo.settings import Settings
 from ricordo.storage import proposals, versions
 from ricordo.storage.engine.store import Transaction
@@ -273,6 +279,18 @@ def propose(
             ),
         )
     return proposal
+
+
+def require_shown(metadata: ChangeMetadata, *texts: str | None, before: str = "") -> None:
+    """Raise Invalid where an agent or a service writes hidden text that the block lacks.
+
+    In a turn the user's own words may hold it; `WorkingMemory` knows them.
+    """
+    if metadata.author.kind not in ("agent", "service"):
+        return
+    for text in texts:
+        if has_hidden_text(text, [before]):
+            raise Invalid(HIDDEN_REFUSED.format(describe_hidden(text or "", [before])))
 
 
 def _require_below_limits(tx: Transaction, chain: Chain, label: str, author_count: int) -> None:

@@ -16,7 +16,7 @@ from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale
 from ricordo.memory.line_changes import change_summary
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.proposals import ProposalDraft, propose
+from ricordo.memory.proposals import ProposalDraft, propose, require_shown
 from ricordo.memory.rotation import read_rotation
 from ricordo.memory.working_memory import replaced_piece, require_storable
 from ricordo.storage import agents, blocks, history, proposals, users, versions
@@ -374,6 +374,7 @@ def propose_edit(
         )
     if block and metadata.policy_decision(block.rule, memory.chain) == "refuse":
         raise Forbidden(f'Block "{label}" is read-only: only its owner may change it.')
+    require_shown(metadata, new_string, before=block.value if block else "")
     base = block or Block("", memory.chain.organization_id, memory.chain.id, label, "")
     new_text = replaced_piece(base, old_string, new_string, everywhere=options.replace_all)
     summary = change_summary(label, block.value if block else "", new_text, f"Edit {label}")

@@ -117,7 +117,8 @@ async def _user_space(context: RequestContext, user: str, *, makes: bool = False
 
 
 def _shared(context: RequestContext) -> Space:
-    return Space(context.scope.organization_id)
+    is_teachers = context.scope.role in ("admin", "developer") and context.scope.may("agents:write")
+    return Space(context.scope.organization_id, is_teachers=is_teachers)
 
 
 async def _content(context: RequestContext, space: Space, path: str) -> Response:

@@ -114,7 +114,10 @@ class _PulledCommit:
                 text = _merged(before, after, self._find(label))
             if text is None and not (proposal.value is None and after is None):
                 continue  # it is handled like any other change
-            outcome = approval.approve(self.tx, self.owned.scope, id, self.owner, body=text)
+            # The block becomes what the remote holds.
+            outcome = approval.approve(
+                self.tx, self.owned.scope, id, self.owner, body=text, keeps_hidden_text=True
+            )
             if isinstance(outcome, approval.Conflicted):
                 self.conflicts.append(f'"{label}": {outcome.proposal.note} It waits as {id}.')
             self.settled_labels |= {label, target}
