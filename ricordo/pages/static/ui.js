@@ -71,6 +71,16 @@ function showLength(area) {
 }
 document.addEventListener("input", (event) => showLength(event.target));
 
+// A small form that opens at a button takes the typing, and closes with Escape or a click elsewhere.
+document.addEventListener("toggle", (event) => {
+  if (event.target.open && event.target.matches("details[data-focus]")) event.target.querySelector("input, textarea")?.focus();
+}, true);
+function closeDrops(except) {
+  for (const drop of document.querySelectorAll("details.drop[open]")) if (!drop.contains(except)) drop.open = false;
+}
+document.addEventListener("click", (event) => closeDrops(event.target));
+document.addEventListener("keydown", (event) => { if (event.key === "Escape") closeDrops(null); });
+
 // What a fragment's address or a copied text needs.
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-copy]");
