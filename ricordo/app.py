@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from anyio.from_thread import start_blocking_portal
@@ -80,6 +80,7 @@ async def open_runtime(
     models.learned.keep_in(settings.data_dir)
     indexes |= await pgvector.index_of(store)
     runtime = Runtime(settings, store, models, toolbox, plugins, sandbox, indexes, kinds)
+    opened_features = AsyncExitStack()
     try:
         if settings.message_vectors not in ("native", *indexes):
             raise Invalid(
@@ -97,6 +98,10 @@ async def open_runtime(
         if not (settings.data_dir / SECRET_FILE).exists():
             await _require_unneeded_secret(store, settings)
         await asyncio.to_thread(load_secret, settings.data_dir)
+        for name, open_feature in plugins.openings():
+            runtime.features[name] = await opened_features.enter_async_context(
+                open_feature(runtime)
+            )
         swept = (run_end.HANDLER,) if settings.postgres_url else ()
         core = (
             deletion.HANDLER,
@@ -112,7 +117,7 @@ async def open_runtime(
         await finish_turns(runtime)
         await toolbox.close()
         await sandbox.close()
-        await plugins.at_end(settings)
+        await opened_features.aclose()
         for index in indexes.values():
             await index.close()
         await runtime.organization_providers.close()

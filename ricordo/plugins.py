@@ -1,61 +1,28 @@
-"""Plugins: packages that add parts to a server through hooks.
+"""Plugins: packages that add parts to a server, each declared by a `Feature` value.
 
-A plugin is any object with some of the methods in HOOKS. The built-in tools and features use the
-same hooks as anyone's package:
+The built-in features and anyone's packages declare their parts in the same way:
 
-    class Weather:
-        def tools(self): return [ServerTool(forecast, "custom", acts_outside=True)]
-        # ToolRunners, which run stored tools of some types.
-        def tool_runners(self, settings, sandbox): return [MyRunner()]
-        # ChatModels, or Providers with a known format.
-        def providers(self): return [MyModel()]
-        # VectorIndexes; archives choose them by name.
-        def vector_indexes(self, settings): return [MyIndex()]
-        # RemoteKinds; remotes are added by their names.
-        def memory_remotes(self): return [MyRemotes()]
-        # BlockFormats, in which blocks are read and written.
-        def block_formats(self): return [org_mode]
-        # FastAPI routers, or names of modules with a `router`.
-        def routes(self): return [router]
-        # ASGI middleware around all requests, also refused ones.
-        def middleware(self): return [Counter]
-        # Handlers of jobs, by kind.
-        def jobs(self): return [JobHandler("weather.fetch", fetch)]
-        # The AgentState with the plugin's additions to its prompt.
-        def complete_agent(self, tx, state): ...
-        # The same for a list of agents, in a few statements for all.
-        def complete_agents(self, tx, states): ...
-        # Replaces an agent's folders of files.
-        def set_folders(self, tx, scope, agent_id, folder_ids): ...
-        # Creates an empty folder of files for a new agent.
-        def make_folder(self, tx, scope, agent): ...
-        # Runs in the background after a turn.
-        async def after_turn(self, runtime, run): ...
-        # Deletes a user's data in other services; returns the remains.
-        async def at_erasure(self, runtime, user_id): ...
-        # AgentFollowers, which change other agents together with one.
-        def agent_followers(self): return [MyFollower()]
-        # typer apps for `ricordo weather …`.
-        def commands(self): return [Commands("weather", "weather.cli")]
-        # SQLAlchemy tables; missing ones are created.
-        def tables(self): return [forecasts]
-        # Pages that `/` links to; `routes` serves them.
-        def pages(self): return [PluginPage("Weather", "/weather")]
-        # Packages of features; the server refuses to start without them.
-        requires = ("files",)
-        # Lines of `ricordo doctor`; one that begins with ! is a warning.
-        def findings(self, settings): return ["reachable"]
-        # Stops background work; turns and jobs have ended already.
-        async def at_end(self, settings): ...
+    feature = Feature(
+        requires=("files",),
+        tools=(ServerTool(forecast, "custom", acts_outside=True),),
+        routes=("weather.routes",),
+        commands=(Commands("weather", "weather.cli", help="Ask for the weather."),),
+    )
+
+An object with methods of these names is a plugin, too: each returns the parts, or is the hook
+itself. It may have two more methods: `complete_agent`, which completes one agent, and `at_end`, a
+coroutine that gets the settings when the server stops.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, fields
+from functools import partial
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ricordo.errors import Invalid
+from ricordo.installed_plugins import load_part, read_entries
 
 # Every command of `ricordo` imports this module, so slow modules are imported for types only.
 if TYPE_CHECKING:
@@ -74,48 +41,34 @@ if TYPE_CHECKING:
     from ricordo.storage.engine.store import Transaction
     from ricordo.tools.toolbox import ServerTool, ToolRunner
 
-GROUP = "ricordo.plugins"
-HOOKS = (
-    *(
-        "tools",
-        "tool_runners",
-        "providers",
-        "vector_indexes",
-        "memory_remotes",
-        "block_formats",
-        "routes",
-        "middleware",
-    ),
-    *(
-        "jobs",
-        "complete_agent",
-        "complete_agents",
-        "set_folders",
-        "make_folder",
-        "after_turn",
-        "agent_followers",
-        "commands",
-        "tables",
-        "pages",
-        "findings",
-        "at_erasure",
-        "at_end",
-    ),
-)
 T = TypeVar("T")
+
+
+# A part of a feature: the thing itself, or its name, such as "weather.tools:forecast". A name is
+# imported when a server or a command needs the part. It may name a tuple or a list of parts.
+Part = Any
 
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Commands of `ricordo`: the typer app named `app` of `module`, as the group `name`.
+    """Commands of `ricordo`: those of a typer app, as the group `name`.
 
     If a group of that name exists, its commands join it. An empty name adds them to `ricordo`
-    itself. The module is imported with every command, so it imports slow modules inside its
-    functions.
+    itself.
+
+    Attributes:
+        name: The name of the group.
+        module: The module of the typer app, which is named `app`; or both: "weather.cli:app". It
+            is imported when one of its commands runs.
+        help: What `ricordo --help` says of the group.
+        commands: The names of the commands, with what help says of each. Commands that join others
+            have them; otherwise the module is imported for every command of `ricordo`.
     """
 
     name: str
     module: str
+    help: str = ""
+    commands: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +83,73 @@ class PluginPage:
     scopes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FeaturePackage:
-    """A package of `ricordo.features`: one plugin, or one in each of its `PARTS`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """What a package adds to a server: parts by kind, each the thing itself or its name.
 
     Attributes:
-        requires: The names of the packages that it needs, its `REQUIRES`.
-        plugins: Its plugins with their names.
+        requires: Packages of `ricordo.features`; the server refuses to start without them.
+        settings: Classes of `FeatureSettings`, for installed packages; those of
+            `ricordo.features` are found in their `options.py`.
+        tables: SQLAlchemy tables; missing ones are created.
+        routes: FastAPI routers, or names of modules with a `router`.
+        middleware: ASGI middleware around all requests, also refused ones.
+        jobs: JobHandlers, by kind of job.
+        tools: ServerTools, which agents can be given.
+        tool_runners: Functions of settings and sandbox that return a ToolRunner; it runs stored
+            tools of some types.
+        providers: ChatModels, or Providers with a known format.
+        vector_indexes: Functions of the settings that return VectorIndexes; archives choose them
+            by name.
+        memory_remotes: RemoteKinds; remotes are added by their names.
+        block_formats: BlockFormats, in which blocks are read and written.
+        complete_agents: Functions of a transaction and AgentStates that return the states with the
+            feature's additions to their prompts.
+        set_folders: Functions that replace an agent's folders of files.
+        make_folder: Functions that create an empty folder of files for a new agent.
+        agent_followers: AgentFollowers, which change other agents together with one.
+        after_turn: Coroutine functions of the runtime and a run, called after each turn.
+        at_erasure: Coroutine functions of the runtime and a user's id. They delete the user's data
+            in other services, and return the remains.
+        pages: PluginPages that `/` links to; `routes` serves them.
+        commands: Commands of `ricordo`.
+        findings: Functions of the settings that return lines of `ricordo doctor`; a line that
+            begins with ! is a warning.
+        open: A function of the runtime that returns an async context manager. It is entered when
+            the server starts, its value is kept in `runtime.features` by the feature's name, and
+            it is left after turns and jobs have ended.
     """
 
-    requires: Sequence[str]
-    plugins: Sequence[tuple[str, Any]]
+    requires: tuple[str, ...] = ()
+    settings: tuple[Part, ...] = ()
+    tables: tuple[Part, ...] = ()
+    routes: tuple[Part, ...] = ()
+    middleware: tuple[Part, ...] = ()
+    jobs: tuple[Part, ...] = ()
+    tools: tuple[Part, ...] = ()
+    tool_runners: tuple[Part, ...] = ()
+    providers: tuple[Part, ...] = ()
+    vector_indexes: tuple[Part, ...] = ()
+    memory_remotes: tuple[Part, ...] = ()
+    block_formats: tuple[Part, ...] = ()
+    complete_agents: tuple[Part, ...] = ()
+    set_folders: tuple[Part, ...] = ()
+    make_folder: tuple[Part, ...] = ()
+    agent_followers: tuple[Part, ...] = ()
+    after_turn: tuple[Part, ...] = ()
+    at_erasure: tuple[Part, ...] = ()
+    pages: tuple[PluginPage, ...] = ()
+    commands: tuple[Commands, ...] = ()
+    findings: tuple[Part, ...] = ()
+    open: Part = None
+
+
+# The names of methods that make an object a plugin.
+HOOKS = (
+    *(kind.name for kind in fields(Feature) if kind.name != "requires"),
+    "complete_agent",
+    "at_end",
+)
 
 
 class Plugins:
@@ -162,14 +171,14 @@ class Plugins:
         return self._collect("tools")
 
     def tool_runners(self, settings: "Settings", sandbox: "Sandbox") -> "list[ToolRunner]":
-        return self._collect("tool_runners", settings, sandbox)
+        return self._results("tool_runners", settings, sandbox)
 
     def providers(self) -> "list[ChatModel | Provider]":
         return self._collect("providers")
 
     def vector_indexes(self, settings: "VectorSettings") -> "dict[str, VectorIndex]":
         """The vector indexes by name. Raises Invalid if two have the same name."""
-        indexes = self._collect("vector_indexes", settings)
+        indexes = self._results("vector_indexes", settings)
         return _by_name("a vector index named", ((index.name, index) for index in indexes))
 
     def memory_remotes(self) -> "dict[str, RemoteKind]":
@@ -193,7 +202,13 @@ class Plugins:
 
     def routes(self) -> list[Any]:
         """Return the routers, or the names of the modules that have one."""
-        return self._collect("routes")
+        offered: list[Any] = []
+        for _, plugin in self._plugins:
+            if isinstance(plugin, Feature):
+                offered += plugin.routes
+            elif hasattr(plugin, "routes"):
+                offered += plugin.routes()
+        return offered
 
     def middleware(self) -> "list[Callable[[ASGIApp], ASGIApp]]":
         """The middleware around all requests, the last one outermost."""
@@ -202,44 +217,34 @@ class Plugins:
     def jobs(self) -> "list[JobHandler]":
         return self._collect("jobs")
 
-    def complete_agent(self) -> "list[Callable[[Transaction, AgentState], AgentState]]":
-        """The hooks that add to an agent loaded for a prompt or an answer.
-
-        They take no statement for agents that they have nothing for.
-        """
-        return [
-            plugin.complete_agent
-            for _, plugin in self._plugins
-            if hasattr(plugin, "complete_agent")
-        ]
-
     def complete_agents(
         self,
     ) -> "list[Callable[[Transaction, Sequence[AgentState]], Sequence[AgentState]]]":
-        """The hooks that add to many agents.
+        """The functions that add to agents loaded for prompts or answers.
 
-        A plugin that handles only single agents is called for each.
+        They take no statement for agents that they have nothing for.
         """
-
-        def for_each(
-            plugin: Any,
-        ) -> "Callable[[Transaction, Sequence[AgentState]], Sequence[AgentState]]":
-            return lambda tx, states: [plugin.complete_agent(tx, state) for state in states]
-
-        able = [plugin for _, plugin in self._plugins if hasattr(plugin, "complete_agent")]
-        return [getattr(plugin, "complete_agents", None) or for_each(plugin) for plugin in able]
+        functions: list[Callable[..., Any]] = []
+        for _, plugin in self._plugins:
+            if isinstance(plugin, Feature):
+                functions += _loaded(plugin.complete_agents)
+            elif hasattr(plugin, "complete_agents"):
+                functions.append(plugin.complete_agents)
+            elif hasattr(plugin, "complete_agent"):
+                functions.append(partial(_complete_each, plugin.complete_agent))
+        return functions
 
     def set_folders(self) -> "list[Callable[[Transaction, Scope, str, Sequence[str]], None]]":
-        """The hooks that give agents folders of files."""
-        return [plugin.set_folders for _, plugin in self._plugins if hasattr(plugin, "set_folders")]
+        """The functions that give agents folders of files."""
+        return [function for _, function in self._functions("set_folders")]
 
     def make_folder(self) -> "list[Callable[[Transaction, Scope, Agent], None]]":
-        """The hooks that make folders of files for new agents."""
-        return [plugin.make_folder for _, plugin in self._plugins if hasattr(plugin, "make_folder")]
+        """The functions that make folders of files for new agents."""
+        return [function for _, function in self._functions("make_folder")]
 
     def after_turn(self) -> list[Callable[..., Any]]:
-        """The hooks to call after a turn."""
-        return [plugin.after_turn for _, plugin in self._plugins if hasattr(plugin, "after_turn")]
+        """The functions to call after a turn."""
+        return [function for _, function in self._functions("after_turn")]
 
     def agent_followers(self) -> list[Any]:
         """The AgentFollowers of plugins.
@@ -249,11 +254,11 @@ class Plugins:
         return self._collect("agent_followers")
 
     def at_erasure(self) -> list[Callable[..., Any]]:
-        """The hooks that report a forgotten user's remains at other services.
+        """The functions that report a forgotten user's remains at other services.
 
         They are called with the runtime and the user's id.
         """
-        return [plugin.at_erasure for _, plugin in self._plugins if hasattr(plugin, "at_erasure")]
+        return [function for _, function in self._functions("at_erasure")]
 
     def commands(self) -> list[Commands]:
         return self._collect("commands")
@@ -266,22 +271,72 @@ class Plugins:
 
     def findings(self, settings: "Settings") -> list[tuple[str, str]]:
         """Return the findings of plugins about this installation, by plugin name."""
-        named = [(name, plugin) for name, plugin in self._plugins if hasattr(plugin, "findings")]
-        return [(name, text) for name, plugin in named for text in plugin.findings(settings)]
+        functions = self._functions("findings")
+        return [(name, text) for name, function in functions for text in function(settings)]
 
-    async def at_end(self, settings: "Settings") -> None:
-        """Stop the plugins' background work for the server with these settings."""
-        for _, plugin in self._plugins:
-            if hasattr(plugin, "at_end"):
-                await plugin.at_end(settings)
+    def openings(self) -> list[tuple[str, Callable[..., AbstractAsyncContextManager[Any]]]]:
+        """The functions that open the plugins' parts of a runtime, by plugin name."""
+        functions: list[tuple[str, Callable[..., AbstractAsyncContextManager[Any]]]] = []
+        for name, plugin in self._plugins:
+            if opening := getattr(plugin, "open", None):
+                functions.append((name, load_part(opening)))
+            elif hasattr(plugin, "at_end"):
+                functions.append((name, partial(_ending, plugin.at_end)))
+        return functions
 
-    def _collect(self, hook: str, *arguments: Any) -> list[Any]:
-        """Return all results of this hook."""
+    def _collect(self, kind: str) -> list[Any]:
+        """Return all parts of this kind."""
         parts: list[Any] = []
         for _, plugin in self._plugins:
-            if hasattr(plugin, hook):
-                parts += getattr(plugin, hook)(*arguments)
+            if isinstance(plugin, Feature):
+                parts += _loaded(getattr(plugin, kind))
+            elif hasattr(plugin, kind):
+                parts += getattr(plugin, kind)()
         return parts
+
+    def _functions(self, kind: str) -> Iterator[tuple[str, Callable[..., Any]]]:
+        """Yield all functions of this kind with the names of their plugins."""
+        for name, plugin in self._plugins:
+            if isinstance(plugin, Feature):
+                for function in _loaded(getattr(plugin, kind)):
+                    yield name, function
+            elif hasattr(plugin, kind):
+                yield name, getattr(plugin, kind)
+
+    def _results(self, kind: str, *arguments: Any) -> list[Any]:
+        """Return what the functions of this kind return for these arguments."""
+        results: list[Any] = []
+        for _, function in self._functions(kind):
+            result = function(*arguments)
+            results += result if isinstance(result, list | tuple) else [result]
+        return results
+
+
+def _loaded(parts: Iterable[Part]) -> Iterator[Any]:
+    """Yield the parts, those of tuples and lists one by one."""
+    for part in parts:
+        loaded = load_part(part)
+        if isinstance(loaded, list | tuple):
+            yield from loaded
+        else:
+            yield loaded
+
+
+def _complete_each(
+    complete_agent: "Callable[[Transaction, AgentState], AgentState]",
+    tx: "Transaction",
+    states: "Sequence[AgentState]",
+) -> "list[AgentState]":
+    return [complete_agent(tx, state) for state in states]
+
+
+@asynccontextmanager
+async def _ending(at_end: Callable[..., Any], runtime: Any) -> AsyncIterator[None]:
+    """Call the plugin's `at_end` when the server stops."""
+    try:
+        yield
+    finally:
+        await at_end(runtime.settings)
 
 
 def _by_name(noun: str, named_parts: Iterable[tuple[str, T]]) -> dict[str, T]:
@@ -300,11 +355,11 @@ def load_plugins(features: Iterable[str] = ()) -> Plugins:
     Raises:
         Invalid: A plugin cannot be loaded, or needs a feature that is not installed.
     """
-    built_in = ("builtin", import_module("ricordo.tools.builtin").plugin)
-    plugins = [built_in, *_features(features), *_installed()]
+    built_in = Feature(tools=("ricordo.tools.builtin:TOOLS",))
+    plugins = [("builtin", built_in), *((name, _feature(name)) for name in features), *_installed()]
     if fault := missing_requirements(plugins):
         raise Invalid(fault)
-    return Plugins(_without_packages(plugins))
+    return Plugins(plugins)
 
 
 def load_commands(features: Iterable[str] = ()) -> tuple[list[Commands], str | None]:
@@ -316,7 +371,7 @@ def load_commands(features: Iterable[str] = ()) -> tuple[list[Commands], str | N
     faults: list[str] = []
     for name in features:
         try:
-            plugins.append((name, _feature(f"ricordo.features.{name}", name)))
+            plugins.append((name, _feature(name)))
         except Invalid as error:
             faults.append(str(error))
     try:
@@ -328,7 +383,7 @@ def load_commands(features: Iterable[str] = ()) -> tuple[list[Commands], str | N
     fault = " ".join([*faults, *filter(None, [missing_requirements(plugins)])]) or None
     while lacking := [name for name, plugin in plugins if _missing(plugin, plugins)]:
         plugins = [(name, plugin) for name, plugin in plugins if name not in lacking]
-    return Plugins(_without_packages(plugins)).commands(), fault
+    return Plugins(plugins).commands(), fault
 
 
 def missing_requirements(plugins: Sequence[tuple[str, Any]]) -> str | None:
@@ -360,49 +415,24 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def _without_packages(plugins: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return the plugins with those of packages in the place of the packages."""
-    flat: list[tuple[str, Any]] = []
-    for name, plugin in plugins:
-        flat += plugin.plugins if isinstance(plugin, FeaturePackage) else [(name, plugin)]
-    return flat
-
-
-def _features(names: Iterable[str]) -> list[tuple[str, Any]]:
-    return [(name, _feature(f"ricordo.features.{name}", name)) for name in names]
-
-
-def _feature(module: str, name: str) -> FeaturePackage:
+def _feature(name: str) -> Feature:
+    """Return the value that the package of this name in `ricordo.features` declares."""
+    module = f"ricordo.features.{name}"
     try:
-        package = import_module(module)
-        parts = getattr(package, "PARTS", None)
-        if parts is None:
-            plugins = [(name, package.plugin)]
-        else:
-            plugins = [
-                (f"{name}.{part}", import_module(f"{module}.{part}").plugin) for part in parts
-            ]
-        return FeaturePackage(getattr(package, "REQUIRES", ()), plugins)
+        feature: Feature = import_module(module).feature
     except ModuleNotFoundError as error:
-        if error.name == module:
-            raise Invalid(
-                f"Feature {name} is in the list of features, but its package is not installed. "
-                "Install it, or remove its name from ricordo/features/__init__.py."
-            ) from None
-        needed = str(error.name).removeprefix("ricordo.features.")
-        if needed == error.name:  # no feature, but a library
+        if error.name != module:
             raise
-        raise Invalid(f"Feature {name} needs {needed}, which is not installed.") from None
+        raise Invalid(
+            f"Feature {name} is in the list of features, but its package is not installed. "
+            "Install it, or remove its name from ricordo/features/__init__.py."
+        ) from None
+    return feature
 
 
 def _installed() -> list[tuple[str, Any]]:
-    loaded = []
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        try:
-            loaded.append((entry.name, entry.load()))
-        except Exception as error:
-            raise Invalid(
-                f'Plugin "{entry.name}" ({entry.value}) cannot be loaded: {error}. Remove it or '
-                "repair it."
-            ) from error
-    return loaded
+    """Return the installed plugins. Raises Invalid if one is broken."""
+    plugins, faults = read_entries()
+    if faults:
+        raise faults[0]
+    return plugins

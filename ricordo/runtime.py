@@ -75,9 +75,9 @@ class Runtime:
 
     `organization_providers` holds the models of organizations together with `models`. Programs of
     users and models run in `sandbox`, which starts with its first program. `indexes` are
-    outside vector indexes, and `remotes` kinds of remotes, by name. `live` are this process's turns
-    by run id, `recordings` their stored streams, and `unended` the runs whose end could not be
-    saved.
+    outside vector indexes, and `remotes` kinds of remotes, by name. `features` holds what the
+    features opened, by feature. `live` are this process's turns by run id, `recordings` their
+    stored streams, and `unended` the runs whose end could not be saved.
     """
 
     settings: Settings
@@ -88,6 +88,7 @@ class Runtime:
     sandbox: Sandbox
     indexes: Mapping[str, VectorIndex] = field(default_factory=dict)
     remotes: Mapping[str, RemoteKind] = field(default_factory=dict)
+    features: dict[str, Any] = field(default_factory=dict)
     live: dict[str, LiveTurn] = field(default_factory=dict)
     recordings: dict[str, LiveRecording] = field(default_factory=dict)
     unended: set[str] = field(default_factory=set)
@@ -118,9 +119,7 @@ class Runtime:
 
     def complete(self, tx: Transaction, state: AgentState) -> AgentState:
         """Return the state with the additions of plugins, such as an agent's folders."""
-        for complete in self.plugins.complete_agent():
-            state = complete(tx, state)
-        return state
+        return self.complete_all(tx, (state,))[0]
 
     def complete_all(self, tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
         """Return a list of agents as `complete` does, in a few statements for all."""

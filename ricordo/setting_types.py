@@ -5,15 +5,19 @@ They are keys, addresses and folders. The settings of a feature or a package are
 """
 
 import os
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from ricordo.installed_plugins import load_part, read_entries
+
 PREFIX = "RICORDO_"
+_Settings = TypeVar("_Settings", bound="FeatureSettings")
 PACKAGE = Path(__file__).resolve().parent
 
 
@@ -72,7 +76,6 @@ class FeatureSettings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_file=".env", extra="ignore", env_ignore_empty=True
     )
-    _latest: ClassVar[tuple[list[str | None], Any] | None] = None
 
     @classmethod
     def current(cls) -> Self:
@@ -80,15 +83,26 @@ class FeatureSettings(BaseSettings):
 
         Reading takes a millisecond.
         """
-        values = [os.environ.get(f"{PREFIX}{name.upper()}") for name in cls.model_fields]
-        if cls._latest is None or cls._latest[0] != values:
-            cls._latest = values, cls()
-        latest: Self = cls._latest[1]
-        return latest
+        values = (os.environ.get(f"{PREFIX}{name.upper()}") for name in cls.model_fields)
+        settings: Self = _read_once(cls, *values)
+        return settings
+
+
+@lru_cache(64)
+def _read_once(kind: type[_Settings], *_values: str | None) -> _Settings:
+    """Read these settings; their variables have these values."""
+    return kind()
 
 
 def feature_settings() -> list[type[FeatureSettings]]:
-    """Return the settings of all features that have some, by feature."""
+    """Return the settings of features and installed plugins that have some, by module.
+
+    Broken plugins are left out: the start of a server names them.
+    """
+    plugins, _ = read_entries()
+    for _, plugin in plugins:
+        for part in getattr(plugin, "settings", ()):
+            load_part(part)
     for path in sorted(PACKAGE.glob("**/options.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         import_module(".".join((PACKAGE.name, *parts)))

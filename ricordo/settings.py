@@ -33,6 +33,8 @@ from ricordo.setting_types import (
 log = logging.getLogger(__name__)
 SQLITE = "sqlite:///"
 POSTGRES = ("postgresql://", "postgres://")
+# The port of a server that listens nowhere, see `ricordo.open`; `ricordo serve` knows its own.
+NO_PORT = 0
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 _SHORTEST_KEY = 20  # characters of the administrator's key, where other machines can try keys

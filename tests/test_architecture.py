@@ -6,7 +6,6 @@ Each check is a function from modules to sentences about faults, so that the las
 import ast
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 # Everything that may lie in the root. Add a name only with something that belongs there.
 ROOT_NAMES = set(
     ".ci .dockerignore .gitignore CHANGELOG.md Containerfile LICENSE Makefile README.md"
-    " bench deploy docs pyproject.toml requirements ricordo tests zensical.toml".split()
+    " bench deploy docs examples pyproject.toml requirements ricordo tests zensical.toml".split()
 )
 # Databases, locks, keys and logs: files that a running server writes.
 SERVER_FILES = re.compile(r"\.(db|db-wal|db-shm|sqlite|lock|key|log)$")
@@ -28,7 +27,7 @@ SERVER_FILES = re.compile(r"\.(db|db-wal|db-shm|sqlite|lock|key|log)$")
 # From left to right; a module imports from layers to the left of its own, and from its own folder.
 LAYERS = (
     *(
-        "errors setting_types settings logs secret offload",
+        "errors installed_plugins setting_types settings logs secret signed_tokens offload",
         "domain",
         "prompt",
         "llm storage",
@@ -38,29 +37,31 @@ LAYERS = (
         "tools",
         "runtime plugins",
     ),
-    *("agents", "background", "api", "pages", "features", "app", "cli"),
+    *("agents", "background", "api", "pages", "features", "app", "embedded", "cli"),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts.split()}
 SIBLINGS = {
     ("settings", "errors"),
     ("settings", "setting_types"),
+    ("installed_plugins", "errors"),
+    ("setting_types", "installed_plugins"),
     ("secret", "errors"),
+    ("signed_tokens", "errors"),
     ("logs", "errors"),
     ("runtime", "plugins"),
 }
 MAX_PARAMETERS = 8
-# Optional, or so slow that a command which does not need them should not wait for them (`llm.providers` brings pydantic-ai).
+# Optional, or so slow that a command which does not need them should not wait for them. Modules of our own need a comment.
 LATE = set(
     """
     anthropic anyio charset_normalizer confusable_homoglyphs cryptography dulwich fastapi google honcho httpx2 jinja2
-    jsonschema markdown_it mcp
+    jsonschema jwt markdown_it mcp
     numpy openai
-    procrastinate prometheus_client psycopg pydantic_ai pymysql re2 rich ricordo.llm.providers ricordo.storage.engine.postgres
+    procrastinate prometheus_client psycopg pydantic_ai pymysql re2 readline rich
     sqlalchemy tokenizers typer urllib3 uvicorn uvloop
     """.split()
 )
-# Modules of our own that bring numpy: the doors to the search index import them at the first search.
-INDEX = "ricordo.search"
+MOST_LATE_IMPORTS = 40  # of our own modules
 # They are no part of the server: they run alone, in a process whose sqlite3 is another library, in Open WebUI, in the sandbox.
 OTHER_PROCESSES = (
     *(
@@ -86,6 +87,7 @@ FEATURE_DOORS = {
     "queries.py",
     "sleep_queries.py",
     "document_queries.py",
+    "conversation_queries.py",
     "talk_queries.py",
     "service.py",
     "sessions.py",
@@ -224,6 +226,9 @@ def wrong_directions(modules: Iterable[Module]) -> list[str]:
             part = part_of(imported.target)
             if not part or part == module.part or (module.part, part) in SIBLINGS:
                 continue
+            # The package names the types of its public functions, and imports nothing for them.
+            if module.path == "__init__.py" and imported.when == "types":
+                continue
             if LEVEL.get(part, len(LAYERS)) >= level:
                 faults.append(
                     f"{module.path}:{imported.line} ({module.part}) imports {imported.target}"
@@ -232,12 +237,12 @@ def wrong_directions(modules: Iterable[Module]) -> list[str]:
 
 
 def mixed_features(modules: Iterable[Module]) -> list[str]:
-    """The core imports no feature, and a feature only those in its `REQUIRES`: it can be deleted with its name in the list."""
+    """The core imports no feature, and a feature only those that it requires: it can be deleted with its name in the list."""
     modules = list(modules)
     required: dict[str | None, list[str]] = {None: []}
     for module in modules:
         if module.is_plugin:
-            named = re.search(r"^REQUIRES = \(([^)]*)\)$", module.source, re.MULTILINE)
+            named = re.search(r"^    requires=\(([^)]*)\),$", module.source, re.MULTILINE)
             names = re.findall(r"\"(\w+)\"", named.group(1)) if named else []
             required[module.feature] = [*required.get(module.feature, ()), *names]
     return [
@@ -294,18 +299,17 @@ def mutual_folders(modules: Sequence[Module]) -> list[str]:
 
 
 def late_imports(modules: Iterable[Module]) -> list[str]:
-    """A late import hides what a module needs; only an extra that may be missing, or time at the start, is worth that."""
+    """A late import hides what a module needs; an optional extra or time at the start is worth that, if a comment says so."""
     faults = []
     for module in modules:
+        lines = module.source.splitlines()
         for imported in module.imports:
+            if imported.when != "call" or module.path in OTHER_PROCESSES:
+                continue
             root = imported.target.split(".")[0]
-            is_allowed = module.is_plugin or module.path in OTHER_PROCESSES
-            is_slow = bool({root, imported.target} & LATE) or imported.target.startswith(INDEX)
-            is_start = module.part in ("cli", "app") and (
-                root == "ricordo" or root in sys.stdlib_module_names
-            )
-            # The hooks of a feature import its own modules when they are called, so that every feature is cheap to load.
-            if imported.when == "call" and not (is_slow or is_start or is_allowed):
+            before = lines[imported.line - 2].strip()
+            is_explained = before.startswith(("#", "from ricordo.")) if root == "ricordo" else False
+            if not is_explained and root not in LATE:
                 faults.append(
                     f"{module.path}:{imported.line} imports {imported.target} in a function"
                 )
@@ -333,6 +337,65 @@ def side_doors(modules: Iterable[Module]) -> list[str]:
     ]
 
 
+CHANGES = frozenset("setdefault add append pop update clear extend discard remove".split())
+# Values of a module that its functions change, and why these belong to the process and to no server.
+PROCESS_STATE = {
+    "api/models/base.py _RECIPES": "follow from the source code alone",
+    "offload.py _GATES": "bound what the threads of the process do at once, for each event loop",
+    "offload.py _IMPORTED": "modules",
+    "search/words.py _machines": "follow from the languages alone",
+}
+
+
+def hidden_state(modules: Iterable[Module]) -> list[str]:
+    """What a server holds is in its runtime: two servers of a process would share a module's value, and tests would too."""
+    return [
+        f"{module.path}:{line} changes {name}"
+        for module in modules
+        if module.path not in OTHER_PROCESSES
+        for name, line in changed_globals(module)
+        if f"{module.path} {name}" not in PROCESS_STATE
+    ]
+
+
+def changed_globals(module: Module) -> Iterator[tuple[str, int]]:
+    """The names of the module, or of a class, that its functions change, each with a line."""
+    names = {
+        target.id
+        for node in module.tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    for function in module.functions:
+        nodes = list(ast.walk(function))
+        own = {node.arg for node in nodes if isinstance(node, ast.arg)} | {
+            node.id
+            for node in nodes
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        for node in nodes:
+            if isinstance(node, ast.Global):
+                yield node.names[0], node.lineno
+            changed = changed_value(node)
+            if changed in names - own:
+                yield str(changed), node.lineno  # type: ignore[attr-defined]
+
+
+def changed_value(node: ast.AST) -> str | None:
+    """The name of the value in which this node sets or removes something."""
+    holder: ast.expr | None = None
+    if isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load):
+        holder = node.value
+    elif (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in CHANGES
+    ):
+        holder = node.func.value
+    return holder.id if isinstance(holder, ast.Name) else None
+
+
 # Put together from pieces, so that this file does not hold what it looks for.
 OUR_PATHS = re.compile(r"(?<![\w.~:/}-])/" + "(?:work|root)" + r"(?![\w-])")
 INDEXES = re.compile(
@@ -347,7 +410,7 @@ def foreign_words(text: str) -> list[str]:
 
 CHECKS: tuple[Callable[[list[Module]], list[str]], ...] = (
     *(wrong_directions, mixed_features, many_parameters),
-    *(import_cycles, mutual_folders, late_imports, without_docstring, side_doors),
+    *(import_cycles, mutual_folders, late_imports, without_docstring, side_doors, hidden_state),
 )
 
 # --- the house ---
@@ -375,6 +438,16 @@ def test_the_package_is_in_order(
     check: Callable[[list[Module]], list[str]], house: list[Module]
 ) -> None:
     assert check(house) == [], check.__doc__
+
+
+def test_few_imports_of_our_own_are_late(house: list[Module]) -> None:
+    late = [
+        imported
+        for module in house
+        for imported in module.imports
+        if imported.when == "call" and imported.target.split(".")[0] == "ricordo"
+    ]
+    assert len(late) <= MOST_LATE_IMPORTS
 
 
 def committed() -> list[str]:
@@ -498,7 +571,7 @@ BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]]
         ({"cli/a.py": "import ricordo.features.sync.git"}, "cli/a.py:1 imports the feature sync"),
         (
             {
-                "features/a/__init__.py": 'REQUIRES = ("c",)',
+                "features/a/__init__.py": 'feature = Feature(\n    requires=("c",),\n)',
                 "features/a/b.py": "from ricordo.features.b import x",
             },
             "features/a/b.py:1 imports the feature b",
@@ -524,10 +597,18 @@ BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]]
     ],
     late_imports: [
         ({"features/a/service.py": "def f():\n    import ricordo.api"}, "features/a/service.py:2"),
+        ({"features/a/__init__.py": "def f():\n    from ricordo import api"}, "__init__.py:2"),
+        ({"features/a/cli.py": "def f():\n    import ricordo.app"}, "features/a/cli.py:2"),
         ({"llm/a.py": "class A:\n  def f(self):\n    if x:\n      import requests"}, "llm/a.py:4"),
         ({"cli.py": "def f():\n    import requests"}, "cli.py:2"),
     ],
     without_docstring: [({"a/__init__.py": ""}, "a/__init__.py does not say")],
+    hidden_state: [
+        ({"a.py": "A: dict[str, str] = {}\ndef f():\n    A['x'] = 'y'"}, "a.py:3 changes A"),
+        ({"a.py": "A = []\nclass B:\n    def f(self):\n        A.append(1)"}, "a.py:4"),
+        ({"a.py": "A = None\ndef f():\n    global A\n    A = 1"}, "a.py:3 changes A"),
+        ({"a.py": "A = B()\ndef f():\n    del A.x"}, "a.py:3 changes A"),
+    ],
     side_doors: [
         ({"memory/a.py": "from sqlalchemy import select"}, "memory/a.py:1"),
         ({"app.py": "def f():\n    import sqlite3"}, "app.py:2"),
@@ -544,16 +625,17 @@ def test_a_bad_module_is_found(check: Callable[[list[Module]], list[str]]) -> No
 
 def test_a_good_house_is_left_alone() -> None:
     sources = {
-        "__init__.py": "__version__ = '1'\n",
+        "__init__.py": "__version__ = '1'\nif TYPE_CHECKING:\n    from ricordo.llm import chat\n",
         "settings.py": "import os\nfrom ricordo.errors import Invalid\n",
         "domain/a.py": "if TYPE_CHECKING:\n    from ricordo.domain import b\n",
         "domain/b.py": "from . import a\nfrom ricordo import errors\nfrom ricordo import __version__\n",
         "storage/engine/store.py": "import sqlite3\nimport sqlalchemy.exc\nfrom ricordo.domain.a import A\n",
         "llm/late.py": "def f():\n    import pydantic_ai.direct\n    import httpx2\n",
-        "cli/__init__.py": "from ricordo.features import FEATURES\ndef f():\n    from ricordo.app import create\n",
-        "features/a/__init__.py": 'REQUIRES = ("b",)\ndef f():\n    from ricordo.features.a import service\n',
+        "cli/__init__.py": "from ricordo.features import FEATURES\ndef f():\n    # Slow.\n    from ricordo.app import create\n",
+        "features/a/__init__.py": 'feature = Feature(\n    requires=("b",),\n)\n',
         "features/a/service.py": "from ricordo.features.b import x\nfrom ricordo.api import y\n",
-        "features/a/cli.py": "def f():\n    from ricordo.app import create\n",
+        "features/a/cli.py": "from ricordo.app import create\n",
+        "domain/c.py": "A = {}\ndef f(a):\n    A = {}\n    A['x'] = A.get(1)\n    a.append(1)\n",
         "app.py": "def f(self, a, b, c, d, *, e, f, g, h):\n" + "    x = 1\n" * 59,
     }
     good = modules_of({path: DOC + source for path, source in sources.items()})

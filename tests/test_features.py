@@ -72,7 +72,7 @@ def without(features: Sequence[str], folder: Path) -> None:
         other: {
             name
             for line in source.splitlines()
-            if line.startswith("REQUIRES")
+            if line.startswith("    requires=(")
             for name in line.split('"')[1::2]
         }
         for other, source in sources.items()
@@ -126,7 +126,7 @@ def alone(feature: str, folder: Path) -> None:
 
 def needing(feature: str) -> list[str]:
     packages = {name: import_module(f"ricordo.features.{name}") for name in FEATURES}
-    return [name for name in FEATURES if feature in getattr(packages[name], "REQUIRES", ())]
+    return [name for name in FEATURES if feature in packages[name].feature.requires]
 
 
 # Each takes a process, so few are removed in the suite.

@@ -28,6 +28,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 # Modules by the extra that brings them.
 MODULES = {
+    "embedded": "letta_client",
     "anthropic": "anthropic",
     "openai": "openai",
     "google": "google.genai",
@@ -281,6 +282,7 @@ def test_each_extra_brings_the_module_that_is_looked_for() -> None:
 
 # Programs that need an extra, each of which prints the error that it meets.
 WITHOUT = {
+    "embedded": "import ricordo; ricordo.open('folder')",
     "openai": "from ricordo.llm.provider_sdks import need; need('openai', 'openai')",
     "bedrock": "from ricordo.llm.provider_sdks import need; need('boto3', 'bedrock')",
     "dolt": "from ricordo.features.sync.dolt import engines as e\n"
@@ -293,7 +295,7 @@ WITHOUT = {
     "pinecone": "from ricordo.features.vector_services.service import library; library('pinecone', 'Pinecone')",
     "qdrant": "from ricordo.features.vector_services.service import library; library('qdrant_client.models', 'Qdrant')",
     "otel": "import os; os.environ['OTEL_EXPORTER_OTLP_ENDPOINT'] = 'http://127.0.0.1:9'\n"
-    "from ricordo.features.operations.otel import plugin; plugin.middleware()",
+    "from ricordo.features.operations.otel import trace_requests; trace_requests(None)",
     "honcho": "import asyncio; from ricordo.features.knowledge.honcho.service import answer; asyncio.run(answer('user-1', 'Who?'))",
 }
 

@@ -1,19 +1,22 @@
 """Hooks of plugins that reach the command line, the database and the home page."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
-import typer
 from sqlalchemy import Column, MetaData, Table, Text, insert, select
 from typer.testing import CliRunner
 
 from ricordo import app as composition
 from ricordo import cli
-from ricordo.app import create_app
+from ricordo.app import create_app, open_runtime
+from ricordo.cli.lazy_commands import LazyCommand, command_tree
 from ricordo.features import FEATURES
-from ricordo.plugins import Commands, PluginPage, Plugins, load_plugins
+from ricordo.plugins import Commands, Feature, PluginPage, Plugins, load_plugins
+from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings
 
 FORECASTS = Table(
@@ -47,26 +50,46 @@ class Weather:
         return [PluginPage("Weather & more", "/weather")]
 
 
+def lazy_commands(tree: dict[str, Any]) -> Iterator[LazyCommand]:
+    for command in tree.values():
+        if isinstance(command, LazyCommand):
+            yield command
+        else:
+            yield from lazy_commands(command.commands)
+
+
 @pytest.mark.parametrize("group", ["weather", "memory", ""])
+@pytest.mark.parametrize("is_declared", [True, False])
 def test_a_plugins_commands_become_a_group_or_join_one(
-    group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    group: str, is_declared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "weather_commands.py").write_text(COMMANDS)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(cli, "app", root := typer.Typer())
-    monkeypatch.setattr(
-        cli, "load_commands", lambda _: (Plugins([("weather", Weather(group))]).commands(), "odd")
+    names = {"forecast": "Foretell the weather."} if is_declared else {}
+    commands = Commands(group, "weather_commands", commands=names)
+    others = (
+        Commands("memory", "nowhere", commands={"audit": "Audit."}),
+        Commands("", "nowhere", commands={"serve": "Serve."}),
     )
-    root.add_typer(memory := typer.Typer(), name="memory")
-    memory.command("audit")(lambda: None)
-    root.command("serve")(lambda: None)
+    tree = command_tree([*others, commands])
+    monkeypatch.setattr(cli, "all_commands", lambda: tree)
 
-    cli.add_plugin_commands()
+    def run(*arguments: str) -> str:
+        return CliRunner().invoke(cli.app, arguments).stdout
 
-    done = CliRunner().invoke(root, [*filter(None, [group]), "forecast", "Turin"])
-    assert done.stdout == "It rains in Turin.\n"
-    assert CliRunner().invoke(root, ["memory", "audit"]).exit_code == 0
+    assert ("weather_commands" in sys.modules) is (not is_declared and group != "weather")
+    assert "forecast" in run(*filter(None, [group]), "--help")
+    assert "Serve." in run("--help")
+    assert "Audit." in run("memory", "--help")
+    assert run(*filter(None, [group]), "forecast", "Turin") == "It rains in Turin.\n"
     sys.modules.pop("weather_commands")
+
+
+def test_the_help_that_is_declared_is_that_of_the_command() -> None:
+    commands = list(lazy_commands(cli.all_commands()))
+    assert len(commands) > 20
+    for command in commands:
+        assert command.load().get_short_help_str(200) == command.get_short_help_str(200)
 
 
 async def test_a_plugins_tables_are_created_once_and_its_pages_are_linked_from_home(
@@ -91,3 +114,90 @@ async def test_a_plugins_tables_are_created_once_and_its_pages_are_linked_from_h
     assert [city for (city,) in cities] == ["Turin"]
     assert 'href="/weather"' in home
     assert "Weather &amp; more" in home
+
+
+PARTS = """
+from contextlib import asynccontextmanager
+
+TURNS = []
+
+
+@asynccontextmanager
+async def open_station(runtime):
+    yield ["open"]
+    TURNS.append(f"closed {runtime.features['weather']}")
+
+
+async def note(runtime, run):
+    TURNS.append(run)
+
+
+async def note_twice(runtime, run):
+    TURNS.append(run)
+
+
+NOTES = (note, note_twice)
+
+
+def findings(settings):
+    return ["reachable"]
+"""
+
+
+async def test_parts_of_a_feature_are_imported_when_they_are_used_and_closed_with_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "weather_parts.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    feature = Feature(
+        after_turn=("weather_parts:NOTES", print),
+        findings=("weather_parts:findings",),
+        open="weather_parts:open_station",
+    )
+    plugins = Plugins([("weather", feature)])
+    assert "weather_parts" not in sys.modules
+    settings = Settings(data_dir=tmp_path / "data", find_local_models=False)
+
+    assert plugins.findings(settings) == [("weather", "reachable")]
+    assert [hook.__name__ for hook in plugins.after_turn()] == ["note", "note_twice", "print"]
+    parts = sys.modules.pop("weather_parts")
+    providers = ProviderSettings.model_construct()
+    async with open_runtime(settings, providers, plugins=plugins) as runtime:
+        assert runtime.features == {"weather": ["open"]}
+        parts = sys.modules["weather_parts"]
+    assert parts.TURNS == ["closed ['open']"]
+    sys.modules.pop("weather_parts")
+
+
+class OlderWeather:
+    """A plugin whose parts are methods, which are called with what the hook needs."""
+
+    def __init__(self) -> None:
+        self.ended: list[Settings] = []
+
+    def complete_agent(self, _tx: Any, state: str) -> str:
+        return f"{state}, complete"
+
+    def findings(self, settings: Settings) -> list[str]:
+        return [str(settings.port)]
+
+    async def after_turn(self, _runtime: Runtime, _run: Any) -> None: ...
+
+    async def at_end(self, settings: Settings) -> None:
+        self.ended.append(settings)
+
+
+async def test_an_object_with_methods_is_a_plugin(tmp_path: Path) -> None:
+    weather = OlderWeather()
+    plugins = Plugins([("weather", weather)])
+    settings = Settings(data_dir=tmp_path, find_local_models=False, port=1234)
+    (complete,) = plugins.complete_agents()
+
+    assert complete(None, ["a", "b"]) == ["a, complete", "b, complete"]  # type: ignore[arg-type, list-item]
+    assert plugins.findings(settings) == [("weather", "1234")]
+    assert plugins.after_turn() == [weather.after_turn]
+    providers = ProviderSettings.model_construct()
+    async with open_runtime(settings, providers, plugins=plugins) as runtime:
+        assert runtime.settings is settings
+        assert weather.ended == []
+    assert weather.ended == [settings]

@@ -275,7 +275,7 @@ async def outlined(turn: TurnContext, request: ModelRequest) -> list[Message]:
     percent = turn.limit.token_percent
     evicting_cut = _cut(turn, request, agent.compaction, agent.context_window, percent)
     if evicting_cut is None:
-        return turn.window
+        return turn.window.messages
     room = summary_room(agent.context_window, percent)
     summary = await summarize(
         evicting_cut.evicted, agent.compaction, writer=None, room=room, timezone=agent.timezone
@@ -299,18 +299,18 @@ def _with_current_prompt(turn: TurnContext, evicting_cut: Cut) -> Cut:
     now = turn.runtime.store.clock.now()
     # The summary is one more message in the window.
     recall_count = (
-        turn.state.conversation.message_count + turn.unsaved - len(evicting_cut.remaining)
+        turn.state.conversation.message_count + turn.window.unsaved - len(evicting_cut.remaining)
     )
     prompt = system_prompt(
         turn.state,
         turn.model.info.provider,
         now,
         recall_count=max(0, recall_count),
-        rule_lines=turn.rules.lines,
+        rule_lines=turn.rules.book.lines,
         is_brief=turn.profile != "full",
     )
-    turn.refresh_system(prompt.text, prompt.key, now)
-    return replace(evicting_cut, remaining=(turn.window[0], *evicting_cut.remaining[1:]))
+    turn.window.replace_system(prompt.text, prompt.key, now)
+    return replace(evicting_cut, remaining=(turn.window.messages[0], *evicting_cut.remaining[1:]))
 
 
 def _cut(
@@ -321,13 +321,13 @@ def _cut(
     percent: int,
 ) -> Cut | None:
     return cut(
-        turn.window,
+        turn.window.messages,
         settings.mode,
         settings.sliding_window_percentage,
         window_tokens=window_tokens,
         overhead=tool_tokens(request.tools),
         percent=percent,
-        keep_from=turn.first,
+        keep_from=turn.window.first,
         # A summary of one message gains nothing, but costs a call of the model.
         fewest=_FEWEST_EVICTED if turn.request.compaction else 1,
     )
@@ -439,7 +439,7 @@ def _summary_message(
         tokens_before=_tokens(turn, request),
         tokens_after=after * turn.limit.token_percent // 100,
         context_window=_stored_window(turn)[0],
-        messages_before=len(turn.window),
+        messages_before=len(turn.window.messages),
         messages_after=len(evicting_cut.remaining) + 1,
         is_whole=evicting_cut.is_whole,
     )

@@ -26,7 +26,6 @@ from ricordo.agents.step_decisions import (
     NextAction,
     OfferedTools,
     ParsedReply,
-    finished_calls,
     next_action,
     offer_tools,
     parse_approved,
@@ -34,7 +33,6 @@ from ricordo.agents.step_decisions import (
     parse_reply,
 )
 from ricordo.agents.step_save import save_calls, save_step
-from ricordo.agents.tracing import begin_exchange
 from ricordo.domain.event import (
     ApprovalAsked,
     Compacted,
@@ -47,14 +45,17 @@ from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted
 from ricordo.errors import Invalid, ModelError
 from ricordo.llm.answer_format import with_instruction
-from ricordo.llm.exchange import EXCHANGE
+from ricordo.llm.exchange import EXCHANGE, Exchange
+from ricordo.llm.output_budget import usual_output_tokens
 from ricordo.llm.policy import EmptyReply, is_after_results
+from ricordo.memory.edit_guard import EditGuard
 from ricordo.memory.schemas import schemas_in
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.prompt.system_prompt import system_prompt, with_skills
 from ricordo.prompt.transcript import has_pictures, transcript, without_pictures
 from ricordo.prompt.truncation import SystemPromptTooLong
 from ricordo.tools.presentation import SPOKEN, THINKING, with_thoughts
+from ricordo.tools.rules import finished_calls
 from ricordo.tools.toolbox import CallingStep, ToolContext
 
 log = logging.getLogger(__name__)
@@ -104,16 +105,16 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
         if not parsed.is_waiting and any(_acts_outside(turn, call) for call in parsed.calls):
             yield await save_calls(turn, step, reply)
         results = await run_tools(turn, step, parsed)
-        action = next_action(turn, offered, reply, parsed, results, action)
-        if action.stop is None and number == step_limit:
-            action = NextAction("max_steps")
+        is_last = number == step_limit
+        action = next_action(turn.rules, offered, reply, parsed, results, action, is_last=is_last)
+        turn.rules.finished += action.finished
         saved = await save_step(turn, step, reply, action, results)
         # Tokens would show the secrets that were removed from the texts.
         if reply.logprobs and not turn.removed:
             saved = replace(saved, logprobs=reply.logprobs)
         yield saved
         if parsed.is_waiting:
-            yield ApprovalAsked(turn.run.id, turn.window[-1])
+            yield ApprovalAsked(turn.run.id, turn.window.messages[-1])
     yield RunEnded(turn.run)
 
 
@@ -138,9 +139,8 @@ def _acts_outside(turn: TurnContext, call: ToolCallPart) -> bool:
 
 
 def _new_step(turn: TurnContext, number: int) -> StepDraft:
-    memory = WorkingMemory(
-        turn.state, turn.edit_guard(), schemas_in(turn.runtime.settings.data_dir)
-    )
+    guard = EditGuard(turn.guard_sources)
+    memory = WorkingMemory(turn.state, guard, schemas_in(turn.runtime.settings.data_dir))
     return StepDraft(number, memory, turn.runtime.store.clock.now())
 
 
@@ -155,9 +155,11 @@ async def resume_after_approval(
     offered = offer_tools(turn)
     parsed = parse_approved(answer, offered)
     results = answer.results(await run_tools(turn, step, parsed))
-    action = next_action(turn, offered, None, parsed, results, NextAction())
-    if turn.delayed:
-        action = NextAction()  # messages that came with the answer need a reply too
+    has_new_input = bool(turn.window.delayed)
+    action = next_action(
+        turn.rules, offered, None, parsed, results, NextAction(), has_new_input=has_new_input
+    )
+    turn.rules.finished += action.finished
     return await save_step(turn, step, None, action, results), action
 
 
@@ -194,10 +196,6 @@ async def ask_model(
         if is_blind:
             request = replace(request, messages=without_pictures(request.messages))
         request = with_fitting_budget(turn, request)
-        turn.asking = step
-        step.request = request
-        step.request_ns = time.monotonic_ns()
-        EXCHANGE.set(begin_exchange(turn, step))
         try:
             async for item in _answer_of(turn, step, deltas, request):
                 if isinstance(item, ModelReply):
@@ -220,6 +218,12 @@ async def _answer_of(
     turn: TurnContext, step: StepDraft, deltas: Deltas, request: ModelRequest
 ) -> AsyncIterator[Chunk | ModelReply]:
     """Ask the model, note its times, and learn from the provider's count."""
+    turn.asking = step
+    step.request = request
+    step.request_ns = time.monotonic_ns()
+    if turn.runtime.settings.traces != "off":
+        step.exchange = Exchange()
+        EXCHANGE.set(step.exchange)
     try:
         async for item in turn.model.answer(request):
             step.first_ns = step.first_ns or time.monotonic_ns() - step.request_ns
@@ -255,20 +259,20 @@ def build_request(
     agent = turn.state.agent
     turn_request = turn.request
     now = turn.runtime.store.clock.now()
-    recall_count = turn.evicted_count()
-    provider = turn.model.info.provider
+    info = turn.model.info
+    recall_count = turn.window.evicted_count(turn.state.conversation.message_count)
     is_small = turn.profile != "full"
     prompt = system_prompt(
         turn.state,
-        provider,
+        info.provider,
         now,
         recall_count=recall_count,
-        rule_lines=turn.rules.lines,
+        rule_lines=turn.rules.book.lines,
         is_brief=is_small,
     )
-    if not prompt.is_current(turn.prompt_key, first_step=is_first):
-        turn.refresh_system(prompt.text, prompt.key, now)
-    window = turn.window if window is None else window
+    if not prompt.is_current(turn.window.prompt_key, first_step=is_first):
+        turn.window.replace_system(prompt.text, prompt.key, now)
+    window = turn.window.messages if window is None else window
     if turn_request.system is not None or turn_request.client_skills or turn_request.instructions:
         system = window[0].text if turn_request.system is None else turn_request.system
         system = f"{system}\n\n{turn_request.instructions}" if turn_request.instructions else system
@@ -284,7 +288,9 @@ def build_request(
     )
     settings = agent.model_settings
     if settings.max_output_tokens is None:
-        settings = replace(settings, max_output_tokens=turn.output_budget)
+        chosen = turn.runtime.settings.max_output_tokens
+        budget = usual_output_tokens(info, agent.context_window, is_small=is_small, chosen=chosen)
+        settings = replace(settings, max_output_tokens=budget)
     if turn_request.response_format is not None:
         settings = replace(settings, response_format=turn_request.response_format)
     if offered.tools and offered.is_ordered:
@@ -345,7 +351,7 @@ async def run_tools(
         if isinstance(call, ToolReturnPart):
             return call
         results = await turn.runtime.toolbox.run([call], attached, context)
-        turn.finished += finished_calls(results)
+        turn.rules.finished += finished_calls(results)
         return results[0]
 
     attached = {tool.name: tool for tool in turn.state.tools}

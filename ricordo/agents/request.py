@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ricordo.agents.context_window import ContextWindow, user_texts_in
 from ricordo.agents.repeated_reads import RepeatedReads
 from ricordo.domain.agent import AgentState, CompactionSettings
 from ricordo.domain.event import Event
@@ -18,12 +19,11 @@ from ricordo.domain.tool import ClientSkill, ToolRule
 from ricordo.llm.adaptation import has_results_role
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.exchange import Exchange
-from ricordo.llm.output_budget import usual_output_tokens
-from ricordo.memory.edit_guard import EditGuard, GuardSources, search_results
+from ricordo.memory.edit_guard import GuardSources, search_results
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.runtime import Runtime
 from ricordo.storage.engine.store import Transaction
-from ricordo.tools.rules import FinishedCall, Rulebook
+from ricordo.tools.rules import CallRules
 from ricordo.tools.toolbox import failed_result
 
 DEFAULT_MAX_STEPS = 50
@@ -46,9 +46,11 @@ class NewMessage:
     group_id: str | None = None
     is_untrusted: bool = False
 
-    def signed(self, message: Message) -> Message:
+    def signed(self, message: Message, *, is_untrusted: bool = False) -> Message:
+        """Return the message with this one's sender and otid."""
         return replace(
             message,
+            is_untrusted=is_untrusted,
             otid=self.otid,
             name=self.name,
             sender_id=self.sender_id,
@@ -196,13 +198,8 @@ class TurnContext:
     """A running turn's state, which each saved step advances.
 
     Attributes:
-        window: The messages in context, the system message first.
-        unsaved: The number of stored messages that the stored window lacks.
-        first: The index where the turn's own messages begin.
-        finished: The turn's finished calls, as the tool rules count them.
         profile: The model's profile.
         approval: The answered request for approval that the turn resumes.
-        delayed: Messages that came with the answer, until the calls have their results.
         asking: The step whose call to the model is under way.
         removed: Secrets that memory did not store in this turn, with their kinds.
         publish: Publishes an event within a step to the turn's readers.
@@ -213,17 +210,11 @@ class TurnContext:
     run: Run
     state: AgentState
     model: ChatModel
-    window: list[Message]
-    prompt_key: str
-    rules: Rulebook
+    window: ContextWindow
+    rules: CallRules
     limit: WindowLimit
     profile: ModelProfile = "full"
-    unsaved: int = 0
-    first: int = 0
-    prompt_changed: bool = False
-    finished: list[FinishedCall] = field(default_factory=list)
     approval: AnsweredApproval | None = None
-    delayed: list[Message] = field(default_factory=list)
     asking: "StepDraft | None" = None
     removed: dict[str, str] = field(default_factory=dict)
     reads: RepeatedReads = field(default_factory=RepeatedReads)
@@ -234,47 +225,22 @@ class TurnContext:
         """Return whether the model is small, or has no role for results of tools."""
         return self.profile != "full" or not has_results_role(self.model)
 
-    @property
-    def output_budget(self) -> int | None:
-        """Return the output limit for an agent that sets none."""
-        window = self.state.agent.context_window
-        chosen = self.runtime.settings.max_output_tokens
-        return usual_output_tokens(
-            self.model.info, window, is_small=self.profile != "full", chosen=chosen
-        )
-
-    def refresh_system(self, text: str, key: str, now: int) -> None:
-        self.window[0] = replace(
-            self.window[0].with_text(text), created_at=self.window[0].created_at or now
-        )
-        self.prompt_key = key
-        self.prompt_changed = True
-
     def is_untrusted(self) -> bool:
         """Return whether the step's prompt contains untrusted content."""
-        has_untrusted_message = any(message.is_untrusted for message in self.window)
         return (
-            has_untrusted_message
-            or self.state.shows_files
+            self.state.shows_files
+            or any(message.is_untrusted for message in self.window.messages)
             or any(block.is_untrusted for block in self.state.blocks)
         )
-
-    def user_texts(self) -> tuple[str, ...]:
-        """Return the texts of the conversation's user in this turn.
-
-        Texts before calls that waited for approval belong to the turn too.
-        """
-        return _trusted_texts(self.window[_beginning_of(self) :])
 
     def began_at(self) -> int:
         """Return the time of the turn's first message.
 
         It may stand before calls that waited for approval.
         """
-        begins = _beginning_of(self)
-        resumes_message = self.approval and begins and self.window[begins].is_said
-        if resumes_message:
-            return min(self.run.created_at, self.window[begins].created_at)
+        turn_messages = self.window.turn_messages()
+        if self.window.is_resumed and turn_messages and turn_messages[0].is_said:
+            return min(self.run.created_at, turn_messages[0].created_at)
         return self.run.created_at
 
     def view_began(self) -> int:
@@ -282,32 +248,24 @@ class TurnContext:
         own_id = self.state.conversation.id
         visible_messages = (
             message
-            for message in self.window
+            for message in self.window.messages
             if message.role not in ("system", "summary") and message.conversation_id == own_id
         )
         return min((message.created_at for message in visible_messages), default=self.began_at())
 
-    def evicted_count(self) -> int:
-        """Return how many messages of the conversation are outside the window."""
-        return max(0, self.state.conversation.message_count + self.unsaved - len(self.window))
-
-    def edit_guard(self) -> EditGuard:
-        """Return the guard that keeps search results and instructions out of memory."""
-
-        def read() -> GuardSources:
-            system = (self.state.agent.system, self.request.system or "", self.request.instructions)
-            recalled, recalled_user_texts = search_results(self.window)
-            # A quote that permits an edit has to be of this turn; as text of the user the guard
-            # accepts the whole window.
-            return GuardSources(
-                system=system,
-                recalled=recalled,
-                user_texts=self.user_texts(),
-                earlier_user_texts=_trusted_texts(self.window),
-                recalled_user_texts=recalled_user_texts,
-            )
-
-        return EditGuard(read)
+    def guard_sources(self) -> GuardSources:
+        """Return what the guard compares edits with, to keep it out of memory."""
+        system = (self.state.agent.system, self.request.system or "", self.request.instructions)
+        recalled, recalled_user_texts = search_results(self.window.messages)
+        # A quote that permits an edit has to be of this turn; as text of the user the guard
+        # accepts the whole window.
+        return GuardSources(
+            system=system,
+            recalled=recalled,
+            user_texts=user_texts_in(self.window.turn_messages()),
+            earlier_user_texts=user_texts_in(self.window.messages),
+            recalled_user_texts=recalled_user_texts,
+        )
 
 
 @dataclass(slots=True)
@@ -360,21 +318,3 @@ class StepDraft:
             conversation_id=turn.run.conversation_id,
             **fields | more,
         )
-
-
-def _beginning_of(turn: TurnContext) -> int:
-    """Return the index where the turn begins in the window.
-
-    Messages before calls that waited for approval belong to the turn.
-    """
-    begins = turn.first
-    if turn.approval:
-        # A compaction may have left nothing of the turn.
-        begins = min(begins, len(turn.window) - 1)
-    while turn.approval and begins > 1 and not turn.window[begins].is_said:
-        begins -= 1
-    return begins
-
-
-def _trusted_texts(window: Sequence[Message]) -> tuple[str, ...]:
-    return tuple(message.text for message in window if message.is_said and not message.is_untrusted)

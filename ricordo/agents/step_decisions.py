@@ -31,7 +31,15 @@ from ricordo.tools.presentation import (
     schema_for,
     without_nulls,
 )
-from ricordo.tools.rules import Allowed, DeadEnd, FinishedCall, Rulebook
+from ricordo.tools.rules import (
+    Allowed,
+    CallRules,
+    DeadEnd,
+    FinishedCall,
+    Rulebook,
+    RuleOutcome,
+    finished_calls,
+)
 from ricordo.tools.toolbox import SearchedStore, failed_result, schema_of
 
 log = logging.getLogger(__name__)
@@ -67,6 +75,7 @@ class OfferedTools:
         forced: The one tool that has to be called now, if any.
         hidden: Tools that the model does not see, but which run if it calls them.
         is_over: The turn continues without tools.
+        speaks_by_tools: The agent acts and speaks by tools alone.
     """
 
     tools: Mapping[str, ToolSchema]
@@ -80,6 +89,7 @@ class OfferedTools:
     forced: str | None = None
     hidden: frozenset[str] = frozenset()
     is_over: bool = False
+    speaks_by_tools: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +114,13 @@ class ParsedReply:
 class NextAction:
     """The action after a step: the turn's end, or another step.
 
-    The next step begins with a heartbeat if the agent needs one.
+    The next step begins with a heartbeat if the agent needs one. `finished` are the step's calls
+    that count for the tool rules from now on.
     """
 
     stop: StopReason | None = None
     heartbeat: str | None = None
+    finished: tuple[FinishedCall, ...] = field(default=(), compare=False)
 
 
 END = NextAction("end_turn")
@@ -140,20 +152,22 @@ def with_approval(agent: Agent, tool_name: str, is_wanted: bool) -> Agent:
 def offer_tools(turn: TurnContext) -> OfferedTools:
     """Present the agent's and the client's tools that the rules allow now."""
     agent = turn.state.agent
-    rules = turn.rules
+    rules = turn.rules.book
+    finished = turn.rules.finished
     client = frozenset(tool.name for tool in turn.request.client_tools)
     attached = [tool for tool in turn.state.tools if tool.name not in client]
-    is_spoken = traits_of(agent.agent_type).speaks_aloud
+    traits = traits_of(agent.agent_type)
+    is_spoken = traits.speaks_aloud
     if is_spoken:
         attached = _tools_in_a_call(attached)
     try:
-        allowed = rules.allowed(turn.finished)
+        allowed = rules.allowed(finished)
     except DeadEnd as error:  # without tools the agent can still answer, and end its turn
         log.warning("the tool rules leave no way on", extra={"run": turn.run.id, "reason": error})
         allowed = Allowed(())
     names = frozenset(allowed.names)
     wanted_tools = turn.request.wanted_tools & names
-    if len(wanted_tools) == 1 or len(turn.finished) >= _OWN_CALLS:
+    if len(wanted_tools) == 1 or len(finished) >= _OWN_CALLS:
         names = wanted_tools or names
     schemas = (*map(schema_of, attached), *turn.request.client_tools)
     bare = {schema.name: schema for schema in schemas if schema.name in names}
@@ -172,7 +186,8 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
         spoken=frozenset(tool.name for tool in attached) if is_spoken else frozenset(),
     )
     must_call = allowed.must_call or bool(wanted_tools)
-    if is_heartbeat(turn):
+    speaks_by_tools = traits.style == "heartbeat"
+    if speaks_by_tools:
         thinks = bool(agent.model_settings.thinks_in_arguments)
         speech = turn.request.response_format or agent.model_settings.response_format
         presentation = replace(
@@ -184,7 +199,7 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
         for name, tool in bare.items()
     }
     hidden = _useless_searches(turn, attached) - wanted_tools
-    is_over = turn.reads.is_over and not must_call and not rules.before_exit(turn.finished)
+    is_over = turn.reads.is_over and not must_call and not rules.before_exit(finished)
     if turn.reads.is_over and not is_over:
         hidden |= {tool.name for tool in attached if turn.runtime.toolbox.is_read_only(tool)}
     is_any = bool(tools.keys() - hidden) and not is_over
@@ -205,6 +220,7 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
         forced=forced,
         hidden=hidden,
         is_over=is_over,
+        speaks_by_tools=speaks_by_tools,
     )
 
 
@@ -228,7 +244,7 @@ def _useless_searches(turn: TurnContext, attached: Sequence[Tool]) -> frozenset[
     has_others = turn.state.has_other_conversations or (
         conversation.user_id is not None and not is_any_default(conversation)
     )
-    if turn.evicted_count() or has_others:
+    if turn.window.evicted_count(conversation.message_count) or has_others:
         useful_stores.add("messages")
     if any(archive.passage_count for archive in turn.state.archives):
         useful_stores.add("archive")
@@ -255,10 +271,6 @@ def _with_speech(parts: Sequence[Part], speech: str) -> list[Part]:
         (index for index, part in enumerate(parts) if isinstance(part, ToolCallPart)), len(parts)
     )
     return [*parts[:index], TextPart(f"{begin}{speech}"), *parts[index:]]
-
-
-def is_heartbeat(turn: TurnContext) -> bool:
-    return traits_of(turn.state.agent.agent_type).style == "heartbeat"
 
 
 def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
@@ -292,25 +304,33 @@ def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
         reasons[call.call_id] = EditReason(parsed_call.reasoning, quote=parsed_call.quote)
         stored = parsed_call.call
         if offered.is_over:
-            refused.append(failed_result(call, OVER))
+            refused.append(_refused(call, OVER))
             stop = "invalid_tool_call"
         elif call.name not in offered.tools:
             refused.append(_refusal(call, offered))
         elif calls and offered.is_ordered:
-            refused.append(failed_result(call, ONE_BY_ONE))
+            refused.append(_refused(call, ONE_BY_ONE))
         else:
             try:
-                stored, run = _with_fixed_arguments(stored, parsed_call.arguments, offered)
+                run = replace(
+                    stored,
+                    arguments=parsed_call.arguments,
+                    is_gated=call.name in offered.gated,
+                )
+                if fixed_arguments := offered.allowed.prefilled.get(call.name):
+                    run = prefill(run, fixed_arguments, offered.bare[call.name])
+                    stored = prefill(stored, fixed_arguments, offered.tools[call.name])
+                stored = replace(stored, is_gated=run.is_gated)
                 calls.append(run)
             except Invalid as error:
-                refused.append(failed_result(call, str(error)))
+                refused.append(_refused(call, str(error)))
                 stop = "invalid_tool_call"
         parts.append(stored)
     is_waiting = any(call.is_gated for call in calls)
     return ParsedReply(
         parts=tuple(parts),
         calls=tuple(calls),
-        refused=_marked(refused),
+        refused=tuple(refused),
         wants_heartbeat=wants_heartbeat,
         stop=stop,
         reasons=reasons,
@@ -331,16 +351,14 @@ def parse_approved(answer: AnsweredApproval, offered: OfferedTools) -> ParsedRep
             refused.append(_refusal(call, offered))
         elif not call.is_gated and offered.is_ordered:
             # The call was refused when the model made it, so nobody was asked about it.
-            refused.append(failed_result(call, ONE_BY_ONE))
+            refused.append(_refused(call, ONE_BY_ONE))
         elif not call.is_gated and call.name in offered.gated:
             refused.append(
-                failed_result(call, f"{call.name} has to wait for approval by now. Call it again.")
+                _refused(call, f"{call.name} has to wait for approval by now. Call it again.")
             )
         elif call.name in offered.client:
             refused.append(
-                failed_result(
-                    call, f"{call.name} is run by the client, which sent no result of it."
-                )
+                _refused(call, f"{call.name} is run by the client, which sent no result of it.")
             )
         else:
             bare = offered.bare.get(call.name)
@@ -351,7 +369,7 @@ def parse_approved(answer: AnsweredApproval, offered: OfferedTools) -> ParsedRep
         parse_call(call, offered.presentation).wants_heartbeat for call in answer.request.tool_calls
     )
     return ParsedReply(
-        answer.request.parts, tuple(calls), _marked(refused), wants_heartbeat, reasons=reasons
+        answer.request.parts, tuple(calls), tuple(refused), wants_heartbeat, reasons=reasons
     )
 
 
@@ -366,52 +384,44 @@ def parse_nested(
         return failed_result(
             call, f"{name} needs an approval, or is run by the client. Call it yourself."
         )
-    call = without_nulls(call, offered.bare.get(name))
+    bare = offered.bare[name]
+    call = without_nulls(call, bare)
     try:
-        return _with_fixed_arguments(call, call.arguments, offered)[1]
+        return prefill(call, offered.allowed.prefilled.get(name, {}), bare)
     except Invalid as error:
         return failed_result(call, str(error))
 
 
 def next_action(
-    turn: TurnContext,
+    rules: CallRules,
     offered: OfferedTools,
     reply: ModelReply | None,
     parsed: ParsedReply,
     results: Sequence[ToolReturnPart],
     before: NextAction,
+    *,
+    is_last: bool = False,
+    has_new_input: bool = False,
 ) -> NextAction:
-    """Decide the action after a step, and count its calls as finished.
+    """Decide the action after a step.
 
     `before` is the action before the step. A reply that waits or cannot be read ends the turn;
-    otherwise the tool rules decide, and then the agent's style.
+    otherwise the tool rules decide, and then the agent's style. The turn continues if messages came
+    with the answer to calls (`has_new_input`), and ends with the last allowed step (`is_last`).
     """
     if parsed.is_waiting:
         return NextAction("requires_approval")
-    finished = finished_calls(results)
-    outcome = turn.rules.outcome(turn.finished, finished) if results else None
-    turn.finished += finished
+    latest = tuple(finished_calls(results))
     if parsed.stop:
-        return NextAction(parsed.stop)
-    speaks_by_tools = is_heartbeat(turn)
+        return NextAction(parsed.stop, finished=latest)
+    outcome = rules.book.outcome(rules.finished, latest) if results else None
     if outcome is None:
-        action = _after_words(offered, reply, speaks_by_tools=speaks_by_tools)
-    elif outcome.stops:
-        # Without the rule the turn would have ended too.
-        is_silent = speaks_by_tools and not parsed.wants_heartbeat
-        action = NextAction("end_turn" if is_silent else "tool_rule")
-    elif not speaks_by_tools:
-        action = NextAction()
-    elif outcome.reason:
-        action = NextAction(heartbeat=outcome.reason)
-    elif any(result.status == "error" for result in results):
-        action = NextAction(heartbeat=AFTER_FAILURE)
-    elif parsed.wants_heartbeat:
-        action = NextAction(heartbeat=REQUESTED)
+        action = _after_words(offered, reply)
     else:
-        action = NextAction("end_turn")
+        has_failed = any(result.status == "error" for result in results)
+        action = _after_calls(offered, parsed, outcome, has_failed=has_failed)
     if action.stop in ("end_turn", "tool_rule") and (
-        missing := turn.rules.before_exit(turn.finished)
+        missing := rules.book.before_exit([*rules.finished, *latest])
     ):
         action = NextAction(
             heartbeat=f"Before you end your turn you must still call: {', '.join(missing)}."
@@ -420,52 +430,46 @@ def next_action(
     is_repeated = (
         outcome is None and action.heartbeat is not None and action.heartbeat == before.heartbeat
     )
-    if is_repeated:
-        return NextAction("no_tool_call")
-    return action
+    if has_new_input:
+        action = NextAction()
+    elif is_repeated:
+        action = NextAction("no_tool_call")
+    elif is_last and action.stop is None:
+        action = NextAction("max_steps")
+    return replace(action, finished=latest)
 
 
-def _after_words(
-    offered: OfferedTools, reply: ModelReply | None, *, speaks_by_tools: bool
-) -> NextAction:
+def _after_words(offered: OfferedTools, reply: ModelReply | None) -> NextAction:
     """Return the action after a reply that ran no tool."""
     if reply and reply.finish == "length":
         return NextAction("max_tokens_exceeded")
-    return NextAction(heartbeat=REMINDER) if speaks_by_tools and offered.tools else END
+    return NextAction(heartbeat=REMINDER) if offered.speaks_by_tools and offered.tools else END
 
 
-def finished_calls(results: Sequence[ToolReturnPart]) -> list[FinishedCall]:
-    """Return the finished calls for the tool rules; refused calls do not count."""
-    return [
-        FinishedCall(result.name, result.content, result.status == "success")
-        for result in results
-        if not result.is_refused
-    ]
+def _after_calls(
+    offered: OfferedTools, parsed: ParsedReply, outcome: RuleOutcome, *, has_failed: bool
+) -> NextAction:
+    """Return the action after calls with this outcome under the tool rules."""
+    if outcome.stops:
+        # Without the rule the turn would have ended too.
+        is_silent = offered.speaks_by_tools and not parsed.wants_heartbeat
+        return NextAction("end_turn" if is_silent else "tool_rule")
+    if not offered.speaks_by_tools:
+        return NextAction()
+    if outcome.reason:
+        return NextAction(heartbeat=outcome.reason)
+    if has_failed:
+        return NextAction(heartbeat=AFTER_FAILURE)
+    return NextAction(heartbeat=REQUESTED) if parsed.wants_heartbeat else END
 
 
-def _marked(refused: Sequence[ToolReturnPart]) -> tuple[ToolReturnPart, ...]:
-    return tuple(replace(result, is_refused=True) for result in refused)
-
-
-def _with_fixed_arguments(
-    stored: ToolCallPart, arguments: str, offered: OfferedTools
-) -> tuple[ToolCallPart, ToolCallPart]:
-    """Return the stored and the executed call, with fixed arguments of a rule.
-
-    The stored call is marked if it waits.
-    """
-    stored = replace(stored, is_gated=stored.name in offered.gated)
-    run = replace(stored, arguments=arguments)
-    if not (fixed_arguments := offered.allowed.prefilled.get(stored.name)):
-        return stored, run
-    return prefill(stored, fixed_arguments, offered.tools[stored.name]), prefill(
-        run, fixed_arguments, offered.bare[stored.name]
-    )
+def _refused(call: ToolCallPart, reason: str) -> ToolReturnPart:
+    return replace(failed_result(call, reason), is_refused=True)
 
 
 def _refusal(call: ToolCallPart, offered: OfferedTools) -> ToolReturnPart:
     # wire fact of the retired Letta V1 server: the beginning of the sentence.
     names = ", ".join(name for name in offered.tools if name not in offered.hidden)
-    return failed_result(
+    return _refused(
         call, f"[ToolConstraintError] Cannot call {call.name}, valid tools include: [{names}]"
     )

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from ricordo.agents.context_window import user_texts_in
 from ricordo.agents.followers import end_turn
 from ricordo.agents.message_buffer import first_kept
 from ricordo.agents.note_taker import add_note_job, wants_notes
@@ -65,11 +66,11 @@ async def save_calls(turn: TurnContext, step: StepDraft, reply: ModelReply) -> S
         run = _advanced(turn.run, now)
         runs.save(tx, run)
         message = _assistant_message(turn, step, reply, now, is_untrusted=turn.is_untrusted())
-        _insert(tx, turn, [message], run)
+        _save_messages(tx, turn, [message], run)
         return run, message
 
     turn.run, message = await _finish(turn.runtime.store.write(save))
-    _advance(turn, [message])
+    _append_saved(turn, [message])
     return StepSaved(turn.run.id, None, (message,))
 
 
@@ -86,7 +87,8 @@ async def save_step(
     """
     # Secrets that memory removed are removed from the agent's messages too, from this step on.
     turn.removed |= step.memory.removed
-    trace = trace_of(turn, step, reply, action.stop) if reply else None
+    # Without traces nothing was exchanged that could be kept.
+    trace = trace_of(turn, step, reply, action.stop) if reply and step.exchange else None
     agent = turn.state.agent
     settings = turn.runtime.settings
     edits = EditContext(
@@ -95,7 +97,7 @@ async def save_step(
         step.id,
         is_untrusted=turn.is_untrusted(),
         expires_after=expiry_of(settings),
-        user_texts=turn.user_texts(),
+        user_texts=user_texts_in(turn.window.turn_messages()),
         schemas=schemas_in(settings.data_dir),
     )
 
@@ -103,12 +105,11 @@ async def save_step(
         now = tx.clock.now()
         run = _advanced(_counted(turn.run, step, reply), now, action.stop)
         runs.save(tx, run)
-        add_callback(tx, run)
         commit_outcome = commit(tx, turn.state, step.memory, turn.request.scope, edits)
         for job in step.jobs:
             jobs.add(tx, job)
         new_messages: list[Message] = []
-        if reply and turn.window[-1].id != step.message_id:
+        if reply and turn.window.messages[-1].id != step.message_id:
             new_messages.append(
                 _assistant_message(turn, step, reply, now, is_untrusted=edits.is_untrusted)
             )
@@ -120,18 +121,14 @@ async def save_step(
         if action.heartbeat is not None:
             event = heartbeat_event(action.heartbeat, local_time(now, turn.state.agent.timezone))
             new_messages.append(turn.run.new_message("user", (event,), now, step.id))
-        _insert(tx, turn, new_messages, run)
+        _save_messages(tx, turn, new_messages, run)
         record = _record(turn, step, reply, run=run, edits=edits, now=now) if reply else None
         if record:
             runs.insert_step(tx, record)
         if trace:
             runs.insert_trace(tx, trace)
-        if run.ended_at is not None and wants_notes(turn):
-            add_note_job(tx, run)
-        if run.ended_at is not None and turn.state.agent.has_sleeptime:
-            run = end_turn(tx, turn, run, new_messages)
-        if run.ended_at is not None and turn.request.also_save:
-            turn.request.also_save(tx, run, [*turn.window[turn.first :], *new_messages])
+        if run.ended_at is not None:
+            run = _end_run(tx, turn, run, new_messages)
         state = replace(turn.state, blocks=commit_outcome.blocks, archives=commit_outcome.archives)
         # Tools and other requests may have opened or closed files meanwhile.
         if action.stop is None:
@@ -139,8 +136,22 @@ async def save_step(
         return run, state, record, new_messages
 
     turn.run, turn.state, record, new_messages = await _finish(turn.runtime.store.write(save))
-    _advance(turn, new_messages)
+    _append_saved(turn, new_messages)
     return StepSaved(turn.run.id, record, tuple(new_messages))
+
+
+def _end_run(tx: Transaction, turn: TurnContext, run: Run, new_messages: Sequence[Message]) -> Run:
+    """Do what follows from the end of the run, in the transaction that ends it."""
+    if run.callback:
+        add_callback(tx, run)
+    if turn.profile == "notes" and wants_notes(turn):
+        add_note_job(tx, run)
+    if turn.state.agent.has_sleeptime:
+        run = end_turn(tx, turn, run, new_messages)
+    if turn.request.also_save:
+        own_messages = turn.window.messages[turn.window.first :]
+        turn.request.also_save(tx, run, [*own_messages, *new_messages])
+    return run
 
 
 async def save_compaction(
@@ -157,9 +168,8 @@ async def save_compaction(
     still refuse it.
     """
     window = [cut.remaining[0], message, *cut.remaining[1:]]
-    unsaved_ids = {
-        entry.id for entry in turn.window[turn.first :] if turn.unsaved and not entry.step_id
-    }
+    own_messages = turn.window.messages[turn.window.first :]
+    unsaved_ids = {entry.id for entry in own_messages if turn.window.unsaved and not entry.step_id}
     part = message.parts[-1]
     assert isinstance(part, CompactionPart)  # noqa: S101 - a summary ends with this part
 
@@ -188,11 +198,8 @@ async def save_compaction(
         return run
 
     turn.run = await _finish(turn.runtime.store.write(save))
-    first = turn.window[turn.first : turn.first + 1]
-    turn.window = window
-    turn.prompt_changed = False
-    turn.first = window.index(first[0]) if first and first[0] in window else min(2, len(window))
-    _count(turn, 1)
+    turn.window.replace(window)
+    turn.state = _counted_messages(turn.state, 1)
     return Compacted(turn.run.id, message, part.tokens_before, part.tokens_after)
 
 
@@ -212,43 +219,32 @@ async def _finish(write: Awaitable[T]) -> T:
         raise
 
 
-def _advance(turn: TurnContext, new_messages: Sequence[Message]) -> None:
+def _append_saved(turn: TurnContext, new_messages: Sequence[Message]) -> None:
     """Update the turn's state to the saved messages."""
-    turn.window = _with_delayed(turn, new_messages)
-    if any(message.role == "tool" for message in new_messages):
-        turn.delayed = []
-    turn.prompt_changed = False
-    _count(turn, turn.unsaved + len(new_messages))
-    turn.unsaved = 0
+    turn.state = _counted_messages(turn.state, turn.window.unsaved + len(new_messages))
+    turn.window.append_saved(new_messages)
 
 
-def _count(turn: TurnContext, added: int) -> None:
-    message_count = turn.state.conversation.message_count + added
-    conversation = replace(turn.state.conversation, message_count=message_count)
-    turn.state = replace(turn.state, conversation=conversation)
+def _counted_messages(state: AgentState, added: int) -> AgentState:
+    message_count = state.conversation.message_count + added
+    return replace(state, conversation=replace(state.conversation, message_count=message_count))
 
 
-def _with_delayed(turn: TurnContext, new_messages: Sequence[Message]) -> list[Message]:
-    return [
-        *turn.window,
-        *new_messages,
-        *(turn.delayed if any(message.role == "tool" for message in new_messages) else ()),
-    ]
-
-
-def _insert(tx: Transaction, turn: TurnContext, new_messages: Sequence[Message], run: Run) -> None:
+def _save_messages(
+    tx: Transaction, turn: TurnContext, new_messages: Sequence[Message], run: Run
+) -> None:
+    """Save new messages with their search index, and the window with them."""
     insert_messages(tx, new_messages)
-    _save_window(
-        tx, turn, _with_delayed(turn, new_messages), run, added=turn.unsaved + len(new_messages)
-    )
+    window = turn.window.with_step(new_messages)
+    _save_window(tx, turn, window, run, added=turn.window.unsaved + len(new_messages))
 
 
 def _save_window(
     tx: Transaction, turn: TurnContext, window: Sequence[Message], run: Run, *, added: int
 ) -> None:
     """Save the ids in context, a changed system message, and the run's end."""
-    if turn.prompt_changed:
-        messages.rewrite(tx, turn.window[0])
+    if turn.window.has_new_system:
+        messages.rewrite(tx, turn.window.messages[0])
     ended_run = None if run.ended_at is None else run
     # An agent that clears its buffer starts every turn empty; earlier messages stay in recall.
     agent = turn.state.agent
@@ -263,7 +259,7 @@ def _save_window(
         tx,
         turn.state.conversation.id,
         [message.id for message in window],
-        turn.prompt_key,
+        turn.window.prompt_key,
         added=added,
         token_percent=turn.limit.learned_percent(),
         ended=ended_run,
@@ -350,7 +346,7 @@ def _record(
     passages = unique(
         [
             source
-            for message in turn.window
+            for message in turn.window.messages
             for result in message.tool_returns
             for source in result.sources
             if source.startswith("passage-")

@@ -68,12 +68,6 @@ def trace_of(
     return _trace(turn, step.id, _call(step.request, turn.model.info, step.exchange, reply))
 
 
-def begin_exchange(turn: TurnContext, step: StepDraft) -> Exchange | None:
-    """Return a record for the provider's request and response; None if traces are off."""
-    step.exchange = Exchange() if _is_kept(turn, is_error=True) else None
-    return step.exchange
-
-
 def _call(
     request: ModelRequest,
     info: ModelInfo,

@@ -9,7 +9,8 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ricordo.agents.budgets import has_budget, require_budget
+from ricordo.agents.budgets import DAILY_TOKENS, require_budget
+from ricordo.agents.context_window import ContextWindow
 from ricordo.agents.conversations import (
     DEFAULT,
     effective,
@@ -39,7 +40,7 @@ from ricordo.agents.request import (
     WindowLimit,
 )
 from ricordo.agents.run_end import expired_results, heal
-from ricordo.agents.step_decisions import finished_calls, rulebook
+from ricordo.agents.step_decisions import rulebook
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
@@ -54,7 +55,7 @@ from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages, proposals, runs
 from ricordo.storage.engine.store import Transaction
-from ricordo.tools.rules import FinishedCall
+from ricordo.tools.rules import CallRules, FinishedCall, finished_calls
 from ricordo.tools.toolbox import unstored_tool
 
 LEASE = 30 * SECOND
@@ -81,7 +82,8 @@ async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | st
 
     Raises NotFound, Busy, Conflict, Invalid.
     """
-    require_own_otids(request)
+    if len(request.messages) + bool(request.approval) > 1:
+        require_own_otids(request)
     models = await runtime.organization_providers.of(request.scope.organization_id)
     if request.conversation_id is None and request.scope.subject:
         default_conversation = await open_conversation(
@@ -147,16 +149,7 @@ def _open_turn(
     The input of an interrupted run is adopted instead. Raises _UnlistedModel where the list of the
     model's provider was never read, unless `is_looked_up`.
     """
-    # A retry may overtake its original, so the search for it belongs to this transaction.
-    run = new_run(tx, request)
-    planned = replace(run, id=request.planned_run) if request.planned_run and not cut_off else None
-    if planned and runs.begin_planned(tx, planned):
-        run = planned
-    else:
-        runs.open_run(tx, run)
-    earlier = same_body(tx, request, other_than=run.id)
-    if earlier and (cut_off is None or earlier.id != cut_off.id):
-        raise Collision("The same request was accepted before.")
+    run = _take_lease(tx, request, cut_off)
     own_state = effective(agents.load(tx, request.scope, request.agent_id, request.conversation_id))
     require_own(request.scope, own_state.conversation)
     models = runtime.organization_providers.known(request.scope.organization_id)
@@ -174,16 +167,17 @@ def _open_turn(
     state = runtime.complete(tx, state)
     # Messages in a user's conversation are about that user, and belong to that user.
     run = replace(run, user_id=run.user_id or state.conversation.user_id)
-    if has_budget(runtime.settings, state.agent):
+    if runtime.settings.daily_tokens or DAILY_TOKENS in state.agent.settings:
         require_budget(tx, runtime.settings, state.agent, request.purpose)
-    window, prompt_key = _window(tx, runtime, state)
-    is_continued = bool(request.approval or request.compaction or waiting_in(window))
+    window = _load_window(tx, runtime, state)
+    is_continued = bool(request.approval or request.compaction or window.waiting)
     if state.agent.clears_buffer and state.conversation.last_run_ended_at and not is_continued:
-        window = window[:1]  # a failed turn left its messages in the window
+        del window.messages[1:]  # a failed turn left its messages in the window
     profile = profile_of(state.agent, model.info, runtime.settings.model_profile)
-    state = with_profile(state, profile, runtime.toolbox)
-    state = _with_added(state, request, runtime)
-    rules = rulebook(state, request.client_tools)
+    if profile != "full":
+        state = with_profile(state, profile, runtime.toolbox)
+    if request.added_tools:
+        state = _with_added_tools(state, request, runtime)
     limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
     if is_borrowed:
         limit = WindowLimit(own_window=own_state.agent.context_window)
@@ -194,8 +188,7 @@ def _open_turn(
         state=state,
         model=model,
         window=window,
-        prompt_key=prompt_key,
-        rules=rules,
+        rules=CallRules(rulebook(state, request.client_tools)),
         limit=limit,
         profile=profile,
     )
@@ -209,6 +202,24 @@ def _open_turn(
     return turn
 
 
+def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> Run:
+    """Store the request's run, whose row is the lease.
+
+    Raises Collision where the conversation has an open run, or a retry was accepted before.
+    """
+    run = new_run(tx, request)
+    planned = replace(run, id=request.planned_run) if request.planned_run and not cut_off else None
+    if planned and runs.begin_planned(tx, planned):
+        run = planned
+    else:
+        runs.open_run(tx, run)
+    # A retry may overtake its original, so the search for it belongs to this transaction.
+    earlier = same_body(tx, request, other_than=run.id) if request.is_retry else None
+    if earlier and (cut_off is None or earlier.id != cut_off.id):
+        raise Collision("The same request was accepted before.")
+    return run
+
+
 def _stay_in_group(tx: Transaction, turn: TurnContext, cut_off: Run) -> None:
     """Keep the turn in the group of the interrupted run."""
     group_fields = {name: cut_off.metadata[name] for name in _OF_GROUP if name in cut_off.metadata}
@@ -217,10 +228,8 @@ def _stay_in_group(tx: Transaction, turn: TurnContext, cut_off: Run) -> None:
         runs.save_metadata(tx, turn.run)
 
 
-def _with_added(state: AgentState, request: TurnRequest, runtime: Runtime) -> AgentState:
+def _with_added_tools(state: AgentState, request: TurnRequest, runtime: Runtime) -> AgentState:
     """Return the state with the tools and rules that the request adds."""
-    if not request.added_tools:
-        return state
     tools = [
         unstored_tool(runtime.toolbox.unstored(name), state.agent.organization_id)
         for name in request.added_tools
@@ -237,32 +246,28 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> None:
     request = turn.request
     run = turn.run
     now = tx.clock.now()
+    user_id = turn.state.conversation.user_id
     new_messages = [
-        _stored(
-            new_message,
-            run,
-            now,
-            is_others(new_message, request.scope, turn.state.conversation.user_id),
+        new_message.signed(
+            run.new_message(new_message.role, new_message.parts, now),
+            is_untrusted=is_others(new_message, request.scope, user_id),
         )
         for new_message in request.messages
     ]
     preceding: list[Message] = []
-    approval = _approval_to_apply(tx, turn)
+    approval = _approval_to_apply(tx, turn, request.approval) if request.approval else None
     if request.approval and not approval and not new_messages:
         new_messages = [run.new_message("user", (EventPart(KEEP_ALIVE),), now)]
     if approval:
         preceding = [_apply_approval(tx, turn, approval, now)]
-        turn.delayed = new_messages
-    elif unanswered := waiting_in(turn.window):
+    elif unanswered := turn.window.waiting:
         if now - unanswered.created_at < expiry * SECOND:
             raise Conflict(STILL_WAITING)
         preceding = [run.new_message("tool", expired_results(unanswered, EXPIRED), now)]
     if turn.state.conversation.has_untold and new_messages and not approval:
         preceding += tell_rejections(tx, turn, now)
     insert_messages(tx, [*preceding, *new_messages])
-    turn.first = len(turn.window)
-    turn.window += preceding if turn.approval else [*preceding, *new_messages]
-    turn.unsaved = len(preceding) + len(new_messages)
+    turn.window.append_input(preceding, new_messages)
 
 
 def _adopt_input(tx: Transaction, turn: TurnContext, input_messages: Sequence[Message]) -> None:
@@ -271,11 +276,12 @@ def _adopt_input(tx: Transaction, turn: TurnContext, input_messages: Sequence[Me
     Where the agent did nothing yet, the input moves to the window's end. Raises Conflict where an
     answer to calls is due first, or was given since.
     """
-    if waiting_in(turn.window):
+    window = turn.window
+    if window.waiting:
         raise Conflict(STILL_WAITING)
     ids = {message.id for message in input_messages}
-    indexes = [index for index, message in enumerate(turn.window) if message.id in ids]
-    later = turn.window[indexes[-1] + 1 :] if indexes else []
+    indexes = [index for index, message in enumerate(window.messages) if message.id in ids]
+    later = window.messages[indexes[-1] + 1 :] if indexes else []
     was_answered = bool(later)
     has_new_input = any(message.is_said for message in later)
     if has_new_input and any(message.role == "approval" for message in input_messages):
@@ -285,19 +291,17 @@ def _adopt_input(tx: Transaction, turn: TurnContext, input_messages: Sequence[Me
         )
     if was_answered and not has_new_input:
         messages.move(tx, input_messages, turn.run.id)
-        turn.first = indexes[0]
-        turn.finished = finished_before(turn.window)
+        window.first = indexes[0]
+        turn.rules.finished = finished_before(window.messages)
         return
     input_messages = messages.move(tx, input_messages, turn.run.id, tx.clock.now())
-    turn.window = [message for message in turn.window if message.id not in ids]
-    turn.first = len(turn.window)
-    turn.unsaved = len(input_messages)
-    remaining_ids = [message.id for message in turn.window]
+    window.messages = [message for message in window.messages if message.id not in ids]
+    remaining_ids = [message.id for message in window.messages]
     conversation = turn.state.conversation
     conversations.save_window(
-        tx, conversation.id, remaining_ids, turn.prompt_key, added=-len(input_messages)
+        tx, conversation.id, remaining_ids, window.prompt_key, added=-len(input_messages)
     )
-    turn.window += input_messages
+    window.append_input((), input_messages)
 
 
 def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Message]:
@@ -327,25 +331,19 @@ def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Messag
     return [turn.run.new_message("user", (event,), now) for event in events]
 
 
-def _approval_to_apply(tx: Transaction, turn: TurnContext) -> Approval | None:
+def _approval_to_apply(tx: Transaction, turn: TurnContext, approval: Approval) -> Approval | None:
     """Return the request's answer to calls; None where it was applied before.
 
     Then messages beside the answer are a turn of their own.
     """
-    approval = turn.request.approval
-    waiting = waiting_in(turn.window)
-    if approval:
-        call_ids = {
-            part.call_id
-            for part in approval.parts
-            if isinstance(part, ApprovalPart | ToolReturnPart)
-        }
-    else:
-        call_ids = set()
+    waiting = turn.window.waiting
+    call_ids = {
+        part.call_id for part in approval.parts if isinstance(part, ApprovalPart | ToolReturnPart)
+    }
     is_due = bool(
         waiting and (not call_ids or call_ids & {call.call_id for call in waiting.tool_calls})
     )
-    if approval is None or is_due:
+    if is_due:
         return approval
     earlier_run = same_decision(tx, turn.request)
     if earlier_run is None:
@@ -360,33 +358,23 @@ def _apply_approval(tx: Transaction, turn: TurnContext, approval: Approval, now:
     if approval.otid and messages.by_otids(tx, turn.run.conversation_id, [approval.otid]):
         # This error comes before the one that nothing waits for the answer.
         raise Collision("This answer was accepted before.")
-    turn.approval = answered(turn.window, approval)
+    turn.approval = answered(turn.window.waiting, approval)
+    turn.window.is_resumed = True
     asking = turn.approval.request
     if asking.group_id and not turn.run.metadata:
         # The resumed turn was one in a group, so this one is too.
         turn.run = replace(turn.run, metadata={"group_id": asking.group_id, "speaker": asking.name})
         runs.save_metadata(tx, turn.run)
-    turn.finished = finished_before(turn.window)
-    return _stored(
-        NewMessage("approval", turn.approval.parts, approval.otid),
-        turn.run,
-        now,
-        bool(turn.approval.returns),
-    )
+    turn.rules.finished = finished_before(turn.window.messages)
+    message = turn.run.new_message("approval", turn.approval.parts, now)
+    return replace(message, otid=approval.otid, is_untrusted=bool(turn.approval.returns))
 
 
-def waiting_in(window: Sequence[Message]) -> Message | None:
-    if window and window[-1].is_waiting:
-        return window[-1]
-    return None
-
-
-def answered(window: Sequence[Message], approval: Approval) -> AnsweredApproval:
+def answered(request: Message | None, approval: Approval) -> AnsweredApproval:
     """Return the waiting request with this answer.
 
     Raises Invalid where nothing waits, or the answer does not fit.
     """
-    request = waiting_in(window)
     parts = approval.parts
     if request is None:
         raise Invalid(NOTHING_WAITS)
@@ -464,21 +452,18 @@ def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) ->
     return earlier_run
 
 
-def _window(tx: Transaction, runtime: Runtime, state: AgentState) -> tuple[list[Message], str]:
-    """Return the messages in context, the system message first, and its prompt key.
-
-    The key tells which prompt the system message was rendered from.
-    """
+def _load_window(tx: Transaction, runtime: Runtime, state: AgentState) -> ContextWindow:
+    """Return the conversation's window; one without a system message gets it."""
     conversation = state.conversation
     window = messages.by_ids(tx, conversation.window)
     if window and window[0].role == "system":
-        return window, conversation.prompt_key
+        return ContextWindow(window, conversation.prompt_key)
     # A turn writes its prompt over the window's first message, so that must be a system message.
     system, key = system_message(tx, runtime, state)
     insert_messages(tx, [system])
     window.insert(0, system)
     conversations.save_window(tx, conversation.id, [message.id for message in window], key, added=1)
-    return window, key
+    return ContextWindow(window, key)
 
 
 def new_run(tx: Transaction, request: TurnRequest) -> Run:
@@ -503,13 +488,6 @@ def new_run(tx: Transaction, request: TurnRequest) -> Run:
         created_at=now,
         lease_token=secrets.token_hex(16),
         lease_expires_at=now + LEASE,
-    )
-
-
-def _stored(new_message: NewMessage, run: Run, now: int, is_untrusted: bool) -> Message:
-    return replace(
-        new_message.signed(run.new_message(new_message.role, new_message.parts, now)),
-        is_untrusted=is_untrusted,
     )
 
 

@@ -122,7 +122,10 @@ def list_agents(
     They may be selected by name, a piece of it, tags, or the users they are kept to.
     """
     user_ids = users.ids_of(tx, context.scope, filters.identity_id, filters.identifier_keys or ())
-    conditions = [] if user_ids is None else [agents.is_kept_to(user_ids)]
+    if user_ids is None:
+        conditions = []
+    else:
+        conditions = [agents.is_kept_to(user_ids)]
     if filters.last_stop_reason:
         conditions.append(agents.last_ended_for(tx, context.scope, filters.last_stop_reason))
     if template := given(
@@ -173,7 +176,10 @@ async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> J
             update={"system": chosen_system(body.system, "", context.runtime.settings.data_dir)}
         )
     handle = body.model_handle
-    remodelled = await change_model(context.runtime, before.agent, handle) if handle else None
+    if handle:
+        remodelled = await change_model(context.runtime, before.agent, handle)
+    else:
+        remodelled = None
     embedding = before.agent.embedding
     if body.embedding_handle:
         embedding = await context.runtime.models.embedders.choose(body.embedding_handle)
@@ -183,7 +189,10 @@ async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> J
         agent = agents.load(tx, context.scope, agent_id).agent
         if remodelled:
             agent = replace(agent, model=remodelled.model, context_window=remodelled.context_window)
-        tags = None if body.tags is None else sorted(set(body.tags))
+        if body.tags is None:
+            tags = None
+        else:
+            tags = sorted(set(body.tags))
         secrets = _sealed(context.runtime, body, agent.settings.get("secrets", {}))
         if secrets is not None:
             agent = replace(agent, settings={**agent.settings, "secrets": secrets})
@@ -324,7 +333,10 @@ def _settings(body: AgentFields, current: CompactionSettings | None = None) -> d
 
 def _model_settings(body: AgentFields, current: ModelSettings) -> ModelSettings:
     """Return the settings with the sent changes; null resets a setting."""
-    changes = body.llm_config.changes(current.extra) if body.llm_config else {}
+    if body.llm_config:
+        changes = body.llm_config.changes(current.extra)
+    else:
+        changes = {}
     if body.model_settings:
         changes |= body.model_settings.changes(current if isinstance(body, AgentUpdate) else None)
     for name, older in _OLDER_SETTINGS:

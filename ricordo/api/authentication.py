@@ -5,13 +5,9 @@ import hmac
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from ipaddress import ip_network
 from math import ceil
-from pathlib import Path
 from secrets import token_urlsafe
 from typing import NamedTuple, TypeVar
 
@@ -19,6 +15,7 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.scope import OPERATOR_SCOPES, Limits, Scope
 from ricordo.errors import Invalid
 from ricordo.runtime import Runtime
+from ricordo.sandbox import program_keys
 from ricordo.secret import OPERATOR, Secret, is_operator_token
 from ricordo.settings import LOOPBACK, Settings
 from ricordo.storage import keys
@@ -41,14 +38,8 @@ _SESSION_LEEWAY = 24 * 3600
 MOST_FAILURES = 20
 _FAILURES_COUNT = 60.0
 DELAY = 1.0
-# The prefix of the keys of tools' programs, and the valid keys with their server's data folder.
-CALL = "ricordo_call_"
-_calls: dict[tuple[Path, str], Scope] = {}
-_WORK = frozenset(
-    f"{family}:{kind}"
-    for family in ("agents", "messages", "memory", "archives", "tools")
-    for kind in ("read", "write")
-)
+# The prefix of the key with which a process calls its own server.
+PROCESS = "ricordo_process_"
 _MINUTE = 60
 _LOCAL = Scope()
 _ADMINISTRATOR = Scope(user_name="administrator", scopes=OPERATOR_SCOPES, caller="administrator")
@@ -63,21 +54,6 @@ class _CachedKey(NamedTuple):
 class _Failures(NamedTuple):
     since: float
     times: int
-
-
-@contextmanager
-def key_for_call(settings: Settings, scope: Scope, tool: str) -> Iterator[str]:
-    """Provide a key of this server for a tool's program, while the block runs.
-
-    It sees as much as the caller and may do less: it decides no proposals, acts for no other user,
-    and manages no users, keys and providers. The history names the tool beside the caller.
-    """
-    key = settings.data_dir, CALL + token_urlsafe(32)
-    _calls[key] = replace(scope, scopes=scope.scopes & _WORK, caller=f"the tool {tool}")
-    try:
-        yield key[1]
-    finally:
-        del _calls[key]
 
 
 class RequestLimits:
@@ -115,7 +91,7 @@ class Authentication:
     def __init__(self, settings: Settings) -> None:
         self._key = settings.api_key.get_secret_value().encode() if settings.api_key else None
         self._host = settings.host
-        self._data_dir = settings.data_dir
+        self._process_key: bytes | None = None
         self._has_login = settings.oidc_issuer is not None
         self._secret = Secret(settings.data_dir)
         self._cached: OrderedDict[str, _CachedKey] = OrderedDict()
@@ -140,15 +116,21 @@ class Authentication:
         """
         if self._is_settings_key(key):
             return _ADMINISTRATOR
+        if self._is_process_key(key):
+            return _LOCAL
         if key.startswith(OPERATOR):
             return _ADMINISTRATOR if is_near and is_operator_token(self._secret, key) else None
         digest = self._digest_of(key)
         if digest is None:
-            return _calls.get((self._data_dir, key))
+            return runtime.sandbox.keys.scope_of(key)
         if self._key is not None and hmac.compare_digest(
             digest, keys.hash_of(self.secret, self._key.decode())
         ):
             return _ADMINISTRATOR  # a session of the key in the settings
+        return await self._stored_scope(runtime, digest)
+
+    async def _stored_scope(self, runtime: Runtime, digest: str) -> Scope | None:
+        """Return the scope of the stored key with this hash; None if there is no valid one."""
         now = time.monotonic()
         cached = self._cached.get(digest)
         if self._unknown.get(digest, 0) > now:
@@ -171,9 +153,18 @@ class Authentication:
 
     def _is_settings_key(self, key: str) -> bool:
         """Return whether this is the key of the settings."""
-        return self._key is not None and hmac.compare_digest(
-            key.encode("utf-8", "surrogatepass"), self._key
+        return self._key is not None and hmac.compare_digest(_encoded(key), self._key)
+
+    def _is_process_key(self, key: str) -> bool:
+        return self._process_key is not None and hmac.compare_digest(
+            _encoded(key), self._process_key
         )
+
+    def make_process_key(self) -> str:
+        """Return a key of the local administrator for this process, which runs the server."""
+        key = PROCESS + token_urlsafe(32)
+        self._process_key = key.encode()
+        return key
 
     def open_session(self, key: str) -> str:
         """Return a session token for this key.
@@ -186,8 +177,10 @@ class Authentication:
     def _digest_of(self, key: str) -> str | None:
         """Return the hash of the key or of a session's key; None for anything else."""
         if not key.startswith(_SESSION):
-            is_stored = key.startswith(keys.PREFIX) and not key.startswith(CALL)
-            return keys.hash_of(self.secret, key) if is_stored else None
+            is_stored = key.startswith(keys.PREFIX) and not key.startswith(program_keys.PREFIX)
+            if is_stored:
+                return keys.hash_of(self.secret, key)
+            return None
         text, _, signature = key.removeprefix(_SESSION).rpartition("_")
         if not hmac.compare_digest(
             signature.encode("utf-8", "surrogatepass"), self._sign(text).encode()
@@ -279,10 +272,16 @@ def _keep(cache: OrderedDict[str, V], name: str, entry: V) -> V:
     return entry
 
 
+def _encoded(key: str) -> bytes:
+    return key.encode("utf-8", "surrogatepass")
+
+
 def _network(address: str) -> str:
     """Return the address, or an IPv6 address's network, since one client may have many."""
+    if ":" not in address:
+        return address
     try:
-        return str(ip_network((address, 64), strict=False)) if ":" in address else address
+        return str(ip_network((address, 64), strict=False))
     except ValueError:
         return address
 

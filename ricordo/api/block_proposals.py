@@ -58,11 +58,17 @@ async def approve(
 
     Only its owner decides about a user's block.
     """
+    request = body or ApproveRequest()
 
     def work(tx: Transaction) -> Decided | Conflicted:
         _require(tx, context, block_id, proposal_id)
         outcome = approval.approve(
-            tx, context.scope, proposal_id, context.scope.actor, body=body.body if body else None
+            tx,
+            context.scope,
+            proposal_id,
+            context.scope.actor,
+            body=request.body,
+            keeps_hidden_text=request.keeps_hidden_text,
         )
         if isinstance(outcome, Conflicted):
             return outcome

@@ -377,7 +377,10 @@ def _require_agents(scope: Scope) -> None:
 
 
 def _shown(outcome: SubmissionOutcome) -> Response:
-    proposal_id = outcome.proposal.id if outcome.proposal else None
+    if outcome.proposal:
+        proposal_id = outcome.proposal.id
+    else:
+        proposal_id = None
     return told(answer(BlockResponse.of(outcome.block, proposal_id=proposal_id)), outcome)
 
 
@@ -453,7 +456,10 @@ def page_of(
 
     Raises NotFound if it never existed.
     """
-    end = history.get(tx, chain_id, before).number if before else None
+    if before:
+        end = history.get(tx, chain_id, before).number
+    else:
+        end = None
     rows = history.page(tx, chain_id, label=label, limit=limit, before=end)
     if not rows:
         _newest(tx, chain_id, label)
@@ -495,7 +501,10 @@ async def comparison_of(
 
     def read(tx: Transaction) -> tuple[str, list[tuple[str | None, str]]]:
         chain_id, label = find(tx)
-        after = _version_at(tx, chain_id, label, newer) if newer else _newest(tx, chain_id, label)
+        if newer:
+            after = _version_at(tx, chain_id, label, newer)
+        else:
+            after = _newest(tx, chain_id, label)
         if older:
             before: BlockVersion | None = _version_at(tx, chain_id, label, older)
         else:
@@ -543,4 +552,6 @@ def _absent_at(label: str, sha: str) -> NotFound:
 
 
 def _text_of(tx: Transaction, version: BlockVersion) -> str | None:
-    return None if version.blob is None else versions.read_text(tx, version.chain_id, version.blob)
+    if version.blob is None:
+        return None
+    return versions.read_text(tx, version.chain_id, version.blob)

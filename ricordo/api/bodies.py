@@ -108,7 +108,10 @@ def decode(content: bytes) -> Any:
 
     Raises RequestValidationError, and HTTPException for endless nesting.
     """
-    marks = sum(map(content.count, (b",", b"[", b"{"))) if len(content) > SMALL else 0
+    if len(content) > SMALL:
+        marks = sum(map(content.count, (b",", b"[", b"{")))
+    else:
+        marks = 0
     if marks > MOST_MARKS:
         message = f"it holds {marks} commas and brackets, and {MOST_MARKS} are the most. Send it in several requests."
         raise RequestValidationError([{"type": "too_long", "loc": ("body",), "msg": message}])

@@ -52,7 +52,10 @@ class CallContext:
 
     def submission(self, user: User | None = None, reason: str | None = None) -> Submission:
         """Return an edit by the caller, in this user's memory."""
-        author = self.actor_for(user) if user else self.scope.actor
+        if user:
+            author = self.actor_for(user)
+        else:
+            author = self.scope.actor
         return Submission(author, reason, expiry_of(self.runtime.settings))
 
     def actor_for(self, user: User) -> Actor:
@@ -323,7 +326,9 @@ def embedding_of(context: RequestContext, handle: str | None) -> EmbeddingInfo |
     """
     embedders = context.runtime.models.embedders
     handle = handle or embedders.default_handle()
-    return embedders.info(handle) if handle else None
+    if handle:
+        return embedders.info(handle)
+    return None
 
 
 def whole_agent(tx: Transaction, context: RequestContext, agent_id: str) -> Json:

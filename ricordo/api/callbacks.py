@@ -89,7 +89,10 @@ async def deliver(
 
 
 def _body(run: Run, result: Json) -> bytes:
-    ended_at = to_datetime(run.ended_at).isoformat() if run.ended_at is not None else None
+    if run.ended_at is not None:
+        ended_at = to_datetime(run.ended_at).isoformat()
+    else:
+        ended_at = None
     return orjson.dumps(
         {
             "run_id": run.id,

@@ -107,7 +107,10 @@ class ConversationFields(IsolationFields):
             if name in names
         }
         if "model_settings" in names:
-            columns["model_settings"] = self.model_settings.changes() if self.model_settings else {}
+            if self.model_settings:
+                columns["model_settings"] = self.model_settings.changes()
+            else:
+                columns["model_settings"] = {}
         if "context_window_limit" in names:
             columns["context_window"] = self.context_window_limit
         if self.hidden is not None:
@@ -191,7 +194,10 @@ class ConversationQuery:
         return Page(self.limit, self.before, self.after, self.order)
 
     def filter(self, scope: Scope) -> ConversationFilter:
-        is_archived = _IS_ARCHIVED[self.archive_status] if self.archived is None else self.archived
+        if self.archived is None:
+            is_archived = _IS_ARCHIVED[self.archive_status]
+        else:
+            is_archived = self.archived
         user_id = scope.subject if self.user_id else None
         return ConversationFilter(
             self.agent_id, is_archived, self.summary_search, self.order_by, user_id

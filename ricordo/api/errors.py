@@ -129,7 +129,10 @@ async def _invalid_request(request: Request, error: RequestValidationError) -> R
     errors = error.errors()
     faults = [_fault(fault) for fault in errors[:_MOST_FAULTS]]
     messages = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults]
-    more = f"; and {len(errors) - len(faults)} more" if len(errors) > len(faults) else ""
+    if len(errors) > len(faults):
+        more = f"; and {len(errors) - len(faults)} more"
+    else:
+        more = ""
     content: Json = {
         "trace_id": "",
         "detail": f"INVALID_ARGUMENT: {'; '.join(messages)}{more}",
@@ -160,7 +163,9 @@ def _fault(fault: Json) -> Json:
 
 def _shortened(text: str, limit: int) -> str:
     text = _encodable(text)
-    return text if len(text) <= limit else f"{text[:limit]}…"
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}…"
 
 
 def _encodable(text: str) -> str:

@@ -15,13 +15,14 @@ from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ricordo.api.authentication import CALL, Authentication, RequestLimits
+from ricordo.api.authentication import Authentication, RequestLimits
 from ricordo.api.bodies import limit_body
 from ricordo.api.paths import route_path
 from ricordo.domain.ids import pattern
 from ricordo.domain.scope import REQUEST_SCOPE, Reach
 from ricordo.domain.scope import Scope as Caller
 from ricordo.errors import Unavailable
+from ricordo.sandbox import program_keys
 from ricordo.settings import LOOPBACK, Settings
 from ricordo.storage import conversations, runs
 from ricordo.storage.engine.store import Transaction
@@ -208,12 +209,15 @@ class Guard:
         is_open = path in self._open_paths
         key = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(path)))
         # A tool's program or a page with a token is never the local user, even without keys.
-        if not key.startswith((CALL, TOKEN)):
+        if not key.startswith((program_keys.PREFIX, TOKEN)):
             local = await self._authentication.local(runtime, asks=path not in _HEALTH)
             if local:
                 scope[REQUEST_SCOPE] = local
                 return self._foreign(scope)
-        cookie = "" if key or path in _HEALTH else _cookie(_header(headers, b"cookie"))
+        if key or path in _HEALTH:
+            cookie = ""
+        else:
+            cookie = _cookie(_header(headers, b"cookie"))
         needs_own_page = cookie or (is_open and _is_page(headers))
         if needs_own_page and not _is_own_page(headers) and scope["method"] not in _SAFE:
             return (
@@ -231,7 +235,10 @@ class Guard:
             if scope[REQUEST_SCOPE] is None:
                 self._authentication.note_failure(address)
         if scope.get(REQUEST_SCOPE) is None and not is_open:
-            reason = "This key is unknown, expired or revoked. " if key or cookie else ""
+            if key or cookie:
+                reason = "This key is unknown, expired or revoked. "
+            else:
+                reason = ""
             return (
                 401,
                 f"{reason}Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key.",
@@ -324,7 +331,9 @@ def _agent_of(tx: Transaction, caller: Caller, ids: dict[str, str]) -> str | Non
     """
     if id := ids.get("conversation"):
         conversation = conversations.get(tx, id)
-        return conversation.agent_id if conversation else None
+        if conversation:
+            return conversation.agent_id
+        return None
     if id := ids.get("run"):
         run = runs.find(tx, caller, id)
         return run.agent_id if run else None
@@ -349,7 +358,10 @@ def origin_of(url: str) -> str:
         return ""
     if parts.scheme not in _PORTS or not parts.hostname or parts.username or parts.password:
         return ""
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    if ":" in parts.hostname:
+        host = f"[{parts.hostname}]"
+    else:
+        host = parts.hostname
     if port in (None, _PORTS[parts.scheme]):
         return f"{parts.scheme}://{host}"
     return f"{parts.scheme}://{host}:{port}"
@@ -481,7 +493,9 @@ def _bare_address(text: str) -> str:
     if bracket:
         return inside
     host, _, port = text.rpartition(":")
-    return host if host.count(".") == 3 and port.isdecimal() else text
+    if host.count(".") == 3 and port.isdecimal():
+        return host
+    return text
 
 
 def _is_own_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:

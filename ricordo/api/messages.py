@@ -103,7 +103,10 @@ async def begin_async(
         require_callable(
             body.callback_url, allow_private=context.runtime.settings.allow_private_callbacks
         )
-    callback = {"url": body.callback_url} if body.callback_url else {}
+    if body.callback_url:
+        callback = {"url": body.callback_url}
+    else:
+        callback = {}
     request = await turn_request(
         context, agent_id, body, conversation_id, is_background=True, callback=callback
     )
@@ -276,7 +279,9 @@ def run_view(run: Run) -> MessageFormat:
 
 
 def types_of(names: Sequence[str] | None) -> frozenset[str] | None:
-    return None if names is None else frozenset(names)
+    if names is None:
+        return None
+    return frozenset(names)
 
 
 def turn_response(turn: Answer, body: SendRequest) -> Response:

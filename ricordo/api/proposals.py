@@ -175,15 +175,21 @@ async def approve(
 ) -> Response | Json:
     """Make the proposed text the block's next version, merged by lines with later changes.
 
-    With `body`, the owner's own text replaces it. If lines collide nothing is written, and 409
+    With `body`, the owner's own text replaces it. Characters that are not shown are removed, unless
+    `keeps_hidden_text` is true. If lines collide nothing is written, and 409
     returns the three texts.
     """
-    text = body.body if body else None
+    request = body or ApproveRequest()
 
     def work(tx: Transaction) -> Decided | Conflicted:
         memory = _require(tx, context, user_id, label, diff_id)
         outcome = approval.approve(
-            tx, _scope_of(context, memory), diff_id, context.actor_for(memory.user), body=text
+            tx,
+            _scope_of(context, memory),
+            diff_id,
+            context.actor_for(memory.user),
+            body=request.body,
+            keeps_hidden_text=request.keeps_hidden_text,
         )
         if isinstance(outcome, Conflicted):
             return outcome
@@ -248,7 +254,10 @@ async def listed(
     page: Page,
 ) -> list[Json]:
     """Return a page of the selected proposals with this status."""
-    stored_status: Any = None if status in ("all", "waiting") else status
+    if status in ("all", "waiting"):
+        stored_status: Any = None
+    else:
+        stored_status = status
 
     def read(tx: Transaction) -> list[Proposal]:
         of_status = replace(filter_of(tx), status=stored_status, waits=status == "waiting")
@@ -289,7 +298,10 @@ async def _decide_many(
                 OutcomeResponse.of(None, id=id, status="failed", detail=str(error), version=None)
             )
         else:
-            note = proposal.note if proposal.status == "conflicted" else None
+            if proposal.status == "conflicted":
+                note = proposal.note
+            else:
+                note = None
             outcomes.append(OutcomeResponse.of(proposal, detail=note))
     response = answer(outcomes)
     waiting = await context.store.read(

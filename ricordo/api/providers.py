@@ -101,7 +101,9 @@ ProviderUpdate.take_back(ProviderResponse)
 
 
 def _plain(key: SecretStr | None) -> str | None:
-    return str(key.get_secret_value()) if key else None
+    if key:
+        return str(key.get_secret_value())
+    return None
 
 
 @router.get("/", response_model=list[ProviderResponse])
@@ -167,11 +169,10 @@ async def modify(
             "Send api_key together with a new base_url: a stored key goes to no other address."
         )
     # A key that this server cannot read can still be replaced.
-    old = (
-        Keys()
-        if body.api_key and (body.access_key or before.provider_type != "bedrock")
-        else models.keys_of(before)
-    )
+    if body.api_key and (body.access_key or before.provider_type != "bedrock"):
+        old = Keys()
+    else:
+        old = models.keys_of(before)
     keys = body.keys(old)
     models.require_usable(_with(before, body), keys)
     secret = models.seal(keys)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cached_property, partial, wraps
 from importlib import import_module
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, signature
 from time import perf_counter
 from typing import Any, ClassVar, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode
@@ -106,9 +106,10 @@ class GuardedRoute(Route):
         # None until the router sets its family's; empty where anybody may call the route.
         self.scopes: tuple[str, ...] | None = getattr(endpoint, "scopes", None)
         # A route without one has FastAPI's placeholder, which only the document understands.
-        self.response_model = (
-            None if isinstance(response_model, DefaultPlaceholder) else response_model
-        )
+        if isinstance(response_model, DefaultPlaceholder):
+            self.response_model = None
+        else:
+            self.response_model = response_model
         self._documented_model = response_model
         self._begin = path.partition("{")[0]
         self._options = {**options, "methods": verbs}
@@ -181,9 +182,14 @@ def _responding(endpoint: Callable[..., Any], model: Any, *, reads: bool) -> Cal
         context = arguments.get("context")
         if make and not isinstance(result, Response):
             is_long = isinstance(result, list | tuple) and len(result) > _MANY
-            result = await offload(partial(make, result), SMALL + 1) if is_long else make(result)
+            if is_long:
+                result = await offload(partial(make, result), SMALL + 1)
+            else:
+                result = make(result)
         if context is None:
-            return result if isinstance(result, Response) else answer(result)
+            if isinstance(result, Response):
+                return result
+            return answer(result)
         finish = counted_answer if isinstance(result, Response) else made_answer
         return await finish(
             budget_of(context.request.app), context.request.scope, result, reads=reads
@@ -283,11 +289,16 @@ class Routes(APIRouter):
         """Add a route, which needs the scope of the family unless its function declares others.
 
         Raises:
-            TypeError: It needs no scope that is known.
+            TypeError: It needs no scope that is known, or a plain function has no context.
         """
         if self._family is None and getattr(endpoint, "scopes", None) is None:
             raise TypeError(
                 f"The route {path} needs a scope: `Routes(…, scope=…)`, or `@needs(…)` at its function."
+            )
+        if not iscoroutinefunction(endpoint) and "context" not in signature(endpoint).parameters:
+            raise TypeError(
+                f"The function of the route {path} is called with a transaction, and needs a parameter "
+                "`context: RequestContext`. If it needs no database, write it as `async def`."
             )
         super().add_api_route(path, endpoint, **options)
         route = self.routes[-1]
@@ -383,7 +394,9 @@ class Application(FastAPI):
 
 
 def _documented(route: BaseRoute) -> BaseRoute:
-    return route.documented() if isinstance(route, GuardedRoute) else route
+    if isinstance(route, GuardedRoute):
+        return route.documented()
+    return route
 
 
 def _normalise_address(scope: Scope) -> None:

@@ -122,7 +122,10 @@ def metrics(tx: Transaction, context: RequestContext, run_id: str) -> Json:
     names = unique(
         [call.name for message in messages.of_run(tx, run_id) for call in message.tool_calls]
     )
-    rows = tools.by_names(tx, context.scope, names) if names else {}
+    if names:
+        rows = tools.by_names(tx, context.scope, names)
+    else:
+        rows = {}
     return RunMetricsResponse.of(run, tools_used=[rows[name].id for name in names if name in rows])
 
 
@@ -156,7 +159,10 @@ def list_steps(
 ) -> Sequence[Step]:
     """List the run's steps; for a talk with a group, those of all its turns."""
     parts = runs.get(tx, context.scope, run_id).part_ids
-    columns: Any = {"run_ids": parts} if parts else {"run_id": run_id}
+    if parts:
+        columns: Any = {"run_ids": parts}
+    else:
+        columns = {"run_id": run_id}
     return runs.page_of_steps(tx, context.scope, paging.page(default=100), **columns)
 
 

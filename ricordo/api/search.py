@@ -56,8 +56,14 @@ class _SearchRequest(RequestModel):
 
     def span(self, zone: tzinfo) -> tuple[int | None, int | None]:
         """Return the first and the last timestamp in microseconds UTC, if given. Raises Invalid."""
-        start = parse_date(self.start_date, zone, name="start_date") if self.start_date else None
-        end = parse_date(self.end_date, zone, name="end_date", end=True) if self.end_date else None
+        if self.start_date:
+            start = parse_date(self.start_date, zone, name="start_date")
+        else:
+            start = None
+        if self.end_date:
+            end = parse_date(self.end_date, zone, name="end_date", end=True)
+        else:
+            end = None
         return start, end
 
 
@@ -168,18 +174,19 @@ class PastMessageRequest(RequestPart):
     @field_validator("content")
     @classmethod
     def _require_text(cls, content: str | list[PastText]) -> str | list[PastText]:
-        texts = [content] if isinstance(content, str) else [part.text for part in content]
+        if isinstance(content, str):
+            texts = [content]
+        else:
+            texts = [part.text for part in content]
         if not any(text.strip() for text in texts):
             raise ValueError("the content is empty. Leave the message out.")
         return content
 
     @property
     def texts(self) -> list[str]:
-        return (
-            [self.content]
-            if isinstance(self.content, str)
-            else [part.text for part in self.content]
-        )
+        if isinstance(self.content, str):
+            return [self.content]
+        return [part.text for part in self.content]
 
 
 class ImportRequest(RequestModel):
@@ -241,8 +248,10 @@ async def search_passages(
         if body.agent_id:
             ids = [archive.id for archive in archives.of_agent(tx, body.agent_id)]
             ids = [id for id in ids if body.archive_id in (None, id)]
+        elif body.archive_id:
+            ids = [body.archive_id]
         else:
-            ids = [body.archive_id] if body.archive_id else archives.ids(tx, context.scope)
+            ids = archives.ids(tx, context.scope)
         start, end = body.span(zone)
         return PassageFilter(
             tuple(ids),
@@ -282,7 +291,9 @@ async def import_past(context: RequestContext, agent_id: str, body: ImportReques
 
 
 def _zone(tx: Transaction, context: RequestContext, body: _SearchRequest) -> tzinfo:
-    return zone(agents.timezone(tx, context.scope, body.agent_id)) if body.agent_id else UTC
+    if body.agent_id:
+        return zone(agents.timezone(tx, context.scope, body.agent_id))
+    return UTC
 
 
 async def _messages(context: RequestContext, body: MessageSearchRequest) -> Sequence[FoundMessage]:
@@ -300,13 +311,22 @@ async def _messages(context: RequestContext, body: MessageSearchRequest) -> Sequ
 
     def filter_of(tx: Transaction) -> MessageFilter:
         zone = _zone(tx, context, body)
-        ids = [body.agent_id] if body.agent_id else agents.ids(tx, context.scope)
-        conversation = conversations.get(tx, conversation_id) if conversation_id else None
+        if body.agent_id:
+            ids = [body.agent_id]
+        else:
+            ids = agents.ids(tx, context.scope)
+        if conversation_id:
+            conversation = conversations.get(tx, conversation_id)
+        else:
+            conversation = None
         if conversation_id and (
             conversation is None or not context.scope.sees(conversation.user_id)
         ):
             ids = []  # it is deleted, though its forks may still share its messages
-        shared = conversations.shared_by(tx, conversation) if conversation else ()
+        if conversation:
+            shared = conversations.shared_by(tx, conversation)
+        else:
+            shared = ()
         start, end = body.span(zone)
         roles = tuple(body.roles or _SPOKEN)
         return MessageFilter(

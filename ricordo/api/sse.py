@@ -129,7 +129,9 @@ class SseEncoder:
             return self._unsent_text(wire, field)
         if wire["message_type"] == "tool_call_message":
             return self._unsent_calls(wire)
-        return [] if _piece(wire) in self._whole else [wire]
+        if _piece(wire) in self._whole:
+            return []
+        return [wire]
 
     def _unsent_text(self, wire: Json, field: str) -> list[Json]:
         key = wire["id"] + field
@@ -142,7 +144,9 @@ class SseEncoder:
         if sent_text.startswith(text):
             self._sent[key] = sent_text[len(text) :]
             # Some providers send the signature only with the whole message, so it is sent alone.
-            return [{**wire, field: ""}] if wire.get("signature") else []
+            if wire.get("signature"):
+                return [{**wire, field: ""}]
+            return []
         return [{**wire, field: _rest(text, sent_text)}]
 
     def _unsent_calls(self, wire: Json) -> list[Json]:
@@ -194,7 +198,9 @@ class SseEncoder:
         # Of several such calls in one message the first is sent in deltas and the others as a
         # whole, so that each stays in one piece.
         call_id, arguments = self._speakers[event.message_id]
-        return arguments.feed(event.arguments)[0] if call_id == event.call_id else ""
+        if call_id == event.call_id:
+            return arguments.feed(event.arguments)[0]
+        return ""
 
     def _add(self, key: str, text: str) -> None:
         self._sent[key] = self._sent.get(key, "") + text
@@ -336,7 +342,9 @@ def _piece(wire: Json) -> tuple[str, ...]:
 
 
 def _rest(text: str, sent_text: str) -> str:
-    return text[len(sent_text) :] if text.startswith(sent_text) else text
+    if text.startswith(sent_text):
+        return text[len(sent_text) :]
+    return text
 
 
 def _rest_of_call(text: str, sent_text: str) -> str:

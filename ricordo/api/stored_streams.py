@@ -278,7 +278,9 @@ def _last_events(part: _StoredPart) -> list[bytes]:
     if part.run is None:
         return [encoded({"message_type": "stop_reason", "stop_reason": "error"}), DONE]
     # A server that shuts down sends no end: the reader continues at another, or here later.
-    return [DONE] if part.run.ended_at is not None else []
+    if part.run.ended_at is not None:
+        return [DONE]
+    return []
 
 
 async def complete(runtime: Runtime, run: Run) -> None:
@@ -381,7 +383,10 @@ def stream_of(context: RequestContext, run: Run, resumption: Resumption) -> Resp
 def _run_of(
     tx: Transaction, context: RequestContext, conversation_id: str, request: ResumeRequest
 ) -> Run:
-    agent_id = request.agent_id if conversation_id == DEFAULT else None
+    if conversation_id == DEFAULT:
+        agent_id = request.agent_id
+    else:
+        agent_id = None
     conversation = resolve_conversation(tx, context.scope, conversation_id, agent_id).id
     if request.run_id:
         run = runs.get(tx, context.scope, request.run_id)

@@ -45,6 +45,7 @@ from ricordo.api.models.memory import (
 )
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Block
+from ricordo.domain.hidden_text import without_hidden_text
 from ricordo.domain.redaction import redact
 from ricordo.domain.text import normal_text
 from ricordo.domain.version import BlockVersion
@@ -106,7 +107,10 @@ async def read_sent(
     )
     if format is None:
         *types, last = ["application/json", *(block_format.media_type for block_format in formats)]
-        choices = f"{', '.join(types)} or {last}" if types else last
+        if types:
+            choices = f"{', '.join(types)} or {last}"
+        else:
+            choices = last
         raise Unsupported(f"A block cannot be sent as {media_type[:80]}. Use {choices}.")
     try:
         text = normal_text(content.decode("utf-8"))
@@ -280,6 +284,8 @@ def modify(
 ) -> Response:
     """Change a block's settings, such as its policy; `label` renames it.
 
+    `removes_hidden_text` removes characters that are not shown, as a new version.
+
     Fields that are left out stay.
     """
     memory = user_memory.open_memory(tx, context.scope, user_id)
@@ -294,6 +300,9 @@ def modify(
     outcome = SubmissionOutcome(
         user_memory.change_settings(tx, memory, label, settings, edit.author)
     )
+    if body.removes_hidden_text and outcome.block:
+        text = without_hidden_text(outcome.block.value)
+        outcome = submission.put(tx, memory, label, text, PutOptions(message=body.message), edit)
     if body.label is not None:
         outcome = submission.rename(tx, memory, label, body.label, edit)
     return _submitted(tx, outcome)
@@ -325,7 +334,9 @@ def delete(
 
 
 def waiting_for(tx: Transaction, block: Block | None) -> int:
-    return proposals.waiting_counts(tx, block.chain_id).get(block.label, 0) if block else 0
+    if block:
+        return proposals.waiting_counts(tx, block.chain_id).get(block.label, 0)
+    return 0
 
 
 def _shown(
@@ -343,7 +354,10 @@ def _submitted(tx: Transaction, outcome: SubmissionOutcome) -> Response:
 
     For a proposed block that does not exist yet, return the proposal (202).
     """
-    proposal_id = outcome.proposal.id if outcome.proposal else None
+    if outcome.proposal:
+        proposal_id = outcome.proposal.id
+    else:
+        proposal_id = None
     if outcome.block is None:
         return told(answer(ProposalResponse.of(outcome.proposal), 202), outcome)
     return told(_shown(tx, outcome.block, proposal_id=proposal_id), outcome)
@@ -408,7 +422,10 @@ async def _with_defaults(context: RequestContext, user_id: str, label: str, fiel
     Sent fields take precedence. Raises Invalid for an unknown schema, unless the block has it
     already.
     """
-    ref = fields.get("schema_ref") if isinstance(fields, dict) else None
+    if isinstance(fields, dict):
+        ref = fields.get("schema_ref")
+    else:
+        ref = None
     if not isinstance(ref, str):
         return fields
     existing = await context.store.read(lambda tx: _find(tx, context, user_id, label))

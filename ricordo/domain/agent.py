@@ -95,7 +95,9 @@ class Agent:
     def course(self) -> str | None:
         """The name of the course that the agent belongs to, if any."""
         course = self.metadata.get("course")
-        return course if isinstance(course, str) else None
+        if isinstance(course, str):
+            return course
+        return None
 
     @property
     def is_asleep_for(self) -> str | None:
@@ -121,13 +123,17 @@ class Agent:
         passed.
         """
         buffer = self.settings.get(MESSAGE_BUFFER)
-        return (buffer[0], buffer[1]) if buffer else None
+        if buffer:
+            return (buffer[0], buffer[1])
+        return None
 
     @property
     def max_steps(self) -> int | None:
         """The step limit of a turn, set by the agent's course; None: each request's own."""
         max_steps = (self.settings.get("course") or {}).get("max_steps")
-        return max_steps if isinstance(max_steps, int) else None
+        if isinstance(max_steps, int):
+            return max_steps
+        return None
 
     @property
     def user_block_policy(self) -> Policy:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ricordo.domain.git_objects import fits_git
+from ricordo.domain.hidden_text import has_hidden_text
 from ricordo.domain.ids import new_id
 from ricordo.domain.quotas import size_of
 from ricordo.domain.redaction import redact
@@ -129,8 +130,15 @@ class Block:
     @property
     def size(self) -> int:
         """The bytes of the value, the description and the metadata."""
-        metadata = json.dumps(self.metadata) if self.metadata else "{}"
+        if self.metadata:
+            metadata = json.dumps(self.metadata)
+        else:
+            metadata = "{}"
         return size_of(self.value) + size_of(self.description) + size_of(metadata)
+
+    @property
+    def has_hidden_text(self) -> bool:
+        return has_hidden_text(self.value)
 
     @property
     def shown_label(self) -> str:
@@ -139,7 +147,9 @@ class Block:
 
     @property
     def rule(self) -> Policy:
-        return "read_only" if self.read_only else self.policy
+        if self.read_only:
+            return "read_only"
+        return self.policy
 
     @property
     def is_read_only(self) -> bool:

@@ -177,7 +177,9 @@ def same_headings(fields: Sequence[SchemaField]) -> list[tuple[SchemaField, str]
 def _texts(value: FieldValue) -> tuple[str, ...]:
     if isinstance(value, tuple):
         return value
-    return (value,) if isinstance(value, str) else ()
+    if isinstance(value, str):
+        return (value,)
+    return ()
 
 
 def _is_of(kind: FieldKind, value: object) -> bool:
@@ -195,4 +197,6 @@ def _is_of(kind: FieldKind, value: object) -> bool:
         case "number":
             if isinstance(value, bool) or not isinstance(value, int | float):
                 return False
-            return abs(value) <= LARGEST if isinstance(value, int) else math.isfinite(value)
+            if isinstance(value, int):
+                return abs(value) <= LARGEST
+            return math.isfinite(value)

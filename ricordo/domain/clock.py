@@ -57,7 +57,10 @@ def to_datetime(micros: int) -> datetime:
 
 def to_micros(time: datetime, zone: tzinfo = UTC) -> int:
     """Return the microseconds since 1970; a naive datetime is read in `zone`."""
-    aware = time if time.tzinfo else time.replace(tzinfo=zone)
+    if time.tzinfo:
+        aware = time
+    else:
+        aware = time.replace(tzinfo=zone)
     return (aware - _EPOCH) // timedelta(microseconds=1)
 
 

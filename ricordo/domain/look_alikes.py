@@ -8,13 +8,12 @@ import unicodedata
 from functools import lru_cache
 from typing import Any
 
+from ricordo.domain.hidden_text import is_unseen
+
 # In ASCII only these look alike in lower case; pairs of letters that look like one ("rn") are left
 # out.
 _ALIKE = {"1": "l", "|": "l", "0": "o"}
 _ASCII = str.maketrans(_ALIKE)
-# Letters and marks that no font shows, besides those of the category Cf.
-_BLANK = {0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFFA0}
-_SELECTORS = ((0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0000, 0xE0FFF))
 
 
 def look_of(name: str) -> str:
@@ -28,7 +27,7 @@ def look_of(name: str) -> str:
     if name.isascii():
         return name.casefold().translate(_ASCII)
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-    return "".join(_leader(sign) for sign in folded if not _is_hidden(sign))
+    return "".join(_leader(sign) for sign in folded if not is_unseen(sign))
 
 
 def are_alike(name: str, other: str) -> bool:
@@ -39,12 +38,6 @@ def are_alike(name: str, other: str) -> bool:
     if name.isascii() and other.isascii():
         return name.casefold() == other.casefold()
     return look_of(name) == look_of(other)
-
-
-def _is_hidden(sign: str) -> bool:
-    code = ord(sign)
-    is_selector = any(first <= code <= last for first, last in _SELECTORS)
-    return is_selector or code in _BLANK or unicodedata.category(sign) == "Cf"
 
 
 @lru_cache(maxsize=4096)

@@ -222,7 +222,9 @@ def _spoken_text(call: ToolCallPart) -> str:
         arguments = orjson.loads(call.arguments)
     except ValueError:
         return ""
-    return str(arguments.get(SPEECH_ARGUMENT, "")) if isinstance(arguments, dict) else ""
+    if isinstance(arguments, dict):
+        return str(arguments.get(SPEECH_ARGUMENT, ""))
+    return ""
 
 
 def parts_to_json(parts: Iterable[Part]) -> list[dict[str, Any]]:
@@ -233,9 +235,10 @@ def parts_to_json(parts: Iterable[Part]) -> list[dict[str, Any]]:
         for name, default in _DEFAULTS[type(part)].items():
             content = getattr(part, name)
             if content != default:
-                row[name] = (
-                    [asdict(picture) for picture in content] if name == "pictures" else content
-                )
+                if name == "pictures":
+                    row[name] = [asdict(picture) for picture in content]
+                else:
+                    row[name] = content
         rows.append(row)
     return rows
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ricordo.domain.marked_request import marked_messages, marked_tools
 from ricordo.domain.message import Message, Part
 from ricordo.domain.model_size import MOST_SMALL, is_small
 from ricordo.domain.usage import Usage
@@ -61,7 +62,10 @@ def answer_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] |
     if kind == "json_object":
         return {"type": "object", "description": "What to say, as a JSON object."}
     wrapper = (response_format or {}).get("json_schema")
-    schema = wrapper.get("schema", wrapper) if isinstance(wrapper, Mapping) else None
+    if isinstance(wrapper, Mapping):
+        schema = wrapper.get("schema", wrapper)
+    else:
+        schema = None
     if kind == "json_schema" and isinstance(schema, Mapping) and schema:
         return dict(schema)
     raise Invalid(
@@ -82,7 +86,10 @@ def settings_changes(wire: Mapping[str, Any]) -> dict[str, Any]:
     if "thinking" in settings:
         thinking = settings.pop("thinking") or {}
         is_off = thinking.get("type") == "disabled"
-        changes["max_reasoning_tokens"] = None if is_off else thinking.get("budget_tokens")
+        if is_off:
+            changes["max_reasoning_tokens"] = None
+        else:
+            changes["max_reasoning_tokens"] = thinking.get("budget_tokens")
         changes.setdefault("reasoning_effort", "none" if is_off else None)
     if settings:
         changes["extra"] = {
@@ -114,7 +121,10 @@ class ModelInfo:
         """True for a language model with at most 4 billion parameters or 8k tokens of context."""
         if self.handle == LIBRARIAN:
             return False
-        by_size = self.parameters <= MOST_SMALL if self.parameters else is_small(self.name)
+        if self.parameters:
+            by_size = self.parameters <= MOST_SMALL
+        else:
+            by_size = is_small(self.name)
         return by_size or self.context_window <= SMALL_WINDOW
 
 
@@ -146,6 +156,8 @@ class ToolSchema:
 class ModelRequest:
     """One model call: the transcript, the system message first.
 
+    Hidden text is marked, so that no text reaches a model that people would not see.
+
     `forced_tool` overrides `tool_choice`. `logprobs` asks for the probabilities of the answer's
     tokens, with this number of alternatives to each; None asks for none.
     """
@@ -159,10 +171,16 @@ class ModelRequest:
     user_id: str | None = None
     logprobs: int | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "messages", marked_messages(self.messages))
+        object.__setattr__(self, "tools", marked_tools(self.tools))
+
     @property
     def callable_tools(self) -> tuple[ToolSchema, ...]:
         """The tools that the answer may call."""
-        return () if self.tool_choice == "none" and self.forced_tool is None else self.tools
+        if self.tool_choice == "none" and self.forced_tool is None:
+            return ()
+        return self.tools
 
 
 @dataclass(frozen=True, slots=True)

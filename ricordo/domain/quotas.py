@@ -88,4 +88,6 @@ def size_of(text: str | None) -> int:
 
     A lone surrogate, which nothing stores, counts as three bytes.
     """
-    return len(text.encode("utf-8", "surrogatepass")) if text else 0
+    if text:
+        return len(text.encode("utf-8", "surrogatepass"))
+    return 0

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from ricordo.domain.hidden_text import UNSEEN_CLASS
+
 PLACEHOLDER = "[secret removed: {}]"
 HIDDEN = PLACEHOLDER.format("credential")
 
@@ -312,10 +314,7 @@ _KEY_TEXT = re.compile(r"(?:[ \t\r\n]*[A-Za-z0-9+/=]{16,100})*")
 
 # Characters that are invisible (default ignorable in Unicode) or combine with letters, and other
 # forms of ASCII characters.
-_UNSEEN = (
-    "\u00ad\u0300-\u036f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
-    "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
-)
+_UNSEEN = f"{UNSEEN_CLASS}\u0300-\u036f"
 _OTHER_FORMS = (
     "\u00aa\u00b2\u00b3\u00b9\u00ba\u017f\u02b0-\u02b8\u02e1-\u02e3\u1d2c-\u1d6a\u2024\u2070-\u209c\u2100-\u2149\u2160-\u217f"
     "\u2460-\u24ff\u2c7c\u2c7d\ufb00-\ufb06\ufe33\ufe34\ufe4d-\ufe6f\uff01-\uff5e\U0001d400-\U0001d7ff\U0001f100-\U0001f169"
@@ -372,8 +371,13 @@ def redact_values(content: Any) -> Any:
 
 
 def _redact_field(name: str, content: Any) -> Any:
-    redacted = redact(name + content).text if isinstance(content, str) else ""
-    return redacted.removeprefix(name) if redacted.startswith(name) else redact_values(content)
+    if isinstance(content, str):
+        redacted = redact(name + content).text
+    else:
+        redacted = ""
+    if redacted.startswith(name):
+        return redacted.removeprefix(name)
+    return redact_values(content)
 
 
 class _Plain:
@@ -401,7 +405,10 @@ class _Undisguised(_Plain):
         end = 0
         length = 0
         for match in _DISGUISED.finditer(text):
-            plain = "" if match[1] else unicodedata.normalize("NFKC", match[0])
+            if match[1]:
+                plain = ""
+            else:
+                plain = unicodedata.normalize("NFKC", match[0])
             pieces += (text[end : match.start()], plain)
             length += match.start() - end + len(plain)
             end = match.end()
@@ -469,7 +476,9 @@ def redact_json(value: Any) -> Any:
 
 
 def _redact_credential(name: str, field: Any) -> Any:
-    return HIDDEN if _SECRET_FIELD.search(name) and field else redact_json(field)
+    if _SECRET_FIELD.search(name) and field:
+        return HIDDEN
+    return redact_json(field)
 
 
 def _secrets(text: str, rule: _Rule) -> list[_Span]:
@@ -477,7 +486,10 @@ def _secrets(text: str, rule: _Rule) -> list[_Span]:
     for match in _matches(rule.pattern, text):
         if rule.is_secret is None or rule.is_secret(match):
             secret = match["secret"]
-            sign = match["sign"] if "sign" in rule.pattern.groupindex else ""
+            if "sign" in rule.pattern.groupindex:
+                sign = match["sign"]
+            else:
+                sign = ""
             # A sign that ends the sentence is not part of the secret.
             if sign not in ("", "="):
                 secret = secret.rstrip(_ENDINGS)

@@ -43,7 +43,10 @@ class RequestCounts:
 
     def note(self, scope: Mapping[str, Any], status: int, seconds: float) -> None:
         """Count a request with its status; 0 if no response was sent."""
-        method = scope["method"] if scope["method"] in _METHODS else "other"
+        if scope["method"] in _METHODS:
+            method = scope["method"]
+        else:
+            method = "other"
         route = getattr(scope.get("route"), "path", "none")
         self.answers[method, route, status] += 1
         self.times[method, route].note(seconds)

@@ -36,7 +36,9 @@ _COMPLETED: set[StopReason] = {"end_turn", "max_steps", "tool_rule", "requires_a
 def status_after(reason: StopReason) -> RunStatus:
     if reason == "cancelled":
         return "cancelled"
-    return "completed" if reason in _COMPLETED else "failed"
+    if reason in _COMPLETED:
+        return "completed"
+    return "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,9 @@ class Run:
     def shown_run_ids(self) -> list[str]:
         """The ids of the sleeptime runs that follow it, or else its own id."""
         following: list[str] | None = self.metadata.get(RUN_IDS)
-        return [self.id] if following is None else following
+        if following is None:
+            return [self.id]
+        return following
 
     def ended(self, reason: StopReason, now: int, error: dict[str, Any] | None = None) -> "Run":
         return replace(
@@ -110,7 +114,9 @@ class Run:
 
         A talk's own row counts no tokens, since its turns' rows do.
         """
-        return Usage(**self.metadata["usage"]) if "usage" in self.metadata else self.usage
+        if "usage" in self.metadata:
+            return Usage(**self.metadata["usage"])
+        return self.usage
 
     def new_message(
         self, role: Role, parts: Iterable[Part], created_at: int, step_id: str | None = None

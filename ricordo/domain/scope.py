@@ -113,7 +113,9 @@ class Actor:
         An author at a remote is marked as such, since the name is self-chosen.
         """
         name = self.name or self.id
-        return f"remote:{name}" if self.kind == "remote" else name
+        if self.kind == "remote":
+            return f"remote:{name}"
+        return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,9 @@ class Scope:
     @property
     def subject(self) -> str | None:
         """The id of the only user whose data the caller may see; None if there is no such user."""
-        return None if self.subject_id == NOBODY else self.subject_id
+        if self.subject_id == NOBODY:
+            return None
+        return self.subject_id
 
     @property
     def uses_every_agent(self) -> bool:
@@ -202,12 +206,18 @@ class Scope:
         A service that may not approve acts as itself and not as the user.
         """
         if self.role == "service" and not (self.subject and self.may(APPROVE)):
-            name = f"{self.caller} for {self.user_name}" if self.subject else self.caller
+            if self.subject:
+                name = f"{self.caller} for {self.user_name}"
+            else:
+                name = self.caller
             return Actor("service", self.key_id or self.caller, name)
         if self.may(OVERRIDE) and self.role != "user":
             return Actor("administrator", self.user_id, self.user_name)
         acts_for_user = self.caller and self.subject
-        name = f"{self.caller} for {self.user_name}" if acts_for_user else self.user_name
+        if acts_for_user:
+            name = f"{self.caller} for {self.user_name}"
+        else:
+            name = self.user_name
         return Actor("user", self.user_id, name)
 
     def owns(self, user_id: str | None) -> bool:
@@ -220,6 +230,26 @@ class Scope:
             raise Forbidden(
                 "This is shared with others, so your key cannot change it. Ask an administrator."
             )
+
+    @property
+    def decides_for_everybody(self) -> bool:
+        """True if the caller may decide about the memory of every user in the organization."""
+        if self.subject_id is not None:
+            return False
+        return self.may(OVERRIDE) or (self.may(APPROVE) and self.may(IMPERSONATE))
+
+    def may_decide_for(self, owner_kind: str, owner_id: str) -> bool:
+        """Return True if the caller may approve and reject changes of this owner's memory.
+
+        The memory of an agent belongs to those who see all data of the organization.
+        """
+        if self.decides_for_everybody:
+            return True
+        if not self.may(APPROVE):
+            return False
+        if owner_kind == "user":
+            return owner_id == (self.subject or self.user_id)
+        return self.subject_id is None
 
     def sees(self, user_id: str | None) -> bool:
         """Return True if the caller may see data about this user (None: shared data)."""

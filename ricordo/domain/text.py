@@ -11,7 +11,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 _BYTE_ORDER_MARK = "\ufeff"
@@ -84,7 +84,9 @@ def text_key(text: str) -> str:
     >>> text_key("Gru\\u0308\\u00dfe") == text_key("GR\\u00dcSSE")
     True
     """
-    return text.lower() if text.isascii() else _composed(normal_text(text).casefold())
+    if text.isascii():
+        return text.lower()
+    return _composed(normal_text(text).casefold())
 
 
 def spans_of(text: str, piece: str) -> list[tuple[int, int]]:
@@ -122,33 +124,6 @@ def spans_of(text: str, piece: str) -> list[tuple[int, int]]:
     ]
 
 
-def has_hidden(text: str) -> bool:
-    """Return True if the text holds hidden characters.
-
-    Those of emoji and of joined letters count too.
-    """
-    return not text.isascii() and any(signs.search(text) for signs in (_HIDDEN, _TAGS, _JOINERS))
-
-
-def shown_text(text: str, known_texts: Iterable[str] = ()) -> str:
-    """Return the text without hidden characters that no known text has in the same context.
-
-    >>> shown_text("on\u200bce"), shown_text("on\u200bce", ["only on\u200bce"]) == "on\u200bce"
-    ('once', True)
-    """
-    if not has_hidden(text):
-        return text
-    texts = list(known_texts)
-
-    def is_known(run: re.Match[str]) -> bool:
-        around = run.string[max(run.start() - 1, 0) : run.end() + 1]
-        return any(around in other for other in texts)
-
-    text = _HIDDEN.sub(lambda run: run[0] if is_known(run) else "", text)
-    text = _TAGS.sub(lambda run: run[0] if run[1] or is_known(run) else "", text)
-    return _JOINERS.sub(lambda run: run[0] if is_known(run) else _joiner(run), text)
-
-
 def name_key(name: str) -> str:
     """Return the key by which people tell names apart, without case and hidden characters.
 
@@ -175,7 +150,9 @@ def normal_json(value: Any, field: str = "") -> Any:
     Fields of `NAME_FIELDS` get the form of names; those of `VERBATIM_FIELDS` stay untouched.
     """
     if isinstance(value, str):
-        return normal_name(value) if field in NAME_FIELDS else normal_text(value)
+        if field in NAME_FIELDS:
+            return normal_name(value)
+        return normal_text(value)
     if isinstance(value, Mapping):
         return {
             normal_text(key) if isinstance(key, str) else key: (
@@ -230,7 +207,10 @@ def _pieces(text: str) -> Iterator[str]:
     start = 0
     marks = 0
     for index, character in enumerate(text):
-        marks = marks + 1 if unicodedata.combining(character) else 0
+        if unicodedata.combining(character):
+            marks = marks + 1
+        else:
+            marks = 0
         if marks > _MOST_MARKS:
             yield text[start:index]
             start = index

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ricordo.domain.block import Chain, Policy
+from ricordo.domain.hidden_text import has_hidden_text
 from ricordo.domain.scope import Actor
 from ricordo.errors import Conflict, Forbidden
 
@@ -57,9 +58,13 @@ class ChangeMetadata:
             case "direct":
                 return "apply"
             case "guarded":
-                return "propose" if self.is_untrusted else "apply"
+                if self.is_untrusted:
+                    return "propose"
+                return "apply"
             case "explicit":
-                return "apply" if self.is_quoted else "propose"
+                if self.is_quoted:
+                    return "apply"
+                return "propose"
             case "propose":
                 return "propose"
             case "read_only":
@@ -142,13 +147,23 @@ class Proposal:
     is_repeated: bool = False
 
     @property
+    def has_hidden_text(self) -> bool:
+        """True if it brings characters that are not shown."""
+        texts = (self.value, self.description, self.new_label)
+        known_texts = [self.base_value or ""]
+        return any(has_hidden_text(text, known_texts) for text in texts)
+
+    @property
     def waits(self) -> bool:
         return self.status in ("open", "conflicted")
 
     def require_waiting(self) -> None:
         """Raise Conflict unless it still waits."""
         if not self.waits:
-            reason = f" ({self.note})" if self.status == "expired" and self.note else ""
+            if self.status == "expired" and self.note:
+                reason = f" ({self.note})"
+            else:
+                reason = ""
             raise Conflict(
                 f"The proposal {self.id} is {self.status} already{reason}. Read it again."
             )

@@ -59,7 +59,9 @@ class LearnedModel:
         None if it is not smaller than the window that the server reports.
         """
         learned = self.dialect
-        return learned.window if learned.told_window == self.info.context_window else None
+        if learned.told_window == self.info.context_window:
+            return learned.window
+        return None
 
     def lines(self) -> list[str]:
         """Return the lessons as sentences for people."""
@@ -151,7 +153,10 @@ class Adaptation:
             earlier_calls = earlier.calls if earlier else 0
             last_id = request.messages[-1].id
             calls = store.note_help(key, self.learned, earlier_calls, message_id=last_id)
-            needed_calls = DOUBTFUL_CALLS if self.is_doubtful else GUESS_CALLS
+            if self.is_doubtful:
+                needed_calls = DOUBTFUL_CALLS
+            else:
+                needed_calls = GUESS_CALLS
             if calls < needed_calls:
                 return
         store.learn(key, self.learned, is_guess=self.is_guess)

@@ -57,9 +57,10 @@ class BoundedClient(httpx2.AsyncClient):
         if exchange:
             exchange.begin(await request.aread())
         seconds = request.extensions.get("timeout", self.timeout.as_dict()).get("read")
-        deadline = (
-            None if seconds is None else asyncio.get_running_loop().time() + seconds * SILENCES
-        )
+        if seconds is None:
+            deadline = None
+        else:
+            deadline = asyncio.get_running_loop().time() + seconds * SILENCES
         try:
             # Each byte of the head ends a silence.
             async with asyncio.timeout_at(deadline):

@@ -43,7 +43,10 @@ class ArgumentStream:
         self._unread.append(piece)
         self._unread_length += len(piece)
         is_whole = self._ends(piece)
-        growth = GROWTH if len(self._text) < _LONG else _GROWTH_OF_LONG
+        if len(self._text) < _LONG:
+            growth = GROWTH
+        else:
+            growth = _GROWTH_OF_LONG
         if not is_whole and self._unread_length * growth < len(self._text) + self._unread_length:
             return "", ""
         self._text = "".join((self._text, *self._unread)).lstrip()
@@ -92,7 +95,10 @@ class ArgumentStream:
     def _ends(self, piece: str) -> bool:
         """Return whether this piece closes the object."""
         signs = _SIGNS.findall(self._backslash + piece)
-        self._backslash = "\\" if signs and signs[-1] == "\\" else ""
+        if signs and signs[-1] == "\\":
+            self._backslash = "\\"
+        else:
+            self._backslash = ""
         for sign in signs:
             if sign == '"':
                 self._in_string = not self._in_string

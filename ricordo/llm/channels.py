@@ -61,7 +61,10 @@ def split_channels(text: str) -> Channels:
         position = token.end()
         if is_content:
             # If the template began the reasoning, the first token ends it.
-            default_header = "analysis" if is_between and token[1] == "end" else "final"
+            if is_between and token[1] == "end":
+                default_header = "analysis"
+            else:
+                default_header = "final"
             _add(channels, " ".join(header) or default_header, piece)
             header = []
         else:
@@ -73,7 +76,8 @@ def split_channels(text: str) -> Channels:
 
 
 def _restore_tokens(text: str) -> str:
-    text = text if text.startswith("assistant") else f"assistant{text}"
+    if not text.startswith("assistant"):
+        text = f"assistant{text}"
     text = (
         _BARE_MESSAGE.sub("<|end|><|start|>assistant<|channel|>", f" {text}")
         .removeprefix(" ")
@@ -86,12 +90,18 @@ def _add(channels: Channels, header: str, content: str) -> None:
     recipient = _RECIPIENT.search(header)
     if recipient and recipient[1] != "user":
         arguments = content.strip()
-        parsed = read_value_at(arguments, 0) if arguments.startswith("{") else None
+        if arguments.startswith("{"):
+            parsed = read_value_at(arguments, 0)
+        else:
+            parsed = None
         end = parsed[1] if parsed else len(arguments)
         # A call without arguments was cut off: "{" makes it as unreadable as other cut calls.
         channels.calls.append((recipient[1], arguments[:end] or "{"))
         if text := arguments[end:].strip():
             channels.texts.append(text)
     elif text := content.strip():
-        pieces = channels.thoughts if "analysis" in header else channels.texts
+        if "analysis" in header:
+            pieces = channels.thoughts
+        else:
+            pieces = channels.texts
         pieces.append(text)

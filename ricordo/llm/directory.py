@@ -107,7 +107,9 @@ class ModelDirectory:
         provider = self._providers.get(name) or (
             self._local_servers.get(name) if may_be_down else None
         )
-        return (provider, model) if provider and model else None
+        if provider and model:
+            return (provider, model)
+        return None
 
     def listed(self, provider: Provider) -> ModelList:
         """Return the provider's last list, without a request."""
@@ -138,7 +140,10 @@ class ModelDirectory:
 
     async def find_local(self, handle: str | None = None) -> tuple[ModelInfo, ...]:
         """Search this machine for servers not yet found: all, or the one of the handle."""
-        provider_name = None if handle is None else handle.partition("/")[0]
+        if handle is None:
+            provider_name = None
+        else:
+            provider_name = handle.partition("/")[0]
         servers = [
             server
             for name, server in self._local_servers.items()

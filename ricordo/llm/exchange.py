@@ -110,11 +110,10 @@ def _add(message: Json, piece: Any) -> None:
     for name, piece_content in piece.items() if isinstance(piece, dict) else ():
         if name in _TEXTS and isinstance(piece_content, str):
             before = message.get(name)  # some servers send lists of parts too
-            message[name] = (
-                [*before, piece_content]
-                if isinstance(before, list)
-                else (before or "") + piece_content
-            )
+            if isinstance(before, list):
+                message[name] = [*before, piece_content]
+            else:
+                message[name] = (before or "") + piece_content
         elif name == "tool_calls" and isinstance(piece_content, list):
             calls = message.setdefault("tool_calls", [])
             for call in (call for call in piece_content if isinstance(call, dict)):

@@ -48,7 +48,9 @@ def read_value_at(text: str, start: int) -> tuple[Any, int] | None:
     if end is None:
         return None
     parsed = read_loosely(text[start:end])
-    return None if parsed is None else (parsed, end)
+    if parsed is None:
+        return None
+    return (parsed, end)
 
 
 def read_unclosed(text: str) -> Any:
@@ -124,4 +126,6 @@ def _as_python(text: str) -> Any:
         parsed = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
         return None
-    return parsed if isinstance(parsed, dict | list) else None
+    if isinstance(parsed, dict | list):
+        return parsed
+    return None

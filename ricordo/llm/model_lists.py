@@ -141,7 +141,10 @@ def models_in(content: bytes, provider: Provider) -> ModelList:
     """
     rows = read_json(content)
     if isinstance(rows, dict):
-        rows = rows.get("data") if isinstance(rows.get("data"), list) else rows.get("models")
+        if isinstance(rows.get("data"), list):
+            rows = rows.get("data")
+        else:
+            rows = rows.get("models")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ModelError(
             "llm_bad_request", f"{provider.name} at {provider.base_url} gave no list of models."
@@ -209,12 +212,17 @@ def _info(row: dict[str, Any], name: str, provider: Provider) -> ModelInfo:
         return replace(model, context_window=known_window(row["model"]))
     meta = row.get("meta")
     # llama.cpp reports the window of its start, or else that of the model's training.
-    window = meta.get("n_ctx") or meta.get("n_ctx_train") if isinstance(meta, dict) else None
+    if isinstance(meta, dict):
+        window = meta.get("n_ctx") or meta.get("n_ctx_train")
+    else:
+        window = None
     if not window:
         windows = (row.get(key) for key in _WINDOW_KEYS)
         window = next((size for size in windows if isinstance(size, int) and size > 0), None)
     model = replace(model, calls_tools=_calls_tools(row), parameters=_parameters(row))
-    return replace(model, context_window=window) if isinstance(window, int) else model
+    if isinstance(window, int):
+        return replace(model, context_window=window)
+    return model
 
 
 def _calls_tools(row: Mapping[str, Any]) -> bool | None:
@@ -228,8 +236,14 @@ def _calls_tools(row: Mapping[str, Any]) -> bool | None:
     template = row.get("template")  # of an older Ollama
     if isinstance(template, str):
         return ".Tools" in template
-    calls_functions = abilities.get("function_calling") if isinstance(abilities, dict) else None
-    return calls_functions if isinstance(calls_functions, bool) else None  # Mistral
+    if isinstance(abilities, dict):
+        calls_functions = abilities.get("function_calling")
+    else:
+        calls_functions = None
+    # Mistral
+    if isinstance(calls_functions, bool):
+        return calls_functions
+    return None
 
 
 def _parameters(row: Mapping[str, Any]) -> float | None:
@@ -238,12 +252,20 @@ def _parameters(row: Mapping[str, Any]) -> float | None:
     llama.cpp counts them, and Ollama names the size.
     """
     meta = row.get("meta")
-    count = meta.get("n_params") if isinstance(meta, dict) else None
+    if isinstance(meta, dict):
+        count = meta.get("n_params")
+    else:
+        count = None
     if isinstance(count, int | float) and count > 0:
         return float(count) / 1e9
     details = row.get("details")
-    size = details.get("parameter_size") if isinstance(details, dict) else None
-    return billions(size) if isinstance(size, str) else None
+    if isinstance(details, dict):
+        size = details.get("parameter_size")
+    else:
+        size = None
+    if isinstance(size, str):
+        return billions(size)
+    return None
 
 
 async def _with_details(
@@ -277,7 +299,10 @@ async def _shown_by_ollama(
     else Ollama's smallest default.
     """
     running = (await _ask(client, "GET", f"{root}/api/ps")).get("models")
-    rows = [row for row in running if isinstance(row, dict)] if isinstance(running, list) else []
+    if isinstance(running, list):
+        rows = [row for row in running if isinstance(row, dict)]
+    else:
+        rows = []
     loaded_windows = {
         str(row.get("model") or row.get("name")): row.get("context_length") for row in rows
     }
@@ -325,15 +350,23 @@ async def takes_tools(client: httpx2.AsyncClient, provider: Provider, model: str
         return None
     if response.status_code == 200:
         return True
-    return False if b"tool" in response.content.lower() else None
+    if b"tool" in response.content.lower():
+        return False
+    return None
 
 
 def ollama_window(details: Mapping[str, Any], started_with: int | None) -> int:
     """Return the window that Ollama will load a model with, by the model's details."""
     parameters = details.get("parameters")
     facts = details.get("model_info")
-    set_by_file = _NUM_CTX.search(parameters) if isinstance(parameters, str) else None
-    window = int(set_by_file.group(1)) if set_by_file else started_with or OLLAMA_SMALLEST_WINDOW
+    if isinstance(parameters, str):
+        set_by_file = _NUM_CTX.search(parameters)
+    else:
+        set_by_file = None
+    if set_by_file:
+        window = int(set_by_file.group(1))
+    else:
+        window = started_with or OLLAMA_SMALLEST_WINDOW
     rows = facts.items() if isinstance(facts, dict) else ()
     trained_windows = [
         size
@@ -356,5 +389,10 @@ async def _ask(
         response = await client.request(method, url, json=body, timeout=LISTING_SECONDS)
     except httpx2.HTTPError:
         return {}
-    answer = read_json(response.content) if response.status_code == 200 else None
-    return answer if isinstance(answer, dict) else {}
+    if response.status_code == 200:
+        answer = read_json(response.content)
+    else:
+        answer = None
+    if isinstance(answer, dict):
+        return answer
+    return {}

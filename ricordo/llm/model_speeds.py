@@ -30,7 +30,9 @@ class ModelSpeeds:
     def seconds_for(self, handle: str, prompt_tokens: int, output_tokens: int) -> float | None:
         """Estimate the seconds of a call from earlier calls; None without any."""
         seconds = self._seconds.get(handle)
-        return None if seconds is None else seconds * _work(prompt_tokens, output_tokens)
+        if seconds is None:
+            return None
+        return seconds * _work(prompt_tokens, output_tokens)
 
 
 def _work(read: int, written: int) -> int:

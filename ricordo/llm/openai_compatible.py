@@ -176,7 +176,10 @@ def call_url(info: ModelInfo | EmbeddingInfo, path: str, api_version: str | None
     base_url = (info.endpoint or "").rstrip("/")
     if info.endpoint_type != "azure":
         return f"{base_url}/{path}"
-    query = f"?api-version={quote(api_version, safe='')}" if api_version else ""
+    if api_version:
+        query = f"?api-version={quote(api_version, safe='')}"
+    else:
+        query = ""
     if base_url.endswith("/v1"):
         return f"{base_url}/{path}{query}"
     return f"{base_url.removesuffix('/openai')}/openai/deployments/{quote(info.name, safe='')}/{path}{query}"

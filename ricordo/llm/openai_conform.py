@@ -203,7 +203,9 @@ def _merged_content(first: Any, second: Any) -> Any:
 
 
 def _parts(content: Any) -> list[Json]:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return list(content)
 
 
 def _calls_as_text(rows: Sequence[Json]) -> list[Json]:

@@ -164,7 +164,9 @@ def thinking_fields(
         return {}
     match dialect.effort:
         case "magistral":
-            return {} if effort == "none" else {"prompt_mode": "reasoning"}
+            if effort == "none":
+                return {}
+            return {"prompt_mode": "reasoning"}
         case "together" if effort == "none":
             return {"reasoning": {"enabled": False}}
         case "template" if effort == "none":
@@ -176,7 +178,9 @@ def thinking_fields(
 def _openrouter(effort: str | None, budget: int | None) -> dict[str, Any]:
     if budget and effort != "none":
         return {"reasoning": {"max_tokens": budget}}
-    return {"reasoning": {"effort": effort}} if effort else {}
+    if effort:
+        return {"reasoning": {"effort": effort}}
+    return {}
 
 
 def _deepseek(effort: str | None, dialect: Dialect, must_call: bool) -> dict[str, Any]:

@@ -41,7 +41,10 @@ def to_body(request: ModelRequest, model: str, dialect: Dialect) -> dict[str, An
         body["stream"] = True
         if dialect.takes_stream_options:
             body["stream_options"] = {"include_usage": True}
-    hidden = _OWN_SETTINGS if dialect.takes_verbosity else _OWN_SETTINGS | {"verbosity"}
+    if dialect.takes_verbosity:
+        hidden = _OWN_SETTINGS
+    else:
+        hidden = _OWN_SETTINGS | {"verbosity"}
     body.update((name, extra) for name, extra in settings.extra.items() if name not in hidden)
     if request.logprobs is not None:
         body |= {"logprobs": True, "top_logprobs": request.logprobs}
@@ -79,8 +82,13 @@ def _function(tool: ToolSchema, *, is_strict: bool) -> dict[str, Any]:
         "description": tool.description,
         "parameters": tool.parameters,
     }
-    strict = strict_parameters(tool.parameters) if is_strict else None
-    return function if strict is None else function | {"parameters": strict, "strict": True}
+    if is_strict:
+        strict = strict_parameters(tool.parameters)
+    else:
+        strict = None
+    if strict is None:
+        return function
+    return function | {"parameters": strict, "strict": True}
 
 
 def strict_parameters(schema: dict[str, Any]) -> dict[str, Any] | None:
@@ -102,7 +110,9 @@ def strict_parameters(schema: dict[str, Any]) -> dict[str, Any] | None:
         if (item_schema := strict_parameters(schema["items"])) is None:
             return None
         closed["items"] = item_schema
-    return None if {"$ref", "$defs", "anyOf", "oneOf", "allOf", "default"} & set(schema) else closed
+    if {"$ref", "$defs", "anyOf", "oneOf", "allOf", "default"} & set(schema):
+        return None
+    return closed
 
 
 def to_messages(
@@ -113,7 +123,10 @@ def to_messages(
     Reasoning is left out, except for servers that want their own back.
     """
     dialect = dialect or Dialect()
-    call_id = _short_id if dialect.short_call_ids else _id_within_limit
+    if dialect.short_call_ids:
+        call_id = _short_id
+    else:
+        call_id = _id_within_limit
     rows: list[dict[str, Any]] = []
     for message in messages:
         role = message.role
@@ -174,7 +187,10 @@ def _add_thoughts(row: dict[str, Any], thoughts: list[ReasoningPart], dialect: D
         if details:
             row["reasoning_details"] = details
     elif thought_text:
-        text = [{"type": "text", "text": row["content"]}] if row["content"] else []
+        if row["content"]:
+            text = [{"type": "text", "text": row["content"]}]
+        else:
+            text = []
         row["content"] = [
             {"type": "thinking", "thinking": [{"type": "text", "text": thought_text}]},
             *text,
@@ -215,7 +231,9 @@ def readable_arguments(text: str) -> str:
     One call with broken JSON must not make the whole transcript unusable.
     """
     is_object = isinstance(read_json(text), dict)
-    return text if is_object else orjson.dumps({"unreadable_arguments": text}).decode()
+    if is_object:
+        return text
+    return orjson.dumps({"unreadable_arguments": text}).decode()
 
 
 def _id_within_limit(call_id: str) -> str:

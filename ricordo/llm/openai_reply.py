@@ -194,10 +194,16 @@ class ReplyBuilder:
         function = _as(dict, piece.get("function"), "function") or {}
         name = _text(function, "name")
         sent_id = piece.get("id")
-        call_id = str(sent_id) if isinstance(sent_id, int) else _text(piece, "id")
+        if isinstance(sent_id, int):
+            call_id = str(sent_id)
+        else:
+            call_id = _text(piece, "id")
         arguments = function.get("arguments")
         if not isinstance(arguments, str):
-            arguments = "" if arguments is None else orjson.dumps(arguments).decode()
+            if arguments is None:
+                arguments = ""
+            else:
+                arguments = orjson.dumps(arguments).decode()
         begins = arguments.lstrip().startswith("{")
         slot = len(self._calls)
         if not is_whole:
@@ -231,7 +237,10 @@ class ReplyBuilder:
         """
         new = len(self._calls)
         last = new - 1
-        slot = None if index is None else self._by_index.get(index)
+        if index is None:
+            slot = None
+        else:
+            slot = self._by_index.get(index)
         if call_id and (same_id := self._by_id.get(call_id)) is not None:
             if slot is not None and self._calls[slot].call_id == call_id:
                 return slot
@@ -270,7 +279,9 @@ class ReplyBuilder:
             return next(iter(self._empty))
         if not self._calls[last].is_whole and self._calls[last].name:
             return last
-        return last + 1 if begins or call_id else slot
+        if begins or call_id:
+            return last + 1
+        return slot
 
     def _add_details(self, delta: dict[str, Any]) -> None:
         """Join OpenRouter's `reasoning_details` from their pieces.
@@ -294,10 +305,16 @@ class ReplyBuilder:
         parts: list[Part] = []
         thought = "".join(self._thoughts)
         # Reasoning is marked with its provider if the server wants it back.
-        provider = None if self._dialect.replays == "nothing" else self._dialect.provider
+        if self._dialect.replays == "nothing":
+            provider = None
+        else:
+            provider = self._dialect.provider
         for (*key, name), pieces in self._detail_texts.items():
             self._details[tuple(key)][name] = "".join(pieces)
-        proof = orjson.dumps(list(self._details.values())).decode() if self._details else None
+        if self._details:
+            proof = orjson.dumps(list(self._details.values())).decode()
+        else:
+            proof = None
         if thought:
             parts.append(ReasoningPart(thought, signature=proof, provider=provider))
         elif proof:
@@ -322,10 +339,18 @@ def read_fault(answer: dict[str, Any]) -> Any:
     An error beside a regularly finished answer is ignored, so that the answer is not lost.
     """
     choices = answer.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    reason = choice.get("finish_reason") if isinstance(choice, dict) else None
+    if isinstance(choices, list) and choices:
+        choice = choices[0]
+    else:
+        choice = None
+    if isinstance(choice, dict):
+        reason = choice.get("finish_reason")
+    else:
+        reason = None
     if answer.get("error") or answer.get("object") == "error" or answer.get("type") == "error":
-        return None if isinstance(reason, str) and reason.lower() in _FINISHES else answer
+        if isinstance(reason, str) and reason.lower() in _FINISHES:
+            return None
+        return answer
     if not isinstance(choice, dict):
         return None
     if choice.get("error"):
@@ -340,9 +365,18 @@ def generation_in(fault: Any, request: ModelRequest) -> ModelReply | None:
 
     Groq sends it with the error `tool_use_failed`.
     """
-    body = read_json(fault) if isinstance(fault, bytes) else fault
-    error = body.get("error") if isinstance(body, dict) else None
-    text = error.get("failed_generation") if isinstance(error, dict) else None
+    if isinstance(fault, bytes):
+        body = read_json(fault)
+    else:
+        body = fault
+    if isinstance(body, dict):
+        error = body.get("error")
+    else:
+        error = None
+    if isinstance(error, dict):
+        text = error.get("failed_generation")
+    else:
+        text = None
     if not isinstance(text, str) or not text.strip():
         return None
     return _with_usage(ModelReply((TextPart(text),)), None, request)
@@ -365,8 +399,12 @@ def _index(index: Any) -> int | None:
     if isinstance(index, str) and index.isdecimal() and len(index) < _MOST_DIGITS:
         return int(index)
     if isinstance(index, float):
-        return int(index) if index.is_integer() else None
-    return index if isinstance(index, int) else None
+        if index.is_integer():
+            return int(index)
+        return None
+    if isinstance(index, int):
+        return index
+    return None
 
 
 def _text(row: dict[str, Any], name: str) -> str:
@@ -374,9 +412,9 @@ def _text(row: dict[str, Any], name: str) -> str:
 
 
 def _as(kind: type[_Field], field_value: Any, name: str) -> _Field | None:
-    return (
-        field_value if field_value is None or isinstance(field_value, kind) else _unreadable(name)
-    )
+    if field_value is None or isinstance(field_value, kind):
+        return field_value
+    return _unreadable(name)
 
 
 def _unreadable(name: str) -> NoReturn:
@@ -422,7 +460,9 @@ def _piece_text(content: Any) -> str:
         return "".join(
             _piece_text(piece.get("text")) for piece in content if isinstance(piece, dict)
         )
-    return content if isinstance(content, str) else ""
+    if isinstance(content, str):
+        return content
+    return ""
 
 
 def _detail_rows(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -435,7 +475,10 @@ def _with_usage(reply: ModelReply, usage: Any, request: ModelRequest) -> ModelRe
 
     llama.cpp may report zeros, which count as none.
     """
-    counts = read_usage(usage) if isinstance(usage, dict) else Usage()
+    if isinstance(usage, dict):
+        counts = read_usage(usage)
+    else:
+        counts = Usage()
     if not counts.total_tokens:
         counts = estimated_usage(request, reply)
     return replace(reply, usage=counts)

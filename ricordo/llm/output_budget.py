@@ -26,4 +26,6 @@ def usual_output_tokens(
         return None
     upper_limit = MOST_OF_SMALL if is_small else MOST_OUTPUT
     budget = chosen or min(upper_limit, max(_LEAST, window // _WINDOW_PARTS))
-    return min(budget, info.max_output_tokens) if info.max_output_tokens else budget
+    if info.max_output_tokens:
+        return min(budget, info.max_output_tokens)
+    return budget

@@ -39,7 +39,9 @@ def readable_picture(picture: ImagePart) -> ImagePart | None:
     if picture.url is not None:
         with suppress(ValueError):
             parts = urlsplit(picture.url)
-            return picture if parts.scheme in {"http", "https"} and parts.hostname else None
+            if parts.scheme in {"http", "https"} and parts.hostname:
+                return picture
+            return None
         return None
     media_type = (picture.media_type or "").partition(";")[0].strip().lower()
     if media_type == "image/jpg":
@@ -72,7 +74,9 @@ class PictureCache:
 
         def inline_message(message: Message) -> Message:
             parts = tuple(fetched[part.url] if _is_remote(part) else part for part in message.parts)
-            return message if parts == message.parts else replace(message, parts=parts)
+            if parts == message.parts:
+                return message
+            return replace(message, parts=parts)
 
         return tuple(map(inline_message, messages))
 

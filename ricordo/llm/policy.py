@@ -335,8 +335,14 @@ async def _repaired(
                 reply = in_format(reply, request)
             if is_empty(reply):
                 raise EmptyReply(reply)
-            rest = tuple(stream.close(reply)) if request.stream else ()
-            fault = answer_fault(reply, request) if has_form else fault_in(reply, request)
+            if request.stream:
+                rest = tuple(stream.close(reply))
+            else:
+                rest = ()
+            if has_form:
+                fault = answer_fault(reply, request)
+            else:
+                fault = fault_in(reply, request)
             if fault is not None:
                 raise BrokenReply(fault, reply, rest)
             for chunk in rest:
@@ -371,8 +377,14 @@ def error_from_status(
 def error_from_event(provider: str, body: Any) -> ModelError:
     """Return the error of an error object inside an answer with a successful HTTP status."""
     shown_text, whole_text = words_of(body)
-    inner = body.get("error", body) if isinstance(body, dict) else body
-    code = inner.get("code") if isinstance(inner, dict) else None
+    if isinstance(body, dict):
+        inner = body.get("error", body)
+    else:
+        inner = body
+    if isinstance(inner, dict):
+        code = inner.get("code")
+    else:
+        code = None
     if isinstance(code, int) and 400 <= code < 600:
         return error_from_status(provider, code, body)
     kind = _kind_by_words(whole_text, _EVENT_WORDS) or "llm_error"
@@ -399,8 +411,14 @@ def words_of(body: Any) -> tuple[str, str]:
         body = json
     if isinstance(body, list) and body:  # Google wraps its error in a list.
         body = body[0]
-    whole_text = body if isinstance(body, str) else orjson.dumps(body, default=str).decode()
-    message = body.get("error", body) if isinstance(body, dict) else body
+    if isinstance(body, str):
+        whole_text = body
+    else:
+        whole_text = orjson.dumps(body, default=str).decode()
+    if isinstance(body, dict):
+        message = body.get("error", body)
+    else:
+        message = body
     if isinstance(message, dict):
         message = (
             message.get("message") or message.get("detail") or message.get("type") or whole_text
@@ -428,7 +446,10 @@ def _kind_by_words(text: str, table: _KnownWords = _WORDS) -> ModelErrorKind | N
 def _error(
     provider: str, kind: ModelErrorKind, event: str, text: str, wait: float | None = None
 ) -> ModelError:
-    message = f"{provider} {event}: {text}" if text else f"{provider} {event}."
+    if text:
+        message = f"{provider} {event}: {text}"
+    else:
+        message = f"{provider} {event}."
     if advice := _ADVICE.get(kind):
         message = f"{message.rstrip('. ')}. {advice}"
     return ModelError(kind, message, retry_after=wait)

@@ -100,7 +100,9 @@ class _Transcript:
 
     def _request_parts(self, message: Message, *, is_first: bool) -> list[Any]:
         if message.role == "system" and (is_first or self.system == OPENAI):
-            return [wire.SystemPromptPart(message.text)] if message.text.strip() else []
+            if message.text.strip():
+                return [wire.SystemPromptPart(message.text)]
+            return []
         if message.role in {"tool", "approval"}:
             return [
                 wire.ToolReturnPart(
@@ -122,7 +124,10 @@ class _Transcript:
     def _response_parts(self, part: Part) -> list[Any]:
         match part:
             case TextPart() if part.text.strip():
-                details = {_SIGNATURE: part.signature} if part.signature else None
+                if part.signature:
+                    details = {_SIGNATURE: part.signature}
+                else:
+                    details = None
                 return [
                     wire.TextPart(
                         part.text,
@@ -181,7 +186,9 @@ class _Transcript:
 
 def _piece(part: Part) -> Any:
     if isinstance(part, TextPart):
-        return part.text if part.text.strip() else None
+        if part.text.strip():
+            return part.text
+        return None
     if isinstance(part, ImagePart):
         picture = readable_picture(part)
         if picture is None:
@@ -231,7 +238,9 @@ def _logprobs(
         if part.part_kind == "text"
     ]
     tokens = [token for rows in lists if isinstance(rows, list) for token in read_tokens(rows)]
-    return {"content": tokens} if tokens else None
+    if tokens:
+        return {"content": tokens}
+    return None
 
 
 def is_finished(response: wire.ModelResponse) -> bool:
@@ -286,10 +295,14 @@ def _thought(group: list[Any], provider: str) -> list[Part]:
         proof = orjson.dumps(original).decode()
     if text:
         return [ReasoningPart(text, signature=proof, provider=provider)]
-    return [ReasoningPart("", redacted=proof, provider=provider)] if proof else []
+    if proof:
+        return [ReasoningPart("", redacted=proof, provider=provider)]
+    return []
 
 
 def arguments_of(arguments: Any) -> str:
     if isinstance(arguments, str):
         return arguments
-    return "" if arguments is None else orjson.dumps(arguments).decode()
+    if arguments is None:
+        return ""
+    return orjson.dumps(arguments).decode()

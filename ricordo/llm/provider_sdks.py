@@ -83,6 +83,7 @@ class ProviderModel:
 
     def _open(self) -> "ProviderCalls":
         model = self._build()
+        # Imports pydantic-ai, which takes a second: at the first call of a model, not at start.
         from ricordo.llm.providers import ProviderCalls
 
         return ProviderCalls(self.info, self._policy, model)

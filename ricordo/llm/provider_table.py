@@ -213,14 +213,19 @@ def _configured(row: ProviderRow, settings: ProviderSettings) -> Provider | None
         return replace(provider, api=settings.openai_api or "auto")
     if row.name == "azure":
         # Azure's newer address has its version in its path.
-        version = None if provider.base_url.endswith("/v1") else AZURE_API_VERSION
+        if provider.base_url.endswith("/v1"):
+            version = None
+        else:
+            version = AZURE_API_VERSION
         return replace(provider, api_version=settings.azure_api_version or version, api="chat")
     return provider
 
 
 def _setting(settings: ProviderSettings, name: str | None) -> str | None:
     setting = getattr(settings, name, None) if name else None
-    return setting.get_secret_value() if isinstance(setting, SecretStr) else setting
+    if isinstance(setting, SecretStr):
+        return setting.get_secret_value()
+    return setting
 
 
 def address_of(name: str) -> str:
@@ -228,7 +233,9 @@ def address_of(name: str) -> str:
 
     It is empty for other servers and unknown providers.
     """
-    return _BY_NAME[name].base_url if name in _BY_NAME else ""
+    if name in _BY_NAME:
+        return _BY_NAME[name].base_url
+    return ""
 
 
 def variables_of(provider: Provider) -> str:
@@ -238,7 +245,9 @@ def variables_of(provider: Provider) -> str:
     """
     row = _BY_NAME.get(provider.name)
     name = row and (row.key if provider.api_key else row.url)
-    return name.upper() if name else f"The provider {provider.name}"
+    if name:
+        return name.upper()
+    return f"The provider {provider.name}"
 
 
 def what_to_set(name: str) -> str:
@@ -253,7 +262,10 @@ def what_to_set(name: str) -> str:
     missing = [setting.upper() for setting in (row.key, url) if setting]
     if not missing:
         return ""
-    local_advice = ", or start it on this machine" if row.local else ""
+    if row.local:
+        local_advice = ", or start it on this machine"
+    else:
+        local_advice = ""
     return f"Set {' and '.join(missing)}{local_advice}."
 
 

@@ -152,7 +152,9 @@ class ProviderCalls:
 
 
 def _streams(request: ModelRequest, learned: LearnedDialect) -> bool:
-    return request.stream if learned.stream is None else learned.stream == "always"
+    if learned.stream is None:
+        return request.stream
+    return learned.stream == "always"
 
 
 def _without_refused(settings: dict[str, Any], learned: LearnedDialect) -> dict[str, Any]:
@@ -301,7 +303,10 @@ class _ChunkReader:
                 self._thought = part.id
                 if part.id is None:
                     self._signed.add(index)
-                text = provider_messages.THOUGHT_BREAK + part.content if is_next else part.content
+                if is_next:
+                    text = provider_messages.THOUGHT_BREAK + part.content
+                else:
+                    text = part.content
                 return ReasoningChunk(text) if text else None
             case "tool-call":
                 arguments = provider_messages.arguments_of(part.args)
@@ -321,7 +326,10 @@ def _parameters(request: ModelRequest, model: Model[Any]) -> ModelRequestParamet
     )
     tools = []
     for tool in request.tools:
-        strict = strict_parameters(tool.parameters) if is_strict else None
+        if is_strict:
+            strict = strict_parameters(tool.parameters)
+        else:
+            strict = None
         tools.append(
             ToolDefinition(
                 name=tool.name,

@@ -76,7 +76,10 @@ def repair(reply: ModelReply, tools: Sequence[ToolSchema]) -> ModelReply:
     offered = {tool.name: tool for tool in tools}
     parts = _with_thoughts_apart(_with_channels_apart(reply.parts))
     has_calls = any(isinstance(part, ToolCallPart) for part in parts)
-    parts = _without_markup(parts, offered) if has_calls else _with_written_calls(parts, offered)
+    if has_calls:
+        parts = _without_markup(parts, offered)
+    else:
+        parts = _with_written_calls(parts, offered)
     if not any(isinstance(part, ToolCallPart | TextPart) for part in parts):
         parts = _with_calls_in_thoughts(parts, offered)
     mended_parts = (
@@ -121,7 +124,10 @@ def _with_thoughts_apart(parts: tuple[Part, ...]) -> tuple[Part, ...]:
         return parts
     thought = match["thought"].strip()
     rest = text.text[match.end() :].lstrip()
-    split: list[Part] = [ReasoningPart(thought, native=False)] if thought else []
+    if thought:
+        split: list[Part] = [ReasoningPart(thought, native=False)]
+    else:
+        split = []
     if rest:
         split.append(replace(text, text=rest))
     return (*parts[:index], *split, *parts[index + 1 :])
@@ -203,14 +209,18 @@ def mended_arguments(text: str, tool: ToolSchema | None = None) -> str:
         return "{}"
     arguments = read_json(text)
     if arguments is None:
-        return "{}" if text.strip() == "null" else _loosely_read(text)
+        if text.strip() == "null":
+            return "{}"
+        return _loosely_read(text)
     mended = arguments
     if isinstance(mended, str):  # encoded twice
         mended = read_json(mended) if mended.strip() else {}
     if not isinstance(mended, dict):
         return text
     mended = _without_schema(mended, tool)
-    return text if mended is arguments else _dumps(mended)
+    if mended is arguments:
+        return text
+    return _dumps(mended)
 
 
 def _loosely_read(text: str) -> str:
@@ -267,14 +277,20 @@ def fault_in(reply: ModelReply, request: ModelRequest) -> Fault | None:
         return None if None in faults else faults[0]
     texts = [part.text for part in reply.parts if isinstance(part, TextPart)]
     if any(_is_unreadable(text, tools, request) for text in texts):
-        sentence = _CUT_OFF if reply.finish == "length" else _UNREADABLE
+        if reply.finish == "length":
+            sentence = _CUT_OFF
+        else:
+            sentence = _UNREADABLE
         return Fault(sentence, is_useless=True, problem=_WRITTEN_CALL)
     if copies_instructions(" ".join(texts), request):
         return Fault(_COPIED, is_useless=True, problem="It repeated a piece of its instructions.")
     is_free = request.forced_tool is None and request.tool_choice != "required"
     if not tools or is_free or reply.finish in {"length", "content_filter"}:
         return None
-    tool = f"the tool {request.forced_tool}" if request.forced_tool else "one of your tools"
+    if request.forced_tool:
+        tool = f"the tool {request.forced_tool}"
+    else:
+        tool = "one of your tools"
     return Fault(f"You have to call {tool} now; your answer called none.")
 
 
@@ -312,7 +328,10 @@ def _fault_of(call: ToolCallPart, tool: ToolSchema | None) -> str | None:
         return f"The arguments of {call.name} must be a JSON object."
     has_schema_keys = bool(arguments) and _SCHEMA_KEYS.issuperset(arguments)
     is_schema = has_schema_keys and isinstance(arguments.get("properties"), dict)
-    properties = tool.parameters.get("properties", {}) if tool else {}
+    if tool:
+        properties = tool.parameters.get("properties", {})
+    else:
+        properties = {}
     if is_schema and not set(arguments) & set(properties):
         return f"The arguments of {call.name} repeat its schema. Give values."
     return None
@@ -324,7 +343,10 @@ def _without_schema(arguments: dict[str, Any], tool: ToolSchema | None) -> dict[
     For example `{"type": "object", "properties": {"city": "Rome"}}` becomes `{"city": "Rome"}`.
     """
     fields = arguments.get("properties")
-    properties = tool.parameters.get("properties", {}) if tool else {}
+    if tool:
+        properties = tool.parameters.get("properties", {})
+    else:
+        properties = {}
     if not isinstance(fields, dict) or not fields or "properties" in properties:
         return arguments
     if not _SCHEMA_KEYS.issuperset(arguments):
@@ -537,7 +559,9 @@ class StreamRepair:
             *(f"{name}(" for name in self._names),
             *(f"<{name}>" for name in self._names),
         )
-        return "held" if start.startswith(calls) else "text"
+        if start.startswith(calls):
+            return "held"
+        return "text"
 
     def _think(self) -> Iterator[Chunk]:
         if not self._thought:
@@ -587,7 +611,9 @@ class StreamRepair:
         if sign == "{":
             start = max(0, match.start() - _NAME_DISTANCE)
             before = (self._tail + self._unscanned[start : match.start()])[-_NAME_DISTANCE:]
-            return "held" if is_free and any(name in before for name in self._names) else ""
+            if is_free and any(name in before for name in self._names):
+                return "held"
+            return ""
         if sign.endswith(_ACTION):
             return "held" if is_free else ""
         if sign.startswith("\n"):
@@ -613,7 +639,10 @@ class StreamRepair:
         rest = self._unscanned[self._mark_end : self._mark_end + 64]
         is_whole = mark.endswith((">", "]"))
         may_be_mentioned = is_whole and "DSML" not in mark and mark not in _CHANNEL_SIGNS
-        mention = _MENTIONED.match(rest) if may_be_mentioned else None
+        if may_be_mentioned:
+            mention = _MENTIONED.match(rest)
+        else:
+            mention = None
         if mention and mention[1] not in self._names:
             yield from self._show_beginning(self._mark_end)
             self._state = "text"

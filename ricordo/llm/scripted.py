@@ -62,7 +62,10 @@ class ScriptedModel:
         self.requests: list[ModelRequest] = []
         self.info = ModelInfo(f"scripted/{name}", "scripted", name, "openai", context_window)
         self._answer = script if callable(script) else None
-        self._lines: Iterator[Line] = iter(()) if callable(script) else iter(script)
+        if callable(script):
+            self._lines: Iterator[Line] = iter(())
+        else:
+            self._lines = iter(script)
         self._delay = delay
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
@@ -82,7 +85,9 @@ class ScriptedModel:
     async def _next(self, request: ModelRequest) -> Line:
         if self._answer is not None:
             line = self._answer(request)
-            return await line if inspect.isawaitable(line) else line
+            if inspect.isawaitable(line):
+                return await line
+            return line
         try:
             return next(self._lines)
         except StopIteration:
@@ -103,13 +108,17 @@ class ScriptedModel:
             reply = ModelReply(parts, finish="tool_calls" if has_calls else "stop")
         if reply.usage == Usage():
             reply = replace(reply, usage=estimated_usage(request, reply))
-        return reply if reply.model else replace(reply, model=self.info.name)
+        if reply.model:
+            return reply
+        return replace(reply, model=self.info.name)
 
 
 def _parts(line: str | ToolCallPart | Sequence[Part]) -> tuple[Part, ...]:
     if isinstance(line, str):
         return (TextPart(line),)
-    return (line,) if isinstance(line, ToolCallPart) else tuple(line)
+    if isinstance(line, ToolCallPart):
+        return (line,)
+    return tuple(line)
 
 
 _WORD = re.compile(r"\w+")
@@ -156,4 +165,6 @@ class ScriptedEmbedder:
             for index, sign in zip(digest[::2], digest[1::2], strict=True):
                 vector[index % self._dimensions] += 1 if sign < 128 else -1
         length = math.hypot(*vector)
-        return [number / length for number in vector] if length else vector
+        if length:
+            return [number / length for number in vector]
+        return vector

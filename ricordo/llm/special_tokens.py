@@ -56,7 +56,9 @@ def break_tokens(json: bytes) -> bytes:
 
 def mend_tokens(text: str) -> str:
     """Return a model's text or JSON with the tokens whole that it copied from broken text."""
-    return _BROKEN.sub("", text) if _BREAK in text or "\\u200" in text else text
+    if _BREAK in text or "\\u200" in text:
+        return _BROKEN.sub("", text)
+    return text
 
 
 def with_broken_tokens(request: ModelRequest) -> ModelRequest:

@@ -54,7 +54,10 @@ def _read_older(logprobs: Json) -> list[Json]:
         mappings = []
     rows = []
     for index, (token, number) in enumerate(zip(logprobs["tokens"], numbers, strict=False)):
-        mapping = mappings[index] if index < len(mappings) else None
+        if index < len(mappings):
+            mapping = mappings[index]
+        else:
+            mapping = None
         if not isinstance(mapping, dict):
             mapping = {}
         alternatives = [

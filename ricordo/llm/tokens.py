@@ -37,7 +37,9 @@ _WIDE = re.compile(
 
 
 def text_tokens(text: str) -> int:
-    return (len(text) + 3) // 4 if text.isascii() else _wider_tokens(text)
+    if text.isascii():
+        return (len(text) + 3) // 4
+    return _wider_tokens(text)
 
 
 def _wider_tokens(text: str) -> int:
@@ -45,7 +47,10 @@ def _wider_tokens(text: str) -> int:
     other = len(text) - ascii_length
     # If all take two bytes in UTF-8, none is wide, and the slow count is not needed.
     is_narrow = len(text.encode("utf-8", "surrogatepass")) == len(text) + other
-    wide = 0 if is_narrow else sum(map(len, _WIDE.findall(text)))
+    if is_narrow:
+        wide = 0
+    else:
+        wide = sum(map(len, _WIDE.findall(text)))
     return (ascii_length + 3) // 4 + wide + (other - wide + 1) // 2
 
 
@@ -61,7 +66,9 @@ def shortened(text: str, tokens: int) -> str:
 
 
 def writable(text: str) -> str:
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode()
 
 
 def part_tokens(part: Part) -> int:
@@ -79,7 +86,10 @@ def part_tokens(part: Part) -> int:
         case ImagePart():
             return IMAGE_TOKENS
         case ReasoningPart():
-            visible = text_tokens(part.text) if part.signature or part.provider else 0
+            if part.signature or part.provider:
+                visible = text_tokens(part.text)
+            else:
+                visible = 0
             return visible + (text_tokens(part.redacted) if part.redacted else 0)
         case ApprovalPart() | CompactionPart():
             return 0
@@ -120,4 +130,6 @@ def plausible_count(count: Any) -> int | None:
     if isinstance(count, str) and count.strip().isdecimal() and len(count) <= _MOST_DIGITS:
         count = int(count)
     is_number = isinstance(count, int | float) and not isinstance(count, bool)
-    return int(count) if is_number and 0 <= count <= MOST_TOKENS else None
+    if is_number and 0 <= count <= MOST_TOKENS:
+        return int(count)
+    return None

@@ -174,12 +174,16 @@ def _is_result(text: str) -> bool:
 def written_calls(text: str, offered: Offered) -> tuple[Calls, str]:
     """Return the calls of a text and the text without them."""
     reading = read_text(text, offered)
-    return (reading.calls, reading.text) if reading.calls else ([], "")
+    if reading.calls:
+        return (reading.calls, reading.text)
+    return ([], "")
 
 
 def _canonical(text: str) -> str:
     """Return the text with DeepSeek's DSML marks, which vary, as tags of a namespace."""
-    return _DSML.sub(r"<\1dsml:", text) if "DSML" in text else text
+    if "DSML" in text:
+        return _DSML.sub(r"<\1dsml:", text)
+    return text
 
 
 def _without_turns(text: str) -> str:
@@ -247,7 +251,9 @@ class _Reader:
         if closer is None:
             return None
         json = read_unclosed(self.text[at : closer.start()])
-        return None if json is None else (json, closer.start())
+        if json is None:
+            return None
+        return (json, closer.start())
 
     def _object(self, at: int) -> tuple[Calls, int] | None:
         if self.text[at] == "[" and not re.match(r"\[\s{0,99}[\[{]", self.text[at : at + 101]):
@@ -261,7 +267,10 @@ class _Reader:
     def _tagged(self, at: int) -> tuple[Calls, int] | None:
         """Read `<function=name>` or `<invoke name="name">` with values in tags or as JSON."""
         head = _HEAD.match(self.text, at)
-        name = offered_name(head[1], self.offered) if head else ""
+        if head:
+            name = offered_name(head[1], self.offered)
+        else:
+            name = ""
         if head is None or name not in self.offered:
             return None
         arguments: dict[str, Any] = {}
@@ -317,7 +326,10 @@ class _Reader:
     def _named(self, at: int) -> tuple[Calls, int] | None:
         """Read a name with arguments after it: as JSON, between tags, or in Python's brackets."""
         match = _NAME.match(self.text, at)
-        name = offered_name(match[0], self.offered) if match else ""
+        if match:
+            name = offered_name(match[0], self.offered)
+        else:
+            name = ""
         if match is None or name not in self.offered:
             return None
         at = match.end()
@@ -360,7 +372,9 @@ class _Reader:
             self._failed()
             return None
         arguments = _python_arguments(self.text[at:end], self.offered[name])
-        return None if arguments is None else ([_call_of(name, arguments)], end)
+        if arguments is None:
+            return None
+        return ([_call_of(name, arguments)], end)
 
     def _typed(self, name: str, key: str, written: str, attributes: str = "") -> Any:
         """Return a written argument with the type that the tool or the notation tells."""
@@ -376,7 +390,9 @@ class _Reader:
         argument = read_json(written)
         if argument is None:
             argument = read_loosely(written.strip())
-        return written if argument is None else argument
+        if argument is None:
+            return written
+        return argument
 
 
 class _MarkedReader(_Reader):
@@ -390,7 +406,10 @@ class _MarkedReader(_Reader):
         at = 0
         is_unread = False
         while mark := CALL_MARK.search(self.text, at):
-            before = "" if is_unread else self.text[at : mark.start()]
+            if is_unread:
+                before = ""
+            else:
+                before = self.text[at : mark.start()]
             if examples.has(mark.start()):
                 around.append("" if is_unread else self.text[at : mark.end()])
                 at = mark.end()
@@ -475,7 +494,9 @@ class _BareReader(_Reader):
 
     def _whole(self) -> Reading | None:
         calls, end = self.sequence(0)
-        return Reading(calls) if calls and end == len(self.text) else None
+        if calls and end == len(self.text):
+            return Reading(calls)
+        return None
 
     def _fenced(self) -> Reading | None:
         """Read a fence that begins or ends the text.
@@ -528,7 +549,9 @@ class _BareReader(_Reader):
                 around.append(self.text[at : line.start()].strip())
                 at = match[1]
         around.append(self.text[at:].strip())
-        return Reading(calls, "\n\n".join(filter(None, around))) if calls else None
+        if calls:
+            return Reading(calls, "\n\n".join(filter(None, around)))
+        return None
 
     def _in_a_wrapper(self) -> Reading | None:
         """Read calls in an unknown wrapper, if nothing else in the text addresses anybody."""
@@ -547,7 +570,9 @@ class _BareReader(_Reader):
             calls += whole_calls or [_call_of(names[0], parsed[0])]
             at = parsed[1]
         is_rest_empty = self._names_in(self.text[at:]) is not None
-        return Reading(calls) if calls and is_rest_empty and self._is_fitting(calls) else None
+        if calls and is_rest_empty and self._is_fitting(calls):
+            return Reading(calls)
+        return None
 
     def _names_in(self, gap: str) -> list[str] | None:
         """Return the tools named in a gap between arguments.
@@ -578,7 +603,10 @@ class _BareReader(_Reader):
             return head is not None and offered_name(head[1], self.offered) in self.offered
         if isinstance(row, list) and row:
             row = row[0]
-        names = [row.get(key) for key in _NAME_KEYS] if isinstance(row, dict) else []
+        if isinstance(row, dict):
+            names = [row.get(key) for key in _NAME_KEYS]
+        else:
+            names = []
         return any(
             isinstance(name, str) and offered_name(name, self.offered) in self.offered
             for name in names
@@ -614,7 +642,10 @@ class _Examples:
 
 
 def _examples(text: str) -> _Examples:
-    fences = [match.span() for match in _FENCE.finditer(text)] if "```" in text else []
+    if "```" in text:
+        fences = [match.span() for match in _FENCE.finditer(text)]
+    else:
+        fences = []
     spans = [
         (opening[0], closing[1])
         for opening, closing in zip(fences[::2], fences[1::2], strict=False)
@@ -690,13 +721,18 @@ def _call(row: Any, offered: Offered) -> ToolCallPart | None:
     if not isinstance(row, dict):
         return None
     name_key = next((key for key in _NAME_KEYS if isinstance(row.get(key), str)), None)
-    name = offered_name(row[name_key], offered) if name_key else ""
+    if name_key:
+        name = offered_name(row[name_key], offered)
+    else:
+        name = ""
     if name_key is None or name not in offered:
         return _keyed_by_name(row, offered)
     arguments_key = next((key for key in _ARGUMENT_KEYS if key in row), None)
     if arguments_key is None:
         others = {key: row[key] for key in row if key not in (name_key, "id", "type")}
-        return _call_of(name, others) if others and _fits(offered[name], others) else None
+        if others and _fits(offered[name], others):
+            return _call_of(name, others)
+        return None
     arguments = row[arguments_key]
     if isinstance(arguments, str):
         return ToolCallPart(new_call_id(), name, arguments)
@@ -712,7 +748,9 @@ def _keyed_by_name(row: dict[str, Any], offered: Offered) -> ToolCallPart | None
     ((key, arguments),) = row.items()
     name = offered_name(str(key), offered)
     is_call = name in offered and isinstance(arguments, dict) and _fits(offered[name], arguments)
-    return _call_of(name, arguments) if is_call else None
+    if is_call:
+        return _call_of(name, arguments)
+    return None
 
 
 def _fits(tool: ToolSchema, arguments: Any) -> bool:

@@ -11,6 +11,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 from ricordo.domain.block import Block, Chain
+from ricordo.domain.hidden_text import without_hidden_text
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.redaction import redact_values
 from ricordo.domain.scope import Actor, Scope
@@ -66,11 +67,18 @@ class Conflicted:
 
 
 def approve(
-    tx: Transaction, scope: Scope, proposal_id: str, by: Actor, *, body: str | None = None
+    tx: Transaction,
+    scope: Scope,
+    proposal_id: str,
+    by: Actor,
+    *,
+    body: str | None = None,
+    keeps_hidden_text: bool = False,
 ) -> Approved | Conflicted:
     """Make the proposed text the block's next version, merged with later changes.
 
-    With `body`, that text is written instead. The version's author is the agent that proposed it,
+    With `body`, that text is written instead. Hidden text is removed, unless the block has it
+    already or the owner keeps it, since nobody can approve what is not shown. The version's author is the agent that proposed it,
     or the owner who changed the text.
 
     Raises NotFound, Conflict where it is decided already or a label is taken, TooLong, Invalid, and
@@ -85,6 +93,8 @@ def approve(
         conflict = None
         # The owner wrote the text; run, step and proposal stay recorded.
         metadata = replace(metadata, author=by, is_untrusted=False)
+    if new_text is not None and not keeps_hidden_text:
+        new_text = without_hidden_text(new_text, [block.value] if block else [])
     if conflict:
         conflicted = replace(proposal, status="conflicted", note=conflict)
         proposals.settle(tx, conflicted)
@@ -93,13 +103,21 @@ def approve(
         )
     label = proposal.new_label or proposal.label
     if block is None and new_text is not None and proposal.base is None:
-        settings = {} if proposal.description is None else {"description": proposal.description}
+        description = proposal.description
+        if description is not None and not keeps_hidden_text:
+            description = without_hidden_text(description)
+        settings = {}
+        if description is not None:
+            settings = {"description": description}
         settings |= _new_block_settings(tx, proposal, chain)
         block_now: Block | None = make(tx, chain, label, new_text, metadata, settings)
     else:
         block_now = _write_block(tx, chain, block, new_text, label, metadata)
     chain_now = versions.lock(tx, chain.id)
-    new_head = chain_now.head if chain_now and chain_now.head != chain.head else None
+    if chain_now and chain_now.head != chain.head:
+        new_head = chain_now.head
+    else:
+        new_head = None
     settled = _settle(tx, replace(proposal, status="approved", note=None, result=new_head), by)
     return Approved(settled, block_now)
 
@@ -196,7 +214,10 @@ def _merge_over_versions(tx: Transaction, proposal: Proposal, block: Block) -> s
         if text is not None:
             after = texts[blob]
             work_left -= effort(before, after) + effort(before, text)
-            text = merge_changes(before, after, text) if work_left >= 0 else None
+            if work_left >= 0:
+                text = merge_changes(before, after, text)
+            else:
+                text = None
             before = after
     return text
 
@@ -380,9 +401,10 @@ def _without_change(tx: Transaction, version: BlockVersion, text: str | None) ->
     )
     if text in (old, new):
         return old
-    merged_text = (
-        None if text is None or old is None or new is None else merge_lines(new, old, text)
-    )
+    if text is None or old is None or new is None:
+        merged_text = None
+    else:
+        merged_text = merge_lines(new, old, text)
     if merged_text is None:
         raise Conflict(
             "What the run wrote was changed since, in the same lines. "

@@ -184,7 +184,10 @@ class Blame:
             return
         head, tail = ends_alike(text, before)
         above = text.count("\n", 0, head)
-        below = text.count("\n", len(text) - tail) + 1 if tail else 0
+        if tail:
+            below = text.count("\n", len(text) - tail) + 1
+        else:
+            below = 0
         lines = _middle(text, head, tail)
         lines_before = _middle(before, head, tail)
         end = len(self._open) - below

@@ -51,7 +51,10 @@ class CommitAuthors:
         claimed = author_of(name, address)
         if claimed is not None and claimed.kind == "remote":
             return Actor("remote", shown_name(claimed.id), shown_name(claimed.name))
-        shown = shown_name(name) if name.strip() else shown_name(address)
+        if name.strip():
+            shown = shown_name(name)
+        else:
+            shown = shown_name(address)
         return Actor("remote", shown, shown)
 
     def user(self, name: str, address: str) -> User | None:

@@ -60,14 +60,14 @@ class GuardSources:
     recalled_user_texts: Sequence[str] = ()
 
 
+@dataclass(eq=False)
 class EditGuard:
     """Refuses repetitions in one step.
 
     The sources are read only when a long text is written, which is seldom.
     """
 
-    def __init__(self, read: Callable[[], GuardSources]) -> None:
-        self._read = read
+    read: Callable[[], GuardSources]
 
     def require_new(self, added: str, block_text: str = "", *, is_archived: bool = False) -> None:
         """Raise Invalid where nearly all of the added text repeats the sources.
@@ -92,7 +92,7 @@ class EditGuard:
 
     def user_texts(self) -> list[str]:
         """Return the user's texts of this turn and earlier ones."""
-        sources = self._read()
+        sources = self.read()
         return [
             *sources.user_texts,
             *sources.earlier_user_texts,
@@ -101,7 +101,7 @@ class EditGuard:
 
     @cached_property
     def _sources(self) -> dict[str, set[tuple[str, ...]]]:
-        sources = self._read()
+        sources = self.read()
         return {name: _runs(getattr(sources, name)) for name in GuardSources.__slots__}
 
 
@@ -128,8 +128,14 @@ def _hits(tool_return: ToolReturnPart) -> list[Any] | None:
 
     None where the parts cannot be matched with the sources, as in a result that was cut.
     """
-    content = orjson.loads(tool_return.content) if tool_return.is_json else None
-    hits = content.get("results") if isinstance(content, dict) else content
+    if tool_return.is_json:
+        content = orjson.loads(tool_return.content)
+    else:
+        content = None
+    if isinstance(content, dict):
+        hits = content.get("results")
+    else:
+        hits = content
     if not isinstance(hits, list):
         return None
     turns = [turn for hit in hits for turn in _turns(hit)]
@@ -147,7 +153,9 @@ def _turns(hit: Any) -> list[Any]:
 
 
 def _list(content: Any) -> list[Any]:
-    return content if isinstance(content, list) else []
+    if isinstance(content, list):
+        return content
+    return []
 
 
 def changed_piece(before: str, after: str) -> str:
@@ -197,12 +205,14 @@ class KnownLine:
     is_same: bool
 
     def describe(self) -> str:
-        relation = "is already" if self.is_same else "is nearly the same as a line"
-        excerpt = (
-            self.text
-            if len(self.text) <= _EXCERPT_LENGTH
-            else self.text[: _EXCERPT_LENGTH - 1] + "…"
-        )
+        if self.is_same:
+            relation = "is already"
+        else:
+            relation = "is nearly the same as a line"
+        if len(self.text) <= _EXCERPT_LENGTH:
+            excerpt = self.text
+        else:
+            excerpt = self.text[: _EXCERPT_LENGTH - 1] + "…"
         return f'{relation} in memory block "{self.label}", line {self.line}: "{excerpt}"'
 
 

@@ -313,7 +313,12 @@ def _store(
     before_by_id = stored_memory.blocks
 
     def metadata(before: Block | None, block: Block | None) -> ChangeMetadata:
-        id = before.id if before else block.id if block else ""
+        if before:
+            id = before.id
+        elif block:
+            id = block.id
+        else:
+            id = ""
         reasons = [edit.reason for edit in edits if edit.base.id == id]
         return stored_memory.context.metadata(reasons, edit_summary(before, block))
 

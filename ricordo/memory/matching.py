@@ -11,6 +11,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from ricordo.domain.hidden_text import UNSEEN_CLASS, without_marks
 from ricordo.domain.text import normal_text
 
 # In a longer text only the search word for word is done.
@@ -24,7 +25,7 @@ _SIGNS = re.compile(
     r"|(?P<single>[‘’‚‛′ʼ＇`´])"
     r"|(?P<dash>[-‐‑‒–—―−﹘﹣－]{2,}|[‐‑‒–—―−﹘﹣－])"
     r"|(?P<dots>\.{3})"
-    r"|(?P<nothing>[^\S\n]+(?=\n|\Z)|[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064]+)"
+    rf"|(?P<nothing>[^\S\n]+(?=\n|\Z)|[{UNSEEN_CLASS}]+)"
     r"|(?P<blank>[^\S\n]{2,}|[^\S\n ])"
 )
 _PLAIN = {"quote": '"', "single": "'", "dash": "-", "dots": "…", "nothing": "", "blank": " "}
@@ -111,12 +112,18 @@ def search(text: str, piece: str, new: str = "") -> Search:
     'It’s great'
     """
     piece = normal_text(piece)
-    new = with_line_breaks(normal_text(new))
+    new = with_line_breaks(without_marks(normal_text(new)))
+    if piece not in text:
+        # The model copies the marks of hidden text, which the text itself lacks.
+        piece = without_marks(piece)
     if not piece:
         return Search()
     if count := text.count(piece):
         start = text.index(piece)
-        replacement = Replacement(start, start + len(piece), new) if count == 1 else None
+        if count == 1:
+            replacement = Replacement(start, start + len(piece), new)
+        else:
+            replacement = None
         return Search(replacement, count, _lines(text, _match_starts(text, piece)))
     unescaped = _unescaped(piece)
     if unescaped != piece:
@@ -200,7 +207,10 @@ def hint(text: str, piece: str) -> str:
     if nearest is None:
         return ""
     number, line = nearest
-    excerpt = line if len(line) <= _EXCERPT_LENGTH else line[: _EXCERPT_LENGTH - 1] + "…"
+    if len(line) <= _EXCERPT_LENGTH:
+        excerpt = line
+    else:
+        excerpt = line[: _EXCERPT_LENGTH - 1] + "…"
     return f" The nearest line is {number}: `{excerpt}`. Copy from it what is to be replaced."
 
 
@@ -227,8 +237,14 @@ def _search_folded(text: str, piece: str, new: str) -> Search:
     start = matches[0] + head
     end = matches[0] + len(folded_piece.text) - tail
     new_end = len(folded_new.text) - tail
-    new_text = new[folded_new.begin_of(head) : folded_new.end_of(new_end)] if head < new_end else ""
-    begin = folded.begin_of(start) if start < end else folded.end_of(start)
+    if head < new_end:
+        new_text = new[folded_new.begin_of(head) : folded_new.end_of(new_end)]
+    else:
+        new_text = ""
+    if start < end:
+        begin = folded.begin_of(start)
+    else:
+        begin = folded.end_of(start)
     return Search(
         Replacement(begin, max(begin, folded.end_of(end)), new_text), 1, _lines(text, [begin])
     )

@@ -12,6 +12,7 @@ from typing import Literal
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.clock import DAY
 from ricordo.domain.git_objects import blob_id
+from ricordo.domain.hidden_text import describe_hidden, has_hidden_text
 from ricordo.domain.ids import new_id
 from ricordo.domain.redaction import redact_values
 from ricordo.domain.scope import Actor
@@ -30,7 +31,12 @@ from ricordo.memory.line_changes import (
     touch_same_lines,
 )
 from ricordo.memory.unwanted import rules_of
-from ricordo.memory.working_memory import EditContext, MemoryEdit, by_block
+from ricordo.memory.working_memory import (
+    HIDDEN_REFUSED,
+    EditContext,
+    MemoryEdit,
+    by_block,
+)
 from ricordo.settings import Settings
 from ricordo.storage import proposals, versions
 from ricordo.storage.engine.store import Transaction
@@ -155,7 +161,10 @@ def _draft(tx: Transaction, group: Sequence[MemoryEdit], home_chain: Chain | Non
     )
     value = after.value if after else None
     if not group[0].is_new or home_chain is None or after is None:
-        new_label = after.label if after and after.label != block.label else None
+        if after and after.label != block.label:
+            new_label = after.label
+        else:
+            new_label = None
         return ProposalDraft(
             block.chain_id, block.label, value, block, new_label, confidence=confidence
         )
@@ -275,6 +284,18 @@ def propose(
     return proposal
 
 
+def require_shown(metadata: ChangeMetadata, *texts: str | None, before: str = "") -> None:
+    """Raise Invalid where an agent or a service writes hidden text that the block lacks.
+
+    In a turn the user's own words may hold it; `WorkingMemory` knows them.
+    """
+    if metadata.author.kind not in ("agent", "service"):
+        return
+    for text in texts:
+        if has_hidden_text(text, [before]):
+            raise Invalid(HIDDEN_REFUSED.format(describe_hidden(text or "", [before])))
+
+
 def _require_below_limits(tx: Transaction, chain: Chain, label: str, author_count: int) -> None:
     """Raise Conflict where too many proposals wait, of this author or for this owner."""
     if author_count >= _AUTHOR_LIMIT:
@@ -356,7 +377,10 @@ class _DraftComparison:
             return "superseded"
         # Both are compared on the older proposal's base; later text of the block is in neither.
         after = merge_changes(before, older_before, text)
-        both = None if after is None else merge_changes(older_before, older_text, after)
+        if after is None:
+            both = None
+        else:
+            both = merge_changes(older_before, older_text, after)
         if after is None or both is None:
             return "beside"
         new_label = self._draft.new_label
@@ -417,7 +441,10 @@ def _says_sentence(line: str, sentence: str) -> bool:
     "Has a cat" is not in "Has a cat allergy".
     """
     begins = r"(?:^|[.!?;]\s+)"
-    ends = r"(?=\s|$)" if sentence[-1] in ".!?" else r"(?=[.,;!?]|$)"
+    if sentence[-1] in ".!?":
+        ends = r"(?=\s|$)"
+    else:
+        ends = r"(?=[.,;!?]|$)"
     return re.search(begins + re.escape(sentence) + ends, line) is not None
 
 

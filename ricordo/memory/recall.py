@@ -91,7 +91,10 @@ class Recall:
             message_filter = await self._filter_of(message_filter)
             # Such an index filters by one conversation or none; messages outside the fork are
             # left out below.
-            conversation = None if message_filter.shared else message_filter.conversation_id
+            if message_filter.shared:
+                conversation = None
+            else:
+                conversation = message_filter.conversation_id
             outside = VectorFilter(
                 roles=message_filter.roles,
                 conversation=conversation,
@@ -182,11 +185,10 @@ class Recall:
         self, search_query: Query, find: Callable[[Transaction, Query], tuple[SearchResult, T]]
     ) -> T:
         search_result, hits = await self._store.read(lambda tx: find(tx, search_query))
-        new_vectors = (
-            await self._embed(search_query.text, search_result.missing)
-            if search_result.missing
-            else {}
-        )
+        if search_result.missing:
+            new_vectors = await self._embed(search_query.text, search_result.missing)
+        else:
+            new_vectors = {}
         if not new_vectors:
             return hits
         # A partition has vectors of another model than the default, as while vectors are rebuilt:
@@ -302,7 +304,10 @@ async def passages_like(
     They are visible to the subject, and are the first results for the text's own words.
     """
     passage_filter = PassageFilter(tuple(archive.id for archive in archives), subject_id=subject_id)
-    hits = await recall.passages(text, passage_filter, _CANDIDATE_LIMIT, "fts") if archives else []
+    if archives:
+        hits = await recall.passages(text, passage_filter, _CANDIDATE_LIMIT, "fts")
+    else:
+        hits = []
     return [hit.passage for hit in hits]
 
 

@@ -138,7 +138,10 @@ def read_toml(text: str, source: str = "") -> dict[str, Any]:
         refuse([_toml_problem(str(error), text)], source)
     except ValueError:  # a number of thousands of digits
         match = re.search(r"[0-9a-fA-F_]{1000}", text)
-        line = text.count("\n", 0, match.start()) + 1 if match else 1
+        if match:
+            line = text.count("\n", 0, match.start()) + 1
+        else:
+            line = 1
         refuse([Problem(line, "the number has too many digits. Shorten it.")], source)
 
 
@@ -248,7 +251,10 @@ def _value_end(text: str, begin: int) -> int:
 def _toml_problem(message: str, text: str) -> Problem:
     match = _PLACE.fullmatch(message)
     sentence = match["what"] if match else message
-    line = int(match["line"]) if match and match["line"] else text.rstrip("\n").count("\n") + 1
+    if match and match["line"]:
+        line = int(match["line"])
+    else:
+        line = text.rstrip("\n").count("\n") + 1
     hint = next(
         (hint for beginning, hint in _HINTS.items() if sentence.startswith(beginning)), None
     )
@@ -451,11 +457,10 @@ def require_follows(label: str, before: str, after: str, schema: BlockSchema | N
     sections_before = read_sections(before, schema)
     if _distance(sections_after) > _distance(sections_before):
         problems = sorted(set(sections_after.problems or sections_after.missing))
-        more = (
-            [f"And {len(problems) - _PROBLEM_LIMIT} more."]
-            if len(problems) > _PROBLEM_LIMIT
-            else []
-        )
+        if len(problems) > _PROBLEM_LIMIT:
+            more = [f"And {len(problems) - _PROBLEM_LIMIT} more."]
+        else:
+            more = []
         lines = "\n".join([*map(str, problems[:_PROBLEM_LIMIT]), *more])
         raise Invalid(_EDIT_REFUSED.format(label, schema.name, lines))
 

@@ -58,7 +58,10 @@ def refuse(problems: Iterable[Problem], source: str = "") -> NoReturn:
     sentences = [
         f"{source}: {problem}" if source else str(problem) for problem in ordered[:_PROBLEM_LIMIT]
     ]
-    more = [f"And {len(ordered) - _PROBLEM_LIMIT} more."] if len(ordered) > _PROBLEM_LIMIT else []
+    if len(ordered) > _PROBLEM_LIMIT:
+        more = [f"And {len(ordered) - _PROBLEM_LIMIT} more."]
+    else:
+        more = []
     raise Invalid("\n".join([*sentences, *more]))
 
 
@@ -100,7 +103,10 @@ def write_sections(
     sections: list[str] = []
     for name, field_value in fields.items():
         lines = _lines_of(field_value)
-        blank = [""] if lines and layout == "open" else []
+        if lines and layout == "open":
+            blank = [""]
+        else:
+            blank = []
         sections.append("\n".join([f"## {titles[name]}", *blank, *lines]))
     return ("\n" if layout == "compact" else "\n\n").join(sections)
 
@@ -211,8 +217,10 @@ def _value(field: SchemaField, section: _Section) -> tuple[FieldValue, list[Prob
         return None, [
             Problem(problem_line, f'"{field.title}" must be one line. Take the other lines out.')
         ]
+    elif lines:
+        field_value = _plain(field.kind, lines[0].strip())
     else:
-        field_value = _plain(field.kind, lines[0].strip()) if lines else None
+        field_value = None
     fault = field.fault(field_value)
     return field_value, [Problem(problem_line, f'"{field.title}" {fault}')] if fault else []
 

@@ -75,7 +75,10 @@ def commit(
         for draft in passage_drafts
     ]
     passages = [*drafts, *rotated]
-    archives_now = file_passages(tx, state, passages) if passages else state.archives
+    if passages:
+        archives_now = file_passages(tx, state, passages)
+    else:
+        archives_now = state.archives
     return CommitOutcome(
         step_blocks,
         archives_now,
@@ -129,7 +132,10 @@ def _rotate_filled(
     removed_passages: list[Passage] = []
     for block in stored:
         is_written = block.id in edited_ids and block.version != before.get(block.id)
-        rotated = rotate(tx, state, block, context) if is_written else None
+        if is_written:
+            rotated = rotate(tx, state, block, context)
+        else:
+            rotated = None
         blocks_now.append(rotated[0] if rotated else block)
         removed_passages += [rotated[1]] if rotated else []
     return tuple(blocks_now), removed_passages

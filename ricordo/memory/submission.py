@@ -15,7 +15,7 @@ from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Forbidden, NotFound
 from ricordo.memory import user_memory
 from ricordo.memory.line_changes import change_summary
-from ricordo.memory.proposals import ProposalDraft, Unchanged, propose
+from ricordo.memory.proposals import ProposalDraft, Unchanged, propose, require_shown
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.memory.working_memory import require_storable
 from ricordo.storage import blocks, versions
@@ -77,6 +77,7 @@ def put(
     description = settings.pop("description", None)
     _require_no_settings(label, settings)
     require_storable(text, options.message, description)
+    require_shown(metadata, text, description)
     new_block = Block("", chain.organization_id, chain.id, label, "")
     new_block.require_fits(text)
     chain.require_told_apart(label)
@@ -137,11 +138,17 @@ def change(tx: Transaction, block: Block, changed: Block, edit: Submission) -> S
         )
     match metadata.policy_decision(block.rule, chain):
         case "apply":
+            if block.rule != "direct":
+                require_shown(metadata, changed.value, before=block.value)
             return SubmissionOutcome(blocks.update(tx, block, changed, metadata))
         case "refuse":
             raise Forbidden(f'Block "{block.label}" is read-only: only its owner may change it.')
         case "propose":
-            new_label = changed.label if changed.label != block.label else None
+            require_shown(metadata, changed.value, before=block.value)
+            if changed.label != block.label:
+                new_label = changed.label
+            else:
+                new_label = None
             if changed.value == block.value and new_label is None:
                 return SubmissionOutcome(block)
             draft = ProposalDraft(chain.id, block.label, changed.value, block, new_label)

@@ -207,8 +207,12 @@ async def summarize(
                 extra=log_fields,
                 exc_info=not isinstance(error, ModelError | TimeoutError),
             )
-    covered, before = (draft.covered, draft.text) if draft.covered else (0, earlier)
-    length_limit = {} if settings.clip_chars is None else {"longest": settings.clip_chars}
+    covered = draft.covered
+    before = draft.text if covered else earlier
+    if settings.clip_chars is None:
+        length_limit = {}
+    else:
+        length_limit = {"longest": settings.clip_chars}
     outline_text = outline(evicted[covered:], earlier=before, timezone=timezone, **length_limit)
     return Summary(
         clipped(outline_text, settings.clip_chars, room), "deterministic", "", draft.usage
@@ -388,7 +392,10 @@ def _entry(message: Message, timezone: str) -> str:
                     f"agent calls {part.name}: {shorten(part.arguments, _RESULT_CHARACTERS)}"
                 )
             case ToolReturnPart():
-                outcome = "result" if part.status == "success" else "failure"
+                if part.status == "success":
+                    outcome = "result"
+                else:
+                    outcome = "failure"
                 lines.append(
                     f"{outcome} of {part.name}: {shorten(part.content, _RESULT_CHARACTERS)}"
                 )
@@ -527,7 +534,10 @@ def _tools(calls: Counter[str], failed: Counter[str]) -> str:
         f"{name} ({count}{f', {failed[name]} failed' if failed[name] else ''})"
         for name, count in calls.most_common(_TOOL_LIMIT)
     ]
-    more = f" and {len(calls) - _TOOL_LIMIT} others" if len(calls) > _TOOL_LIMIT else ""
+    if len(calls) > _TOOL_LIMIT:
+        more = f" and {len(calls) - _TOOL_LIMIT} others"
+    else:
+        more = ""
     if listed:
         return f" Tools called: {', '.join(listed)}{more}."
     return ""
@@ -554,7 +564,10 @@ def _newest(lines: Sequence[str], left_out: int, room: int) -> str:
             break
         newest_lines.append(line)
     left_out += len(lines) - len(newest_lines)
-    older = [f"({left_out} older ones are left out)"] if left_out else []
+    if left_out:
+        older = [f"({left_out} older ones are left out)"]
+    else:
+        older = []
     if newest_lines:
         return "\n".join([f"\n\n{_BEGINNINGS}", *older, *reversed(newest_lines)])
     return ""

@@ -99,7 +99,10 @@ def copy_of(tx: Transaction, agent: Agent, block: Block, chain_id: str, author: 
         "schema_ref",
     )
     settings = {name: getattr(block, name) for name in copied_names}
-    settings["agent_id"] = None if is_for_all and label == block.label else agent.memory_id
+    if is_for_all and label == block.label:
+        settings["agent_id"] = None
+    else:
+        settings["agent_id"] = agent.memory_id
     seen_as = block.label if label != block.label else None
     copy = new_in(chain, label, author.id, tx.clock.now(), **settings, seen_as=seen_as)
     metadata = ChangeMetadata(author, REASON, is_untrusted=block.is_untrusted)

@@ -16,7 +16,7 @@ from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale
 from ricordo.memory.line_changes import change_summary
 from ricordo.memory.merge import merge_lines
-from ricordo.memory.proposals import ProposalDraft, propose
+from ricordo.memory.proposals import ProposalDraft, propose, require_shown
 from ricordo.memory.rotation import read_rotation
 from ricordo.memory.working_memory import replaced_piece, require_storable
 from ricordo.storage import agents, blocks, history, proposals, users, versions
@@ -258,7 +258,10 @@ def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: Chang
             f'Agent {chain.owner_id} has another block labelled "{label}" by now. '
             "Detach that one first."
         )
-    settings = dict(last_deleted.settings) if last_deleted else {}
+    if last_deleted:
+        settings = dict(last_deleted.settings)
+    else:
+        settings = {}
     # A deleted block that was restored under another label has the old id already.
     if last_deleted and not blocks.is_there(tx, last_deleted.block_id):
         settings["id"] = last_deleted.block_id
@@ -371,6 +374,7 @@ def propose_edit(
         )
     if block and metadata.policy_decision(block.rule, memory.chain) == "refuse":
         raise Forbidden(f'Block "{label}" is read-only: only its owner may change it.')
+    require_shown(metadata, new_string, before=block.value if block else "")
     base = block or Block("", memory.chain.organization_id, memory.chain.id, label, "")
     new_text = replaced_piece(base, old_string, new_string, everywhere=options.replace_all)
     summary = change_summary(label, block.value if block else "", new_text, f"Edit {label}")
@@ -402,7 +406,10 @@ def merged(tx: Transaction, block: Block, text: str, expected: str | None) -> st
     except NotFound:
         raise _stale(block, expected) from None
     base = history.text_at(tx, block.chain_id, block.label, version)
-    merged_text = None if base is None else merge_lines(base, text, block.value)
+    if base is None:
+        merged_text = None
+    else:
+        merged_text = merge_lines(base, text, block.value)
     if merged_text is None:
         raise _stale(block, expected)
     return merged_text

@@ -11,11 +11,17 @@ from typing import Literal
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, require_label
+from ricordo.domain.hidden_text import (
+    describe_hidden,
+    has_hidden_text,
+    without_hidden_text,
+    without_marks,
+)
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import require_tags
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor
-from ricordo.domain.text import has_hidden, normal_name, normal_text, shown_text
+from ricordo.domain.text import normal_name, normal_text
 from ricordo.domain.version import ChangeMetadata, PolicyDecision
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory import edit_guard
@@ -53,6 +59,10 @@ OTHERS_TOO = (
 )
 HIDDEN_NOTE = (
     "Characters that nobody sees were taken out of what you wrote: the user did not write them."
+)
+HIDDEN_REFUSED = (
+    "Nothing was saved: what you wrote holds characters that nobody sees ({}), and the user did "
+    "not write them. Write it again without them."
 )
 REDACTED_NOTE = "A secret ({}) was taken out of what you wrote: memory keeps no keys and passwords."
 
@@ -231,10 +241,12 @@ class WorkingMemory:
         Raises NotFound, Forbidden, Invalid.
         """
         block = self._writable(label)
-        text = self._without_hidden(normal_text(text), call_id, block.value)
+        require_storable(text, reason.text)
+        text = self._without_hidden(
+            normal_text(text), call_id, block.value, is_refused=block.rule != "direct"
+        )
         # The size is checked before the search for secrets, and again after it replaced them.
         block.require_fits(text)
-        require_storable(text, reason.text)
         text = self._redacted(text, call_id)
         block.require_fits(text)
         if text != block.value:
@@ -265,10 +277,14 @@ class WorkingMemory:
         require_storable(text, description, label, reason.text)
         label = require_label(label)
         require_free(label, self._current)
-        text = self._redacted(self._without_hidden(text, call_id), call_id)
-        description = description and self._redacted(
-            self._without_hidden(description, call_id), call_id
-        )
+        is_refused = self._user_id is not None and self._agent.user_block_policy != "direct"
+
+        def cleaned(part: str) -> str:
+            shown_text = self._without_hidden(part, call_id, is_refused=is_refused)
+            return self._redacted(shown_text, call_id)
+
+        text = cleaned(text)
+        description = description and cleaned(description)
         self._guard.require_new(text)
         self._note_repeated(self._repeated(label, "", text), call_id)
         block = Block(
@@ -320,7 +336,13 @@ class WorkingMemory:
         block = self._writable(label)
         require_storable(description)
         description = self._redacted(
-            self._without_hidden(description, call_id, block.description or ""), call_id
+            self._without_hidden(
+                description,
+                call_id,
+                block.description or "",
+                is_refused=block.rule != "direct",
+            ),
+            call_id,
         )
         if description != block.description:
             self._edit(block, replace(block, description=description), call_id)
@@ -371,23 +393,33 @@ class WorkingMemory:
         reason: EditReason = NO_REASON,
     ) -> None:
         if call_reason := self.reasons.get(call_id):
-            quote = call_reason.quote if reason.quote is None else reason.quote
+            if reason.quote is None:
+                quote = call_reason.quote
+            else:
+                quote = reason.quote
             reason = replace(reason, text=reason.text or _shortened(call_reason.text), quote=quote)
         edited_blocks = [after if other is block else other for other in self._current.values()]
         self._current = {other.shown_label: other for other in edited_blocks if other}
         self.edits.append(MemoryEdit(call_id, self._bases[block.id], after, result_kind, reason))
 
-    def _without_hidden(self, text: str, call_id: str, before: str = "") -> str:
-        """Return a text without hidden characters.
+    def _without_hidden(
+        self, text: str, call_id: str, before: str = "", *, is_refused: bool = False
+    ) -> str:
+        """Return a text without hidden text, and without copied marks of it.
 
-        They stay where the text had them before, or the user wrote them.
+        It stays where the text had it before, or the user wrote it. Raises Invalid where the
+        block's policy refuses it.
         """
-        if not has_hidden(text):
+        text = without_marks(text)
+        if not has_hidden_text(text):
             return text
-        visible_text = shown_text(text, [before, *self._guard.user_texts()])
-        if visible_text != text:
+        known_texts = [before, *self._guard.user_texts()]
+        shown_text = without_hidden_text(text, known_texts)
+        if shown_text != text:
+            if is_refused:
+                raise Invalid(HIDDEN_REFUSED.format(describe_hidden(text, known_texts)))
             self._note(call_id, HIDDEN_NOTE)
-        return visible_text
+        return shown_text
 
     def _redacted(self, text: str, call_id: str) -> str:
         redacted = redact(normal_text(text))
@@ -436,7 +468,7 @@ def _shortened(reasoning: str) -> str:
     """
     require_storable(reasoning, subject="A reasoning")
     # Owners base their decisions on it, so it has no hidden characters.
-    reasoning = shown_text(reasoning)
+    reasoning = without_hidden_text(without_marks(reasoning))
     if len(reasoning) <= LONGEST_REASON:
         return reasoning
     return f"{reasoning[: LONGEST_REASON - 1]}…"
@@ -498,6 +530,9 @@ def replaced_piece(block: Block, old: str, new: str, *, everywhere: bool) -> str
             "Read the block and copy the text from it. "
             f"Proposed changes are not in it.{hint(text, old)}"
         )
-    changed = match.replacement.apply(text) if match.replacement else with_line_breaks(new)
+    if match.replacement:
+        changed = match.replacement.apply(text)
+    else:
+        changed = with_line_breaks(new)
     block.require_fits(changed)
     return changed

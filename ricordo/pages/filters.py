@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 from orjson import OPT_INDENT_2, dumps
 
 from ricordo.domain.clock import SECOND
+from ricordo.domain.hidden_text import UnseenRun, unseen_runs, with_marks
 from ricordo.pages.reasons import shown_reason
 
 if TYPE_CHECKING:
@@ -21,15 +22,13 @@ if TYPE_CHECKING:
 MOST_MARKDOWN = 20_000
 _MOST_QUERY = 500  # characters of a query whose words are marked
 _SHORT = 4  # characters of a word that is matched without its ending
-# Characters that change the direction of the text after them; a line could read as another one.
-_DIRECTIONS = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c]")
 # Longer lines (characters) are shown in pieces: browsers take seconds to find the direction of a
 # line of a megabyte.
 _LONG_LINE = 50_000
 _PIECE = 5_000
-# A tag of rendered Markdown, whose attributes are quoted and escaped, or a marked character of its
-# text.
-_TAG_OR_MARK = re.compile("<[^<>]*>|\ue000([0-9A-F]{4})\ue001")
+# A tag of rendered Markdown, whose attributes are quoted and escaped, or the number of a marked run
+# of its text.
+_TAG_OR_MARK = re.compile("<[^<>]*>|\ue000([0-9]{1,9})\ue001")
 
 
 def at(timestamp: str | None) -> Markup:
@@ -43,6 +42,16 @@ def at(timestamp: str | None) -> Markup:
     exact = time.strftime("%Y-%m-%d %H:%M:%S UTC")
     text = f"{time:%b} {time.day}, {time.year}, {time:%H:%M}"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(time.isoformat(), exact, text)
+
+
+def shown(content: Any) -> Any:
+    """Return what a template prints, with marks in text for hidden text.
+
+    Markup is ready; its filter marked it.
+    """
+    if isinstance(content, str) and not isinstance(content, Markup):
+        return with_marks(content)
+    return content
 
 
 def number(amount: float | None) -> str:
@@ -77,12 +86,11 @@ def markdown(text: str | None) -> Markup:
     text = text or ""
     if len(text) > MOST_MARKDOWN:
         return Markup('<pre class="plain" tabindex="0">{}</pre>').format(plain(text))
-    rendered = _markdown().render(_with_marks(text))
-    return Markup(_TAG_OR_MARK.sub(_shown_mark, rendered))  # noqa: S704 - the renderer escapes
+    return _shown_marks(text, _markdown().render)
 
 
 def plain(text: str | None) -> Markup:
-    """Return a text as it is, with marks for characters that change its direction."""
+    """Return a text as it is, with marks for characters that are not shown."""
     text = text or ""
     if len(text) > _LONG_LINE and max(map(len, text.split("\n"))) > _LONG_LINE:
         pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
@@ -93,19 +101,40 @@ def plain(text: str | None) -> Markup:
 
 
 def _plain(text: str) -> Markup:
-    escaped = str(escape(_with_marks(text)))
-    return Markup(_TAG_OR_MARK.sub(_shown_mark, escaped))  # noqa: S704 - escaped above
+    return _shown_marks(text, lambda marked: str(escape(marked)))
 
 
-def _with_marks(text: str) -> str:
-    return _DIRECTIONS.sub(lambda match: f"\ue000{ord(match[0]):04X}\ue001", text)
+def _shown_marks(text: str, render: Callable[[str], str]) -> Markup:
+    """Return the rendered text, with an element in the place of each run that is not shown.
+
+    In a tag's attribute the run's placeholder stays.
+    """
+    runs = unseen_runs(text)
+    if not runs:
+        return Markup(render(text))  # noqa: S704 - the caller escapes
+    pieces: list[str] = []
+    end = 0
+    for number, run in enumerate(runs):
+        pieces += (text[end : run.start], f"\ue000{number}\ue001")
+        end = run.end
+    rendered = render("".join((*pieces, text[end:])))
+
+    def show(match: re.Match[str]) -> str:
+        if match[1] is None or int(match[1]) >= len(runs):
+            return match[0]
+        return str(_mark(runs[int(match[1])]))
+
+    return Markup(_TAG_OR_MARK.sub(show, rendered))  # noqa: S704 - the caller escapes
 
 
-def _shown_mark(match: re.Match[str]) -> str:
-    """Return a mark as an element, but as text inside a tag's attribute."""
-    if match[1]:
-        return f'<span class="mark">U+{match[1]}</span>'
-    return match[0]
+def _mark(run: UnseenRun) -> Markup:
+    if run.tag_text:
+        meaning = f"Hidden text: {run.tag_text[:_MOST_QUERY]}"
+    elif run.is_hidden:
+        meaning = "Not shown; models read it"
+    else:
+        meaning = "Direction of right-to-left text"
+    return Markup('<span class="mark" title="{}">{}</span>').format(meaning, run.mark)
 
 
 @cache

@@ -11,7 +11,6 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,14 +26,16 @@ from ricordo.api.errors import status_of
 from ricordo.api.guard import COOKIE
 from ricordo.api.paths import route_path
 from ricordo.api.routing import GuardedRoute, Routes, refusal_of
-from ricordo.domain.ids import is_id
-from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, Scope
+from ricordo.domain.hidden_text import without_marks
+from ricordo.domain.ids import is_any_id
+from ricordo.domain.scope import APPROVE, OVERRIDE, REQUEST_SCOPE, Scope
 from ricordo.domain.text import normal_text
 from ricordo.errors import DatabaseFailed, Invalid, NotFound, RicordoError
 from ricordo.memory.merge import by_words
 from ricordo.offload import SMALL, offload
 from ricordo.pages import filters, statics
 from ricordo.pages.inside import RefusedByApi
+from ricordo.pages.navigation import navigation
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import proposals
@@ -61,32 +62,6 @@ _LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
 # Fields of a form.
 _MOST_FIELDS = 1000
 _MOST_DIGITS = 15
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """An entry of the navigation, for callers with one of the scopes.
-
-    Without scopes it is for everybody.
-    """
-
-    title: str
-    path: str
-    icon: str
-    scopes: tuple[str, ...] = ()
-
-
-NAVIGATION = (
-    Link("Home", "/", "home"),
-    Link("Agents", "/ui/agents", "agent", ("agents:read",)),
-    Link("People", "/ui/people", "person", ("memory:read",)),
-    Link("Search", "/ui/search", "search", ("messages:read",)),
-    Link("Runs", "/ui/runs", "run", ("agents:read",)),
-    Link("Jobs", "/ui/jobs", "job", (ADMIN,)),
-    Link("Models", "/ui/models", "model", ("agents:read",)),
-    Link("Connect", "/ui/connect", "plugin", ("agents:read", "messages:read", "memory:read")),
-    Link("Settings", "/ui/settings", "key", (ADMIN,)),
-)
 
 
 class PageRoute(GuardedRoute):
@@ -123,10 +98,16 @@ def _explaining(endpoint: Callable[..., Any]) -> Callable[..., Any]:
         try:
             response: Response = await endpoint(request, **path_params)
         except RicordoError as error:
-            status = error.status if isinstance(error, RefusedByApi) else status_of(error)
+            if isinstance(error, RefusedByApi):
+                status = error.status
+            else:
+                status = status_of(error)
             if status >= _INTERNAL and not isinstance(error, DatabaseFailed):
                 status = _BAD_GATEWAY  # the failure is behind the page
-            template = "refused.html" if is_part(request) else "error.html"
+            if is_part(request):
+                template = "refused.html"
+            else:
+                template = "error.html"
             return await render(request, template, status=status, words=str(error))
         return response
 
@@ -139,28 +120,24 @@ async def render(
     """Return the page.
 
     Besides their variables templates have `me` (the caller's Scope, or None), `base`, `path`,
-    `navigation`, `waiting_count` and `told`, the notice of the last form.
+    `navigation`, `waiting_count` (the open decisions of the caller) and `told`, the notice of the
+    last form.
     """
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     runtime: Runtime = request.app.state.runtime
     waiting_count = 0
-    if me is not None and me.may("memory:read") and not is_part(request):
+    if me is not None and me.may(APPROVE, OVERRIDE) and not is_part(request):
         with suppress(DatabaseFailed):  # the page says so then
-            waiting_count = await runtime.store.read(lambda tx: proposals.count_waiting(tx, me))
+            waiting_count = await runtime.store.read(lambda tx: proposals.count_decidable(tx, me))
     notice = _notice(request)
     variables = {
         "status": status,
         "me": me,
         "base": base_of(request),
         "path": route_path(request.scope),
-        "navigation": [
-            link for link in NAVIGATION if me and (not link.scopes or me.may(*link.scopes))
-        ],
-        "plugin_pages": [
-            page
-            for page in runtime.plugins.pages()
-            if me and (not page.scopes or me.may(*page.scopes))
-        ],
+        "navigation": (
+            navigation(me, route_path(request.scope), runtime.plugins.pages()) if me else []
+        ),
         "waiting_count": waiting_count,
         "told": notice,
         "has_login": runtime.settings.oidc_issuer is not None,
@@ -170,7 +147,10 @@ async def render(
         environment().get_template(template).render, variables | template_variables
     )
     # Rendering a long history would block other requests for too long.
-    text = await offload(render_template, SMALL + 1) if is_large else render_template()
+    if is_large:
+        text = await offload(render_template, SMALL + 1)
+    else:
+        text = render_template()
     response = HTMLResponse(text, status, HEADERS)
     if notice:
         response.delete_cookie(_NOTICE_COOKIE, path=f"{base_of(request)}/")
@@ -216,8 +196,8 @@ async def fields_of(request: Request) -> list[tuple[str, str]]:
         raise Invalid(
             "This form cannot be read. Load the page again and send it once more."
         ) from error
-    # Browsers end lines with CR LF in forms; memory has LF.
-    return [(name, normal_text(text)) for name, text in fields]
+    # Browsers end lines with CR LF in forms; memory has LF. Editors show marks for hidden text.
+    return [(name, without_marks(normal_text(text))) for name, text in fields]
 
 
 def require_id(text: str, kind: str) -> str:
@@ -225,7 +205,7 @@ def require_id(text: str, kind: str) -> str:
 
     Anything else could lead to another route. Raises NotFound.
     """
-    if not is_id(text, kind):
+    if not is_any_id(text, kind):
         raise NotFound(f'"{text[:80]}" is no id of this kind: {kind}. Load the page again.')
     return text
 
@@ -292,6 +272,7 @@ def environment() -> "Environment":
         loader=loader,
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=filters.shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from ricordo.domain.agent import AgentType, OpenFile, PromptDirectory
 from ricordo.domain.block import Block, Policy
+from ricordo.domain.hidden_text import UNSEEN_CLASS
 
 _NUMBERED_TYPES: set[AgentType] = {
     "sleeptime_agent",
@@ -39,7 +40,6 @@ _RULE_LINES: dict[Policy, str] = {
 _SHARED = "- shared=true (everybody you talk with sees it)\n"
 _OPENS = "<\uff1c\ufe64"
 _SLASHES = "/\uff0f\u2044\u2215"
-_UNSEEN = "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\U000e0000-\U000e007f"
 _SECTIONS = (
     "memory_blocks",
     "memory_metadata",
@@ -120,8 +120,8 @@ def _closing(tags: tuple[str, ...]) -> re.Pattern[str]:
     Spacing, case and attributes do not matter, as in `< /value x>`. Nor do invisible characters,
     and wide ones that look the same.
     """
-    unseen = f"[\\s{_UNSEEN}]*"
-    names = "|".join(f"[{_UNSEEN}]*".join(map(_like, name)) for name in (*_SECTIONS, *tags))
+    unseen = f"[\\s{UNSEEN_CLASS}]*"
+    names = "|".join(f"[{UNSEEN_CLASS}]*".join(map(_like, name)) for name in (*_SECTIONS, *tags))
     pattern = rf"([{_OPENS}]{unseen})([{_SLASHES}])(?={unseen}(?:{names})(?![\w-]))"
     return re.compile(pattern, re.IGNORECASE)
 

@@ -292,7 +292,9 @@ def _launcher() -> str:
 
 def some_user() -> int:
     """Return a free user number if root runs the server, else 0."""
-    return secrets.choice(_USERS) if os.geteuid() == 0 else 0
+    if os.geteuid() == 0:
+        return secrets.choice(_USERS)
+    return 0
 
 
 def _outermost_first(paths: Iterable[Path]) -> Sequence[Path]:

@@ -109,7 +109,9 @@ class SandboxProcess:
             await loop.sock_sendall(self.control, struct.pack(">I", len(head)) + head)
             for _, content in files:
                 await loop.sock_sendall(self.control, content)
-        return await self._listener() if has_proxy else None
+        if has_proxy:
+            return await self._listener()
+        return None
 
     async def _listener(self) -> socket.socket:
         """Receive the listening socket of the sandbox's own network."""
@@ -135,7 +137,10 @@ class SandboxProcess:
         code = self.process.returncode or 0
         if self._status is not None:
             status_text = os.read(self._status, 16)
-            code = int(status_text) if status_text else -signal.SIGKILL
+            if status_text:
+                code = int(status_text)
+            else:
+                code = -signal.SIGKILL
         return 128 - code if code < 0 else code
 
     def kill(self) -> None:

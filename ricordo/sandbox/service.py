@@ -19,6 +19,7 @@ from ricordo.errors import Forbidden, Invalid, RicordoError, Unavailable
 from ricordo.sandbox.backends import Backend, Confinement, candidates, exposed, why_none
 from ricordo.sandbox.options import SandboxSettings
 from ricordo.sandbox.process import Output, SandboxProcess, feed, start
+from ricordo.sandbox.program_keys import ProgramKeys
 from ricordo.sandbox.proxy import serve
 from ricordo.sandbox.watch import processes_of_user, watch
 from ricordo.settings import Settings
@@ -91,10 +92,12 @@ class SandboxResult:
 class Sandbox:
     """Runs programs in the best backend of this machine.
 
-    Nothing is started, looked up or created before the first call.
+    Nothing is started, looked up or created before the first call. `keys` admit running programs to
+    the server.
     """
 
     def __init__(self, settings: Settings, sandbox_settings: SandboxSettings | None = None) -> None:
+        self.keys = ProgramKeys()
         self._data_dir = settings.data_dir
         self._sandbox_settings = sandbox_settings or SandboxSettings()
         self._backend: Backend | None = None
@@ -400,7 +403,10 @@ class Sandbox:
             # The kernel's own limit came first. A program that was killed for another reason had
             # used less processor time at the last measurement.
             is_spent = process.cpu_used + _UNSEEN >= call.limits.cpu_seconds
-            stopped_by = "cpu" if code == _CPU_EXITS[0] or is_spent else ""
+            if code == _CPU_EXITS[0] or is_spent:
+                stopped_by = "cpu"
+            else:
+                stopped_by = ""
         return SandboxResult(
             exit_code=code,
             stdout=bytes(collected.parts["stdout"]),
@@ -449,7 +455,10 @@ def examine_sandbox(settings: Settings) -> str:
                 "!none: code of users and models can read and change what this server can "
                 "(RICORDO_SANDBOX)"
             )
-        network = "with network" if SandboxSettings().sandbox_network else "without network"
+        if SandboxSettings().sandbox_network:
+            network = "with network"
+        else:
+            network = "without network"
         return f"{sandbox.name}, {network}"
 
     return asyncio.run(attempt())

@@ -125,7 +125,9 @@ def _day_of(year: int, month: int, day: int) -> list[Days]:
 def _preposition(match: re.Match[str]) -> str:
     """Return the preposition of time right before a match; "" if there is none."""
     before = _BEFORE.search(match.string, max(0, match.start() - 40), match.start())
-    return before["preposition"] if before else ""
+    if before:
+        return before["preposition"]
+    return ""
 
 
 def _counts_things(match: re.Match[str]) -> bool:
@@ -149,7 +151,9 @@ def _numbers(match: re.Match[str], _: date, __: bool) -> list[Days]:
 
 def _year_and_month(match: re.Match[str], _: date, __: bool) -> list[Days]:
     month = int(match["number"])
-    return [_month_of(int(match["year"]), month)] if 1 <= month <= 12 else []
+    if 1 <= month <= 12:
+        return [_month_of(int(match["year"]), month)]
+    return []
 
 
 def _day_and_month(match: re.Match[str], today: date, is_name: bool) -> list[Days]:
@@ -176,7 +180,9 @@ def _with_year(match: re.Match[str], _: date, __: bool) -> list[Days]:
         return []
     if word in MONTHS:
         return [_month_of(year, MONTHS[word])]
-    return _season_of(year, word) if word in SEASONS else []
+    if word in SEASONS:
+        return _season_of(year, word)
+    return []
 
 
 def _season_of(year: int, season: str) -> list[Days]:
@@ -214,7 +220,9 @@ def _word_alone(match: re.Match[str], today: date, _: bool) -> list[Days]:
     if word in WEEKDAYS:
         before = _WORD_BEFORE.search(match.string, max(0, match.start() - 20), match.start())
         is_repeated = before is not None and before[1] in EVERY
-        return [] if is_repeated else [_span(today, "day", (today.weekday() - WEEKDAYS[word]) % 7)]
+        if is_repeated:
+            return []
+        return [_span(today, "day", (today.weekday() - WEEKDAYS[word]) % 7)]
     if word not in MONTHS or word in NEVER_ALONE:
         return []
     preposition = _preposition(match)
@@ -228,7 +236,9 @@ def _word_alone(match: re.Match[str], today: date, _: bool) -> list[Days]:
 
 def _year_alone(match: re.Match[str], _: date, __: bool) -> list[Days]:
     is_time = _preposition(match) and not _counts_things(match)
-    return [_month_of(int(match["year"]), 1, 12)] if is_time else []
+    if is_time:
+        return [_month_of(int(match["year"]), 1, 12)]
+    return []
 
 
 def _relative(match: re.Match[str], today: date, _: bool) -> list[Days]:
@@ -243,7 +253,9 @@ def _counted_back(match: re.Match[str], today: date, _: bool) -> list[Days]:
     kind = next((kind for kind, words in COUNTED if re.fullmatch(words, match["unit"])), "")
     count = int(amount) if amount.isdecimal() else NUMBERS.get(amount)
     limit = {"day": 36_500, "week": 5_200, "month": 1_200, "year": 100}.get(kind, 0)
-    return [_span(today, kind, count)] if count is not None and count <= limit else []
+    if count is not None and count <= limit:
+        return [_span(today, kind, count)]
+    return []
 
 
 def _span(today: date, kind: str, count: int) -> Days:

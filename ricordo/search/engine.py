@@ -91,9 +91,10 @@ def find(
     postings, most = search.postings_of(terms, forms, filters)
     documents = search.view.documents
     lexical = scoring.lexical(documents, postings if query.mode != "vector" else [])
-    similar, missing = (
-        search.similar(query, may, lexical) if query.mode != "fts" else (None, frozenset[str]())
-    )
+    similar = None
+    missing = frozenset[str]()
+    if query.mode != "fts":
+        similar, missing = search.similar(query, may, lexical)
     if query.mode == "vector" and similar is None:
         # Nothing is embedded, or no model can be asked: words are better than no answer.
         lexical = scoring.lexical(documents, postings)
@@ -103,7 +104,10 @@ def find(
     )
     best = search.best(scored, may, filters, offset + limit)[offset:]
     ranks = fusion.ranks(best, may, lexical, similar)
-    mode = query.mode if similar is not None or query.mode == "fts" else "fts"
+    if similar is not None or query.mode == "fts":
+        mode = query.mode
+    else:
+        mode = "fts"
     before = search.before(best, filters)
     hits = [
         SearchHit(
@@ -124,7 +128,9 @@ def find(
 
 
 def _share(score: Any, most: float) -> float:
-    return round(min(float(score) / most, 1.0), 3) if most else 0.0
+    if most:
+        return round(min(float(score) / most, 1.0), 3)
+    return 0.0
 
 
 class _Search:
@@ -187,7 +193,10 @@ class _Search:
     def allowed(self, filters: MessageFilter | PassageFilter) -> Bools | None:
         """Return the positions that meet the other filters; None for all, if none is deleted."""
         # Most filters by role exclude nothing.
-        roles = filters.roles if any(role not in filters.roles for role in self.view.roles) else ()
+        if any(role not in filters.roles for role in self.view.roles):
+            roles = filters.roles
+        else:
+            roles = ()
         limits = (filters.conversation_id, filters.start, filters.end)
         running = self._running(filters)
         if (
@@ -224,7 +233,9 @@ class _Search:
                 carried[self.posting(label_term(tag)).positions] += 1
             may &= carried >= (len(tags) if filters.all_tags else 1)
         # Everything is faster without a mask.
-        return None if self.view.documents.is_whole and may.all() else may
+        if self.view.documents.is_whole and may.all():
+            return None
+        return may
 
     def _running(self, filters: MessageFilter | PassageFilter) -> Integers:
         """Return the positions of messages in the turn that searches."""
@@ -289,9 +300,14 @@ class _Search:
         row_index = position - self._starts[index]
         if owner in query.nearest:
             similarity = dict(query.nearest[owner]).get(int(self.view.documents.number[position]))
-            return None if similarity is None or math.isnan(similarity) else round(similarity, 3)
+            if similarity is None or math.isnan(similarity):
+                return None
+            return round(similarity, 3)
         partition = self._rows.get(owner)
-        vectors = self._vectors.get(partition.seq) if partition else None
+        if partition:
+            vectors = self._vectors.get(partition.seq)
+        else:
+            vectors = None
         visible = self._views[index].partition_positions
         if visible is not None:
             row_index = int(visible[row_index])
@@ -299,7 +315,9 @@ class _Search:
             return None
         query_vector = np.asarray(query.vectors[str(partition.embedding)], dtype=np.float32)
         row = vectors.floats(slice(row_index, row_index + 1))[0]
-        return round(float(row @ query_vector), 3) if len(row) == len(query_vector) else None
+        if len(row) == len(query_vector):
+            return round(float(row @ query_vector), 3)
+        return None
 
     def postings_of(
         self, terms: Sequence[str], forms: Sequence[str], filters: MessageFilter | PassageFilter
@@ -371,11 +389,10 @@ class _Search:
         by_seq = {partition.seq: partition for partition in self._partitions}
         by_part: dict[str, list[tuple[str, PartitionRow, Posting]]] = {}
         # A vocabulary that also holds hidden documents' words is searched further.
-        limit = (
-            MOST_VARIANTS
-            if all(view.partition_positions is None for view in self._views)
-            else MOST_SHARED_VARIANTS
-        )
+        if all(view.partition_positions is None for view in self._views):
+            limit = MOST_VARIANTS
+        else:
+            limit = MOST_SHARED_VARIANTS
         parts = {f"part{i}": part for i, part in enumerate(inner)}
         parameters = {"partitions": list(by_seq), "limit": limit * len(inner), **parts}
         for row in self._tx.all(_containing(len(inner)), parameters):
@@ -447,7 +464,10 @@ def _compare(
     vectors: Vectors | ShownVectors, query_vector: Floats, may: Bools | None, lexical: Floats
 ) -> Similarities:
     threshold = fusion.bar(lexical, COMPARED) if len(lexical) > COMPARED else 0
-    hits = lexical >= threshold if threshold > 0 else lexical > 0
+    if threshold > 0:
+        hits = lexical >= threshold
+    else:
+        hits = lexical > 0
     compared = hits if may is None else hits & may
     if isinstance(vectors, ShownVectors):
         return similarities_shown(vectors, query_vector, may, compared).rounded()

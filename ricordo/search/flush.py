@@ -323,7 +323,9 @@ class Deletion:
             _DELETE_TERMS,
             [{"in_partition": key["in_partition"], "in_term": key["in_term"]} for key in empty],
         )
-        return 0 if shorter or empty else None
+        if shorter or empty:
+            return 0
+        return None
 
     def _clear_vectors(self, chunk: int, tx: Transaction) -> int:
         positions = self._positions_in(chunk, reader.VECTOR_CHUNK)
@@ -356,10 +358,14 @@ def next_deletion(tx: Transaction, owner_id: str, limit: int) -> Deletion | None
         return None
     rows = [row for some in deleted.values() for row in some]
     partition = partition_of(tx, owner_id)
-    positions = (
-        _positions(tx, partition.seq, list(deleted)) if partition else np.zeros(0, dtype=np.int64)
-    )
-    terms = {term for row in rows for term in reader.occurrences(row)} if len(positions) else set()
+    if partition:
+        positions = _positions(tx, partition.seq, list(deleted))
+    else:
+        positions = np.zeros(0, dtype=np.int64)
+    if len(positions):
+        terms = {term for row in rows for term in reader.occurrences(row)}
+    else:
+        terms = set()
     seqs = tuple([row.seq for row in rows])
     number = partition.seq if partition else None
     return Deletion(owner_id, number, tuple(deleted), seqs, positions, tuple(sorted(terms)))
@@ -376,7 +382,9 @@ def _positions(tx: Transaction, partition: int, numbers: Sequence[int]) -> Posit
         + np.flatnonzero(np.isin(reader.read_documents(row.data)["number"], document_numbers))
         for row in tx.all(_DOCUMENTS, {"partition": partition})
     ]
-    return np.concatenate(positions) if positions else np.zeros(0, dtype=np.int64)
+    if positions:
+        return np.concatenate(positions)
+    return np.zeros(0, dtype=np.int64)
 
 
 def _chunks(positions: Positions, size: int) -> list[int]:

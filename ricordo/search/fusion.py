@@ -167,7 +167,10 @@ def fuse(
     if may is None and not documents.is_whole:
         may = documents.alive
     best = float(lexical.max(initial=0) if may is None else lexical.max(where=may, initial=0))
-    compared = None if similar is None else _scaled(documents, similar, may)
+    if similar is None:
+        compared = None
+    else:
+        compared = _scaled(documents, similar, may)
     share = 1 if compared is None else 1 - SIMILARITY_SHARE
     score: Floats = lexical * np.float32(share / (best or 1))
     if spoken is not None:
@@ -197,9 +200,13 @@ def _scaled(
         return None
     compared = len(documents) if may is None else np.count_nonzero(may)
     # If only the most similar documents were compared, the others reach at most the least of these.
-    usual = visible.values.mean() if 2 * len(visible) >= compared else visible.values.min()
+    if 2 * len(visible) >= compared:
+        usual = visible.values.mean()
+    else:
+        usual = visible.values.min()
     smoothed = _smooth(documents.layout, visible.positions, visible.values - usual)
-    low, high = smoothed.min(), smoothed.max()
+    low = smoothed.min()
+    high = smoothed.max()
     if high == low:
         return Similarities(visible.positions, np.ones(len(visible), dtype=np.float32))
     # Not quite 0 for the least similar document: it was found, and comes last.

@@ -215,6 +215,7 @@ def find_messages(
 
     A query without a word returns the newest.
     """
+    # Imports numpy, which a server loads at its first search or flush.
     from ricordo.search import engine
 
     return engine.find(tx, filters.agent_ids, query, filters, limit, offset)
@@ -227,6 +228,7 @@ def find_passages(
 
     A query without a word returns the newest.
     """
+    # Imports numpy, which a server loads at its first search or flush.
     from ricordo.search import engine
 
     return engine.find(tx, filters.archive_ids, query, filters, limit, offset)

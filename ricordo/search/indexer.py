@@ -46,6 +46,7 @@ class Indexer:
 
     async def flush(self, job: Job, report: Report) -> None:
         """Remove deleted documents, flush the rest of the buffer, and add an embed job."""
+        # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.flush import FLUSHED_AT_ONCE, pack_rows, write_rows
 
         owner_id = job.payload["owner_id"]
@@ -76,11 +77,15 @@ class Indexer:
 
         Until that is done, the vectors of another model may serve.
         """
+        # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.vectors import drop_vectors
 
         owner_id = job.payload["owner_id"]
         owner = await self.store.read(lambda tx: partitions.owner_of(tx, owner_id))
-        handle = self.choose_model(owner.embedding) if owner else None
+        if owner:
+            handle = self.choose_model(owner.embedding)
+        else:
+            handle = None
         if owner is None or handle is None:
             return
         await self.make_vectors(owner_id, handle, owner, report)
@@ -129,6 +134,7 @@ class Indexer:
         self, name: str, embedding: str, owner: Any, report: Report, earlier_progress: int = 0
     ) -> None:
         """Embed the partition's documents without a vector, into an outside index if any."""
+        # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.vectors import add_vectors, drop_vectors, next_batch
 
         def read(tx: Transaction) -> EmbeddingBatch | None:
@@ -157,6 +163,7 @@ class Indexer:
         self, batch: EmbeddingBatch, index: VectorIndex | None
     ) -> tuple[dict[int, Sequence[float]], int]:
         """Return the vectors of a batch by document, and their size."""
+        # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.vectors import documents_of
 
         documents = await self.store.read(lambda tx: documents_of(tx, batch))
@@ -174,6 +181,7 @@ class Indexer:
 
     async def _delete_documents(self, owner_id: str) -> int:
         """Remove deleted documents from a partition; return the number of buffer rows for them."""
+        # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.flush import next_deletion
 
         deletion = await self.store.read(lambda tx: next_deletion(tx, owner_id, DELETIONS_AT_ONCE))

@@ -371,6 +371,7 @@ def missing_requirement(tx: Transaction) -> str | None:
 
 
 def _make(tx: Transaction) -> None:
+    # Imports psycopg, an optional extra.
     from ricordo.storage.engine.postgres import SCHEMA_LOCK
 
     tx.connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")

@@ -147,7 +147,9 @@ def occurrences(row: BufferRow) -> dict[str, int]:
         counts = {term: min(times, MOST_TIMES) for term, times in counts.items()}
     for term in row.speaker:
         counts[term] = counts.get(term, 0) | NAMED
-    return counts | dict.fromkeys(row.labels, 1) if row.labels else counts
+    if row.labels:
+        return counts | dict.fromkeys(row.labels, 1)
+    return counts
 
 
 def chunks_of(rows: npt.NDArray[Any], position: int, size: int) -> list[dict[str, Any]]:
@@ -230,7 +232,9 @@ def cache_of(tx: Transaction) -> IndexCache:
 
     Such a transaction sees rows that may be rolled back.
     """
-    return IndexCache() if tx.has_written else shared_cache(tx)
+    if tx.has_written:
+        return IndexCache()
+    return shared_cache(tx)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +393,9 @@ def posting_of(records: Postings) -> Posting:
 def decoded(chunks: Mapping[int, bytes]) -> Posting:
     """Return the posting of one term from its chunks, by number."""
     data = b"".join(chunks[number] for number in sorted(chunks))
-    return posting_of(read_postings(data)) if data else NO_POSTING
+    if data:
+        return posting_of(read_postings(data))
+    return NO_POSTING
 
 
 def joined_postings(parts: Sequence[Posting]) -> Posting:

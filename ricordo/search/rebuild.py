@@ -149,6 +149,7 @@ def conversations_of(tx: Transaction, owner_id: str) -> dict[int, int]:
 
     Only the old index has them. Its damaged chunks are left out.
     """
+    # Imports numpy, which a server loads at its first search or flush.
     from ricordo.search.reader import DOCUMENT, read_documents
 
     conversations: dict[int, int] = {}
@@ -195,6 +196,7 @@ def read_portion(
 
 def add_portion(tx: Transaction, owner_id: str, portion: RebuildPortion) -> None:
     """Add the documents to the new index."""
+    # Imports numpy, which a server loads at its first search or flush.
     from ricordo.search.flush import pack_rows, write_rows
 
     write_buffer.put(tx, owner_id + NEW, portion.entries)
@@ -259,12 +261,16 @@ async def reembed(indexer: "Indexer", job: Job, report: Report) -> None:
 
     The old ones serve until the last one is made.
     """
+    # Imports numpy, which a server loads at its first search or flush.
     from ricordo.search.vectors import drop_vectors
 
     store = indexer.store
     owner_id = str(job.payload["owner_id"])
     owner = await store.read(lambda tx: partitions.owner_of(tx, owner_id))
-    handle = indexer.choose_model(owner.embedding) if owner else None
+    if owner:
+        handle = indexer.choose_model(owner.embedding)
+    else:
+        handle = None
     if owner is None or handle is None:
         return
     await store.write(lambda tx: drop_vectors(tx, owner_id, handle + NEW))

@@ -136,9 +136,18 @@ def _arrange(
     """
     order = _order(conversation, created_at, number)
     if not alive.all():
-        order = np.flatnonzero(alive) if order is None else order[alive[order]]
-    conversations = conversation if order is None else conversation[order]
-    times = created_at if order is None else created_at[order]
+        if order is None:
+            order = np.flatnonzero(alive)
+        else:
+            order = order[alive[order]]
+    if order is None:
+        conversations = conversation
+    else:
+        conversations = conversation[order]
+    if order is None:
+        times = created_at
+    else:
+        times = created_at[order]
     begins = np.ones(len(conversations) + 1, dtype=np.bool_)
     begins[1:-1] = (
         (conversations[1:] != conversations[:-1])
@@ -156,7 +165,10 @@ def _arrange(
     size = alone + len(number) - count
     slot = linked_slots
     if count < len(number):
-        linked = np.flatnonzero(is_linked) if order is None else order[is_linked]
+        if order is None:
+            linked = np.flatnonzero(is_linked)
+        else:
+            linked = order[is_linked]
         others = np.ones(len(number), dtype=np.bool_)
         others[linked] = False
         slot = np.empty(len(number), dtype=np.int64)

@@ -171,7 +171,10 @@ def _appended(new: npt.NDArray[Any], earlier: Vectors | None) -> Vectors:
     count = len(new) + (len(earlier) if earlier else 0)
     if count <= FEW:
         floats = new.astype(np.float32)
-        rows = np.concatenate([earlier.rows, floats]) if earlier else floats
+        if earlier:
+            rows = np.concatenate([earlier.rows, floats])
+        else:
+            rows = floats
         return Vectors(rows, scales=None, bits=None, common=None, counted=0)
     parts = []
     if earlier is None:
@@ -364,12 +367,18 @@ def _first_look(vectors: Vectors, focused_query: Floats, count: int, may: Bools 
     distances = _distances(vectors.bits[:half], words[:half], count)
     if may is not None:
         distances[~may[:count]] = np.iinfo(distances.dtype).max
-    allowed_count = count if may is None else int(np.count_nonzero(may[:count]))
+    if may is None:
+        allowed_count = count
+    else:
+        allowed_count = int(np.count_nonzero(may[:count]))
     if not allowed_count:
         return np.empty(0, dtype=np.int64)
     # An odd step, since turns of a conversation alternate, and a filter may leave out every other.
     sample = distances[:: (count // _SAMPLE) | 1]
-    share = PROMISING / count if allowed_count > PROMISING else 1
+    if allowed_count > PROMISING:
+        share = PROMISING / count
+    else:
+        share = 1
     near = np.flatnonzero(distances <= _bound(sample, share))
     full_distances = distances.take(near).astype(np.uint16)
     for number in range(half, len(words)):
@@ -457,7 +466,10 @@ def add_vectors(
         Conflict: another process stored them meanwhile, or the model's vectors have a new size.
     """
     partition = lock_partition(tx, batch.owner_id)
-    stored, dimensions = _stored(tx, partition.seq, batch.embedding) if partition else (-1, 0)
+    stored = -1
+    dimensions = 0
+    if partition:
+        stored, dimensions = _stored(tx, partition.seq, batch.embedding)
     if partition is None or stored != batch.start or (stored and dimensions != size):
         raise Conflict(
             "These vectors do not continue what is stored. "
@@ -501,7 +513,10 @@ def documents_of(tx: Transaction, batch: EmbeddingBatch) -> list[tuple[str, Vect
             text = row.text
             record = replace(record, tags=tuple(row.tags))
         else:
-            text = f"{row.name}: {row.text}" if row.name else row.text
+            if row.name:
+                text = f"{row.name}: {row.text}"
+            else:
+                text = row.text
             record = replace(record, role=row.role, conversation=row.conversation_id)
         documents.append((text, record))
     return documents

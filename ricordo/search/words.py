@@ -266,7 +266,9 @@ def infix(term: str) -> str | None:
     It finds compounds. None for a term that cannot be part of one.
     """
     if len(term) == 1:
-        return term if _SPACELESS.fullmatch(term) else None
+        if _SPACELESS.fullmatch(term):
+            return term
+        return None
     if len(term) < _INFIX_LENGTH or not _LETTERS_ONLY.fullmatch(term) or _SPACELESS.search(term):
         return None
     return _INFLECTION.sub("", term)
@@ -405,7 +407,9 @@ def fold(word: str) -> str:
     folded = unicodedata.normalize("NFC", accents.sub("", folded).translate(_LETTERS))
     if any(letter.isdecimal() and letter > "9" for letter in folded):
         folded = "".join(str(unicodedata.decimal(letter, letter)) for letter in folded)
-    return folded if any(letter.isalnum() for letter in folded) else ""
+    if any(letter.isalnum() for letter in folded):
+        return folded
+    return ""
 
 
 @lru_cache(100_000)

@@ -118,7 +118,9 @@ _INSERTS: Mapping[str, Any] = {
 
 def kind_of(owner_id: str) -> str:
     """Return the kind of a partition's documents, by the id of its owner."""
-    return "messages" if owner_id.startswith("agent-") else "passages"
+    if owner_id.startswith("agent-"):
+        return "messages"
+    return "passages"
 
 
 def put(
@@ -169,7 +171,10 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
         elif is_new:
             count = rows
         # 0 after a flush that may come sooner than `not_before`: later rows must add a job again.
-        due_at = not_before if is_new and not is_long else 0
+        if is_new and not is_long:
+            due_at = not_before
+        else:
+            due_at = 0
 
     def remember() -> None:
         if is_due and is_quick:

@@ -196,7 +196,10 @@ def _load_conversation(
     tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | None = None
 ) -> tuple[Agent, Conversation, Sequence[Row[Any]]]:
     """Return the agent, its conversation as for `load`, and their rows. Raises NotFound."""
-    ids = [conversation_id] if conversation_id else _default_ids(scope, agent_id)
+    if conversation_id:
+        ids = [conversation_id]
+    else:
+        ids = _default_ids(scope, agent_id)
     parameters = {
         "agent_id": agent_id,
         "organization_id": scope.organization_id,
@@ -205,7 +208,8 @@ def _load_conversation(
     statement, parameters = for_caller(scope, _STATE, _STATE_FOR_ONE, parameters)
     pages = (tx.all(statement, parameters | {"conversation_id": id}) for id in ids)
     rows = next((rows for rows in pages if rows), ())
-    agent, conversation = None, None
+    agent = None
+    conversation = None
     if rows:
         agent, conversation = _conversation_of(scope, rows, is_default=conversation_id is None)
     if (
@@ -222,7 +226,10 @@ def _load_conversation(
 
 def _default_ids(scope: Scope, agent_id: str) -> list[str]:
     """Return the possible ids of the caller's default conversation, the likeliest first."""
-    ids = [conversations.users_default_id(agent_id, scope.subject)] if scope.subject else []
+    if scope.subject:
+        ids = [conversations.users_default_id(agent_id, scope.subject)]
+    else:
+        ids = []
     return [*ids, conversations.default_id(agent_id)]
 
 
@@ -302,7 +309,10 @@ def _load_all(
     visible_blocks = of_agents(tx, owners, is_list=is_list)
     attached_tools = tools.of_agents(tx, list(talks))
     last_ids = [conversation.window[-1] for _, conversation in talks.values() if conversation.waits]
-    last_messages = messages.by_ids(tx, last_ids) if last_ids else []
+    if last_ids:
+        last_messages = messages.by_ids(tx, last_ids)
+    else:
+        last_messages = []
     waiting = {message.id: message for message in last_messages if message.is_waiting}
     return [
         AgentState(
@@ -432,7 +442,9 @@ def place_of(tx: Transaction, scope: Scope, order_by: AgentOrder) -> ColumnEleme
         # own before getting the agent's.
         last = func.coalesce(func.max(conversations_table.c.last_run_ended_at), 0)
         return select(last).where(_is_shown(tx, scope)).correlate(agents).scalar_subquery()
-    return agents.c.updated_at if order_by == "updated_at" else None
+    if order_by == "updated_at":
+        return agents.c.updated_at
+    return None
 
 
 def _is_shown(tx: Transaction, scope: Scope) -> ColumnElement[bool]:

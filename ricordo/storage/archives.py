@@ -100,7 +100,10 @@ def page(
         .join(agents, agents.c.id == agents_archives.c.agent_id)
         .where(agents_archives.c.agent_id == agent_id, *may_use(scope))
     )
-    of_agent = archives.c.id.in_(attached) if agent_id else None
+    if agent_id:
+        of_agent = archives.c.id.in_(attached)
+    else:
+        of_agent = None
     return ROWS.page(
         tx,
         scope,
@@ -169,7 +172,10 @@ def insert_passages(
         return archive, []
     count = archive.passage_count + len(passages_to_add)
     old_tags = archive.tags
-    stored = passages_to_add if archive.id.startswith(FOLDER) else redacted(passages_to_add)
+    if archive.id.startswith(FOLDER):
+        stored = passages_to_add
+    else:
+        stored = redacted(passages_to_add)
     # Read again: since `archive` was loaded, others may have stored passages with other tags, or
     # detached or deleted it.
     archive = _lock(tx, archive, attached_to)
@@ -244,7 +250,10 @@ def page_of_passages(
 
     With `search_text` only passages whose text contains it.
     """
-    contains_text = passages.c.text.icontains(search_text, autoescape=True) if search_text else None
+    if search_text:
+        contains_text = passages.c.text.icontains(search_text, autoescape=True)
+    else:
+        contains_text = None
     return _PASSAGES.page(tx, scope, page, passages.c.archive_id.in_(archive_ids), contains_text)
 
 

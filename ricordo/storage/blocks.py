@@ -223,7 +223,10 @@ def insert_all(
             _, ids = versions.record(tx, chain, changes, metadata)
         is_untrusted = metadata.is_untrusted and not metadata.is_owners_of(chain)
         for block, id in zip(group, ids, strict=True):
-            stored[block.id] = replace(block, head=id, is_untrusted=is_untrusted) if id else block
+            if id:
+                stored[block.id] = replace(block, head=id, is_untrusted=is_untrusted)
+            else:
+                stored[block.id] = block
     for chain in new_chains.values():
         versions.insert_chain(tx, chain)
     entities = [stored[block.id] for block in new]
@@ -339,7 +342,10 @@ def page(tx: Transaction, scope: Scope, page: Page, filters: BlockFilter) -> lis
     rows = ROWS.page(
         tx, scope, page, *filters.conditions(scope), label=filters.label, chain_id=filters.chain_id
     )
-    blocks_by_id = _find_all(tx, scope, [block.id for block in rows]) if rows else {}
+    if rows:
+        blocks_by_id = _find_all(tx, scope, [block.id for block in rows])
+    else:
+        blocks_by_id = {}
     return [blocks_by_id[block.id] for block in rows]
 
 
@@ -348,7 +354,10 @@ def listed(tx: Transaction, scope: Scope, page: Page, filters: BlockFilter) -> l
     ids = ROWS.page_of_ids(
         tx, scope, page, *filters.conditions(scope), label=filters.label, chain_id=filters.chain_id
     )
-    rows = tx.all(_LISTED, {"ids": ids, "organization_id": scope.organization_id}) if ids else []
+    if ids:
+        rows = tx.all(_LISTED, {"ids": ids, "organization_id": scope.organization_id})
+    else:
+        rows = []
     blocks_by_id = _tagged(rows)
     lengths = {row.id: row.length for row in rows}
     cut_blocks = listed_texts(tx, blocks_by_id.values(), lengths)
@@ -399,7 +408,10 @@ def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetada
     require_whole(block, changed.value)
     changed = as_stored(changed, block)
     metadata = metadata_without_secrets(metadata)
-    old_label = block.label if changed.label != block.label else None
+    if changed.label != block.label:
+        old_label = block.label
+    else:
+        old_label = None
     chain = _locked(tx, block.chain_id, [changed.label] if old_label else [], old_label)
     metadata.require(block.label, block.rule, chain)
     require_room(tx, chain, [(block, changed)])

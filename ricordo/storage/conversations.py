@@ -169,7 +169,9 @@ def default_of(tx: Transaction, scope: Scope, agent_id: str) -> Conversation | N
     agents_own = by_id.get(ids[0])
     if agents_own and (scope.subject_id is None or agents_own.user_id == scope.subject):
         return agents_own
-    return by_id.get(ids[-1]) if scope.subject else None
+    if scope.subject:
+        return by_id.get(ids[-1])
+    return None
 
 
 def lock(tx: Transaction, id: str) -> None:
@@ -278,7 +280,10 @@ def lineage(tx: Transaction, conversation: Conversation) -> tuple[Span, ...]:
     for row in tx.all(_LINEAGE, {"id": conversation.id}) if conversation.forked_from else ():
         if row.depth:
             spans.append(Span(row.id, newest, row.window[0] if row.window else ""))
-        newest = (row.forked_seq or 0) if newest is None else min(newest, row.forked_seq or 0)
+        if newest is None:
+            newest = row.forked_seq or 0
+        else:
+            newest = min(newest, row.forked_seq or 0)
     return tuple(spans)
 
 
@@ -306,7 +311,10 @@ def _known_to(scope: Scope) -> Callable[[str], Sequence[ColumnElement[bool]]]:
     """
 
     def conditions(marked: Any) -> list[ColumnElement[bool]]:
-        visible = [] if scope.subject_id is None else seen_by(marked, scope.subject_id)
+        if scope.subject_id is None:
+            visible = []
+        else:
+            visible = seen_by(marked, scope.subject_id)
         usable = select(agents.c.id).where(
             agents.c.organization_id == scope.organization_id, *may_use(scope)
         )
@@ -412,7 +420,10 @@ def _numbers_on(tx: Transaction, scope: Scope, spans: Sequence[Span], page: Page
             for row in read_page(tx, statement, messages_table, page, marks=marks)
         ]
     positions.sort(reverse=page.order == "desc")
-    on_page = positions[-page.limit :] if page.is_backwards else positions[: page.limit]
+    if page.is_backwards:
+        on_page = positions[-page.limit :]
+    else:
+        on_page = positions[: page.limit]
     return [seq for _, seq in on_page]
 
 

@@ -71,7 +71,9 @@ def agent_of(tx: Transaction, agent_id: str) -> tuple[str, str]:
 def window_of(tx: Transaction, conversation_id: str) -> list[Any] | None:
     """Return the window's content, which may be wrong; None if it is no list."""
     window = _decoded(tx.first(_WINDOW, {"id": conversation_id})[0])
-    return window if isinstance(window, list) else None
+    if isinstance(window, list):
+        return window
+    return None
 
 
 def newest_of(tx: Transaction, conversation_id: str) -> list[str]:
@@ -85,17 +87,24 @@ def newest_of(tx: Transaction, conversation_id: str) -> list[str]:
 
 
 def unreadable_of_runs(tx: Transaction, run_ids: Sequence[str]) -> list[Message]:
-    rows = tx.all(_SELECT.where(messages.c.run_id.in_(run_ids))) if run_ids else []
+    if run_ids:
+        rows = tx.all(_SELECT.where(messages.c.run_id.in_(run_ids)))
+    else:
+        rows = []
     return [stored.message for stored in map(_stored, rows) if not stored.is_readable]
 
 
 def by_ids(tx: Transaction, ids: Sequence[str]) -> dict[str, StoredMessage]:
-    return {row.id: _stored(row) for row in tx.all(_BY_IDS, {"ids": list(ids)})} if ids else {}
+    if ids:
+        return {row.id: _stored(row) for row in tx.all(_BY_IDS, {"ids": list(ids)})}
+    return {}
 
 
 def prompt_of(tx: Transaction, conversation_id: str) -> Message | None:
     row = tx.first(_FIRST, {"id": conversation_id})
-    return _stored(row).message if row and row.role == "system" else None
+    if row and row.role == "system":
+        return _stored(row).message
+    return None
 
 
 def count_rows(tx: Transaction, conversation_id: str) -> int:
@@ -133,7 +142,10 @@ def _stored(row: Row[Any]) -> StoredMessage:
 def _parts(text: str) -> tuple[tuple[Part, ...], bool]:
     content = _decoded(text)
     if not isinstance(content, list):
-        plain_text = content if isinstance(content, str) else text
+        if isinstance(content, str):
+            plain_text = content
+        else:
+            plain_text = text
         return ((TextPart(plain_text),) if content else ()), False
     parts = [_part(element) for element in content]
     texts = [
@@ -153,7 +165,9 @@ def _part(stored: Any) -> Part | None:
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
     texts = (getattr(part, name) for name in _TEXTS if hasattr(part, name))
-    return part if all(isinstance(text, str) for text in texts) else None
+    if all(isinstance(text, str) for text in texts):
+        return part
+    return None
 
 
 def _decoded(text: str) -> Any:

@@ -142,7 +142,10 @@ def purge(
 
     `counts` adds the deleted rows by table. Returns False if nothing was left.
     """
-    rows = tx.all(_find(table, column), {"keys": list(keys)}) if keys else ()
+    if keys:
+        rows = tx.all(_find(table, column), {"keys": list(keys)})
+    else:
+        rows = ()
     if not rows:
         return False
     for child, referring, referred in _children(table):

@@ -148,7 +148,9 @@ def _is_for(scope: Scope) -> ColumnElement[bool] | None:
 
     A job without a user is the server's own work.
     """
-    return None if scope.subject_id is None else jobs.c.user_id == scope.subject_id
+    if scope.subject_id is None:
+        return None
+    return jobs.c.user_id == scope.subject_id
 
 
 def make_due(tx: Transaction, kind: str, key: str, at: int = 0) -> None:
@@ -179,7 +181,9 @@ def claim_one(tx: Transaction, worker: str, id: str) -> Job | None:
     Returns None if it is deleted, claimed or not due, or if its key is busy.
     """
     job = ROWS.first(tx, _THIS, {**_times(tx), "id": id})
-    return _take(tx, job, worker) if job else None
+    if job:
+        return _take(tx, job, worker)
+    return None
 
 
 def renew(
@@ -230,7 +234,10 @@ def take_over(tx: Transaction, *, silent_for: int = 0, live: Collection[str] = (
     """
     freed = []
     # If the clock went back since a lone server was killed, its heartbeats lie in the future.
-    before = tx.clock.now() - silent_for if silent_for else sys.maxsize
+    if silent_for:
+        before = tx.clock.now() - silent_for
+    else:
+        before = sys.maxsize
     for job in ROWS.all(tx, _SILENT, {"before": before}):
         if job.id in live:
             continue
@@ -289,7 +296,10 @@ def page(
     statuses: Sequence[str] | None = None,
     kind: str | None = None,
 ) -> list[Job]:
-    of_statuses = None if statuses is None else jobs.c.status.in_(statuses)
+    if statuses is None:
+        of_statuses = None
+    else:
+        of_statuses = jobs.c.status.in_(statuses)
     return ROWS.page(tx, scope, page, of_statuses, _is_for(scope), kind=kind)
 
 
@@ -310,12 +320,17 @@ def prune(tx: Transaction) -> int:
         (jobs.c.ended_at < now - KEPT_SECONDS * SECOND) | is_old_sweep | (jobs.c.seq <= newest_kept)
     )
     rows = tx.all(ended.where(func.coalesce(is_over, False)).limit(_PRUNED_AT_ONCE))
-    return tx.run(delete(jobs).where(jobs.c.seq.in_([row.seq for row in rows]))) if rows else 0
+    if rows:
+        return tx.run(delete(jobs).where(jobs.c.seq.in_([row.seq for row in rows])))
+    return 0
 
 
 def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
     """Return the queue of the scope's organization; None: of all organizations."""
-    condition = jobs.c.organization_id == scope.organization_id if scope else true()
+    if scope:
+        condition = jobs.c.organization_id == scope.organization_id
+    else:
+        condition = true()
     if scope and (narrowed := _is_for(scope)) is not None:
         condition &= narrowed
     depth: dict[str, dict[JobStatus, int]] = {}
@@ -328,7 +343,10 @@ def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
         condition, jobs.c.status == "waiting"
     )
     since = tx.all(oldest)[0].since
-    waits = 0 if since is None else max(tx.clock.now() - since, 0)
+    if since is None:
+        waits = 0
+    else:
+        waits = max(tx.clock.now() - since, 0)
     last = func.coalesce(jobs.c.ended_at, jobs.c.started_at, 0).desc()
     troubled = ROWS.select.where(
         condition, jobs.c.status.in_(("failed", "waiting")), jobs.c.error.is_not(null())

@@ -141,7 +141,10 @@ def create(tx: Transaction, scope: Scope, secret: bytes, draft: KeyDraft) -> tup
         raise Invalid(f"A key with the role {draft.role} belongs to a user: name the user.")
     if draft.expires_at is not None and draft.expires_at <= now:
         raise Invalid("The key would have expired already. Choose a time in the future.")
-    user = users.find_or_make(tx, scope, draft.user) if draft.user else None
+    if draft.user:
+        user = users.find_or_make(tx, scope, draft.user)
+    else:
+        user = None
     if user and user.disabled_at is not None:
         raise Invalid(f'The user "{user.name}" is disabled. Enable the user first.')
     key = PREFIX + secrets.token_urlsafe(32)
@@ -223,7 +226,10 @@ def revoke(tx: Transaction, scope: Scope, id: str) -> ApiKey:
 
 def end_session(tx: Transaction, scope: Scope) -> bool:
     """Revoke the caller's session; return False if the caller has no session."""
-    key = _ROWS.find(tx, scope, scope.key_id) if scope.key_id else None
+    if scope.key_id:
+        key = _ROWS.find(tx, scope, scope.key_id)
+    else:
+        key = None
     if key is None or key.kind != "session":
         return False
     _revoke(tx, replace(key, revoked_at=tx.clock.now()))
@@ -262,7 +268,9 @@ def authenticate(tx: Transaction, hash: str) -> tuple[ApiKey, Scope] | None:
     if row[len(_ROWS.columns)] is None:
         return None  # the user is being erased
     user = users.ROWS.of(row[len(_ROWS.columns) :])
-    return None if user.disabled_at is not None else (stored, scope_of(stored, user))
+    if user.disabled_at is not None:
+        return None
+    return (stored, scope_of(stored, user))
 
 
 def scope_of(key: ApiKey, user: User | None) -> Scope:

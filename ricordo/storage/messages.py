@@ -103,14 +103,19 @@ def page_of_kept(
     while True:
         messages_read = read_messages(reading)
         fitting = [message for message in messages_read if keeps(message)]
-        page_messages = [*fitting, *page_messages] if is_backwards else [*page_messages, *fitting]
+        if is_backwards:
+            page_messages = [*fitting, *page_messages]
+        else:
+            page_messages = [*page_messages, *fitting]
         is_short = len(messages_read) < reading.limit
         if (
             len(page_messages) >= page.limit
             or not messages_read
             or (is_short and (page_messages or not page.is_bounded))
         ):
-            return page_messages[-page.limit :] if is_backwards else page_messages[: page.limit]
+            if is_backwards:
+                return page_messages[-page.limit :]
+            return page_messages[: page.limit]
         if not is_backwards:
             reading = replace(reading, after=messages_read[-1].id)
             continue
@@ -160,7 +165,9 @@ def _normal(message: Message) -> Message:
         if isinstance(part, TextPart) and part.signature is None:
             part = replace(part, text=normal_text(part.text))  # noqa: PLW2901
         parts.append(part)
-    return message if tuple(parts) == message.parts else replace(message, parts=tuple(parts))
+    if tuple(parts) == message.parts:
+        return message
+    return replace(message, parts=tuple(parts))
 
 
 def _values(message: Message) -> dict[str, Any]:

@@ -22,7 +22,9 @@ _NAMED = _ROWS.select.where(_IS_NAMED, _IS_REAL).order_by(organizations.c.seq).l
 
 def named(tx: Transaction, name: str) -> Organization | None:
     """Return the organization with this id or name; None if there is none."""
-    return None if "\0" in name else _ROWS.first(tx, _NAMED, {"name": name})
+    if "\0" in name:
+        return None
+    return _ROWS.first(tx, _NAMED, {"name": name})
 
 
 def require(tx: Transaction, name: str) -> Organization:

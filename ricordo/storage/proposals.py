@@ -157,7 +157,10 @@ def insert_one(tx: Transaction, proposal: Proposal, base: versions.TextBase | No
         text = versions.put_text(tx, proposal.chain_id, proposal.value, base)
         blob = text.id
         growth += text.added_bytes
-    base_blob = None if proposal.base_value is None else blob_id(proposal.base_value)
+    if proposal.base_value is None:
+        base_blob = None
+    else:
+        base_blob = blob_id(proposal.base_value)
     if base is None and proposal.base_value is not None:
         # A user's copy may come from another text than the agent saw, one that no version holds.
         growth += versions.put_text(tx, proposal.chain_id, proposal.base_value, None).added_bytes
@@ -185,7 +188,10 @@ def lock(tx: Transaction, scope: Scope, id: str) -> Proposal:
 
 
 def of_step(tx: Transaction, scope: Scope, step_id: str) -> list[Proposal]:
-    visible = [] if scope.subject_id is None else seen_by(proposals, scope.subject_id)
+    if scope.subject_id is None:
+        visible = []
+    else:
+        visible = seen_by(proposals, scope.subject_id)
     rows = tx.all(
         _OF_STEP.where(*visible), {"step_id": step_id, "organization_id": scope.organization_id}
     )
@@ -246,7 +252,9 @@ def page(tx: Transaction, scope: Scope, page: Page, filters: ProposalFilter) -> 
     if filters.waits:
         statement = statement.where(_WAITS)
     rows = read_page(tx, statement, proposals, page, marks=known_to(proposals, scope))
-    return _first_proposals(tx, rows) if page.is_bounded else _proposals(tx, rows)
+    if page.is_bounded:
+        return _first_proposals(tx, rows)
+    return _proposals(tx, rows)
 
 
 def of_runs(tx: Transaction, scope: Scope, run_ids: Sequence[str]) -> list[Proposal]:
@@ -259,6 +267,21 @@ def count_waiting(tx: Transaction, scope: Scope) -> int:
     """Return the number of waiting proposals that the caller may see."""
     statement = select(func.count()).select_from(proposals)
     return int(tx.all(statement.where(*in_scope(proposals, scope), _WAITS))[0][0])
+
+
+def count_decidable(tx: Transaction, scope: Scope) -> int:
+    """Return the number of waiting proposals that the caller may decide on."""
+    if scope.decides_for_everybody:
+        return count_waiting(tx, scope)
+    user_id = scope.subject or scope.user_id
+    is_own = (chains.c.owner_kind == "user") & (chains.c.owner_id == user_id)
+    if scope.subject_id is None:
+        is_own |= chains.c.owner_kind != "user"
+    own_chains = select(chains.c.id).where(
+        chains.c.organization_id == scope.organization_id, is_own
+    )
+    statement = select(func.count()).select_from(proposals)
+    return int(tx.all(statement.where(proposals.c.chain_id.in_(own_chains), _WAITS))[0][0])
 
 
 def take_untold(

@@ -83,7 +83,8 @@ def require_room_to_attach(
     count = size = 0
     if agent_id is not None:
         row = tx.first(_OF_AGENT, {"agent_id": agent_id})
-        count, size = int(row.count), int(row.size)
+        count = int(row.count)
+        size = int(row.size)
     tx.quotas.require_count(count + len(attached), count)
     tx.quotas.require_memory(size + sum(block.size for block in attached), size)
 

@@ -256,12 +256,18 @@ def page(
     statuses: Sequence[str] = (),
     **equal: Any,
 ) -> list[Run]:
-    of_agents = runs.c.agent_id.in_(agent_ids) if agent_ids else None
+    if agent_ids:
+        of_agents = runs.c.agent_id.in_(agent_ids)
+    else:
+        of_agents = None
     in_organization, *visible = in_scope(runs, scope)
     if equal.get("conversation_id") or len(agent_ids) == 1:
         # With the bare column, SQLite would read all runs by time instead of the few requested.
         in_organization = func.coalesce(runs.c.organization_id, "") == scope.organization_id
-    has_status = runs.c.status.in_(statuses) if statuses else None
+    if statuses:
+        has_status = runs.c.status.in_(statuses)
+    else:
+        has_status = None
     return _RUNS.page(
         tx, None, page, in_organization, *visible, of_agents, has_status, caller=scope, **equal
     )
@@ -326,7 +332,9 @@ def page_of_steps(
 def context_tokens(tx: Transaction, run_id: str) -> int | None:
     """Return the tokens in the window at the run's last step; None if they were not counted."""
     row = tx.first(_LAST_STEP, {"run_id": run_id})
-    return (row.prompt_tokens + row.completion_tokens or None) if row else None
+    if row:
+        return row.prompt_tokens + row.completion_tokens or None
+    return None
 
 
 def delete_one(tx: Transaction, scope: Scope, run_id: str) -> None:
@@ -394,7 +402,9 @@ def prune_traces(tx: Transaction, *, before: int, kept: int) -> int:
     if deleted := tx.run(_DELETE_OLD, {"before": before}):
         return deleted
     row = tx.first(_NEWEST_TO_GO, {"kept": kept})
-    return tx.run(_DELETE_MANY, {"newest": row.seq}) if row else 0
+    if row:
+        return tx.run(_DELETE_MANY, {"newest": row.seq})
+    return 0
 
 
 def add_expense(tx: Transaction, *spent: Expense) -> None:

@@ -109,7 +109,9 @@ def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]
 def _replacement(missing: Sequence[str]) -> str:
     """Return a hint for missing tools of the retired Letta V1 server; "" for others."""
     hints = list(dict.fromkeys(REPLACEMENTS[name] for name in missing if name in REPLACEMENTS))
-    return f". Use {'; '.join(hints)}." if hints else ""
+    if hints:
+        return f". Use {'; '.join(hints)}."
+    return ""
 
 
 def of_agent(tx: Transaction, agent_id: str) -> tuple[Tool, ...]:

@@ -49,7 +49,9 @@ class UserDraft:
 def find(tx: Transaction, scope: Scope, name: str) -> User | None:
     """Return the user with this id or identifier, if the caller may know of the user."""
     user = named(tx, scope.organization_id, name)
-    return user if user and scope.subject_id in (None, user.id) else None
+    if user and scope.subject_id in (None, user.id):
+        return user
+    return None
 
 
 def named(tx: Transaction, organization_id: str, name: str) -> User | None:
@@ -81,7 +83,9 @@ def ids_of(
 ) -> list[str] | None:
     """Return the ids of users with this identity or these identifiers; None without a filter."""
     names = [*keys, *([user_id_of(identity_id)] if identity_id else ())]
-    return [user.id for name in names if (user := find(tx, scope, name))] if names else None
+    if names:
+        return [user.id for name in names if (user := find(tx, scope, name))]
+    return None
 
 
 def find_or_make(tx: Transaction, scope: Scope, name: str, *, is_subject: bool = False) -> User:
@@ -105,7 +109,9 @@ def find_or_make(tx: Transaction, scope: Scope, name: str, *, is_subject: bool =
     now = tx.clock.now()
     user = User(new_id("user"), scope.organization_id, name, name, now)
     # If another transaction inserts the same user, this one waits for it, and then finds the user.
-    return user if _insert(tx, user) else require(tx, scope, name)
+    if _insert(tx, user):
+        return user
+    return require(tx, scope, name)
 
 
 def require_fit_name(name: str, subject: str = "A user") -> None:
@@ -127,7 +133,9 @@ def with_email(tx: Transaction, scope: Scope, address: str) -> User | None:
         return None
     parameters = {"organization_id": scope.organization_id, "address": address.lower()}
     matches = ROWS.all(tx, _WITH_EMAIL, parameters)
-    return matches[0] if len(matches) == 1 else None
+    if len(matches) == 1:
+        return matches[0]
+    return None
 
 
 def page(tx: Transaction, scope: Scope, page: Page, **equal: Any) -> list[User]:
@@ -194,7 +202,9 @@ def _insert(tx: Transaction, user: User) -> int:
 
 
 def _look(user: User) -> str | None:
-    return look_of(user.identifier) if user.identifier else None
+    if user.identifier:
+        return look_of(user.identifier)
+    return None
 
 
 def require_all_users(scope: Scope) -> None:

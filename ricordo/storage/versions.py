@@ -218,7 +218,8 @@ def plan(
         raise Invalid(
             "The reason of a change of memory cannot hold NUL characters. Leave them out."
         )
-    now = now if metadata.made_at is None else metadata.made_at
+    if metadata.made_at is not None:
+        now = metadata.made_at
     ids: list[bytes | None] = []
     for change in changes:
         files = dict(chain.files)
@@ -226,7 +227,10 @@ def plan(
         if change.value is not None:
             blob = blob_id(change.value)
             # Its depth is known only when it is stored.
-            files[change.label] = before if before and before[0] == blob else (blob, _UNKNOWN)
+            if before and before[0] == blob:
+                files[change.label] = before
+            else:
+                files[change.label] = (blob, _UNKNOWN)
         if files == chain.files:
             ids.append(None)
             continue
@@ -256,11 +260,17 @@ def store(
         files = dict(chain.files)
         before = files.pop(change.old_label or change.label, None)
         if change.value is not None:
-            base = (*before, change.before) if before and change.before is not None else None
+            if before and change.before is not None:
+                base = (*before, change.before)
+            else:
+                base = None
             text = put_text(tx, chain.id, change.value, base)
             files[change.label] = text.file
             grown += text.added_bytes
-        blob = files[change.label][0] if change.value is not None else None
+        if change.value is not None:
+            blob = files[change.label][0]
+        else:
+            blob = None
         rows.append(row_of(chain, change, metadata, id=id, blob=blob, now=planned.at))
         chain = replace(chain, head=id, versions=chain.versions + 1, files=files)
     if rows:
@@ -354,9 +364,11 @@ def _text_size(row: Mapping[str, Any]) -> int:
 
 def _text_row(chain_id: str, text: str, base: TextBase | None = None) -> dict[str, Any]:
     data = _pack(text.encode(), base[2].encode() if base else None)
-    base_id, depth = None, 0
+    base_id = None
+    depth = 0
     if base:
-        base_id, depth = base[0], base[1] + 1
+        base_id = base[0]
+        depth = base[1] + 1
     return {
         "chain_id": chain_id,
         "id": blob_id(text),

@@ -73,7 +73,10 @@ class _Reader:
         index = 0
         while index < len(self._lines):
             line = self._lines[index]
-            following = self._lines[index + 1] if index + 1 < len(self._lines) else ""
+            if index + 1 < len(self._lines):
+                following = self._lines[index + 1]
+            else:
+                following = ""
             google = _HEADER.fullmatch(line)
             numpy = _NUMPY_HEADER.fullmatch(line)
             sphinx = _FIELD.match(line.strip())
@@ -161,7 +164,10 @@ class _Reader:
         margin = min((_indent(line) for line in body if line.strip()), default=0)
         name = ""
         for line in body:
-            entry = _entry(line.strip()) if _indent(line) == margin else None
+            if _indent(line) == margin:
+                entry = _entry(line.strip())
+            else:
+                entry = None
             if entry and entry[0] in self._names:
                 name = entry[0]
                 self._add(name, _of_type(entry[1]), entry[2])

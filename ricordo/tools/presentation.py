@@ -125,7 +125,10 @@ def schema_for(
     added = tuple(name for name, tools in _by_tools(presentation) if tool.name in tools)
     if not (heartbeat or thinks or added or speech is not None):
         return tool
-    speech_json = b"" if speech is None else orjson.dumps(speech)
+    if speech is None:
+        speech_json = b""
+    else:
+        speech_json = orjson.dumps(speech)
     parameters = orjson.dumps(tool.parameters)
     return _presented(
         tool.name,
@@ -148,10 +151,16 @@ def parse_call(
     """
     # Most calls have no added argument and need no parsing: only an escaped letter could hide one.
     is_formatted = call.name == SPEECH_TOOL and presentation.response_format
-    arguments = _object(call.arguments) if is_formatted or _ADDED.search(call.arguments) else None
+    if is_formatted or _ADDED.search(call.arguments):
+        arguments = _object(call.arguments)
+    else:
+        arguments = None
     if arguments is None:
         return ParsedCall(call, "", wants_heartbeat=False, arguments=call.arguments)
-    own_properties = schema.parameters.get("properties", {}) if schema else None
+    if schema:
+        own_properties = schema.parameters.get("properties", {})
+    else:
+        own_properties = None
     added = {THINKING: presentation.thinks_in_arguments, HEARTBEAT: presentation.heartbeat}
     added_names = {
         name
@@ -193,7 +202,10 @@ def without_nulls(call: ToolCallPart, schema: ToolSchema | None) -> ToolCallPart
 
     Models write null for "not given".
     """
-    arguments = _object(call.arguments) if schema and "null" in call.arguments else None
+    if schema and "null" in call.arguments:
+        arguments = _object(call.arguments)
+    else:
+        arguments = None
     if schema is None or arguments is None:
         return call
     present = given_arguments(arguments, schema)
@@ -388,7 +400,10 @@ def _text(content: Any) -> str:
 def _object(arguments: str) -> dict[str, Any] | None:
     """Return the arguments if they are an object that can be rewritten."""
     try:
-        parsed = orjson.loads(arguments) if arguments.strip() else {}
+        if arguments.strip():
+            parsed = orjson.loads(arguments)
+        else:
+            parsed = {}
         if arguments.count("{") + arguments.count("[") > _DEPTH_LIMIT:
             orjson.dumps(parsed)
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
@@ -415,7 +430,10 @@ def _fits(content: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) ->
         return False
     kinds = schema.get("type")
     choices = schema.get("enum")
-    type_names: list[Any] = kinds if isinstance(kinds, list) else []
+    if isinstance(kinds, list):
+        type_names: list[Any] = kinds
+    else:
+        type_names = []
     if isinstance(kinds, str):
         type_names = [kinds]
     if type_names and not any(_has_type(content, kind) for kind in type_names):

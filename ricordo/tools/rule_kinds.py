@@ -55,7 +55,8 @@ class ParsedRule:
         details = ", ".join(
             sorted(self.children) or [f"{case}: {child}" for case, child in self.mapping.items()]
         )
-        details = str(self.limit) if self.type == "max_count_per_step" else details
+        if self.type == "max_count_per_step":
+            details = str(self.limit)
         return f"{self.type} of {self.tool}" + (f" ({details})" if details else "")
 
     def successors(self, output: str | None) -> frozenset[str] | None:
@@ -124,11 +125,17 @@ def line_of(rule: ToolRule, first_tools: Sequence[str]) -> str:
     in. Nothing is evaluated: a placeholder is replaced where it names a value, and left as it is
     otherwise.
     """
-    first = first_tools[0] if len(first_tools) == 1 else f"one of these: {', '.join(first_tools)}"
+    if len(first_tools) == 1:
+        first = first_tools[0]
+    else:
+        first = f"one of these: {', '.join(first_tools)}"
     fields = {"tool_name": rule.tool_name, "type": rule.type, "first_tools": first, **rule.options}
 
     def fill(match: re.Match[str]) -> str:
-        separator = match[2] if match[2] is not None else match[3]
+        if match[2] is not None:
+            separator = match[2]
+        else:
+            separator = match[3]
         if match[1] in fields:
             return _text_of(fields[match[1]], separator)
         return match[0]
@@ -176,7 +183,10 @@ def _comparable(text: str) -> tuple[str, Any]:
 def _child_arguments(rule: ToolRule, children: frozenset[str]) -> dict[str, dict[str, Any]]:
     arguments_by_child: dict[str, dict[str, Any]] = {}
     for node in rule.options.get("child_arg_nodes") or ():
-        name = node.get("name") if isinstance(node, Mapping) else None
+        if isinstance(node, Mapping):
+            name = node.get("name")
+        else:
+            name = None
         if not _is_name(name) or name not in children:
             raise _fault(rule, f"child_arg_nodes names {name}, which is not among its children")
         for key, argument in _arguments(rule, node.get("args")).items():

@@ -20,7 +20,7 @@ this is ours:
   Impossible rules are refused when the rulebook is created, as far as that can be proved.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,13 +28,13 @@ from itertools import combinations
 from types import MappingProxyType
 from typing import Any
 
+from ricordo.domain.message import ToolReturnPart
 from ricordo.domain.tool import RuleType, ToolRule
 from ricordo.errors import Invalid
 from ricordo.tools.rule_kinds import ParsedRule, line_of, parse_rule
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _FOLLOWING: tuple[RuleType, ...] = ("constrain_child_tools", "parent_last_tool", "conditional")
-_ORDERED: tuple[RuleType, ...] = ("run_first", "max_count_per_step", *_FOLLOWING)
 
 
 class DeadEnd(Invalid):
@@ -79,6 +79,15 @@ class RuleOutcome:
 _SILENT = RuleOutcome()
 
 
+def finished_calls(results: Iterable[ToolReturnPart]) -> list[FinishedCall]:
+    """Return the finished calls for the tool rules; refused calls do not count."""
+    return [
+        FinishedCall(result.name, result.content, result.status == "success")
+        for result in results
+        if not result.is_refused
+    ]
+
+
 class Rulebook:
     """The rules of an agent over its attached tools.
 
@@ -96,28 +105,34 @@ class Rulebook:
         self.is_empty = not self._rules
         self._all = Allowed(self._tools)
         self._parsed = tuple(parse_rule(rule) for rule in self._rules)
-        self._first = self._of("run_first")
-        self._only_after = self._of("parent_last_tool")
+        of_type: dict[RuleType, list[ParsedRule]] = defaultdict(list)
+        for rule in self._parsed:
+            of_type[rule.type].append(rule)
+        self._first = of_type["run_first"]
+        self._only_after = of_type["parent_last_tool"]
+        self._counted = of_type["max_count_per_step"]
         self._rules_after: dict[str, list[ParsedRule]] = {}
         self._parents: dict[str, set[str]] = {}
         self._limits: dict[str, int] = {}
-        for rule in self._of(*_FOLLOWING):
+        following = [rule for rule in self._parsed if rule.type in _FOLLOWING]
+        for rule in following:
             self._rules_after.setdefault(rule.tool, []).append(rule)
         for rule in self._only_after:
             for child in rule.children:
                 self._parents.setdefault(child, set()).add(rule.tool)
-        for rule in self._of("max_count_per_step"):
+        for rule in self._counted:
             self._limits[rule.tool] = min(rule.limit, self._limits.get(rule.tool, rule.limit))
-        self.terminal = frozenset(rule.tool for rule in self._of("exit_loop"))
-        self._continuing = frozenset(rule.tool for rule in self._of("continue_loop"))
-        self.gated = frozenset(rule.tool for rule in self._of("requires_approval"))
-        self._required = tuple(
-            dict.fromkeys(rule.tool for rule in self._of("required_before_exit"))
-        )
-        self.is_ordered = bool(self._of(*_ORDERED))
+        self.terminal = frozenset(rule.tool for rule in of_type["exit_loop"])
+        self._continuing = frozenset(rule.tool for rule in of_type["continue_loop"])
+        self.gated = frozenset(rule.tool for rule in of_type["requires_approval"])
+        self._required = tuple(dict.fromkeys(rule.tool for rule in of_type["required_before_exit"]))
+        self.is_ordered = bool(self._first or self._counted or following)
         proves = bool(self._first or self._rules_after or self._required)
         # A tool's output is not known in advance, so every output counts as possible.
-        paths = {name: self._allowed_after(name, None) for name in self._tools} if proves else {}
+        if proves:
+            paths = {name: self._allowed_after(name, None) for name in self._tools}
+        else:
+            paths = {}
         self._following = {name: following for name, (following, _) in paths.items()}
         self._endings = {
             name for name, (_, must_call) in paths.items() if not must_call or name in self.terminal
@@ -216,9 +231,6 @@ class Rulebook:
         )
         return tuple(dict.fromkeys(texts))
 
-    def _of(self, *types: RuleType) -> tuple[ParsedRule, ...]:
-        return tuple(rule for rule in self._parsed if rule.type in types)
-
     def _used_up(self, history: Sequence[FinishedCall]) -> frozenset[str]:
         if not self._limits:
             return frozenset()
@@ -268,13 +280,16 @@ class Rulebook:
     def _fault_sentence(
         self, last: str | None, used_up: Iterable[str], missing: Iterable[str]
     ) -> str:
-        rules_after = self._rules_after.get(last, []) if last else []
+        if last:
+            rules_after = self._rules_after.get(last, [])
+        else:
+            rules_after = []
         guards = [
             rule
             for rule in self._only_after
             if rule.tool != last and rule.children & self._attached
         ]
-        limits = [rule for rule in self._of("max_count_per_step") if rule.tool in set(used_up)]
+        limits = [rule for rule in self._counted if rule.tool in set(used_up)]
         rules = [
             *map(str, [*rules_after, *guards, *limits]),
             *(f"required_before_exit of {name}" for name in missing),
@@ -349,6 +364,14 @@ class Rulebook:
                     "them the other never "
                     f"can be. {self._fault_sentence(first, unusable, (first, second))}"
                 )
+
+
+@dataclass(slots=True)
+class CallRules:
+    """The rule book of a turn, and the turn's finished calls, as the rules count them."""
+
+    book: Rulebook
+    finished: list[FinishedCall] = field(default_factory=list)
 
 
 def _merge_arguments(

@@ -378,7 +378,9 @@ async def _attempt(
 def _returned(call: ToolCallPart, output: ToolOutput) -> ToolReturnPart:
     """Return a runner's output, with its printed lines, as the call's result."""
     result = replace(_result(call, output.value), stdout=output.stdout, stderr=output.stderr)
-    return replace(result, status="error", is_json=False) if output.is_error else result
+    if output.is_error:
+        return replace(result, status="error", is_json=False)
+    return result
 
 
 def _result(call: ToolCallPart, outcome: Any) -> ToolReturnPart:
@@ -446,7 +448,10 @@ def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
     descriptions = read_docstring(inspect.getdoc(function) or "", parameters).arguments
     fields: dict[str, Any] = {}
     for name, parameter in parameters.items():
-        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        if parameter.default is inspect.Parameter.empty:
+            default = ...
+        else:
+            default = parameter.default
         # An alias, since a field's own name could hide a method of the model: json, copy, schema, …
         fields[f"argument_{name}"] = (
             hints[name],

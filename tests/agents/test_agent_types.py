@@ -25,12 +25,12 @@ from ricordo.domain.tool import ToolRule
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.groups.voice_tools import VOICE_TOOLS
 from ricordo.prompt.texts import BUILT_IN, text
-from ricordo.tools.builtin import plugin
+from ricordo.tools.builtin import TOOLS
 from tests.seams import make
 from tests.seams.stores import ManualClock
 
 RUN: tuple[AgentType, ...] = get_args(AgentType)
-OFFERED = {tool.name for tool in (*plugin.tools(), *VOICE_TOOLS) if tool.is_stored}
+OFFERED = {tool.name for tool in (*TOOLS, *VOICE_TOOLS) if tool.is_stored}
 
 
 def beginning(agent_type: AgentType, *tools: str) -> AgentState:

@@ -1,14 +1,14 @@
 """In what circumstances an agent edits: which untrusted content it has read, and which users' words it may quote."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ricordo.agents.context_window import ContextWindow, user_texts_in
 from ricordo.agents.conversations import create_conversation
 from ricordo.agents.lifecycle import BlockSpec
-from ricordo.agents.request import Approval, NewMessage, TurnContext, TurnRequest
+from ricordo.agents.request import Approval, NewMessage, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.domain.agent import CompactionSettings
 from ricordo.domain.block import Policy
@@ -438,8 +438,8 @@ def test_a_turn_of_which_a_compaction_left_nothing_quotes_nobody() -> None:
         make.message(agent, "Be kind.", "system"),
         make.message(agent, "They talked.", "summary"),
     ]
-    turn: Any = SimpleNamespace(window=window, first=len(window), approval=object())
-    assert TurnContext.user_texts(turn) == ()
+    context = ContextWindow(window, "", first=len(window), is_resumed=True)
+    assert user_texts_in(context.turn_messages()) == ()
 
 
 FACT = "My grandmother Rosa taught me to bake chestnut bread every single October in Genoa."

@@ -11,10 +11,11 @@ from ricordo.agents.lifecycle import BlockSpec
 from ricordo.agents.request import Approval, NewMessage, TurnRequest
 from ricordo.agents.turn import collect, run_turn
 from ricordo.domain.block import DEFAULT_DESCRIPTIONS, Block, Policy
+from ricordo.domain.hidden_text import without_hidden_text
 from ricordo.domain.message import TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.scope import Scope
-from ricordo.domain.text import normal_text, shown_text
+from ricordo.domain.text import normal_text
 from ricordo.llm.scripted import call
 from ricordo.prompt.system_prompt import system_prompt
 from ricordo.search.index import insert_passages
@@ -325,7 +326,7 @@ async def test_nothing_poisoned_is_written_where_somebody_decides(
         ):  # which only repeats what was recalled, so not even the notes take it
             assert after["notes"].value in (
                 normal_text(poison.text),
-                shown_text(normal_text(poison.text)),
+                without_hidden_text(normal_text(poison.text)),
             ), poison
         assert await closed(stage, agent) == expected, poison
         wanted = ProposalFilter(chain_id=after["journey"].chain_id, status="open")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ricordo.agents.context_window import ContextWindow
 from ricordo.agents.request import AnsweredApproval, TurnContext, TurnRequest, WindowLimit
 from ricordo.agents.step_decisions import (
     AFTER_FAILURE,
@@ -13,7 +14,6 @@ from ricordo.agents.step_decisions import (
     REQUESTED,
     NextAction,
     ParsedReply,
-    finished_calls,
     next_action,
     offer_tools,
     parse_approved,
@@ -33,7 +33,7 @@ from ricordo.domain.model import ModelReply, ModelSettings, ToolSchema
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool, ToolRule
 from ricordo.llm.scripted import ScriptedModel, call
-from ricordo.tools.rules import FinishedCall
+from ricordo.tools.rules import CallRules, FinishedCall, finished_calls
 from ricordo.tools.toolbox import Toolbox, schema_of
 from tests.seams import make
 
@@ -68,14 +68,26 @@ def turn(
     book = rulebook(state, client_tools)
     runtime: Any = SimpleNamespace(toolbox=TOOLBOX)
     return TurnContext(
-        runtime, request, make.run(agent), state, ScriptedModel([]), [], "", book, WindowLimit()
+        runtime,
+        request,
+        make.run(agent),
+        state,
+        ScriptedModel([]),
+        ContextWindow([], ""),
+        CallRules(book),
+        WindowLimit(),
     )
 
 
 def after_words(a_turn: TurnContext, before: NextAction | None = None, **reply: Any) -> NextAction:
     words = ModelReply((TextPart("Hello."),), **reply)
     return next_action(
-        a_turn, offer_tools(a_turn), words, ParsedReply(words.parts), (), before or NextAction()
+        a_turn.rules,
+        offer_tools(a_turn),
+        words,
+        ParsedReply(words.parts),
+        (),
+        before or NextAction(),
     )
 
 
@@ -85,7 +97,12 @@ def after_call(a_turn: TurnContext, asked: ToolCallPart, status: Any = "success"
         [ToolReturnPart(asked.call_id, asked.name, status, "six")],
     )
     return next_action(
-        a_turn, offered, None, parse_reply(ModelReply((asked,)), offered), results, NextAction()
+        a_turn.rules,
+        offered,
+        None,
+        parse_reply(ModelReply((asked,)), offered),
+        results,
+        NextAction(),
     )
 
 
@@ -113,8 +130,9 @@ def test_a_call_that_is_not_offered_is_refused_and_does_not_count_for_the_rules(
     (refusal,) = parsed.refused
     assert (refusal.call_id, refusal.status) == (asked.call_id, "error")
     assert "[ToolConstraintError] Cannot call roll, valid tools include: [toss]" in refusal.content
-    assert next_action(a_turn, offered, None, parsed, parsed.refused, NextAction()) == NextAction()
-    assert a_turn.finished == []
+    action = next_action(a_turn.rules, offered, None, parsed, parsed.refused, NextAction())
+    assert action == NextAction()
+    assert action.finished == ()
     # Nor once it was stored, where a turn that waited goes on.
     stored = parts_from_json(parts_to_json(parsed.refused))
     assert [part.is_refused for part in stored if isinstance(part, ToolReturnPart)] == [True]
@@ -189,5 +207,6 @@ def test_what_comes_after_a_call(
     style: str, arguments: dict[str, Any], status: str, action: NextAction
 ) -> None:
     a_turn = turn(style)
-    assert after_call(a_turn, call("roll", **arguments), status) == action
-    assert a_turn.finished == [FinishedCall("roll", "six", status == "success")]
+    decided = after_call(a_turn, call("roll", **arguments), status)
+    assert decided == action
+    assert decided.finished == (FinishedCall("roll", "six", status == "success"),)

@@ -5,7 +5,6 @@ import httpx2
 import letta_client
 import pytest
 
-from ricordo.api.authentication import key_for_call
 from ricordo.domain.scope import Scope
 from tests.seams.server import MODEL, ServerInThread, serving
 
@@ -164,21 +163,23 @@ def test_the_key_of_a_call_is_its_callers_lives_as_long_as_the_call_and_may_do_l
         ]
 
     for one, its in ((server, http), (locked, locked_http)):
-        with key_for_call(one.settings, Scope(), "roll_d20") as key:
+        with one.runtime.sandbox.keys.issue(Scope(), "roll_d20") as key:
             assert answers(its, key) == [200, 403, 403]
             made = its.post(
                 "/v1/agents/", json={"model": MODEL}, headers={"authorization": f"Bearer {key}"}
             )
             assert made.status_code == 200
         assert answers(its, key) == [401, 401, 401]
-    with key_for_call(server.settings, Scope(), "roll_d20") as key:
+    with server.runtime.sandbox.keys.issue(Scope(), "roll_d20") as key:
         assert answers(locked_http, key) == [401, 401, 401]  # another server's
 
 
 def test_where_no_key_is_needed_a_tools_program_still_has_only_what_its_caller_may(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    with key_for_call(server.settings, Scope(scopes=frozenset(("agents:read",))), "peek") as key:
+    with server.runtime.sandbox.keys.issue(
+        Scope(scopes=frozenset(("agents:read",))), "peek"
+    ) as key:
         headers = {"authorization": f"Bearer {key}"}
         assert (
             http.get("/v1/agents/", headers=headers | {"x-ricordo-user": "ada"}).status_code == 403

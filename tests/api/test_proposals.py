@@ -84,6 +84,36 @@ def test_an_edit_that_cannot_be_is_refused(http: httpx2.Client, ada: str) -> Non
     assert "read-only" in refused(http.post(f"/users/{ada}/blocks/student/propose", json=edit), 403)
 
 
+def test_hidden_text_is_reported_refused_from_agents_and_left_out_by_an_approval(
+    api: Api, ada: str
+) -> None:
+    http = api.http
+    hidden = "green\u200b\U000e0041 tea"
+    edit = {"old_string": "tea", "new_string": hidden, "reasoning": "She said so."}
+    answer = http.post(
+        f"/users/{ada}/blocks/student/propose", json={**edit, "agent_id": "course-tutor"}
+    )
+    assert "characters that nobody sees" in refused(answer, 400)
+
+    def by_teacher(tx: Transaction) -> str:
+        owned = user_memory.open_memory(tx, Scope(), ada)
+        block = user_memory.require(tx, owned, "student")
+        text = block.value.replace("tea", hidden)
+        draft = ProposalDraft(owned.chain.id, "student", text, block)
+        return make_proposal(tx, draft, ChangeMetadata(Actor("user", "teacher-1"))).id
+
+    for keeps, text in ((False, "Likes green tea."), (True, f"Likes {hidden}.")):
+        put(http, ada, "student", TEXT)
+        proposal = api.server.write(by_teacher)
+        (made,) = get(http, ada, "student/diffs")
+        assert made["has_hidden_text"]
+        post(http, ada, f"student/diffs/{proposal}/approve", keeps_hidden_text=keeps)
+        block = get(http, ada, "student")
+        assert (text in block["body"], block["has_hidden_text"]) == (True, keeps)
+    cleaned = ok(http.patch(f"/users/{ada}/blocks/student", json={"removes_hidden_text": True}))
+    assert ("Likes green tea." in cleaned["body"], cleaned["has_hidden_text"]) == (True, False)
+
+
 def test_replace_all_replaces_all_and_a_new_block_may_be_proposed(
     http: httpx2.Client, ada: str
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
+from ricordo.domain.hidden_text import with_marks
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory.edit_guard import EditGuard, GuardSources
 from ricordo.memory.working_memory import EditReason, PassageDraft, WorkingMemory
@@ -140,6 +141,20 @@ def test_hidden_characters_are_taken_out_of_what_the_agent_writes() -> None:
         )
         assert memory.passages[0].text == "text"
         assert set(memory.notes) == {"call-1", "call-2", "call-3", "call-4"}
+
+
+def test_a_block_that_waits_for_its_owner_takes_no_hidden_text_from_an_agent() -> None:
+    for policy in ("guarded", "propose", "explicit"):
+        state = replace(STATE, blocks=(replace(HUMAN, policy=policy, value="Ada"),))  # type: ignore[arg-type]
+        for signs in HIDDEN_SIGNS:
+            memory = WorkingMemory(state)
+            with pytest.raises(Invalid, match=r"nobody sees \(.*U\+[0-9A-F]{4}"):
+                memory.write("human", f"A{signs}da L", "call-1")
+            assert memory.edits == []
+            said = EditGuard(lambda signs=signs: GuardSources(user_texts=[f"I am A{signs}da"]))  # type: ignore[misc]
+            assert WorkingMemory(state, said).write("human", f"A{signs}da", "call-1")
+        copied = with_marks("A\u200bda L")
+        assert WorkingMemory(state).write("human", copied, "call-1") == "Ada L"
 
 
 def test_hidden_characters_that_the_user_wrote_or_that_letters_need_stay() -> None:

@@ -31,7 +31,7 @@ from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import agents, blocks, conversations, messages, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import SqlStore
-from ricordo.tools.builtin import plugin
+from ricordo.tools.builtin import TOOLS
 from ricordo.tools.toolbox import ServerTool, Toolbox, ToolRunner, sync_tools
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class Hooks:
 
 
 BUILTIN = Hooks(
-    plugin.tools()
+    TOOLS
 )  # made once: building the models of their arguments takes longer than most tests
 
 

@@ -50,7 +50,7 @@ from ricordo.storage.engine.postgres import PostgresStore, open_postgres
 from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.columns import metadata
 from ricordo.storage.schema.core_tables import messages as messages_table
-from ricordo.tools.builtin import plugin
+from ricordo.tools.builtin import TOOLS
 from ricordo.tools.toolbox import Toolbox, sync_tools
 from tests.seams import make
 from tests.seams.stores import ManualClock, flush
@@ -475,7 +475,7 @@ async def test_an_agent_that_is_deleted_while_its_new_index_takes_over_leaves_no
 async def test_servers_that_start_at_once_agree_on_their_tools(
     store: PostgresStore, other: PostgresStore
 ) -> None:
-    toolbox = Toolbox(plugin.tools())
+    toolbox = Toolbox(TOOLS)
     await asyncio.gather(
         *(which.write(lambda tx: sync_tools(tx, Scope(), toolbox)) for which in (store, other) * 3)
     )

@@ -221,17 +221,33 @@ def _prepare(folder: str) -> None:
 
     import ricordo.app
     import ricordo.features
-    from ricordo.settings import ProviderSettings, Settings
     from tests.support import sharing
 
     sharing.share(pytest.MonkeyPatch(), Path(folder))
     ricordo.app.load_plugins(ricordo.features.FEATURES).tools()
     for name in _modules_of_a_server(ricordo.features.__path__):
         import_module(name)
-    ricordo.app.create_app(
-        Settings(data_dir=Path(folder) / "none", find_local_models=False),
-        ProviderSettings.model_construct(),
-    )
+    _live_once(Path(folder) / "once")
+
+
+def _live_once(folder: Path) -> None:
+    """Let a server talk once and end, so that the commands find compiled what the first requests of a process compile."""
+    import threading
+    from concurrent.futures import ThreadPoolExecutor
+
+    from ricordo import offload
+    from tests.seams.server import MODEL, serving
+
+    folder.mkdir()
+    with serving(folder) as server, server.http() as http:
+        blocks = [{"label": "human", "value": "Nobody is known yet."}]
+        made = http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": blocks}).json()
+        http.post(f"/v1/agents/{made['id']}/messages", json={"input": "Hello."})
+        http.get("/v1/agents/")
+        http.get("/v1/runs/", params={"active": True})
+    offload._THREADS.shutdown()  # a fork would wait for its threads, which are here alone
+    offload._THREADS = ThreadPoolExecutor(2, "offload")
+    assert threading.active_count() == 1, f"no process may be forked beside {threading.enumerate()}"
 
 
 def _modules_of_a_server(features: Iterable[str]) -> Iterator[str]:

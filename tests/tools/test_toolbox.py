@@ -19,7 +19,7 @@ from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import tools
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import to_json
-from ricordo.tools.builtin import plugin
+from ricordo.tools.builtin import TOOLS as BUILT_IN_TOOLS
 from ricordo.tools.toolbox import (
     ServerTool,
     Toolbox,
@@ -299,7 +299,7 @@ async def sync(store: SqliteStore, *offered: ServerTool) -> dict[str, Tool]:
 async def test_every_tool_of_the_toolbox_is_stored_as_models_see_it_and_a_second_start_changes_nothing(
     store: SqliteStore,
 ) -> None:
-    offered, by_hand = [tool for tool in plugin.tools() if tool.is_stored], make.tool("by_hand")
+    offered, by_hand = [tool for tool in BUILT_IN_TOOLS if tool.is_stored], make.tool("by_hand")
     await store.write(lambda tx: tools.insert_all(tx, [by_hand]))
     stored = await sync(store, *offered)
     assert await sync(store, *offered) == stored
@@ -329,7 +329,7 @@ async def test_a_changed_tool_keeps_its_id_and_what_people_set(store: SqliteStor
 
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "tools.json").read_text("utf-8"))
-BUILT_IN = {tool.name: tool for tool in plugin.tools() if tool.is_stored}
+BUILT_IN = {tool.name: tool for tool in BUILT_IN_TOOLS if tool.is_stored}
 
 
 def test_the_built_in_tools_are_these() -> None:

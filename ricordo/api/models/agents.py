@@ -74,12 +74,16 @@ def _without_shown(secrets: Any) -> Any:
 
     None for an answer's list, which has no values.
     """
-    return None if isinstance(secrets, list) else secrets
+    if isinstance(secrets, list):
+        return None
+    return secrets
 
 
 def _name_of(tool: Any) -> Any:
     """Return a tool's name, even if the whole tool was sent."""
-    return tool["name"] if isinstance(tool, dict) and "name" in tool else tool
+    if isinstance(tool, dict) and "name" in tool:
+        return tool["name"]
+    return tool
 
 
 class AgentFields(EmbeddingFields):
@@ -143,7 +147,9 @@ class AgentFields(EmbeddingFields):
 
         None if neither was sent.
         """
-        return self.enable_reasoner if self.reasoning is None else self.reasoning
+        if self.reasoning is None:
+            return self.enable_reasoner
+        return self.reasoning
 
     @property
     def all_secrets(self) -> dict[str, str] | None:
@@ -435,14 +441,26 @@ class ContextResponse(ResponseModel):
         corrected by the provider's last count, as in compaction.
         """
         conversation = state.conversation
-        system = window[0] if window and window[0].role == "system" else None
+        if window and window[0].role == "system":
+            system = window[0]
+        else:
+            system = None
         rest = window[1:] if system else window
-        summary = rest[0] if rest and rest[0].role == "summary" else None
-        parts = sections(system.text) if system else {"base": state.agent.system}
+        if rest and rest[0].role == "summary":
+            summary = rest[0]
+        else:
+            summary = None
+        if system:
+            parts = sections(system.text)
+        else:
+            parts = {"base": state.agent.system}
         texts = {name: parts.get(part, "") for name, part in _SECTIONS.items()}
         tokens = {name: text_tokens(text) for name, text in texts.items()}
         tokens["system"] = tokens.pop("system_prompt")
-        tokens["summary_memory"] = transcript_tokens([summary]) if summary else 0
+        if summary:
+            tokens["summary_memory"] = transcript_tokens([summary])
+        else:
+            tokens["summary_memory"] = 0
         tokens["functions_definitions"] = tool_tokens(tools)
         tokens["messages"] = transcript_tokens(rest[1:] if summary else rest)
         scaled = {

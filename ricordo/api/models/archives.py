@@ -71,7 +71,9 @@ class PassageItem(RequestPart):
 
         Raises Invalid.
         """
-        return None if self.created_at is None else parse_timestamp(self.created_at, zone)
+        if self.created_at is None:
+            return None
+        return parse_timestamp(self.created_at, zone)
 
 
 class PassageRequest(PassageItem, RequestModel):

@@ -186,7 +186,9 @@ class RequestModel(RequestPart):
             raise ValueError("cannot be stored: it holds a NUL character. Leave it out.")
         # In plain ASCII only line ends can need normalizing, and JSON escapes them.
         is_odd = not text.isascii() or b"\\r" in text
-        return normal_json(body) if is_odd and isinstance(body, dict) else body
+        if is_odd and isinstance(body, dict):
+            return normal_json(body)
+        return body
 
 
 @dataclass(frozen=True, slots=True)

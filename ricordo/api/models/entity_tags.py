@@ -37,7 +37,10 @@ def tagged(
     digest = hashlib.blake2b(content, digest_size=6).hexdigest()
     tag = f"{_version_of(block)}.{digest}"
     headers = {"ETag": f'"{tag}"', "Cache-Control": "no-cache"}
-    known_tags = [] if if_none_match is None else _TAG.findall(if_none_match)
+    if if_none_match is None:
+        known_tags = []
+    else:
+        known_tags = _TAG.findall(if_none_match)
     if tag in known_tags or (if_none_match or "").strip() == "*":
         return Response(status_code=304, headers=headers)
     return Response(content, media_type=media_type, headers=headers)

@@ -51,7 +51,10 @@ class JobResponse(ResponseModel):
     @classmethod
     def of(cls, job: Any, /, **_fields: Any) -> Json:
         """Return the job."""
-        duration = job.ended_at - job.started_at if job.ended_at and job.started_at else None
+        if job.ended_at and job.started_at:
+            duration = job.ended_at - job.started_at
+        else:
+            duration = None
         return super().of(
             job,
             updated_at=max(
@@ -106,7 +109,9 @@ class QueueResponse(ResponseModel):
 
 
 def _status(job: Job) -> WireStatus:
-    return "pending" if job.status == "waiting" and job.attempts else _SHOWN[job.status]
+    if job.status == "waiting" and job.attempts:
+        return "pending"
+    return _SHOWN[job.status]
 
 
 def _metadata(job: Job) -> Json:

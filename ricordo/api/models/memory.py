@@ -177,6 +177,9 @@ class UserBlockUpdate(BlockSettings):
 
     label: str | None = None
     message: Reason = None
+    removes_hidden_text: bool = Field(
+        False, description="Remove characters that are not shown from the block's text."
+    )
 
 
 class RestoreRequest(RequestModel):
@@ -190,7 +193,7 @@ class ProposalRequest(RequestModel):
     """A proposed change: the current piece of text, its replacement and the reason."""
 
     old_string: str = Field(
-        description="The current text, word for word. Empty: the new text is added at the end."
+        description="The current text, word for word. Empty for a new or an empty block."
     )
     new_string: str
     reasoning: str = Field(max_length=_LONG)
@@ -208,6 +211,10 @@ class ApproveRequest(RequestModel):
     """
 
     body: str | None = None
+    keeps_hidden_text: bool = Field(
+        False,
+        description="Keep characters that are not shown. By default they are removed.",
+    )
 
 
 class RejectRequest(RequestModel):
@@ -252,6 +259,7 @@ class UserBlockResponse(ResponseModel):
     course: str | None
     metadata: Json
     is_untrusted: bool
+    has_hidden_text: bool
     updated_by: str | None
     created_at: Timestamp
     # The proposal that waits for the owner, after an edit that was not applied.
@@ -315,6 +323,7 @@ class ProposalResponse(ResponseModel):
     body: Annotated[str | None, From("value")]
     diff: str
     is_untrusted: bool
+    has_hidden_text: bool
     run_id: str | None
     step_id: str | None
     created_at: Timestamp

@@ -120,7 +120,10 @@ class ToolReturnResponse(ToolReturnFields):
         With pictures, its text and its pictures as a list.
         """
         if tool_return.pictures:
-            texts = [TextPart(tool_return.content)] if tool_return.content else []
+            if tool_return.content:
+                texts = [TextPart(tool_return.content)]
+            else:
+                texts = []
             fields["tool_return"] = _content([*texts, *tool_return.pictures])
         return super().of(tool_return, **fields)
 
@@ -306,7 +309,9 @@ def spoken_words(call: ToolCallPart, format: MessageFormat) -> str | None:
     # With a `response_format` the argument is an object and no text.
     if isinstance(spoken, dict | list):
         return orjson.dumps(spoken).decode()
-    return spoken if isinstance(spoken, str) else None
+    if isinstance(spoken, str):
+        return spoken
+    return None
 
 
 def _pieces(message: Message, format: MessageFormat) -> Iterator[Piece]:
@@ -317,7 +322,10 @@ def _pieces(message: Message, format: MessageFormat) -> Iterator[Piece]:
             yield UserMessage, {"content": _content(message.parts)}
         case "tool":
             # The text of the speaking tool is shown, so its successful result is not.
-            hidden = format.tool_name if format.speaks_by_tool else None
+            if format.speaks_by_tool:
+                hidden = format.tool_name
+            else:
+                hidden = None
             returns = [
                 part
                 for part in message.tool_returns
@@ -412,5 +420,8 @@ def _summary(message: Message) -> Iterator[Piece]:
 def _reasoning(part: ReasoningPart) -> Piece:
     if part.redacted is not None:
         return HiddenReasoningMessage, {"state": "redacted", "hidden_reasoning": part.redacted}
-    source = "reasoner_model" if part.native else "non_reasoner_model"
+    if part.native:
+        source = "reasoner_model"
+    else:
+        source = "non_reasoner_model"
     return ReasoningMessage, {"reasoning": part.text, "source": source, "signature": part.signature}

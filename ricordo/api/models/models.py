@@ -298,7 +298,9 @@ class ModelResponse(ModelConfigResponse):
 
 
 def _embedding_kind(endpoint_type: str) -> str:
-    return endpoint_type if endpoint_type in _EMBEDDING_KINDS else "openai"
+    if endpoint_type in _EMBEDDING_KINDS:
+        return endpoint_type
+    return "openai"
 
 
 class EmbeddingConfigResponse(ResponseModel):

@@ -139,7 +139,9 @@ def _kind(message: Any) -> str:
         )
     else:
         kind = getattr(message, "type", None) or "message"
-    return "approval" if kind == "tool_return" else str(kind)
+    if kind == "tool_return":
+        return "approval"
+    return str(kind)
 
 
 AnyMessageRequest = Annotated[
@@ -203,7 +205,9 @@ class SendRequest(RequestModel):
     @property
     def logprobs(self) -> int | None:
         """Return the wanted alternatives to each token; None without probabilities."""
-        return (self.top_logprobs or 0) if self.return_logprobs else None
+        if self.return_logprobs:
+            return self.top_logprobs or 0
+        return None
 
     def warn_of_logprobs(self, reason: str) -> None:
         """Warn the client that its answer has no probabilities, if it asked for them."""
@@ -237,7 +241,9 @@ class CancelRequest(RequestModel):
     @classmethod
     def _read_list(cls, body: Any) -> Any:
         """Accept the request of an older client, which sends only the ids."""
-        return {"run_ids": body} if isinstance(body, list) else body
+        if isinstance(body, list):
+            return {"run_ids": body}
+        return body
 
 
 class TokenFields(ResponseModel):

@@ -6,8 +6,8 @@ such turns is bounded, and no agent in it is asked again, since it waits for the
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from uuid import NAMESPACE_URL, uuid5
 
@@ -32,8 +32,17 @@ ONE_WAY = "it is one-way, so nobody waits for an answer"
 # Seconds between two attempts at a busy conversation.
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
-# For each waiting run of this process, the id of the run that it waits for.
-_WAITS: dict[str, str] = {}
+
+
+@asynccontextmanager
+async def open_waits(_runtime: Runtime) -> AsyncIterator[dict[str, str]]:
+    """Open the feature's part of a runtime: for each waiting run, the run that it waits for."""
+    yield {}
+
+
+def _waits_of(context: ToolContext) -> dict[str, str]:
+    waits: dict[str, str] = context.runtime.features["groups"]
+    return waits
 
 
 async def new_request(context: ToolContext, agent_id: str, text: str, how: str) -> TurnRequest:
@@ -132,8 +141,11 @@ async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
                 )
                 answer = await collect(turn, hear)
         except TimeoutError:
-            run_id = _WAITS.get(context.step.run_id)
-            state = "it still works on it" if turn else "it is busy with another message"
+            run_id = _waits_of(context).get(context.step.run_id)
+            if turn:
+                state = "it still works on it"
+            else:
+                state = "it is busy with another message"
             return [
                 *texts_of(new_messages),
                 f"<no answer within {seconds:g} seconds: {state} (run {run_id})>",
@@ -173,24 +185,25 @@ def _waiting(context: ToolContext) -> Iterator[Callable[[str | None], None]]:
     It raises Invalid if that run waits for this turn.
     """
     run_id = context.step.run_id
+    waits = _waits_of(context)
 
     def wait_for(other_run_id: str | None) -> None:
         if other_run_id is None:
             return
         last = other_run_id
-        while last in _WAITS and last != run_id:
-            last = _WAITS[last]
+        while last in waits and last != run_id:
+            last = waits[last]
         if last == run_id:
             raise Invalid(
                 "The other agent waits for what comes of this very turn. Answer first, and ask it "
                 "later."
             )
-        _WAITS[run_id] = other_run_id
+        waits[run_id] = other_run_id
 
     try:
         yield wait_for
     finally:
-        _WAITS.pop(run_id, None)
+        waits.pop(run_id, None)
 
 
 def answer_texts(answer: Answer) -> list[str]:

@@ -1,14 +1,14 @@
 """`ricordo group`: list groups of a running server, show and talk."""
 
+import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from ricordo.cli.client import Client, any_server
+from ricordo.cli.screen import AnswerPrinter, printable, screen, shortened
 from ricordo.errors import Invalid, NotFound
-
-if TYPE_CHECKING:
-    from ricordo.cli.client import Client
 
 Json = dict[str, Any]
 app = typer.Typer(help="Groups of agents that talk together.", no_args_is_help=True)
@@ -29,9 +29,6 @@ _SETTINGS = {
 @app.command("list")
 def list_groups(server: str | None = _SERVER) -> None:
     """List the groups, the oldest first."""
-    from ricordo.cli.client import any_server
-    from ricordo.cli.screen import printable, shortened
-
     with any_server(server, lambda _settings: None) as client:
         groups = _all_groups(client)
         names = {agent["id"]: agent["name"] for agent in client.agents()} if groups else {}
@@ -52,9 +49,6 @@ def list_groups(server: str | None = _SERVER) -> None:
 @app.command("show")
 def show_group(group: str = _WHICH, server: str | None = _SERVER) -> None:
     """Show a group with its members and its last messages."""
-    from ricordo.cli.client import any_server
-    from ricordo.cli.screen import printable
-
     with any_server(server, lambda _settings: None) as client:
         details = _group(client, group)
         names = _names(client, details)
@@ -82,9 +76,6 @@ def say(
     server: str | None = _SERVER,
 ) -> None:
     """Say something to a group, and show the answers."""
-    from ricordo.cli.client import any_server
-    from ricordo.cli.screen import AnswerPrinter, screen
-
     body = {"messages": [{"role": "user", "content": message}]}
     with any_server(server, lambda _settings: None) as client:
         path = f"/v1/groups/{_group(client, group)['id']}/messages/stream"
@@ -94,8 +85,6 @@ def say(
 
 def _with_names(events: Iterator[str]) -> Iterator[Json]:
     """Yield the events of an answer, with the speaker's name before each message."""
-    import json
-
     for text in events:
         if text == "[DONE]":
             return

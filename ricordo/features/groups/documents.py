@@ -145,7 +145,9 @@ def _forget(tx: Transaction, reading: Reading) -> None:
 
 def _block(tx: Transaction, organization_id: str, block_id: str | None) -> Block | None:
     with suppress(NotFound):
-        return blocks.get(tx, Scope(organization_id), block_id) if block_id else None
+        if block_id:
+            return blocks.get(tx, Scope(organization_id), block_id)
+        return None
     return None
 
 
@@ -248,7 +250,10 @@ def _make_block(tx: Transaction, scope: Scope, agent: Agent, folder: Folder) -> 
     if attached is not None:
         return attached
     chain = versions.of_owner(tx, scope, "agent", agent.id)
-    new_chains = [] if chain else [Chain(new_id("chain"), scope.organization_id, "agent", agent.id)]
+    if chain:
+        new_chains = []
+    else:
+        new_chains = [Chain(new_id("chain"), scope.organization_id, "agent", agent.id)]
     about = (
         folder.description
         or f'What the files of the folder "{folder.name}" say, and where in them.'

@@ -146,7 +146,9 @@ def _setting(name: str, text: str) -> int | str | None:
     """
     if not text:
         return None
-    return typed_number(text) if name in _NUMBERS else text
+    if name in _NUMBERS:
+        return typed_number(text)
+    return text
 
 
 async def _list(

@@ -158,7 +158,10 @@ def _make(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState) ->
     agent = state.agent
     now = tx.clock.now()
     model_info = runtime.organization_providers.known(agent.organization_id).get(agent.model).info
-    pair = _VOICE if agent.agent_type == "voice_convo_agent" else _USUAL
+    if agent.agent_type == "voice_convo_agent":
+        pair = _VOICE
+    else:
+        pair = _USUAL
     persona = BlockSpec(
         label="memory_persona",
         description="How this agent works on the memory of the other one.",
@@ -191,3 +194,6 @@ def _make(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState) ->
         **pair.group,
     )
     return service.store_new(tx, scope, group, [sleeper])
+
+
+FOLLOWER = PairFollower()

@@ -271,7 +271,9 @@ def of_manager(tx: Transaction, organization_id: str, agent_id: str) -> Group | 
     group = _GROUPS.first(
         tx, _OF_MANAGER, {"manager_agent_id": agent_id, "organization_id": organization_id}
     )
-    return _whole(tx, [group])[0] if group else None
+    if group:
+        return _whole(tx, [group])[0]
+    return None
 
 
 def at_turn_end(tx: Transaction, run: Run) -> EndedTurn | None:

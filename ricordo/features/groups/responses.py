@@ -16,8 +16,14 @@ def groups_json(tx: Transaction, scope: Scope, groups: Sequence[Group]) -> list[
     Groups of sleeping agents cost two statements more, for all of them together.
     """
     asleep = [group.id for group in groups if group.manager_type in ASLEEP]
-    turns = sleep_queries.turns(tx, asleep, scope.subject) if asleep else {}
-    read = sleep_queries.last_read(tx, asleep, scope.subject) if asleep else {}
+    if asleep:
+        turns = sleep_queries.turns(tx, asleep, scope.subject)
+    else:
+        turns = {}
+    if asleep:
+        read = sleep_queries.last_read(tx, asleep, scope.subject)
+    else:
+        read = {}
     return [
         GroupResponse.from_group(group, turns.get(group.id), read.get(group.id)) for group in groups
     ]

@@ -297,7 +297,10 @@ def _lay_asleep(tx: Transaction, scope: Scope, group: Group, member_ids: Iterabl
     They get its blocks, except for blocks whose label they use themselves.
     """
     manager_id = group.manager_agent_id or ""
-    buffer = list(buffer_of(group)) if group.manager_type == "voice_sleeptime" else None
+    if group.manager_type == "voice_sleeptime":
+        buffer = list(buffer_of(group))
+    else:
+        buffer = None
     change_settings(tx, scope, manager_id, **{ENABLE_SLEEPTIME: True, MESSAGE_BUFFER: buffer})
     for id in member_ids:
         change_settings(tx, scope, id, **{SLEEPS_FOR: manager_id})

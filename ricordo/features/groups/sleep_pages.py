@@ -24,9 +24,15 @@ async def list_pairs(request: Request) -> Response:
     query = request.query_params
     user = query.get("user") or None
     after = query.get("after")
-    kind = query.get("kind") if query.get("kind") in _KINDS else _KINDS[0]
+    if query.get("kind") in _KINDS:
+        kind = query.get("kind")
+    else:
+        kind = _KINDS[0]
     groups, next_page = await _page_of_groups(api, str(kind), after)
-    older = address_of("/ui/sleeptime", user=user, **next_page) if next_page else ""
+    if next_page:
+        older = address_of("/ui/sleeptime", user=user, **next_page)
+    else:
+        older = ""
     pairs = [
         (group, pair)
         for group in groups
@@ -65,7 +71,10 @@ async def _page_of_groups(
         )
         groups += rows[:room]
         if rows[room:]:
-            cursor = {"after": groups[-1]["id"]} if rows[:room] else {}
+            if rows[:room]:
+                cursor = {"after": groups[-1]["id"]}
+            else:
+                cursor = {}
             return groups, {"kind": listed_kind, **cursor}
     return groups, {}
 

@@ -86,7 +86,10 @@ def work_of(tx: Transaction, scope: Scope, group: Group, page: Page) -> list[Sle
         tx, scope, page, group_id=group.id, user_id=scope.subject
     )
     run_ids = [transcript.run_id for transcript in transcripts if transcript.run_id]
-    runs_by_id = {run.id: run for run in runs.by_ids(tx, run_ids)} if run_ids else {}
+    if run_ids:
+        runs_by_id = {run.id: run for run in runs.by_ids(tx, run_ids)}
+    else:
+        runs_by_id = {}
     changes = _changes_of(tx, scope, run_ids)
     return [
         SleepWork(

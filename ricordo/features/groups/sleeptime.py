@@ -64,7 +64,7 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
     if turn_end is None:
         return []
     # Reading of a new conversation starts with the messages in view.
-    in_view = [message.seq for message in turn.window[1:] if message.seq]
+    in_view = [message.seq for message in turn.window.messages[1:] if message.seq]
     before = min([*in_view, turn_end.first_seq]) - 1
     marks = [
         Mark(
@@ -79,7 +79,10 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
     ]
     # Messages in a voice agent's view are read after they leave it.
     is_voice = turn_end.manager_type == "voice_sleeptime"
-    readable_to = _last_evicted(tx, turn, new) if is_voice else turn_end.last_seq
+    if is_voice:
+        readable_to = _last_evicted(tx, turn, new)
+    else:
+        readable_to = turn_end.last_seq
     for mark in marks:
         if readable_to:
             sleep_queries.say(tx, replace(mark, said_to=readable_to))
@@ -110,7 +113,7 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
 
 def _last_evicted(tx: Transaction, turn: TurnContext, new: Sequence[Message]) -> int:
     """Return the seq of the last message that left the window, or 0."""
-    evicted_messages = evicted([*turn.window, *new], turn.state.agent)
+    evicted_messages = evicted([*turn.window.messages, *new], turn.state.agent)
     if not evicted_messages:
         return 0
     stored = messages.by_ids(tx, [message.id for message in evicted_messages])
@@ -270,7 +273,9 @@ class Batch:
         return self.group.manager_type == "voice_sleeptime"
 
     def lines_of(self, message: Message) -> list[str]:
-        return numbered_lines_of(message) if self.is_numbered else lines_of(message)
+        if self.is_numbered:
+            return numbered_lines_of(message)
+        return lines_of(message)
 
     def event(self) -> EventPart:
         """Return the event that the sleeping agent reads."""
@@ -355,7 +360,10 @@ def _add_newer(tx: Transaction, state: AgentState, batch: Batch) -> None:
     conversation = conversations.get(tx, mark.conversation_id)
     remaining = _room(state)
     for message in reversed(messages.by_ids(tx, conversation.window[1:]) if conversation else []):
-        lines = batch.lines_of(message) if message.seq > mark.said_to else []
+        if message.seq > mark.said_to:
+            lines = batch.lines_of(message)
+        else:
+            lines = []
         remaining -= sum(map(text_tokens, lines))
         if remaining < 0:
             return
@@ -377,7 +385,10 @@ async def _finish(runtime: Runtime, transcript: Transcript) -> None:
     def look(tx: Transaction) -> tuple[Scope | None, Run | None, Message | None]:
         scope = _scope(tx, transcript.organization_id, transcript.user_id)
         run = runs.find(tx, Scope(transcript.organization_id), transcript.run_id or "")
-        stored_messages = messages.by_otids(tx, run.conversation_id, [transcript.id]) if run else []
+        if run:
+            stored_messages = messages.by_otids(tx, run.conversation_id, [transcript.id])
+        else:
+            stored_messages = []
         return scope, run, next(iter(stored_messages), None)
 
     scope, run, sent_message = await runtime.store.read(look)

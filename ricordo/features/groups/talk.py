@@ -162,7 +162,10 @@ class Talk(LiveRun):
             reason = "requires_approval"
         except _OutOfTurns:
             reason = "max_steps"
-        busy = await self._deliver() if reason != "requires_approval" else []
+        if reason != "requires_approval":
+            busy = await self._deliver()
+        else:
+            busy = []
         yield RunEnded(
             await self._runtime.store.write(
                 lambda tx: self._finish(tx, reason, has_busy=bool(busy))
@@ -174,7 +177,10 @@ class Talk(LiveRun):
         if self._request.approval:
             last = self._record.before[-1]
             speaker = self._speaker(last.agent_id)
-            new_messages = self._history.missing(speaker.id) if self._request.messages else []
+            if self._request.messages:
+                new_messages = self._history.missing(speaker.id)
+            else:
+                new_messages = []
             options = self._options(speaker) | {"approval": self._request.approval}
             async for event in self._turn(speaker, "resumed", new_messages, **options):
                 yield event
@@ -252,7 +258,10 @@ class Talk(LiveRun):
             return
         members = self._plan.members
         names = [member.name for member in members if member.id != last_id or len(members) == 1]
-        text = question_again(names) if is_again else question_for_manager(names, self._lines())
+        if is_again:
+            text = question_again(names)
+        else:
+            text = question_for_manager(names, self._lines())
         question = NewMessage(
             "user",
             (TextPart(text),),

@@ -42,7 +42,9 @@ class TalkPlan:
     @property
     def rounds(self) -> int:
         """The number of turns of members."""
-        return self.max_turns if self.max_turns is not None else len(self.members)
+        if self.max_turns is not None:
+            return self.max_turns
+        return len(self.members)
 
     @property
     def everyone(self) -> tuple[Speaker, ...]:

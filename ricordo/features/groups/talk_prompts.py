@@ -42,7 +42,10 @@ yourself, in your own words, with the best of what they said."""
 def member_instructions(plan: TalkPlan, speaker: Speaker) -> str:
     """Return the instructions of a member for its turn."""
     others = [member.name for member in plan.members if member.id != speaker.id]
-    company = f"the user and these other agents: {_listed(others)}" if others else "the user"
+    if others:
+        company = f"the user and these other agents: {_listed(others)}"
+    else:
+        company = "the user"
     about = _about(plan)
     conduct = _CONDUCT.strip().format(name=_one_line(speaker.name))
     text = f"You are {_one_line(speaker.name)} in a group chat with {company}.\n{about}\n{conduct}"

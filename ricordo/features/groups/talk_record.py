@@ -165,7 +165,9 @@ def resumable_by(tx: Transaction, organization_id: str, conversation_id: str) ->
         return None
     if newest.stop_reason == "requires_approval":
         answers = answers_elsewhere(tx, newest)
-        return answers[-1] if answers and is_answer_elsewhere(answers[-1]) else None
+        if answers and is_answer_elsewhere(answers[-1]):
+            return answers[-1]
+        return None
     if was_cut_off(newest) and is_resumed_by_itself(newest):
         return runs.find(tx, scope, TalkRecord.from_json(newest.metadata).before[-1].run_ids[-1])
     return None
@@ -210,7 +212,10 @@ def utterances_in(message: Message, speaker: Speaker, group_id: str) -> list[Utt
 def utterances_of(tx: Transaction, plan: TalkPlan, entry: Entry) -> list[Utterance]:
     """Return the utterances of a turn, in all its runs."""
     speaker = next(speaker for speaker in plan.everyone if speaker.id == entry.agent_id)
-    stored = messages.of_runs(tx, entry.run_ids) if entry.run_ids else []
+    if entry.run_ids:
+        stored = messages.of_runs(tx, entry.run_ids)
+    else:
+        stored = []
     return [
         utterance
         for message in stored

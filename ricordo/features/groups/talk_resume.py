@@ -15,7 +15,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import RicordoError
 from ricordo.features.groups import queries, talk_queries
 from ricordo.features.groups.talk import Talk
-from ricordo.features.groups.talk_record import resumable_by
+from ricordo.features.groups.talk_record import is_answer_elsewhere, resumable_by
 from ricordo.features.groups.talk_start import (
     StartedTalk,
     require_leader,
@@ -100,3 +100,9 @@ def _scopes_of(tx: Transaction, run: Run) -> list[Scope]:
 
 
 HANDLER = JobHandler(KIND, resume_talks, every_seconds=_SECONDS)
+
+
+async def resume_after_answer(runtime: Runtime, run: Run) -> None:
+    """Resume the talk of an agent whose approval was answered outside of the group."""
+    if is_answer_elsewhere(run):
+        await resume_talk(runtime, run)

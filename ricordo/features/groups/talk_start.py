@@ -82,7 +82,10 @@ def require_leader(group: Group) -> str:
     Raises Invalid if nobody could speak, or if groups of this kind hold no talks.
     """
     if group.manager_type not in TALKING:
-        manager = f", {group.manager_agent_id}" if group.manager_agent_id else ""
+        if group.manager_agent_id:
+            manager = f", {group.manager_agent_id}"
+        else:
+            manager = ""
         raise Invalid(
             f"A group of the kind {group.manager_type} is not talked with. Send the message to its "
             f"manager{manager}."
@@ -146,13 +149,17 @@ def _open(
     if conversation.window:  # ids that a failure left; no window is read of this conversation
         conversations.save_window(tx, conversation.id, (), "", added=0)
     previous = _previous(tx, scope, run)
-    leftover = previous if previous and _is_leftover(previous) else None
+    if previous and _is_leftover(previous):
+        leftover = previous
+    else:
+        leftover = None
     if cut_off:
         stored = messages.move(tx, input_of(tx, cut_off), run.id)
         if not stored:
             raise Collision("Another run has taken this request over.")
         record = TalkRecord.from_json(cut_off.metadata)
-        leftover = None if leftover and leftover.id == cut_off.id else leftover
+        if leftover and leftover.id == cut_off.id:
+            leftover = None
         request = _as_stored(request, stored)
     elif answered_run:
         record = _after_answer(tx, answered_run, previous)
@@ -265,14 +272,17 @@ def _after_approval(
     Raises Invalid, Collision.
     """
     approval = request.approval
-    waiting = _waiting(tx, request.scope, paused) if paused else None
+    if paused:
+        waiting = _waiting(tx, request.scope, paused)
+    else:
+        waiting = None
     if approval is None or paused is None or waiting is None:
         if same_decision(tx, request):
             raise Collision("This answer was accepted before.")
         raise Invalid(NOTHING_WAITS)
     if approval.otid and messages.by_otids(tx, run.conversation_id, [approval.otid]):
         raise Collision("This answer was accepted before.")
-    parts = answered([waiting], approval).parts
+    parts = answered(waiting, approval).parts
     record = TalkRecord.from_json(paused.metadata)
     now = tx.clock.now()
     group_id = record.plan.group_id
@@ -317,7 +327,10 @@ def _is_leftover(talk: Run) -> bool:
 
 def _require_no_wait(tx: Transaction, runtime: Runtime, scope: Scope, previous: Run | None) -> None:
     """Raise Conflict while a member waits for an approval that has not expired."""
-    waiting = _waiting(tx, scope, previous) if previous else None
+    if previous:
+        waiting = _waiting(tx, scope, previous)
+    else:
+        waiting = None
     if waiting and tx.clock.now() - waiting.created_at < runtime.settings.approval_expiry * SECOND:
         raise Conflict(STILL_WAITING)
 
@@ -328,7 +341,10 @@ def _waiting(tx: Transaction, scope: Scope, talk: Run) -> Message | None:
         return None
     entries = TalkRecord.from_json(talk.metadata).entries
     run = runs.find(tx, scope, entries[-1].run_ids[-1])
-    conversation = conversations.get(tx, run.conversation_id) if run else None
+    if run:
+        conversation = conversations.get(tx, run.conversation_id)
+    else:
+        conversation = None
     if run is None or conversation is None or not conversation.waits:
         return None
     for message in messages.by_ids(tx, conversation.window[-1:]):

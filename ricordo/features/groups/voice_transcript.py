@@ -29,7 +29,10 @@ def numbered_lines_of(message: Message) -> list[str]:
     texts = [part for part in parts if part]
     if not texts:
         return []
-    role = "assistant" if message.role == "approval" else message.role
+    if message.role == "approval":
+        role = "assistant"
+    else:
+        role = message.role
     return [f"{role}: {' '.join(texts)}"]
 
 
@@ -87,7 +90,9 @@ def _pictures(message: Message) -> str:
     count = sum(isinstance(part, ImagePart) for part in message.parts)
     if count == 1:
         return "[Image omitted]"
-    return f"[{count} images omitted]" if count else ""
+    if count:
+        return f"[{count} images omitted]"
+    return ""
 
 
 def _returns(message: Message) -> list[str]:

@@ -3,13 +3,8 @@
 They are for tags, environments, and an answer without a turn.
 """
 
-from typing import Any
+from ricordo.plugins import Feature
 
-
-class LettaExtrasPlugin:
-    def routes(self) -> list[Any]:
-        """Return the routes that the core does not have."""
-        return ["ricordo.features.letta.routes"]
-
-
-plugin = LettaExtrasPlugin()
+feature = Feature(
+    routes=("ricordo.features.letta.routes",),
+)

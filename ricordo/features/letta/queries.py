@@ -26,7 +26,10 @@ def tags(tx: Transaction, scope: Scope, page: Page, name: str | None) -> list[st
         .where(*in_scope(blocks, scope))
     )
     all_tags = union(of_agents, of_blocks).subquery()
-    conditions = [all_tags.c.tag.icontains(name, autoescape=True)] if name else []
+    if name:
+        conditions = [all_tags.c.tag.icontains(name, autoescape=True)]
+    else:
+        conditions = []
     ascending = page.order == "asc"
     for cursor, is_after in ((page.after, True), (page.before, False)):
         if cursor:
@@ -34,7 +37,10 @@ def tags(tx: Transaction, scope: Scope, page: Page, name: str | None) -> list[st
                 all_tags.c.tag > cursor if ascending == is_after else all_tags.c.tag < cursor
             )
     backwards = page.is_backwards
-    ordered = all_tags.c.tag.asc() if ascending != backwards else all_tags.c.tag.desc()
+    if ascending != backwards:
+        ordered = all_tags.c.tag.asc()
+    else:
+        ordered = all_tags.c.tag.desc()
     rows = tx.all(select(all_tags.c.tag).where(*conditions).order_by(ordered).limit(page.limit))
     names = [str(row.tag) for row in rows]
     return names[::-1] if backwards else names

@@ -3,17 +3,8 @@
 It is for a first run. It is no language model, and says so.
 """
 
-from typing import TYPE_CHECKING
+from ricordo.plugins import Feature
 
-if TYPE_CHECKING:
-    from ricordo.llm.chat import ChatModel
-
-
-class _Plugin:
-    def providers(self) -> "list[ChatModel]":
-        from ricordo.features.librarian.model import Librarian
-
-        return [Librarian()]
-
-
-plugin = _Plugin()
+feature = Feature(
+    providers=("ricordo.features.librarian.model:LIBRARIAN_MODEL",),
+)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from ricordo.domain.redaction import redact
 from ricordo.memory import facts
+from ricordo.search.words import query_terms, terms
 
 # The characters of one text that are read. More would delay all other turns, and the topic of a
 # text is named at its start.
@@ -104,7 +105,9 @@ def read(text: str) -> tuple[Intent, ...]:
         text = redact(text).text
     prose = _without_code(text)
     intents = _read_prose(prose)
-    return intents if prose == text else (*intents, Intent("code"))
+    if prose == text:
+        return intents
+    return (*intents, Intent("code"))
 
 
 def _without_code(text: str) -> str:
@@ -125,7 +128,9 @@ def _without_code(text: str) -> str:
         if len(prose) * 2 > len(lines):
             return text
         last_line = text[-READ_LENGTH:].rpartition("\n")[2]
-        return last_line if last_line.endswith(_QUESTION_MARKS) else ""
+        if last_line.endswith(_QUESTION_MARKS):
+            return last_line
+        return ""
     if len(prose) < len(lines) or "```" in text:
         return "\n".join(prose).strip()
     return text
@@ -186,7 +191,9 @@ def _by_verb(clause: str) -> list[str]:
 
 def _with_person(subject: str, clause: str) -> str:
     if subject.casefold() in ("je", "j'", "j’"):
-        return f"J'{clause}" if clause[:1].casefold() in "aeéèhiou" else f"Je {clause}"
+        if clause[:1].casefold() in "aeéèhiou":
+            return f"J'{clause}"
+        return f"Je {clause}"
     return f"{subject} {clause}"
 
 
@@ -208,12 +215,17 @@ def _complete(fragment: Intent, start: str, end: str, filed: str) -> Intent:
     if start:
         text = text[len(end) * text.lower().startswith(end) :]
         return Intent("tell", f"{start} {text}", corrects=True, replaces=filed)
-    return Intent("tell", text, corrects=True) if len(text.split()) > 2 else fragment
+    if len(text.split()) > 2:
+        return Intent("tell", text, corrects=True)
+    return fragment
 
 
 def frame(text: str) -> str:
     """Return the start of the statement, up to its value, or ""."""
-    match = found_in("frame", text) if len(text) <= NOTE_LENGTH else None
+    if len(text) <= NOTE_LENGTH:
+        match = found_in("frame", text)
+    else:
+        match = None
     return match[1] if match else ""
 
 
@@ -248,7 +260,9 @@ def _read_note(text: str) -> tuple[Intent, ...]:
     last = _read_sentence(parts[-1]) if parts else note
     if last.kind != "ask" or not parts[-1].rstrip(_AFTER).endswith(_QUESTION_MARKS):
         return (note,)
-    return (last,) if len(parts) == 1 else (note, last)
+    if len(parts) == 1:
+        return (last,)
+    return (note, last)
 
 
 def _read_sentence(sentence: str) -> Intent:
@@ -353,16 +367,12 @@ def is_single(kind: str) -> bool:
 
 @lru_cache(4096)
 def words_in(text: str) -> frozenset[str]:
-    from ricordo.search.words import terms
-
     return frozenset(terms(text[:READ_LENGTH]))
 
 
 @lru_cache(512)
 def topic(text: str) -> frozenset[str]:
     """Return the terms of a question or wish, without the words that only ask."""
-    from ricordo.search.words import query_terms
-
     return frozenset(query_terms(text[:READ_LENGTH])) - words_in(_ASKING)
 
 

@@ -88,8 +88,13 @@ def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[Librar
             (name for name in (SEND, *plan.SEARCHES) if name in view.tools), next(iter(view.tools))
         )
     if forced is None:
-        return "That is all." if view.calls_of(SEND) else _spoken_answer(view, intents)
-    text = _spoken_answer(view, intents) if forced == SEND else view.person_text
+        if view.calls_of(SEND):
+            return "That is all."
+        return _spoken_answer(view, intents)
+    if forced == SEND:
+        text = _spoken_answer(view, intents)
+    else:
+        text = view.person_text
     texts = dict.fromkeys(("query", "content", "new_string", "message"), text)
     call = LibrarianCall(forced, {**texts, "request_heartbeat": is_forced})
     return [plan.complete(call, view.tools[forced])]
@@ -116,7 +121,9 @@ def _edits_or_finish(
     if edits := [call for call in planned if call.tool not in plan.SEARCHES]:
         return edits
     is_open = FINISH in view.tools and not view.calls_of(FINISH)
-    return [LibrarianCall(FINISH, {})] if is_open else "That is all."
+    if is_open:
+        return [LibrarianCall(FINISH, {})]
+    return "That is all."
 
 
 def _next_voice_call(
@@ -138,10 +145,15 @@ def _next_voice_call(
         ]
         return [LibrarianCall(STORE, {"chunks": chunks})]
     if RETHINK in view.tools and not view.calls_of(RETHINK):
-        value = view.person_block.value if view.person_block else ""
+        if view.person_block:
+            value = view.person_block.value
+        else:
+            value = ""
         lines = [line for line in plan.note_lines(view, intents) if line not in value]
         return [LibrarianCall(RETHINK, {"new_memory": "\n".join(filter(None, [value, *lines]))})]
-    return [LibrarianCall(FINISH_CALL, {})] if FINISH_CALL in view.tools else "That is all."
+    if FINISH_CALL in view.tools:
+        return [LibrarianCall(FINISH_CALL, {})]
+    return "That is all."
 
 
 def _call_parts(view: LibrarianView, calls: Sequence[LibrarianCall]) -> tuple[Part, ...]:
@@ -446,7 +458,10 @@ def _rows(outcome: LibrarianCall) -> list[dict[str, Any]]:
 
 
 def _turns(neighbours: object) -> list[dict[str, Any]]:
-    turns = neighbours if isinstance(neighbours, list) else []
+    if isinstance(neighbours, list):
+        turns = neighbours
+    else:
+        turns = []
     return [turn for turn in turns if isinstance(turn, dict) and turn.get("content")]
 
 
@@ -509,3 +524,6 @@ def _day(on: str) -> str:
     except ValueError:
         return "an unknown day"
     return f"{day.day} {day:%B %Y}"
+
+
+LIBRARIAN_MODEL = Librarian()

@@ -103,7 +103,9 @@ def planned_calls(view: LibrarianView, intents: Sequence[Intent]) -> list[Librar
     past_calls = [(outcome.tool, outcome.arguments) for outcome in view.outcomes]
     calls = [complete(call, view.tools[call.tool]) for call in planned]
     calls = [call for call in calls if (call.tool, call.arguments) not in past_calls]
-    return calls if view.may_call_in_parallel else calls[:1]
+    if view.may_call_in_parallel:
+        return calls
+    return calls[:1]
 
 
 def complete(call: LibrarianCall, schema: ToolSchema) -> LibrarianCall:
@@ -163,7 +165,10 @@ def matching(view: LibrarianView, phrase: str) -> list[Statement]:
     scored = []
     for statement in _statements(view):
         if _is_said_in(phrase, statement.text):
-            text = f"{statement.about} {statement.text}" if statement.about else statement.text
+            if statement.about:
+                text = f"{statement.about} {statement.text}"
+            else:
+                text = statement.text
             scored.append((points_of(text, terms, kinds), statement))
     best = max((points for points, _ in scored), default=0)
     if not best or best * 2 <= len(terms):
@@ -369,7 +374,10 @@ def _outdated(block: ShownBlock, intent: Intent) -> Note | None:
 
 def _searching(view: LibrarianView, intents: Sequence[Intent]) -> list[LibrarianCall]:
     text = question_of(intents)
-    query = text if topic(text) else " ".join(facts_asked(text))
+    if topic(text):
+        query = text
+    else:
+        query = " ".join(facts_asked(text))
     kinds = facts_asked(text)
     query += "".join(f" {more}" for kind, more in _ALSO_SEARCHED.items() if kind in kinds)
     searches = {tool: limits for tool, limits in SEARCHES.items() if query and tool in view.tools}
@@ -378,7 +386,9 @@ def _searching(view: LibrarianView, intents: Sequence[Intent]) -> list[Librarian
         for tool, limits in searches.items()
     ]
     is_list = any(intent.kind == "list" for intent in intents) and LIST_ARCHIVE.tool in view.tools
-    return [*calls, LIST_ARCHIVE] if is_list else calls
+    if is_list:
+        return [*calls, LIST_ARCHIVE]
+    return calls
 
 
 def question_of(intents: Sequence[Intent]) -> str:

@@ -296,7 +296,9 @@ def note_of(label: str, line: str) -> Note:
 def object_in(text: str) -> dict[str, Any]:
     """Return the JSON object of the text; an empty one if it is none."""
     content = read_json(text)
-    return content if isinstance(content, dict) else {}
+    if isinstance(content, dict):
+        return content
+    return {}
 
 
 def _today(system: str, message: Message | None) -> date:

@@ -3,23 +3,13 @@
 It serves any OpenAI client, and Open WebUI.
 """
 
-from typing import Any
+from ricordo.plugins import Feature
 
-
-class OpenAIPlugin:
-    """The routes for OpenAI's clients, and the table of their chats."""
-
-    def tables(self) -> list[Any]:
-        from ricordo.features.openai.queries import openai_chats
-
-        return [openai_chats]
-
-    def routes(self) -> list[Any]:
-        return [
-            "ricordo.features.openai.routes",
-            "ricordo.features.openai.responses",
-            "ricordo.features.openai.voice",
-        ]
-
-
-plugin = OpenAIPlugin()
+feature = Feature(
+    tables=("ricordo.features.openai.queries:openai_chats",),
+    routes=(
+        "ricordo.features.openai.routes",
+        "ricordo.features.openai.responses",
+        "ricordo.features.openai.voice",
+    ),
+)

@@ -92,11 +92,15 @@ class AnswerReader:
     @property
     def run_suffix(self) -> str:
         """Return the run's id without its prefix, empty before the start."""
-        return self.run.id.removeprefix("run-") if self.run else ""
+        if self.run:
+            return self.run.id.removeprefix("run-")
+        return ""
 
     @property
     def created_seconds(self) -> int:
-        return self.run.created_at // SECOND if self.run else 0
+        if self.run:
+            return self.run.created_at // SECOND
+        return 0
 
     def usage(self) -> Json:
         return usage_json(self.run.usage if self.run else Usage())
@@ -144,7 +148,9 @@ class AnswerReader:
             if self.text:
                 notice = f"\n\n{notice}"
             self.text += notice
-            return {} if self.has_form else {"content": notice}
+            if self.has_form:
+                return {}
+            return {"content": notice}
         self.calls = waiting
         if self.has_form:
             self.text = ""

@@ -111,7 +111,10 @@ class ChatStates:
 
 
 def _digested(role: str, message: ChatMessage) -> bytes:
-    parts = message.content if isinstance(message.content, list) else []
+    if isinstance(message.content, list):
+        parts = message.content
+    else:
+        parts = []
     pictures = [part.model_dump()["image_url"] for part in parts if part.image_url]
     return orjson.dumps(
         [role, message.own_text, pictures, [call.id for call in message.tool_calls or ()]]
@@ -183,7 +186,10 @@ async def continue_chat(
             "came."
         )
     new_from = chat.new_from()
-    summary = {"summary": f"chat_{chat.name}"} if chat.name else {}
+    if chat.name:
+        summary = {"summary": f"chat_{chat.name}"}
+    else:
+        summary = {}
     conversation = await create_conversation(context.runtime, context.scope, chat.agent_id, summary)
     past = [
         PastMessage("user" if message.role == "user" else "assistant", (message.text,))
@@ -244,9 +250,13 @@ async def _last_answered(
         state = states[index]
         if chat.is_retry and index == last:
             return [state.loose]
-        return [state.exact, state.loose] if chat.name else [state.exact]
+        if chat.name:
+            return [state.exact, state.loose]
+        return [state.exact]
 
-    return await context.store.read(find) if indexes else None
+    if indexes:
+        return await context.store.read(find)
+    return None
 
 
 def _beginnings(chat: ClientChat) -> list[int]:

@@ -147,7 +147,9 @@ class ChatRequest(LenientRequest):
                 f"The schema of response_format has more than {_LONGEST_SCHEMA:,} bytes. Shorten "
                 "it."
             )
-        return None if schema is None else self.response_format
+        if schema is None:
+            return None
+        return self.response_format
 
     def wanted_tools(self) -> frozenset[str]:
         """Return the tools of which one must be called, if any.
@@ -177,7 +179,9 @@ class ChatRequest(LenientRequest):
     def named(self, name: str) -> str | None:
         """Return this text of the metadata, or None."""
         text = (self.metadata or {}).get(name)
-        return text if isinstance(text, str) and text else None
+        if isinstance(text, str) and text:
+            return text
+        return None
 
 
 def _names(tools: Any) -> frozenset[str]:
@@ -186,7 +190,10 @@ def _names(tools: Any) -> frozenset[str]:
     for tool in tools if isinstance(tools, list) else []:
         if not isinstance(tool, dict):
             continue
-        function = tool["function"] if isinstance(tool.get("function"), dict) else tool
+        if isinstance(tool.get("function"), dict):
+            function = tool["function"]
+        else:
+            function = tool
         if isinstance(function.get("name"), str):
             names.add(function["name"])
     return frozenset(names)
@@ -226,11 +233,10 @@ class ReasoningItem(LenientPart):
 
 
 def _item_kind(input_item: Any) -> str:
-    kind = (
-        input_item.get("type")
-        if isinstance(input_item, dict)
-        else getattr(input_item, "type", None)
-    )
+    if isinstance(input_item, dict):
+        kind = input_item.get("type")
+    else:
+        kind = getattr(input_item, "type", None)
     return str(kind or "message")
 
 

@@ -37,7 +37,10 @@ async def create_response(context: RequestContext, body: ResponsesRequest) -> Js
         raise NotFound(
             f'There is no response "{earlier[:80]}". Send the id of one that this server gave.'
         )
-    after = f"run-{earlier.removeprefix('resp_')}" if earlier else None
+    if earlier:
+        after = f"run-{earlier.removeprefix('resp_')}"
+    else:
+        after = None
     turn_plan = await chat_turn(context, agent, body.as_chat(), after=after)
     reader = reader_of(context, turn_plan)
     turn = await run_turn(context.runtime, turn_plan.request)

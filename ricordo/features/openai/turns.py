@@ -84,7 +84,10 @@ async def chat_turn(
     if body.messages[-1].role not in ("user", "tool"):
         raise Invalid("The last message has to be the user's, or the result of a tool call.")
     tools = client_tools(context, body)
-    required_tools = body.wanted_tools() if tools else frozenset()
+    if tools:
+        required_tools = body.wanted_tools()
+    else:
+        required_tools = frozenset()
     # Faults of the messages are found before anything is stored.
     parts = {id(message): parts_of(message) for message in body.messages if message.role == "user"}
     names = [tool.name for tool in tools]
@@ -109,7 +112,10 @@ async def chat_turn(
         tool_returns = tuple(
             _tool_return(message) for message in new_messages if message.role == "tool"
         )
-    approval = Approval(tool_returns) if tool_returns else None
+    if tool_returns:
+        approval = Approval(tool_returns)
+    else:
+        approval = None
     request = TurnRequest(
         scope=context.scope,
         agent_id=agent.id,

@@ -1,4 +1,21 @@
 """Open WebUI: the sync of its files and notes, its pipe, and memory in the shape of its notes."""
 
-PARTS = ("mirror", "notes")
-REQUIRES = ("files", "memory_care", "openai", "sync")
+from ricordo.plugins import Commands, Feature
+
+feature = Feature(
+    requires=("files", "memory_care", "openai", "sync"),
+    tables=("ricordo.features.openwebui.mirror.queries:openwebui_items",),
+    routes=(
+        "ricordo.features.openwebui.mirror.routes",
+        "ricordo.features.openwebui.notes.routes",
+    ),
+    jobs=("ricordo.features.openwebui.mirror.sync:ALL_USERS",),
+    memory_remotes=("ricordo.features.openwebui.mirror.sync:REMOTES",),
+    commands=(
+        Commands(
+            "openwebui",
+            "ricordo.features.openwebui.mirror.cli",
+            help="Open WebUI: its pipe to this server.",
+        ),
+    ),
+)

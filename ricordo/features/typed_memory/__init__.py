@@ -1,3 +1,18 @@
 """Memory with a schema, and the formats in which blocks are read and written."""
 
-PARTS = ("formats", "schemas")
+from ricordo.plugins import Commands, Feature
+
+feature = Feature(
+    routes=(
+        "ricordo.features.typed_memory.formats.routes",
+        "ricordo.features.typed_memory.formats.schema_routes",
+    ),
+    block_formats=("ricordo.features.typed_memory.formats.service:FORMATS",),
+    commands=(
+        Commands(
+            "schema",
+            "ricordo.features.typed_memory.formats.cli",
+            help="Block schemas: the fields that memory blocks are made of.",
+        ),
+    ),
+)

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 from ricordo.errors import Unavailable
 from ricordo.features.vector_services import service as shared
 from ricordo.features.vector_services.service import Condition, ServiceIndex, ServiceTimeouts
-from ricordo.search.vector_index import VectorRecord
+from ricordo.search.vector_index import VectorIndex, VectorRecord
+from ricordo.settings import VectorSettings
 
 T = TypeVar("T")
 _SCHEMA = {
@@ -262,7 +263,10 @@ class QdrantIndex(ServiceIndex):
         timeouts: ServiceTimeouts | None = None,
     ) -> None:
         self._is_local = not location.startswith(("http://", "https://"))
-        self.ADDRESS_VARIABLE = "QDRANT_PATH" if self._is_local else "QDRANT_URL"
+        if self._is_local:
+            self.ADDRESS_VARIABLE = "QDRANT_PATH"
+        else:
+            self.ADDRESS_VARIABLE = "QDRANT_URL"
         super().__init__(api_key or "", location, prefix=prefix, timeouts=timeouts)
         self._prepared: set[str] = set()
         # The local mode blocks while it works, and its files belong to the thread that opened them.
@@ -390,10 +394,14 @@ class QdrantIndex(ServiceIndex):
             case exceptions.ResponseHandlingException():
                 # The client has one class for failed requests and for unreadable responses.
                 is_answered = isinstance(error.source, ValueError)
-                return self.unexpected_answer() if is_answered else self.unreachable()
+                if is_answered:
+                    return self.unexpected_answer()
+                return self.unreachable()
         # The local mode is an engine in this process: its files, locks and arrays fail with many
         # kinds of errors.
-        return self.failed(f"{type(error).__name__}: {error}") if self._is_local else None
+        if self._is_local:
+            return self.failed(f"{type(error).__name__}: {error}")
+        return None
 
 
 async def _if_present(client: Any, collection: str, query: Awaitable[T]) -> T | None:
@@ -428,4 +436,35 @@ def _filter(conditions: list[Condition]) -> Any:
             must.append(models.FieldCondition(key=name, match=models.MatchAny(any=value)))
         else:
             must.append(models.FieldCondition(key=name, range=models.Range(**{operator: value})))
-    return models.Filter(must=must) if must else None
+    if must:
+        return models.Filter(must=must)
+    return None
+
+
+def configured_indexes(settings: VectorSettings) -> list[VectorIndex]:
+    """Return an index for each configured service.
+
+    A service is called only if an archive that chose it is written or searched.
+    """
+    indexes: list[VectorIndex] = []
+    prefix = settings.namespace_prefix
+    key = settings.turbopuffer_api_key
+    if key and (settings.turbopuffer_region or settings.turbopuffer_base_url):
+        address = (
+            settings.turbopuffer_base_url
+            or f"https://{settings.turbopuffer_region}.turbopuffer.com"
+        )
+        indexes.append(TurbopufferIndex(key.get_secret_value(), address, prefix=prefix))
+    key = settings.pinecone_api_key
+    host = settings.pinecone_index_host
+    if key and host:
+        indexes.append(PineconeIndex(key.get_secret_value(), host, prefix=prefix))
+    location = settings.qdrant_url
+    if not location and settings.qdrant_path:
+        location = str(settings.qdrant_path)
+    if location:
+        key = settings.qdrant_api_key
+        indexes.append(
+            QdrantIndex(location, key.get_secret_value() if key else None, prefix=prefix)
+        )
+    return indexes

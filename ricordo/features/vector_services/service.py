@@ -58,7 +58,10 @@ def conditions(filter_: VectorFilter) -> list[Condition]:
 
     The operators are in, eq, any, gte and lte.
     """
-    tags = [[tag] for tag in filter_.tags] if filter_.all_tags else [list(filter_.tags)]
+    if filter_.all_tags:
+        tags = [[tag] for tag in filter_.tags]
+    else:
+        tags = [list(filter_.tags)]
     all_conditions: list[Condition] = [
         ("role", "in", list(filter_.roles) or None),
         ("conversation", "eq", filter_.conversation),
@@ -260,7 +263,9 @@ class ServiceIndex(ABC):
         text = " ".join(message.split())
         if self._key:
             text = text.replace(self._key, "…")
-        return f': "{text[:_MOST_QUOTED]}"' if text else ""
+        if text:
+            return f': "{text[:_MOST_QUOTED]}"'
+        return ""
 
     @asynccontextmanager
     async def _request(self, seconds: float) -> AsyncIterator[None]:

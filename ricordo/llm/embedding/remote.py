@@ -281,7 +281,10 @@ def vectors_in(content: bytes, info: EmbeddingInfo) -> list[Any]:
     Raises ModelError for any other answer.
     """
     json = read_json(content)
-    answer: dict[str, Any] = json if isinstance(json, dict) else {}
+    if isinstance(json, dict):
+        answer: dict[str, Any] = json
+    else:
+        answer = {}
     if answer.get("error"):
         raise error_from_event(info.provider, answer)
     rows = answer.get("data")
@@ -332,6 +335,7 @@ def google_embedder(
         try:
             embedding = await built[0].embed(texts, input_type=purpose)
         except Exception as error:
+            # Imports pydantic-ai, which takes a second; the call above has loaded it.
             from ricordo.llm.providers import our_error
 
             raise our_error(info.provider, error) from error
@@ -345,4 +349,6 @@ def opening(name: str, purpose: EmbeddingPurpose) -> str:
     bare = name.rpartition("/")[2].lower()
     prefixes = (pair for family, pair in _FAMILIES if re.match(family, bare))
     document, query = next(prefixes, ("", ""))
-    return query if purpose == "query" else document
+    if purpose == "query":
+        return query
+    return document

@@ -267,7 +267,10 @@ class Models(Registry[ChatModel]):
             await self.require(handle)
         except NotFound:
             return self._hint(handle) or "No provider that is set up here has it."
-        target = None if handle in self._added else self._directory.split(handle)
+        if handle in self._added:
+            target = None
+        else:
+            target = self._directory.split(handle)
         extra = target and missing_extra(*target)
         if not extra:
             return None
@@ -282,7 +285,9 @@ class Models(Registry[ChatModel]):
         for listed in self._directory.all_listed():
             handles += [model.handle for model in listed.chat]
         similar = get_close_matches(handle[:LONGEST_COMPARED], handles, n=3, cutoff=0.75)
-        return f"Did you mean {' or '.join(similar)}?" if similar else ""
+        if similar:
+            return f"Did you mean {' or '.join(similar)}?"
+        return ""
 
     def default_handle(self) -> str:
         return self.default().handle

@@ -94,7 +94,10 @@ class OrganizationProviders:
         self._fresh_for = fresh_for
         self._now = now
         self._allow_private = allow_private
-        connect = Connections if allow_private else PublicConnections
+        if allow_private:
+            connect = Connections
+        else:
+            connect = PublicConnections
         self._organizations: defaultdict[str, _OrganizationConnections] = defaultdict(
             lambda: _OrganizationConnections(connect(policy.timeout))
         )
@@ -127,7 +130,9 @@ class OrganizationProviders:
     def seal(self, keys: Keys) -> str | None:
         """Return the keys encrypted for the store; None without keys."""
         secrets = {name: key for name, key in asdict(keys).items() if key}
-        return self._cipher.encrypt(orjson.dumps(secrets).decode()) if secrets else None
+        if secrets:
+            return self._cipher.encrypt(orjson.dumps(secrets).decode())
+        return None
 
     def keys_of(self, provider: OrganizationProvider) -> Keys:
         """Return a stored provider's keys.
@@ -194,7 +199,10 @@ class OrganizationProviders:
             providers[stored.name] = cached
         organization.providers = providers
         # After a change during the reading, the next caller reads again.
-        organization.read_at = read_at if organization.changes == changes else -math.inf
+        if organization.changes == changes:
+            organization.read_at = read_at
+        else:
+            organization.read_at = -math.inf
 
     async def listed(self, provider: _CachedProvider) -> tuple[ModelInfo, ...] | None:
         """Return the provider's chat models, requested at most every five minutes.

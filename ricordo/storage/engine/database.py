@@ -115,6 +115,7 @@ def read_beside(settings: Settings) -> Iterator[Transaction]:
 
 def _postgres() -> Any:
     try:
+        # Imports psycopg, an optional extra.
         from ricordo.storage.engine import postgres
     except ImportError as error:
         raise Unavailable(_MISSING_EXTRA) from error

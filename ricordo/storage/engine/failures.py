@@ -70,7 +70,9 @@ def has_no_space(path: Path) -> bool:
 
 def cause_of(error: BaseException) -> BaseException:
     """Return the driver's own error."""
-    return error.orig if isinstance(error, DBAPIError) and error.orig else error
+    if isinstance(error, DBAPIError) and error.orig:
+        return error.orig
+    return error
 
 
 def reason_of(error: BaseException) -> str:

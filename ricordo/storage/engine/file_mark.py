@@ -111,13 +111,14 @@ def find_missing_writes(path: Path) -> str:
         # The log with the new identity was written back, so no log can have the former one.
         mark = replace(mark, former=0)
         _save(mark, path)
-    signs = (
-        _signs_with_log(path, mark.identities if mark else (file_signs.identity,))
-        if has_log
-        else file_signs
-    )
+    if has_log:
+        signs = _signs_with_log(path, mark.identities if mark else (file_signs.identity,))
+    else:
+        signs = file_signs
     if mark is None:
-        return _copied_alone(path) if not has_log and file_signs.phase != CLOSED else ""
+        if not has_log and file_signs.phase != CLOSED:
+            return _copied_alone(path)
+        return ""
     if signs.session < mark.session:
         return (
             f"The database {path} is older than the one a server used here last. If you put it "
@@ -176,7 +177,10 @@ def write_mark(
     if identity is None:
         (identity,) = connection.execute("PRAGMA application_id").fetchone()
         mark = read_mark(path)
-        former = mark.former if mark and mark.identity == identity else 0
+        if mark and mark.identity == identity:
+            former = mark.former
+        else:
+            former = 0
     (numbers,) = connection.execute(_SEQUENCES).fetchone()
     _save(
         DatabaseMark(identity, session, phase, numbers, str(path.absolute()), _boot(), former), path

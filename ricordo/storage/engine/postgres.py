@@ -79,7 +79,10 @@ class _Compiler(PGCompiler_psycopg):
             return str(super().visit_custom_op_binary(element, operator, **options))  # type: ignore[no-untyped-call]
         column = self.process(element.left, **options)
         ids = self.process(element.right.clauses, **options)
-        kind = "bigint" if isinstance(element.left.type, Integer) else "text"
+        if isinstance(element.left.type, Integer):
+            kind = "bigint"
+        else:
+            kind = "text"
         return f"{column} = ANY(ARRAY(SELECT json_array_elements_text({ids})::{kind}))"
 
 
@@ -135,7 +138,10 @@ class PostgresStore(SqlStore):
                 except _Retry as retry:
                     if attempt >= self._max_attempts(retry):
                         is_down_until = time.monotonic() + _DOWN_SECONDS
-                        self._down_until = is_down_until if retry.is_lost else 0.0
+                        if retry.is_lost:
+                            self._down_until = is_down_until
+                        else:
+                            self._down_until = 0.0
                         raise retry.cause from None
                     log.info(
                         "running a unit of work again", extra={"reason": reason_of(retry.cause)}
@@ -155,7 +161,9 @@ class PostgresStore(SqlStore):
         if not retry.is_lost:
             return _ATTEMPTS
         is_down = time.monotonic() < self._down_until
-        return _ATTEMPTS_WHILE_DOWN if is_down else _ATTEMPTS
+        if is_down:
+            return _ATTEMPTS_WHILE_DOWN
+        return _ATTEMPTS
 
     def _attempt(self, begin: str, work: Callable[[Transaction], T]) -> T:
         """Run the unit once.
@@ -183,7 +191,10 @@ class PostgresStore(SqlStore):
         except Overtaken as error:
             raise _Retry(error) from error
         except (psycopg.Error, DBAPIError) as error:
-            cause = error.orig if isinstance(error, DBAPIError) else error
+            if isinstance(error, DBAPIError):
+                cause = error.orig
+            else:
+                cause = error
             if _is_lost(cause) or self._is_broken():
                 self._drop_connection()
                 if is_done:

@@ -281,7 +281,10 @@ class Repository(Generic[V]):
         read = attrgetter(*(self._paths[name] for name in names))
 
         def update(tx: Transaction, entity: V, **parameters: Any) -> int:
-            fields_of_entity = read(entity) if len(names) > 1 else (read(entity),)
+            if len(names) > 1:
+                fields_of_entity = read(entity)
+            else:
+                fields_of_entity = (read(entity),)
             columns = new_values(self._written(dict(zip(names, fields_of_entity, strict=True))))
             return tx.run(statement, {**columns, **parameters, "this_id": entity.id})  # type: ignore[attr-defined]
 
@@ -333,7 +336,9 @@ def _fit_to_list(tx: Transaction, rows: Sequence[sa.Row[Any]], page: Page) -> li
         if room < 0 and numbers:
             break
         numbers.append(row.seq)
-    return numbers[::-1] if page.is_backwards else numbers
+    if page.is_backwards:
+        return numbers[::-1]
+    return numbers
 
 
 def known_to(
@@ -360,7 +365,10 @@ def known_to(
 
 def in_scope(table: sa.Table, scope: Scope) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that a row is in the scope's organization and visible to it."""
-    visible = [] if scope.subject_id is None else seen_by(table, scope.subject_id)
+    if scope.subject_id is None:
+        visible = []
+    else:
+        visible = seen_by(table, scope.subject_id)
     return [table.c.organization_id == scope.organization_id, *visible]
 
 
@@ -494,7 +502,10 @@ def _append(insert: Any, compiler: Any, **options: Any) -> str:
 
 @compiles(distinct_list)
 def _list(element: distinct_list, compiler: Any, **options: Any) -> str:
-    name = "json_group_array" if compiler.dialect.name == "sqlite" else "json_agg"
+    if compiler.dialect.name == "sqlite":
+        name = "json_group_array"
+    else:
+        name = "json_agg"
     return f"{name}(DISTINCT {compiler.process(element.clauses, **options)})"
 
 

@@ -62,7 +62,10 @@ def require_sound(path: Path) -> Mapping[str, str] | None:
         raise NotFound(f"There is no file {path}.")
     try:
         digest = _sealed_digest(path)
-        reason = _damage_with_seal(path, digest) if digest else _damage_without_seal(path)
+        if digest:
+            reason = _damage_with_seal(path, digest)
+        else:
+            reason = _damage_without_seal(path)
         if digest and not reason:
             return _stored_hashes(path)
     except sqlite3.Error as error:
@@ -111,7 +114,9 @@ def _damage_of_header(path: Path) -> str:
     if not header.startswith(_MAGIC):
         return "its beginning is cut off or changed, or it is a file of another kind"
     missing = _written_size(header) - size
-    return f"its end is cut off, at least {missing:,} bytes" if missing > 0 else ""
+    if missing > 0:
+        return f"its end is cut off, at least {missing:,} bytes"
+    return ""
 
 
 def _stored_hashes(path: Path) -> dict[str, str]:

@@ -315,7 +315,9 @@ def damage_of(connection: Connection) -> str:
         .all()
     )
     tables = [name for name in names if _finding(connection, f"'{name}'") != "ok"]
-    return f" in: {', '.join(tables)}" if tables else f": {finding}"
+    if tables:
+        return f" in: {', '.join(tables)}"
+    return f": {finding}"
 
 
 def _finding(connection: Connection, target: str) -> str:

@@ -159,7 +159,10 @@ class Statements:
 
     def _compile(self, statement: Any, parameters: Row) -> PreparedStatement | None:
         is_insert = isinstance(statement, sa.Insert)
-        keys = list(parameters) if is_insert and statement.select is None else None
+        if is_insert and statement.select is None:
+            keys = list(parameters)
+        else:
+            keys = None
         # As for many rows, so that the database returns no new row number, which no one reads.
         compiled = statement.compile(
             dialect=self._dialect, column_keys=keys, for_executemany=is_insert

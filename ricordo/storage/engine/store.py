@@ -91,7 +91,10 @@ class Transaction:
             cursor = self._cursor(bulk)
             cursor.execute(bulk.sql, bulk.bind_rows(parameters))
             return int(cursor.rowcount)
-        first = parameters if isinstance(parameters, Mapping) else parameters[0]
+        if isinstance(parameters, Mapping):
+            first = parameters
+        else:
+            first = parameters[0]
         prepared = self._statements.prepare(statement, first)
         if prepared is None:
             return self.connection.execute(statement, parameters).rowcount
@@ -110,7 +113,10 @@ class Transaction:
         A statement with `parameters` should be built once, at import: then it is also compiled
         once.
         """
-        prepared = self._statements.prepare(statement, parameters) if parameters else None
+        if parameters:
+            prepared = self._statements.prepare(statement, parameters)
+        else:
+            prepared = None
         if parameters is None or prepared is None:
             return self.connection.execute(statement, parameters).all()
         cursor = self._cursor(prepared)

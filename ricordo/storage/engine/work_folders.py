@@ -76,7 +76,10 @@ def open_work_folder(
     """
     parent = data_dir / FOLDER
     name = f"{kind}-{token_hex(4)}"
-    path = place / f"ricordo-{name}" if place else parent / name
+    if place:
+        path = place / f"ricordo-{name}"
+    else:
+        path = parent / name
     note = None
     try:
         # A command that only reads, such as `doctor`, makes no data folder, and may not be allowed

@@ -180,4 +180,6 @@ def _raw(column: Column[Any]) -> Any:
 
     A comparison by its own type would normalise both sides.
     """
-    return type_coerce(column, Text) if isinstance(column.type, NormalName) else column
+    if isinstance(column.type, NormalName):
+        return type_coerce(column, Text)
+    return column

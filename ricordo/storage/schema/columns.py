@@ -62,7 +62,9 @@ class NormalTag(NormalName):
 def as_stored(column: sa.Column[Any]) -> Any:
     """Return the type of the column's stored values, without a normal form."""
     kind: Any = column.type
-    return kind.impl_instance if isinstance(kind, NormalText) else kind
+    if isinstance(kind, NormalText):
+        return kind.impl_instance
+    return kind
 
 
 class PackedId(sa.TypeDecorator[str]):
@@ -121,7 +123,10 @@ def tags_table(
     row = reference(f"{parent.removesuffix('s')}_id", parent)
     tag: sa.Column[str] = sa.Column("tag", NormalTag, nullable=False)
     # Erasure finds the user in the row itself.
-    about = strings("user_id", erasure="keep") if users_by else []
+    if users_by:
+        about = strings("user_id", erasure="keep")
+    else:
+        about = []
     indexes = [sa.Index(f"{name}_by_tag", *filter(None, [users_by]), "tag", row.name)]
     if users_by:
         indexes.append(

@@ -19,8 +19,6 @@ class byte_length(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: sele
 def _bytes(element: byte_length, compiler: Any, **options: Any) -> str:
     column = compiler.process(element.clauses, **options)
     # The oldest SQLite that is served here has no octet_length.
-    return (
-        f"length(CAST({column} AS BLOB))"
-        if compiler.dialect.name == "sqlite"
-        else f"octet_length(CAST({column} AS text))"
-    )
+    if compiler.dialect.name == "sqlite":
+        return f"length(CAST({column} AS BLOB))"
+    return f"octet_length(CAST({column} AS text))"

@@ -19,9 +19,10 @@ ROW_BYTES = 200
 
 
 def _sum(table: Any, size: Any) -> Any:
-    is_own = (
-        table.c.chain == chains.c.seq if "chain" in table.c else table.c.chain_id == chains.c.id
-    )
+    if "chain" in table.c:
+        is_own = table.c.chain == chains.c.seq
+    else:
+        is_own = table.c.chain_id == chains.c.id
     total = func.coalesce(func.sum(cast(size, BigInteger) + ROW_BYTES), literal(0))
     return select(total).where(is_own).correlate(chains).scalar_subquery()
 

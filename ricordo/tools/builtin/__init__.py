@@ -1,6 +1,4 @@
-"""The tools that ship with Ricordo, offered by the same hook as any plugin's."""
-
-from collections.abc import Sequence
+"""The tools that ship with Ricordo, offered as any plugin's are."""
 
 from ricordo.tools.builtin import command, facts, memory, patch, recall
 from ricordo.tools.toolbox import ServerTool
@@ -9,67 +7,54 @@ from ricordo.tools.toolbox import ServerTool
 _SHORT_NAMES = {"old_str": "old_string", "new_str": "new_string"}
 
 
-class BuiltinPlugin:
-    """The plugin that every Ricordo has."""
-
-    def tools(self) -> Sequence[ServerTool]:
-        """Return the tools that speak, search, archive and edit memory."""
-        return (
-            ServerTool(recall.send_message, "letta_core"),
-            ServerTool(
-                recall.conversation_search,
-                "letta_core",
-                runs_in_parallel=True,
-                is_read_only=True,
-                searches=frozenset(("messages",)),
-            ),
-            ServerTool(recall.archival_memory_insert, "letta_core"),
-            ServerTool(
-                recall.archival_memory_search,
-                "letta_core",
-                runs_in_parallel=True,
-                is_read_only=True,
-                searches=frozenset(("archive",)),
-            ),
-            ServerTool(memory.core_memory_append, "letta_memory_core", edits_memory=True),
-            ServerTool(memory.core_memory_replace, "letta_memory_core", edits_memory=True),
-            ServerTool(
-                memory.memory_insert, "letta_memory_core", edits_memory=True, aliases=_SHORT_NAMES
-            ),
-            ServerTool(
-                memory.memory_replace, "letta_memory_core", edits_memory=True, aliases=_SHORT_NAMES
-            ),
-            ServerTool(
-                command.memory, "letta_memory_core", edits_memory=True, aliases=_SHORT_NAMES
-            ),
-            ServerTool(patch.memory_apply_patch, "letta_memory_core", edits_memory=True),
-            ServerTool(memory.memory_rethink, "letta_sleeptime_core", edits_memory=True),
-            ServerTool(memory.memory_finish_edits, "letta_sleeptime_core"),
-            ServerTool(
-                memory.list_memory_blocks,
-                "letta_memory_core",
-                runs_in_parallel=True,
-                is_read_only=True,
-            ),
-            ServerTool(
-                memory.read_memory_block,
-                "letta_memory_core",
-                runs_in_parallel=True,
-                is_read_only=True,
-            ),
-            ServerTool(memory.edit_memory_block, "letta_memory_core", edits_memory=True),
-            ServerTool(memory.propose_memory_edit, "letta_memory_core"),
-            ServerTool(facts.remember, "letta_memory_core", edits_memory=True, is_stored=False),
-            ServerTool(facts.correct, "letta_memory_core", edits_memory=True, is_stored=False),
-            ServerTool(
-                facts.search,
-                "letta_core",
-                runs_in_parallel=True,
-                is_read_only=True,
-                searches=frozenset(("messages", "archive")),
-                is_stored=False,
-            ),
-        )
-
-
-plugin = BuiltinPlugin()
+# The tools that speak, search, archive and edit memory.
+TOOLS = (
+    ServerTool(recall.send_message, "letta_core"),
+    ServerTool(
+        recall.conversation_search,
+        "letta_core",
+        runs_in_parallel=True,
+        is_read_only=True,
+        searches=frozenset(("messages",)),
+    ),
+    ServerTool(recall.archival_memory_insert, "letta_core"),
+    ServerTool(
+        recall.archival_memory_search,
+        "letta_core",
+        runs_in_parallel=True,
+        is_read_only=True,
+        searches=frozenset(("archive",)),
+    ),
+    ServerTool(memory.core_memory_append, "letta_memory_core", edits_memory=True),
+    ServerTool(memory.core_memory_replace, "letta_memory_core", edits_memory=True),
+    ServerTool(memory.memory_insert, "letta_memory_core", edits_memory=True, aliases=_SHORT_NAMES),
+    ServerTool(memory.memory_replace, "letta_memory_core", edits_memory=True, aliases=_SHORT_NAMES),
+    ServerTool(command.memory, "letta_memory_core", edits_memory=True, aliases=_SHORT_NAMES),
+    ServerTool(patch.memory_apply_patch, "letta_memory_core", edits_memory=True),
+    ServerTool(memory.memory_rethink, "letta_sleeptime_core", edits_memory=True),
+    ServerTool(memory.memory_finish_edits, "letta_sleeptime_core"),
+    ServerTool(
+        memory.list_memory_blocks,
+        "letta_memory_core",
+        runs_in_parallel=True,
+        is_read_only=True,
+    ),
+    ServerTool(
+        memory.read_memory_block,
+        "letta_memory_core",
+        runs_in_parallel=True,
+        is_read_only=True,
+    ),
+    ServerTool(memory.edit_memory_block, "letta_memory_core", edits_memory=True),
+    ServerTool(memory.propose_memory_edit, "letta_memory_core"),
+    ServerTool(facts.remember, "letta_memory_core", edits_memory=True, is_stored=False),
+    ServerTool(facts.correct, "letta_memory_core", edits_memory=True, is_stored=False),
+    ServerTool(
+        facts.search,
+        "letta_core",
+        runs_in_parallel=True,
+        is_read_only=True,
+        searches=frozenset(("messages", "archive")),
+        is_stored=False,
+    ),
+)

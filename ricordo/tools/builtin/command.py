@@ -98,7 +98,10 @@ def _str_replace(context: ToolContext, arguments: MemoryCommand) -> str:
 
 def _insert(context: ToolContext, arguments: MemoryCommand) -> str:
     label = _existing(context, arguments.path, "insert")
-    line = -1 if arguments.insert_line is None else arguments.insert_line
+    if arguments.insert_line is None:
+        line = -1
+    else:
+        line = arguments.insert_line
     return memory_insert(
         context, label, _require_argument(arguments.insert_text, "insert", "insert_text"), line
     )

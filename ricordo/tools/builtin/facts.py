@@ -64,7 +64,10 @@ async def search(context: ToolContext, query: str) -> str:
     archives = tuple(archive.id for archive in context.state.archives)
     messages = await context.recall.messages(query, message_filter, _HIT_LIMIT)
     passage_filter = PassageFilter(archive_ids=archives, subject_id=context.subject_id)
-    passages = await context.recall.passages(query, passage_filter, _HIT_LIMIT) if archives else []
+    if archives:
+        passages = await context.recall.passages(query, passage_filter, _HIT_LIMIT)
+    else:
+        passages = []
     lines: list[str] = []
     for hit in messages:
         message = hit.message
@@ -88,7 +91,10 @@ def _write(context: ToolContext, new: str, old: str | None) -> str:
     memory = context.memory
     block = person_block(memory.current())
     text = block.value if block else ""
-    edit = with_fact(text, new) if old is None else with_correction(text, old, new)
+    if old is None:
+        edit = with_fact(text, new)
+    else:
+        edit = with_correction(text, old, new)
     if edit is None:
         if new.strip():
             return ALREADY_NOTED

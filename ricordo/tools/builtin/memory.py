@@ -110,9 +110,10 @@ def core_memory_replace(
         )
     match = search(block.value, old_content, new_content)
     if match.replacement is None:
-        details = (
-            f" It fits {match.count} places." if match.count else hint(block.value, old_content)
-        )
+        if match.count:
+            details = f" It fits {match.count} places."
+        else:
+            details = hint(block.value, old_content)
         raise Invalid(
             f"Old content '{old_content}' not found in memory block "
             f"'{label}'{details and '.'}{details}"

@@ -185,8 +185,10 @@ def _patched(original: str, lines: Sequence[str]) -> str:
             # Kept lines stay as they are, even if the patch writes them with other signs.
             current_lines = dict(zip(old, text[start : start + len(old)], strict=True))
             new = [current_lines.get(line, line) for line in new]  # noqa: PLW2901
+        elif after is None:
+            start = len(text)
         else:
-            start = len(text) if after is None else max(0, min(after + shift, len(text)))
+            start = max(0, min(after + shift, len(text)))
         text[start : start + len(old)] = new
         shift += len(new) - len(old)
     return "\n".join(text)

@@ -112,7 +112,10 @@ async def archival_memory_insert(
     context.memory.archive(draft)
     if alike is None:
         return f"Archived as {draft.id}."
-    likeness = "The same text, under other tags," if alike.is_same else "Nearly the same"
+    if alike.is_same:
+        likeness = "The same text, under other tags,"
+    else:
+        likeness = "Nearly the same"
     return f"Archived as {draft.id}. {likeness} is there already, as {_described(alike, timezone)}."
 
 
@@ -173,13 +176,15 @@ def _described(alike: Likeness, timezone: tzinfo) -> str:
         date = timestamp(passage.created_at, timezone)[: len("2026-01-20")]
     else:
         date = "this step"
-    tags = f" [{', '.join(passage.tags)}]" if passage.tags else ""
+    if passage.tags:
+        tags = f" [{', '.join(passage.tags)}]"
+    else:
+        tags = ""
     passage_text = " ".join(passage.text.split())
-    shortened = (
-        passage_text
-        if len(passage_text) <= _EXCERPT_LENGTH
-        else passage_text[: _EXCERPT_LENGTH - 1] + "…"
-    )
+    if len(passage_text) <= _EXCERPT_LENGTH:
+        shortened = passage_text
+    else:
+        shortened = passage_text[: _EXCERPT_LENGTH - 1] + "…"
     return f'{passage.id} of {date}{tags}: "{shortened}"'
 
 

@@ -98,7 +98,10 @@ def _exchange(
     earlier = hit.before
     while earlier and earlier.id not in quoted:
         before.append(earlier)
-        earlier = hits[earlier.id].before if earlier.id in hits else None
+        if earlier.id in hits:
+            earlier = hits[earlier.id].before
+        else:
+            earlier = None
     return [*reversed(before), *after]
 
 

@@ -17,7 +17,6 @@ from letta_client import (
 from letta_client import PermissionDeniedError as Denied
 from sqlalchemy import select, update
 
-from ricordo.api.authentication import key_for_call
 from ricordo.api.guard import origin_of
 from ricordo.domain.scope import Scope
 from ricordo.features.identity.access_tokens import service
@@ -161,7 +160,7 @@ def test_nobody_gives_more_than_they_have(
     with pytest.raises(Denied, match="agents:write"):
         mia.access_tokens.create(hostname=PAGES, policy=policy(agent, "write_agent"))
     with (
-        key_for_call(server.settings, Scope(), "sneak") as key,
+        server.runtime.sandbox.keys.issue(Scope(), "sneak") as key,
         pytest.raises(Denied, match="lacks the scope"),
     ):
         server.client(api_key=key).access_tokens.create(hostname=PAGES, policy=policy(agent))

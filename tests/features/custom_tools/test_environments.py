@@ -141,7 +141,8 @@ async def test_servers_of_one_postgresql_build_each_their_own_once_for_all_who_w
         data_dir=tmp_path / "data", database_url="postgresql://ricordo:x@127.0.0.1/none"
     )
     store: Any = None  # no job is added
-    wanted = [environments.python_for(store, settings, Scope(), ("salve==1.0",)) for _ in range(3)]
+    own = environments.Environments(settings)
+    wanted = [own.python_for(store, Scope(), ("salve==1.0",)) for _ in range(3)]
     (python,) = set(await asyncio.gather(*wanted))
     assert python is not None
     assert list(python.parent.parent.glob("lib/*/site-packages/salve.py"))
@@ -198,7 +199,8 @@ def test_of_many_environments_those_used_last_are_kept(
     (tmp_path / "x.building").mkdir()
     environments._finish(tmp_path / "x.building", tmp_path / "x")
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["new", "x"]
-    assert asyncio.run(environments.python_for(None, None, None, ())) is None  # type: ignore[arg-type]
+    own = environments.Environments(None)  # type: ignore[arg-type]
+    assert asyncio.run(own.python_for(None, None, ())) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.soak

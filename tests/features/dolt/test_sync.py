@@ -21,7 +21,6 @@ from ricordo.errors import Conflict, Invalid, TooLong
 from ricordo.features.memory_care.erasure import receipts
 from ricordo.features.memory_care.erasure.receipts import hash_of_name
 from ricordo.features.sync.dolt import database, engines
-from ricordo.features.sync.dolt import plugin as dolt_plugin
 from ricordo.features.sync.dolt import sync as following
 from ricordo.features.sync.dolt.database import (
     Database,
@@ -35,7 +34,6 @@ from ricordo.features.sync.dolt.sync import ALL_USERS, DoltRemotes, database_of_
 from ricordo.features.sync.remotes import queries as remotes
 from ricordo.features.sync.remotes.service import HANDLERS, add
 from ricordo.memory import user_memory
-from ricordo.plugins import Plugins
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage import deletion, history, jobs
@@ -632,7 +630,7 @@ async def test_one_setting_syncs_the_memory_of_every_user_there_is_and_of_those_
     runtime = runtime_on(store, tmp_path)
     options = {"remote_folders": str(tmp_path), "allow_private_remotes": True}
     runtime.settings = Settings(data_dir=tmp_path, dolt_remote=SecretStr(named), **options)
-    runtime.remotes = Plugins([("dolt", dolt_plugin)]).memory_remotes()
+    runtime.remotes = {"dolt": DoltRemotes()}
     handlers = by_kind(HANDLERS)
 
     async def work() -> list[list[str]]:

@@ -9,7 +9,7 @@ import pytest
 
 from ricordo.domain.job import Job
 from ricordo.domain.model import ModelRequest
-from ricordo.features.groups import plugin, talk_resume
+from ricordo.features.groups import talk_resume
 from tests.features.groups.talking import Api, held, panel, speaker_of, wait_for
 from tests.features.groups.test_pauses import gated_once, paused, result
 from tests.seams.server import Gate, serving
@@ -77,7 +77,7 @@ def test_a_talk_that_went_on_by_itself_goes_on_after_a_restart_too(
 
         api.server.answers_with(answer)
         if stops_at == "the end of the member's turn":
-            monkeypatch.setattr(type(plugin), "after_turn", staticmethod(nothing))
+            monkeypatch.setattr(talk_resume, "resume_after_answer", nothing)
         api.http.post(f"/v1/agents/{agents['Ben']}/messages", json=result(call_id))
         if stops_at == "the resumed talk":
             gate.wait()

@@ -2,6 +2,7 @@
 
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -400,6 +401,7 @@ def test_two_users_of_one_agent_never_meet_in_what_sleeps(
     dice = random.Random(turns)  # noqa: S311
     words = {"ada": "kanariada", "ben": "kanariben", "": "kanarinobody"}
     mixed: list[str] = []
+    edits_of: Counter[str] = Counter()
 
     def answer(request: ModelRequest) -> Line:
         told = " ".join(f"{message.text} {message.parts!r}" for message in request.messages)
@@ -412,9 +414,12 @@ def test_two_users_of_one_agent_never_meet_in_what_sleeps(
             return f"I heard {seen[:1]}."
         if request.messages[-1].role == "tool":
             return call("memory_finish_edits")
+        # Each user's edits come in turn, since a proposal alone would leave nothing in their blocks.
+        edits_of[seen[0]] += 1
+        number = edits_of[seen[0]]
         edits = [
-            call("memory_rethink", label="human", new_memory=f"About {seen[0]}, {dice.random()}."),
-            call("memory_insert", label="notes", new_string=f"Again {seen[0]}, {dice.random()}."),
+            call("memory_insert", label="notes", new_string=f"Again {seen[0]}, {number}."),
+            call("memory_rethink", label="human", new_memory=f"About {seen[0]}, {number}."),
             call(
                 "memory_replace",
                 label="persona",
@@ -422,7 +427,7 @@ def test_two_users_of_one_agent_never_meet_in_what_sleeps(
                 new_string=f"tutor of {seen[0]}",
             ),
         ]
-        return dice.choice(edits)
+        return edits[number % len(edits)]
 
     server.answers_with(answer)
     agent = main_agent(

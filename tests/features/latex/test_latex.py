@@ -16,7 +16,6 @@ from playwright.sync_api import Browser
 
 from ricordo.errors import Invalid, RicordoError, Unavailable
 from ricordo.features.files.latex import engine
-from ricordo.features.files.latex import plugin as latex
 from ricordo.features.files.latex.engine import document, render
 from ricordo.features.files.latex.tools import file_name
 from ricordo.features.files.workspaces.service import path_of
@@ -306,11 +305,11 @@ def test_a_full_workspace_takes_no_notes(
 def test_without_a_latex_the_agent_and_the_operator_learn_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert latex.findings(Settings(data_dir=tmp_path)) == [pdflatex()]
+    assert engine.findings(Settings(data_dir=tmp_path)) == [pdflatex()]
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     with pytest.raises(Unavailable, match="Debian's texlive-latex-base"):
         rendered(tmp_path, "Text.")
-    (finding,) = latex.findings(Settings(data_dir=tmp_path))
+    (finding,) = engine.findings(Settings(data_dir=tmp_path))
     assert finding.startswith("no LaTeX: ")
 
 

@@ -243,7 +243,7 @@ def test_a_signed_user_is_the_only_one_where_the_secret_is_set(
         signed(ada(), algorithm="none"): "not signed with HS256",
         signed(ada(exp=time.time() - 600)): "expired",
         signed(ada(exp=None)): "expired",
-        signed(ada(iss="elsewhere")): "names no user",
+        signed(ada(iss="elsewhere")): "another issuer",
         signed(ada(sub="")): "names no user",
         "a.b": "malformed",
         "a.b.c": "malformed",

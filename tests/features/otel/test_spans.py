@@ -4,15 +4,15 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from ricordo.features import FEATURES
-from ricordo.features.operations.otel import ENDPOINTS, plugin
+from ricordo.features.operations.admin.state import Operations, open_operations
+from ricordo.features.operations.otel import ENDPOINTS, trace_requests
 from ricordo.llm.scripted import call
-from ricordo.plugins import load_plugins
 from tests.seams.http import ok
 from tests.seams.server import MODEL, ServerInThread, serving
 from tests.support.json_server import Served
@@ -164,16 +164,23 @@ def test_a_collector_that_is_away_holds_up_nobody(
 def test_without_an_endpoint_nothing_is_imported_called_or_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Turns and requests have nothing to call: no middleware, no hook, no statement."""
+    """Requests have no middleware, and turns no statement."""
     for name in ENDPOINTS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)  # its import would fail
     monkeypatch.delitem(sys.modules, "ricordo.features.operations.otel.spans", raising=False)
-    hooks = load_plugins(FEATURES)
-    assert (plugin.middleware(), hasattr(plugin, "after_turn")) == ([], False)
-    assert all("otel" not in hook.__module__ for hook in (*hooks.after_turn(), *hooks.middleware()))
-    asyncio.run(plugin.at_end(None))
+    runtime: Any = SimpleNamespace(features={})
+
+    def opened() -> Operations:
+        async def open_once() -> Operations:
+            async with open_operations(runtime) as operations:
+                return operations
+
+        return asyncio.run(open_once())
+
+    app: Any = object()
+    assert (trace_requests(app), opened().trace_turn) == (app, None)
     assert "ricordo.features.operations.otel.spans" not in sys.modules
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    assert (plugin.middleware(), hasattr(plugin, "after_turn")) == ([], False)
+    assert (trace_requests(app), opened().trace_turn) == (app, None)

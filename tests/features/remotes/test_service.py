@@ -14,16 +14,16 @@ from ricordo.domain.job import Job
 from ricordo.domain.remote import SYNC, Access, Remote
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, LeaseLost, NotFound, Unavailable
-from ricordo.features.sync.dolt import plugin as dolt_plugin
 from ricordo.features.sync.dolt.database import Database
 from ricordo.features.sync.dolt.engines import open_engine, read_address
-from ricordo.features.sync.git import plugin as git_plugin
+from ricordo.features.sync.dolt.sync import DoltRemotes
 from ricordo.features.sync.git import transport
+from ricordo.features.sync.git.sync import GitRemotes
 from ricordo.features.sync.remotes import queries as remotes
 from ricordo.features.sync.remotes.service import HANDLERS, SWEEP, access_of, add, require_folder
 from ricordo.memory import user_memory
 from ricordo.memory.user_memory import UserMemory
-from ricordo.plugins import Plugins
+from ricordo.plugins import Feature, Plugins
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.settings import Settings
@@ -40,7 +40,8 @@ from tests.support.synced import ADA, SyncedMemory
 
 DATABASES = BOTH
 LIMIT = 60
-BUILT_IN = (("git", git_plugin), ("dolt", dolt_plugin))
+GIT = ("git", Feature(memory_remotes=(GitRemotes(),)))
+BUILT_IN = (GIT, ("dolt", Feature(memory_remotes=(DoltRemotes(),))))
 
 
 class World(SyncedMemory):
@@ -414,6 +415,6 @@ def test_two_plugins_may_not_offer_one_kind_of_remote_and_each_must_be_one() -> 
         "notebook",
     ]
     with pytest.raises(Invalid, match='Two plugins offer remotes of the kind "git"'):
-        Plugins([*BUILT_IN, *BUILT_IN]).memory_remotes()
+        Plugins([GIT, ("more git", Feature(memory_remotes=(GitRemotes(),)))]).memory_remotes()
     with pytest.raises(Invalid, match="object is no kind of remote: it needs kind, read and sync"):
         Plugins([("odd", Odd())]).memory_remotes()

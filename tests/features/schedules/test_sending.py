@@ -265,10 +265,8 @@ def test_a_forgotten_users_schedules_are_gone(tmp_path: Path) -> None:
 
 
 def test_a_tool_that_makes_a_schedule_gives_it_no_more_than_it_had(api: Api) -> None:
-    from ricordo.api.authentication import key_for_call
-
     agent = new_agent(api.client)
-    with key_for_call(api.server.settings, Scope(), "remind") as key:
+    with api.server.runtime.sandbox.keys.issue(Scope(), "remind") as key:
         id = plan(api.server.client(api_key=key), agent)
     row = row_of(api.server, id)
     assert row

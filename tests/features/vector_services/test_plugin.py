@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ricordo.errors import Invalid
-from ricordo.features.vector_services import plugin
+from ricordo.features.vector_services import feature
 from ricordo.plugins import Plugins
 from ricordo.search.vector_index import VectorIndex
 from ricordo.settings import VectorSettings
@@ -39,7 +39,7 @@ def test_a_service_is_offered_when_its_variables_are_set() -> None:
         ({"qdrant_path": "~/vectors"}, ["qdrant"]),
     ]
     for given, names in cases:
-        indexes = Plugins([("vector_services", plugin)]).vector_indexes(settings(**given))
+        indexes = Plugins([("vector_services", feature)]).vector_indexes(settings(**given))
         assert list(indexes) == names, given
         assert all(
             isinstance(index, VectorIndex) and name == index.name for name, index in indexes.items()
@@ -47,7 +47,7 @@ def test_a_service_is_offered_when_its_variables_are_set() -> None:
 
 
 def test_two_plugins_may_not_offer_one_name() -> None:
-    plugins = Plugins([("one", plugin), ("two", plugin)])
+    plugins = Plugins([("one", feature), ("two", feature)])
     assert plugins.vector_indexes(settings()) == {}
     with pytest.raises(Invalid, match='Two plugins offer a vector index named "qdrant"'):
         plugins.vector_indexes(settings(qdrant_url="http://host:6333"))
@@ -57,11 +57,13 @@ def test_no_client_library_is_loaded_before_its_first_use() -> None:
     """They take half a second to load, and most servers use none."""
     code = (
         "import sys\n"
-        "from ricordo.features.vector_services import plugin\n"
+        "from ricordo.features.vector_services import feature\n"
+        "from ricordo.plugins import Plugins\n"
         "from ricordo.settings import VectorSettings\n"
         "given = VectorSettings(turbopuffer_api_key='k', turbopuffer_region='r', pinecone_api_key='k', "
         "pinecone_index_host='h.io', qdrant_url='http://h')\n"
-        "print(len(plugin.vector_indexes(given)), {'turbopuffer', 'pinecone', 'qdrant_client', 'numpy'} & set(sys.modules))"
+        "indexes = Plugins([('vectors', feature)]).vector_indexes(given)\n"
+        "print(len(indexes), {'turbopuffer', 'pinecone', 'qdrant_client', 'numpy'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "3 set()", done.stderr

@@ -117,7 +117,6 @@ def test_the_first_message_makes_an_agent_that_remembers_it(tmp_path: Path) -> N
         answer = browser.post("/ui/first", data={"message": "My name is Ada."})
         agent = browser.get("/v1/agents/").json()[0]
         assert answer.headers["location"] == f"/ui/agents/{agent['id']}/chat"
-        assert "Ada" in next(
-            block["value"] for block in agent["blocks"] if block["label"] == "human"
-        )
+        user = browser.get("/v1/users/").json()[0]["id"]
+        assert "Ada" in browser.get(f"/users/{user}/blocks/human").json()["body"]
         assert "Last chat" in browser.get("/").text

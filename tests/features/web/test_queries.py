@@ -98,7 +98,7 @@ def test_the_home_page_shows_the_newest_conversations(tmp_path: Path) -> None:
     with visitor(tmp_path) as browser:
         browser_says(browser, "first")
         browser_says(browser, "second")
-        page = browser.get("/").text.split("Last chat")[1]
+        page = browser.get("/").text.split("Recent conversations")[1]
         assert page.index("second") < page.index("first")
 
 

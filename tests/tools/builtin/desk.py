@@ -15,11 +15,11 @@ from ricordo.memory.working_memory import WorkingMemory
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import agents
 from ricordo.storage.engine.store import Store
-from ricordo.tools.builtin import plugin
+from ricordo.tools.builtin import TOOLS
 from ricordo.tools.toolbox import Toolbox, ToolContext
 from tests.seams import make
 
-BOX = Toolbox(plugin.tools())
+BOX = Toolbox(TOOLS)
 ATTACHED = {
     tool.name: make.tool(
         tool.name, tool_type=tool.tool_type, runs_in_parallel=tool.runs_in_parallel

@@ -11,7 +11,7 @@ from ricordo.errors import RicordoError, Unavailable
 from ricordo.features.custom_tools.source.javascript import node_command
 from ricordo.sandbox.process import SandboxProcess, program_beside
 from ricordo.sandbox.service import SandboxCall, SandboxLimits
-from ricordo.tools.toolbox import ToolContext
+from ricordo.tools.toolbox import ServerTool, ToolContext
 
 _SECONDS = 120.0
 _LIMITS = SandboxLimits(seconds=_SECONDS, cpu_seconds=60, output_kb=512)
@@ -179,7 +179,9 @@ def _error(lines: list[bytes]) -> str | None:
     if last_message.get("done") is not True:
         return "The code ended before its end."
     error = last_message.get("error")
-    return error if error is None or isinstance(error, str) else "The code failed."
+    if error is None or isinstance(error, str):
+        return error
+    return "The code failed."
 
 
 def _report(
@@ -202,3 +204,10 @@ def _shown(text: str) -> str:
     if len(text) <= _SHOWN:
         return text
     return f"{text[:_SHOWN]}… [cut: {len(text)} characters]"
+
+
+_TRAITS: Any = {"acts_outside": True, "brings_untrusted": True}
+TOOLS = (
+    ServerTool(run_code, "letta_builtin", **_TRAITS),
+    ServerTool(run_code_with_tools, "letta_builtin", **_TRAITS),
+)

@@ -33,7 +33,6 @@ _PATIENCE = 60.0  # seconds for which a call waits
 _LOOK = 0.2  # seconds between two looks
 _AGAIN = 60.0  # seconds before a failed build is tried again
 _LONGEST_ERROR = 1_000  # characters
-_building: dict[Path, asyncio.Task[None]] = {}
 # Runs pip. It ends when its standard input is closed, that is with the server.
 _PIP = """
 import os, runpy, sys, threading
@@ -77,52 +76,59 @@ def add_build(tx: Transaction, scope: Scope, requirements: Sequence[str]) -> Non
     jobs.add(tx, Job(KIND, scope.organization_id, payload, key, is_single=True, most_attempts=2))
 
 
-async def python_for(
-    store: Store, settings: Settings, scope: Scope, requirements: Sequence[str]
-) -> Path | None:
-    """Return the interpreter that has these packages, after waiting for its build.
+class Environments:
+    """The environments of one server, in which tools find their packages."""
 
-    Raises Unavailable if the build takes too long, Invalid with the reason if it failed.
-    """
-    if not requirements:
-        return None
-    home = _home(settings, requirements)
-    if await asyncio.to_thread(_is_ready, home):
-        return home / "bin" / "python"
-    _require_no_failure(home, _AGAIN)
-    end = time.monotonic() + _PATIENCE
-    if settings.postgres_url:  # a job may be done on another machine
-        await _build_here(settings, home, requirements)
-    else:
-        await store.write(lambda tx: add_build(tx, scope, requirements))
-    while time.monotonic() < end:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        # The builds that run in this process, by the folder of the environment.
+        self._builds: dict[Path, asyncio.Task[None]] = {}
+
+    async def python_for(
+        self, store: Store, scope: Scope, requirements: Sequence[str]
+    ) -> Path | None:
+        """Return the interpreter that has these packages, after waiting for its build.
+
+        Raises Unavailable if the build takes too long, Invalid with the reason if it failed.
+        """
+        if not requirements:
+            return None
+        home = _home(self._settings, requirements)
         if await asyncio.to_thread(_is_ready, home):
             return home / "bin" / "python"
-        _require_no_failure(home, _PATIENCE)
-        await asyncio.sleep(_LOOK)
-    raise Unavailable(
-        f"The packages of this tool are still being installed ({', '.join(requirements)}). Call it "
-        "again later."
-    )
+        _require_no_failure(home, _AGAIN)
+        end = time.monotonic() + _PATIENCE
+        if self._settings.postgres_url:  # a job may be done on another machine
+            await self._build_here(home, requirements)
+        else:
+            await store.write(lambda tx: add_build(tx, scope, requirements))
+        while time.monotonic() < end:
+            if await asyncio.to_thread(_is_ready, home):
+                return home / "bin" / "python"
+            _require_no_failure(home, _PATIENCE)
+            await asyncio.sleep(_LOOK)
+        raise Unavailable(
+            f"The packages of this tool are still being installed ({', '.join(requirements)}). "
+            "Call it again later."
+        )
 
+    async def _build_here(self, home: Path, requirements: Sequence[str]) -> None:
+        """Build the environment in this process, once for all callers.
 
-async def _build_here(settings: Settings, home: Path, requirements: Sequence[str]) -> None:
-    """Build the environment in this process, once for all callers.
+        Returns when the build has ended, or after `_PATIENCE` seconds.
+        """
 
-    Returns when the build has ended, or after `_PATIENCE` seconds.
-    """
+        async def build() -> None:
+            try:
+                with suppress(Invalid):  # callers read the reason from the `.failed` file
+                    await _build(self._settings, requirements)
+            finally:
+                del self._builds[home]
 
-    async def build() -> None:
-        try:
-            with suppress(Invalid):  # callers read the reason from the `.failed` file
-                await _build(settings, requirements)
-        finally:
-            del _building[home]
-
-    task = _building.get(home)
-    if task is None:
-        task = _building[home] = asyncio.create_task(build())
-    await asyncio.wait([task], timeout=_PATIENCE)
+        task = self._builds.get(home)
+        if task is None:
+            task = self._builds[home] = asyncio.create_task(build())
+        await asyncio.wait([task], timeout=_PATIENCE)
 
 
 async def _job(runtime: Runtime, job: Job, report: Report) -> None:

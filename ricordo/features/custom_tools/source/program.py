@@ -47,7 +47,10 @@ def main() -> None:
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     module = types.ModuleType("tool")
     sys.modules["tool"] = module
-    client = ServerClient() if "LETTA_BASE_URL" in os.environ else None
+    if "LETTA_BASE_URL" in os.environ:
+        client = ServerClient()
+    else:
+        client = None
     # Clients send the function without the lines above it. So the names of `typing` are defined
     # here, and other types of its signature are never looked up.
     module.__dict__.update({name: getattr(typing, name) for name in typing.__all__}, client=client)
@@ -255,7 +258,9 @@ def _plain(returned: typing.Any) -> typing.Any:
 def _whole_number(text: str) -> int | str:
     """Return the number, as text if it is too large for other JSON readers."""
     number = int(text)
-    return number if -(2**63) <= number < 2**64 else text
+    if -(2**63) <= number < 2**64:
+        return number
+    return text
 
 
 def _as_json(returned: typing.Any) -> typing.Any:
@@ -273,7 +278,10 @@ def _trace(error: BaseException) -> str:
 
     A long traceback keeps its end.
     """
-    program_file = __file__ if "__file__" in globals() else "<program>"
+    if "__file__" in globals():
+        program_file = __file__
+    else:
+        program_file = "<program>"
     try:
         trace = traceback.TracebackException(type(error), error, error.__traceback__)
         part: traceback.TracebackException | None = trace
@@ -289,7 +297,9 @@ def _trace(error: BaseException) -> str:
         )
     except Exception:  # an error whose own text fails
         text = f"{type(error).__name__}"
-    return text if len(text) <= _LONGEST_TRACE else f"…{text[-_LONGEST_TRACE:]}"
+    if len(text) <= _LONGEST_TRACE:
+        return text
+    return f"…{text[-_LONGEST_TRACE:]}"
 
 
 def _is_network_error(error: BaseException) -> bool:

@@ -21,7 +21,7 @@ from ricordo.features.custom_tools.source.runner import (
     NETWORK,
     ToolCall,
     call_of,
-    prepared,
+    custom_tools_of,
     run_call,
 )
 from ricordo.features.custom_tools.source.surroundings import Caller
@@ -142,7 +142,10 @@ async def try_source(context: RequestContext, body: models.ToolTrialRequest) -> 
     )
     trial = await _answer(context, call)
     returned = trial["func_return"]
-    text = returned if isinstance(returned, str) else orjson.dumps(returned).decode()
+    if isinstance(returned, str):
+        text = returned
+    else:
+        text = orjson.dumps(returned).decode()
     return ToolTrialResponse.of(
         None, **trial, date=context.store.clock.now(), name=schema.name, tool_return=text
     )
@@ -168,7 +171,7 @@ async def run_for_agent(
 
 async def _answer(context: RequestContext, call: ToolCall) -> Json:
     runtime = context.runtime
-    call = await prepared(context.store, runtime.settings, call)
+    call = await custom_tools_of(runtime).prepare(context.store, call)
     output = await run_call(runtime.sandbox, runtime.settings, call)
     return ToolRunResponse.of(
         output,

@@ -11,14 +11,15 @@ from typing import Any
 import orjson
 
 from ricordo.domain.tool import Tool, ToolType
-from ricordo.errors import Invalid, Unsupported
+from ricordo.errors import Invalid, Unavailable, Unsupported
 from ricordo.features.custom_tools.source import queries
-from ricordo.features.custom_tools.source.environments import python_for, texts_of
+from ricordo.features.custom_tools.source.environments import Environments, texts_of
 from ricordo.features.custom_tools.source.javascript import javascript_call
 from ricordo.features.custom_tools.source.options import CustomToolsSettings
 from ricordo.features.custom_tools.source.source import needs_of
 from ricordo.features.custom_tools.source.surroundings import Caller, way_to_server
 from ricordo.features.custom_tools.source.vault import secrets_of, without_secrets
+from ricordo.runtime import Runtime
 from ricordo.sandbox.options import SandboxSettings
 from ricordo.sandbox.process import program_beside
 from ricordo.sandbox.service import Sandbox, SandboxLimits, SandboxResult
@@ -57,8 +58,9 @@ class CustomTools:
 
     tool_types: Sequence[ToolType] = ("custom",)
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, _sandbox: Sandbox) -> None:
         self._settings = settings
+        self._environments = Environments(settings)
 
     async def run(
         self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]
@@ -66,11 +68,35 @@ class CustomTools:
         """Run one call; its standard output is streamed to the turn's readers."""
         caller = Caller(context.scope, context.state, context.memory.blocks())
         call = call_of(tool, arguments, caller)
-        call = await prepared(context.store, self._settings, call)
+        call = await self.prepare(context.store, call)
         return await run_call(context.sandbox, self._settings, call, context.report)
+
+    async def prepare(self, store: Store, call: ToolCall) -> ToolCall:
+        """Add the organization's variables and the interpreter with its packages.
+
+        Raises Unavailable if the packages are not installed.
+        """
+        if call.caller is None:
+            return call
+        scope = call.caller.scope
+        if stored := await store.read(lambda tx: queries.of_organization(tx, scope)):
+            variables = queries.values_of(Secret(self._settings.data_dir), stored)
+            call = replace(call, variables=variables)
+        if call.source_type != "python" or not call.requirements:
+            return call
+        python = await self._environments.python_for(store, scope, call.requirements)
+        return replace(call, python=python)
 
     async def close(self) -> None:
         """Nothing is held between calls: each sandbox ends by itself."""
+
+
+def custom_tools_of(runtime: Runtime) -> CustomTools:
+    """Return the server's runner of tools from source code. Raises Unavailable."""
+    runner = runtime.toolbox.runner("custom")
+    if not isinstance(runner, CustomTools):
+        raise Unavailable("Another plugin runs tools from source code here.")
+    return runner
 
 
 def call_of(tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> ToolCall:
@@ -90,22 +116,6 @@ def call_of(tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> ToolCal
         caller=caller,
         has_network=NETWORK in tool.tags,
         requirements=texts_of(tool.pip_requirements),
-    )
-
-
-async def prepared(store: Store, settings: Settings, call: ToolCall) -> ToolCall:
-    """Add the organization's variables and the interpreter with its packages.
-
-    Raises Unavailable if the packages are not installed.
-    """
-    if call.caller:
-        scope = call.caller.scope
-        if stored := await store.read(lambda tx: queries.of_organization(tx, scope)):
-            call = replace(call, variables=queries.values_of(Secret(settings.data_dir), stored))
-    if call.source_type != "python" or not call.requirements or not call.caller:
-        return call
-    return replace(
-        call, python=await python_for(store, settings, call.caller.scope, call.requirements)
     )
 
 
@@ -130,7 +140,10 @@ async def run_call(
         if report and stream == "stdout" and (lines := piece.decode("utf-8", "replace").split()):
             report(without_secrets(" ".join(lines), secrets)[-500:])
 
-    needs = needs_of(call.source, call.function) if call.source_type == "python" else frozenset()
+    if call.source_type == "python":
+        needs = needs_of(call.source, call.function)
+    else:
+        needs = frozenset()
     environment = {**secrets, **call.environment}
     request: dict[str, Any] = {
         "source": call.source,
@@ -148,7 +161,9 @@ async def run_call(
         if caller and "agent_state" in needs:
             request["agent_state"] = caller.agent
         if caller and "client" in needs:
-            address, key = for_call.enter_context(way_to_server(settings, caller, call.function))
+            address, key = for_call.enter_context(
+                way_to_server(sandbox, settings, caller, call.function)
+            )
             environment = {"LETTA_BASE_URL": address, "LETTA_API_KEY": key, **environment}
             sandbox_options |= {"may_call_server": address, "server_key": key}
         program = program_beside(__file__)
@@ -206,7 +221,10 @@ def _output_of(result: SandboxResult, call: ToolCall) -> ToolOutput:
         return ToolOutput(error_text, stdout, (*stderr, answer["error"]), is_error=True)
     if isinstance(answer, dict) and "value" in answer:
         return ToolOutput(_writable(answer["value"]), stdout, stderr)
-    written = f" It wrote: {stderr[0][-1000:]}" if stderr else ""
+    if stderr:
+        written = f" It wrote: {stderr[0][-1000:]}"
+    else:
+        written = ""
     return ToolOutput(
         f"The tool ended without a result (exit code {result.exit_code}).{written}",
         stdout,

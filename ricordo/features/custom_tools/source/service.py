@@ -35,7 +35,9 @@ _RANK_WEIGHT = 60  # of reciprocal rank fusion
 def name_for(request: ToolCreateRequest) -> str:
     """Return the name of the requested tool. Raises Invalid if it has none."""
     name = (request.json_schema or {}).get("name")
-    return name if isinstance(name, str) else schema_for(request).name
+    if isinstance(name, str):
+        return name
+    return schema_for(request).name
 
 
 def tool_by_name(tx: Transaction, scope: Scope, name: str) -> Tool | None:
@@ -59,9 +61,10 @@ def schema_for(request: ToolCreateRequest, *, renames: bool = False) -> ToolSche
         parameters = whole.get("parameters", {"type": "object", "properties": {}})
         if not isinstance(name, str) or not isinstance(parameters, dict):
             raise Invalid("A json_schema is an object of name, description and parameters.")
-        function = (
-            function_name(request.source_code, name) if request.source_type == "python" else name
-        )
+        if request.source_type == "python":
+            function = function_name(request.source_code, name)
+        else:
+            function = name
         if function != name and not renames:
             raise Invalid(
                 f"The json_schema is of {name}, and the source defines no function of this name."
@@ -240,7 +243,9 @@ def _kept_description(tool: Tool, source: str, language: str) -> str | None:
     """
     if language != "python" or tool.description != _docstring(tool.source_code or ""):
         return tool.description or None
-    return None if _docstring(source) else tool.description
+    if _docstring(source):
+        return None
+    return tool.description
 
 
 def _docstring(source: str) -> str:

@@ -210,13 +210,18 @@ def _schema(
         return _named(_last_name(node), types, inside)
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name | ast.Attribute):
         outer = _last_name(node.value)
-        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if isinstance(node.slice, ast.Tuple):
+            parts = node.slice.elts
+        else:
+            parts = [node.slice]
         return _generic(outer, parts, types, (*inside, outer))
     raise Invalid(f"The type {ast.unparse(node)[:100]} has no JSON schema.")
 
 
 def _last_name(node: ast.Name | ast.Attribute) -> str:
-    return node.id if isinstance(node, ast.Name) else node.attr
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.attr
 
 
 def _named(name: str, types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]) -> dict[str, Any]:
@@ -241,7 +246,9 @@ def _generic(
     if outer == "Annotated":
         description = next((text for part in parts[1:] if (text := _description(part))), None)
         schema = _schema(parts[0], types, inside)
-        return {**schema, "description": description} if description else schema
+        if description:
+            return {**schema, "description": description}
+        return schema
     inner = [_schema(part, types, inside) for part in parts if not _is_ellipsis(part)]
     if outer == "Optional":
         return _union([*inner, {"type": "null"}])
@@ -271,7 +278,9 @@ def _union(schemas: list[dict[str, Any]]) -> dict[str, Any]:
     Null confuses small models, and an optional parameter is already not required.
     """
     not_null = [schema for schema in schemas if schema != {"type": "null"}]
-    return not_null[0] if len(not_null) == 1 else {"anyOf": not_null}
+    if len(not_null) == 1:
+        return not_null[0]
+    return {"anyOf": not_null}
 
 
 def _of_class(
@@ -310,7 +319,9 @@ def _of_class(
             required.append(line.target.id)
     description = ast.get_docstring(node)
     schema = {"type": "object", "properties": properties, "required": required}
-    return {**schema, "description": description} if description else schema
+    if description:
+        return {**schema, "description": description}
+    return schema
 
 
 def _description(node: ast.expr) -> str | None:

@@ -5,13 +5,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ricordo.api.authentication import key_for_call
 from ricordo.api.models.base import Json
 from ricordo.api.models.memory import BlockResponse
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.domain.scope import Scope
-from ricordo.settings import Settings
+from ricordo.errors import Unsupported
+from ricordo.sandbox.service import Sandbox
+from ricordo.settings import NO_PORT, Settings
 
 # The address that reaches a server which listens on all addresses.
 _LOCAL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}  # noqa: S104
@@ -60,10 +61,18 @@ class Caller:
 
 
 @contextmanager
-def way_to_server(settings: Settings, caller: Caller, tool: str) -> Iterator[tuple[str, str]]:
+def way_to_server(
+    sandbox: Sandbox, settings: Settings, caller: Caller, tool: str
+) -> Iterator[tuple[str, str]]:
     """Yield this server's local address and a temporary key.
 
-    The key has the caller's scope until the block ends.
+    The key has the caller's scope until the block ends. Raises Unsupported for a server without a
+    port, which programs cannot call.
     """
-    with key_for_call(settings, caller.scope, tool) as key:
+    if settings.port == NO_PORT:
+        raise Unsupported(
+            f"The tool {tool} uses `client`, and this server has no address. "
+            "Run it with `ricordo serve`."
+        )
+    with sandbox.keys.issue(caller.scope, tool) as key:
         yield f"http://{_LOCAL_ADDRESSES.get(settings.host, settings.host)}:{settings.port}", key

@@ -68,7 +68,10 @@ async def list_tools(request: Request) -> Response:
     if len(tools) > _PAGE_SIZE:
         older = address_of("/ui/tools", q=search_text, after=tools[_PAGE_SIZE - 1]["id"])
     is_builder = request.scope[REQUEST_SCOPE].may("tools:write")
-    variables = await Api(request).get(await _variables(request)) if is_builder else []
+    if is_builder:
+        variables = await Api(request).get(await _variables(request))
+    else:
+        variables = []
     return await render(
         request,
         _LIST,
@@ -149,7 +152,10 @@ async def try_tool(request: Request, tool_id: str) -> Response:
     try:
         run = await api.ask("POST", "/v1/tools/run", {**body, "args": _arguments(arguments)})
     except (Invalid, RefusedByApi) as error:
-        status = error.status if isinstance(error, RefusedByApi) else _INVALID
+        if isinstance(error, RefusedByApi):
+            status = error.status
+        else:
+            status = _INVALID
         return await _show(request, tool, arguments=arguments, problem=str(error), status=status)
     return await _show(request, tool, arguments=arguments, result=run)
 
@@ -222,7 +228,9 @@ def _type(schema: Json) -> str:
         text = ", ".join(map(str, choices))
     else:
         text = str(schema.get("type", "any"))
-    return text if len(text) <= _LONGEST_TYPE else f"{text[:_LONGEST_TYPE]}…"
+    if len(text) <= _LONGEST_TYPE:
+        return text
+    return f"{text[:_LONGEST_TYPE]}…"
 
 
 def _settings(form: Mapping[str, str], tool: Json) -> Json:

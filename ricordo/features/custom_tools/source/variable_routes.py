@@ -109,7 +109,9 @@ async def list_configs(
     sandbox_type: Literal["local", "e2b", "modal"] | None = None,
 ) -> list[Json]:
     """Return the organization's sandbox in a list."""
-    return [] if after or sandbox_type in ("e2b", "modal") else [_config(context.scope)]
+    if after or sandbox_type in ("e2b", "modal"):
+        return []
+    return [_config(context.scope)]
 
 
 @router.post("/", response_model=SandboxConfigResponse)

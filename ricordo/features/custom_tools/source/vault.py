@@ -27,7 +27,9 @@ def without_secrets(value: Any, secrets: Mapping[str, str]) -> Any:
     """Replace each secret by its name in all texts of the value."""
     longest_first = sorted(secrets.items(), key=lambda secret: -len(secret[1]))
     hidden = [(name, secret) for name, secret in longest_first if len(secret) >= _SHORTEST]
-    return _redact(value, hidden) if hidden else value
+    if hidden:
+        return _redact(value, hidden)
+    return value
 
 
 def _redact(value: Any, hidden: list[tuple[str, str]]) -> Any:

@@ -93,11 +93,17 @@ async def _bounded(answer: httpx2.Response) -> AsyncIterator[bytes]:
     packing = answer.headers.get("content-encoding", "identity").lower()
     if packing not in ("identity", "", "gzip", "deflate"):
         raise Unavailable(f"The page came packed as {packing[:40]}, which was not asked for.")
-    unpack = zlib.decompressobj(47) if packing in ("gzip", "deflate") else None
+    if packing in ("gzip", "deflate"):
+        unpack = zlib.decompressobj(47)
+    else:
+        unpack = None
     remaining = _MOST_BYTES
     async for chunk in answer.aiter_raw():
         try:
-            piece = unpack.decompress(chunk, remaining + 1) if unpack else chunk
+            if unpack:
+                piece = unpack.decompress(chunk, remaining + 1)
+            else:
+                piece = chunk
         except zlib.error as error:
             raise Unavailable("The page cannot be unpacked.") from error
         remaining -= len(piece)

@@ -6,7 +6,7 @@ from ricordo.errors import Invalid, Unavailable
 from ricordo.features.custom_tools.web.options import WebSettings
 from ricordo.features.custom_tools.web.pages import markdown_of
 from ricordo.features.custom_tools.web.sessions import fetch, search
-from ricordo.tools.toolbox import ToolContext
+from ricordo.tools.toolbox import ServerTool, ToolContext
 
 _SHOWN = 20_000  # characters of a page
 _MOST_RESULTS = 20
@@ -60,3 +60,15 @@ async def fetch_webpage(context: ToolContext, url: str, offset: int = 0) -> str:
             "more.]"
         )
     return f"{heading}{page.url}\n\n{excerpt}{more}"
+
+
+_TRAITS: Any = {
+    "acts_outside": True,
+    "brings_untrusted": True,
+    "runs_in_parallel": True,
+    "is_read_only": True,
+}
+TOOLS = (
+    ServerTool(web_search, "letta_builtin", **_TRAITS),
+    ServerTool(fetch_webpage, "letta_builtin", **_TRAITS),
+)

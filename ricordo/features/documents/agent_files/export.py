@@ -163,8 +163,14 @@ def _agent_file(
         # The whole state stays, since a state of `load` has no tags and no additions of plugins.
         thread_state = agents.load(tx, context.scope, agent_id, conversation_id)
         state = replace(state, conversation=thread_state.conversation)
-    thread = [] if scrubs else _thread(tx, context, state.conversation)
-    window = [] if scrubs else list(state.conversation.window)
+    if scrubs:
+        thread = []
+    else:
+        thread = _thread(tx, context, state.conversation)
+    if scrubs:
+        window = []
+    else:
+        window = list(state.conversation.window)
     by_id = {message.id: message for message in thread}
     in_window = {id: by_id[id] for id in window if id in by_id}
     folders = [
@@ -323,7 +329,10 @@ def _folders(
         for folder in folders
     ]
     folder_ids = [folder.id for folder in folders]
-    stored_files = files.page_of_files(tx, context.scope, folder_ids, _ALL) if folders else []
+    if folders:
+        stored_files = files.page_of_files(tx, context.scope, folder_ids, _ALL)
+    else:
+        stored_files = []
     text_files = [
         {
             "id": ids.of("file", file.id),

@@ -46,7 +46,8 @@ def mend_groups(groups: list[Json], content: Json, notes: ImportNotes) -> list[J
     for raw_group in groups:
         group = without_unknown(raw_group, _GROUP, "Groups", raw_group["id"], notes)
         config = group.get("manager_config")
-        config = config if isinstance(config, dict) else {"manager_type": "round_robin"}
+        if not isinstance(config, dict):
+            config = {"manager_type": "round_robin"}
         members = group.get("agent_ids")
         members = members if isinstance(members, list) else []
         manager = config.get("manager_agent_id")
@@ -59,7 +60,10 @@ def mend_groups(groups: list[Json], content: Json, notes: ImportNotes) -> list[J
             )
             continue
         shared = group.get("shared_block_ids")
-        shared = [id for id in shared if id in block_ids] if isinstance(shared, list) else []
+        if isinstance(shared, list):
+            shared = [id for id in shared if id in block_ids]
+        else:
+            shared = []
         mended.append(
             {**group, "agent_ids": members, "manager_config": config, "shared_block_ids": shared}
         )
@@ -95,7 +99,10 @@ def insert_groups(
             rests = request.manager_config.manager_agent_id in without_sleeptime
             service.create(tx, scope, request, id=ids[group["id"]], rests=rests)
         except (ValidationError, Invalid, Conflict, NotFound) as error:
-            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            if isinstance(error, ValidationError):
+                reason = error.errors()[0]["msg"]
+            else:
+                reason = str(error)
             notes.add(f"Groups: one is left out; its agents are taken. {reason}")
 
 

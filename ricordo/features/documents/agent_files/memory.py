@@ -70,8 +70,14 @@ def memory_json(
     """Return the versions and proposals of these blocks and of the agent's own chain."""
     chain = versions.of_owner(tx, scope, "agent", agent_id)
     limit = MOST_VERSIONS + 1
-    exported = history.page(tx, chain.id, limit=limit)[::-1] if chain else []
-    waiting = proposals.waiting(tx, chain.id) if chain else []
+    if chain:
+        exported = history.page(tx, chain.id, limit=limit)[::-1]
+    else:
+        exported = []
+    if chain:
+        waiting = proposals.waiting(tx, chain.id)
+    else:
+        waiting = []
     for block in attached:
         if chain is None or block.chain_id != chain.id:
             # The block becomes one of the agent's own under its present label.
@@ -167,7 +173,10 @@ def _author(actor: Actor) -> str:
 def _read_author(text: str) -> tuple[Actor, Actor]:
     """Return the author that the text claims, and the remote author to store."""
     match = _AUTHOR.fullmatch(text)
-    claimed = author_of(match[1], match[2] + DOMAIN) if match else None
+    if match:
+        claimed = author_of(match[1], match[2] + DOMAIN)
+    else:
+        claimed = None
     if match is None or claimed is None:
         raise Invalid(f'"{text[:80]}" is no author of the form "Name <id{DOMAIN}>".')
     return claimed, Actor("remote", shown_name(match[2]), shown_name(match[1]))
@@ -206,7 +215,10 @@ class ImportedMemory:
     def _replay_version(self, version: FileVersion) -> None:
         claimed, author = _read_author(version.author)
         label = require_label(version.label)
-        value = None if version.value is None else redact(version.value).text
+        if version.value is None:
+            value = None
+        else:
+            value = redact(version.value).text
         earlier_label = normal_name(version.old_label or "")
         is_renamed = (
             value is not None and earlier_label in self.chain.files and earlier_label != label
@@ -242,12 +254,18 @@ class ImportedMemory:
         label = change.label
         value = change.value
         old_file = self.chain.files.get(change.old_label or label)
-        blob = None if value is None else new_chain.files[label][0]
+        if value is None:
+            blob = None
+        else:
+            blob = new_chain.files[label][0]
         self.rows.append(versions.row_of(self.chain, change, metadata, id, blob, created_at))
         for by_label in (self.values, self.heads):
             by_label.pop(change.old_label or label, None)
         if value is not None and blob is not None:
-            old_blob = old_file[0] if old_file and old_file[0] != blob else None
+            if old_file and old_file[0] != blob:
+                old_blob = old_file[0]
+            else:
+                old_blob = None
             self.texts.setdefault(blob, (value, old_blob))
             self.values[label] = value
             self.heads[label] = id
@@ -265,9 +283,10 @@ class ImportedMemory:
         depths: dict[bytes, int] = {}
         added_bytes = 0
         for blob, (text, old_blob) in self.texts.items():
-            base = (
-                None if old_blob is None else (old_blob, depths[old_blob], self.texts[old_blob][0])
-            )
+            if old_blob is None:
+                base = None
+            else:
+                base = (old_blob, depths[old_blob], self.texts[old_blob][0])
             stored = versions.put_text(tx, self.chain.id, text, base)
             depths[blob] = stored.depth
             added_bytes += stored.added_bytes
@@ -326,7 +345,10 @@ class ImportedMemory:
             raise Invalid(
                 f'A proposal for block "{proposal.label}" is of a version that is not in the file.'
             )
-        base = replace(block, value=text, head=head) if block and head else None
+        if block and head:
+            base = replace(block, value=text, head=head)
+        else:
+            base = None
         draft = ProposalDraft(
             self.chain.id, proposal.label, proposal.value, base, description=proposal.description
         )

@@ -289,7 +289,9 @@ def _items(value: Any, name: str, notes: ImportNotes) -> list[Any]:
 
 
 def _texts(value: Any) -> list[str]:
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+    if isinstance(value, list):
+        return [text for text in value if isinstance(text, str)]
+    return []
 
 
 def _name(name: Any, notes: ImportNotes) -> str:
@@ -401,7 +403,10 @@ def _listed_messages(agent: Mapping[str, Any], notes: ImportNotes) -> list[Json]
         if isinstance(message, dict):
             id = message.get("id")
             is_unique = isinstance(id, str) and id != "" and id not in ids
-            local_id = str(id) if is_unique else f"message-without-id-{number}"
+            if is_unique:
+                local_id = str(id)
+            else:
+                local_id = f"message-without-id-{number}"
             ids.add(local_id)
             messages.append({**message, "id": local_id})
     return messages
@@ -505,7 +510,9 @@ def mended_label(label: str) -> str:
     ]
     plain = f"block_{letters}"
     # A text that looks like a secret is no valid label.
-    return plain if letters and _is_label(plain) else "block"
+    if letters and _is_label(plain):
+        return plain
+    return "block"
 
 
 def _is_label(label: str) -> bool:

@@ -84,7 +84,10 @@ def from_af(raw: Mapping[str, Any], id: str, home: Home, now: int) -> Message:
         )
     created_text = raw.get("created_at")
     content = raw.get("content") or []
-    pieces = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if isinstance(content, str):
+        pieces = [{"type": "text", "text": content}]
+    else:
+        pieces = content
     if not isinstance(pieces, list) or not all(isinstance(piece, dict) for piece in pieces):
         raise Invalid("The content of a message of the file is neither a text nor a list of parts.")
     parts: list[Part] = [part for piece in pieces if (part := _part(piece))]
@@ -97,9 +100,15 @@ def from_af(raw: Mapping[str, Any], id: str, home: Home, now: int) -> Message:
     parts += [
         _answer(approval) for approval in raw.get("approvals") or () if isinstance(approval, dict)
     ]
-    created_at = parse_timestamp(created_text, UTC) if created_text else now
+    if created_text:
+        created_at = parse_timestamp(created_text, UTC)
+    else:
+        created_at = now
     fields = {name: raw.get(name) for name in ("otid", "sender_id", "group_id", "model")}
-    fields["name"] = None if role == "tool" else raw.get("name")
+    if role == "tool":
+        fields["name"] = None
+    else:
+        fields["name"] = raw.get("name")
     return _new_message(id, home, role=role, parts=tuple(parts), created_at=created_at, **fields)
 
 
@@ -249,15 +258,15 @@ def _answer(answer: Mapping[str, Any]) -> Part:
 
 def _pieces(raw: Mapping[str, Any], kind: str) -> list[Json]:
     content = raw.get("content")
-    return (
-        [piece for piece in content if piece.get("type") == kind]
-        if isinstance(content, list)
-        else []
-    )
+    if isinstance(content, list):
+        return [piece for piece in content if piece.get("type") == kind]
+    return []
 
 
 def _text_of(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    if isinstance(value, str):
+        return value
+    return orjson.dumps(value).decode()
 
 
 def _unpack_user_text(part: Part) -> Part:
@@ -270,12 +279,19 @@ def _unpack_user_text(part: Part) -> Part:
     packed = _unpack_json(part.text)
     if packed.get("type") == "user_message":
         return TextPart(str(packed.get("message") or ""))
-    return EventPart(part.text) if packed.get("type") in _EVENTS else part
+    if packed.get("type") in _EVENTS:
+        return EventPart(part.text)
+    return part
 
 
 def _unpack_json(text: str) -> dict[str, Any]:
     try:
-        packed = orjson.loads(text) if text.startswith("{") else None
+        if text.startswith("{"):
+            packed = orjson.loads(text)
+        else:
+            packed = None
     except orjson.JSONDecodeError:
         packed = None
-    return packed if isinstance(packed, dict) else {}
+    if isinstance(packed, dict):
+        return packed
+    return {}

@@ -26,7 +26,10 @@ def read_own_part(
     if part is None:
         return {}
     if not isinstance(part, dict) or part.get("version") != VERSION:
-        version = part.get("version") if isinstance(part, dict) else None
+        if isinstance(part, dict):
+            version = part.get("version")
+        else:
+            version = None
         notes.add(
             f"{_KIND} is of version {str(version)[:20]}, and this server reads version {VERSION}: "
             "the history of memory, archives, conversations and schedules are left out."

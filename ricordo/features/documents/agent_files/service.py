@@ -201,7 +201,8 @@ def insert(
         file.content["agents"], file.specs, infos, file.own_parts, strict=True
     ):
         linked = _link_tools(tx, context, agent, spec, imported=imported, notes=file.notes)
-        linked = memory.insert(tx, context, linked) if memory else linked
+        if memory:
+            linked = memory.insert(tx, context, linked)
         linked = replace(
             linked, block_ids=(*linked.block_ids, *imported.translate(agent["shared_block_ids"]))
         )
@@ -432,7 +433,10 @@ def _insert_schedules(
         changes: Json = {"callback_url": None}
         if isinstance(schedule, Recurring) and schedule.timezone is None:
             # Files of older versions name no time zone: their times are in UTC.
-            zone = None if "TZ=" in schedule.cron_expression else "UTC"
+            if "TZ=" in schedule.cron_expression:
+                zone = None
+            else:
+                zone = "UTC"
             changes["schedule"] = schedule.model_copy(update={"timezone": zone})
         try:
             schedules.create(tx, context.scope, agent_id, request.model_copy(update=changes))
@@ -470,7 +474,10 @@ def _insert_messages(
     own_window = conversation.window[:1]
     # The conversation's own system message stays: that of the file describes the exported agent.
     system_ids = [message.id for message in read_messages if message.role == "system"]
-    skipped_id = system_ids[0] if own_window and system_ids else None
+    if own_window and system_ids:
+        skipped_id = system_ids[0]
+    else:
+        skipped_id = None
     new_messages = [
         replace(message, group_id=imported.ids.get(message.group_id))
         if message.group_id

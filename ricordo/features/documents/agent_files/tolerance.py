@@ -49,7 +49,10 @@ class ImportNotes:
             return
         name = path.rpartition(".")[2]
         is_kept = self._keep(path, value)
-        outcome = "it is kept aside" if is_kept else "it is left out"
+        if is_kept:
+            outcome = "it is kept aside"
+        else:
+            outcome = "it is left out"
         self.add(f'{kind}: the field "{name[:_LONGEST_NAME]}" is unknown here; {outcome}.')
 
     def _keep(self, path: str, value: Any) -> bool:
@@ -117,11 +120,10 @@ def _path_of(value: Any, loc: _Path) -> _Path:
     """
     existing: list[str | int] = []
     for step in loc:
-        is_there = (
-            step in value
-            if isinstance(value, dict)
-            else isinstance(value, list) and isinstance(step, int)
-        )
+        if isinstance(value, dict):
+            is_there = step in value
+        else:
+            is_there = isinstance(value, list) and isinstance(step, int)
         if is_there and not (isinstance(value, list) and int(step) >= len(value)):
             existing.append(step)
             value = value[step]

@@ -83,14 +83,19 @@ def kind_of(entry: Json) -> str | None:
 
     The kind is found by fields that no other kind has.
     """
-    chat: Json = entry["chat"] if isinstance(entry.get("chat"), dict) else entry
+    if isinstance(entry.get("chat"), dict):
+        chat: Json = entry["chat"]
+    else:
+        chat = entry
     if isinstance(entry.get("mapping"), dict):
         return "chatgpt"
     if isinstance(entry.get("chat_messages"), list) or "conversations_memory" in entry:
         return "claude"
     if isinstance(chat.get("history"), dict) or chat is not entry:
         return "openwebui"
-    return "mem0" if isinstance(entry.get("memory"), str) else None
+    if isinstance(entry.get("memory"), str):
+        return "mem0"
+    return None
 
 
 def read_chats(kind: str, file: IO[bytes]) -> Iterator[ExportedChat | SkippedMember | str]:
@@ -347,7 +352,10 @@ def _claude_memories(entry: Json) -> list[ExportedChat]:
 
 
 def _openwebui(entry: Json) -> ExportedChat:
-    fields: Json = entry["chat"] if isinstance(entry.get("chat"), dict) else entry
+    if isinstance(entry.get("chat"), dict):
+        fields: Json = entry["chat"]
+    else:
+        fields = entry
     history = fields.get("history") or {}
     chat = _chat(
         entry["id"],
@@ -360,7 +368,10 @@ def _openwebui(entry: Json) -> ExportedChat:
     leaf = history.get("currentId") or next(reversed(nodes), None)
     for id, message in _branch(nodes, leaf, "parentId"):
         content = message.get("content")
-        parts = content if isinstance(content, list) else [content]
+        if isinstance(content, list):
+            parts = content
+        else:
+            parts = [content]
         for _ in message.get("files") or ():
             chat.left_out.leave(
                 "pictures and files", "", "the export names them, and does not hold them"
@@ -391,7 +402,10 @@ def _mem0(entry: Json) -> ExportedChat:
     text = entry.get("memory") or entry.get("text") or entry.get("data")
     if not isinstance(text, str) or not text.strip():
         raise Invalid("it has no memory")
-    metadata: Json = entry["metadata"] if isinstance(entry.get("metadata"), dict) else {}
+    if isinstance(entry.get("metadata"), dict):
+        metadata: Json = entry["metadata"]
+    else:
+        metadata = {}
     ids = {
         name: entry[name]
         for name in ("user_id", "agent_id", "run_id")
@@ -410,7 +424,10 @@ def _mem0(entry: Json) -> ExportedChat:
 def _chat(id: Any, title: Any, created: Any) -> ExportedChat:
     if not isinstance(id, str) or not id:
         raise Invalid("it has no id")
-    clean_title = title.replace("\0", "")[:500] if isinstance(title, str) else ""
+    if isinstance(title, str):
+        clean_title = title.replace("\0", "")[:500]
+    else:
+        clean_title = ""
     return ExportedChat(id, clean_title, _time(created))
 
 
@@ -471,8 +488,13 @@ def _time(exported: Any) -> int | None:
         if isinstance(exported, str):
             return parse_timestamp(exported, UTC)
         if isinstance(exported, int | float) and not isinstance(exported, bool) and exported > 0:
-            seconds = exported / 1000 if exported > _LATEST else exported
-            return round(seconds * SECOND) if seconds < _LATEST else None
+            if exported > _LATEST:
+                seconds = exported / 1000
+            else:
+                seconds = exported
+            if seconds < _LATEST:
+                return round(seconds * SECOND)
+            return None
     except (Invalid, ValueError, OverflowError):
         pass
     return None

@@ -4,16 +4,22 @@ The command works on the database itself, with the code of the server. A killed 
 when it is run again.
 """
 
+import json
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from ricordo.domain.job import Report
-    from ricordo.runtime import Runtime
+from ricordo.app import open_in_thread
+from ricordo.cli.screen import ProgressLine
+from ricordo.domain.job import Report
+from ricordo.domain.scope import Scope
+from ricordo.features.documents.imports import letta, service
+from ricordo.features.documents.imports.letta_tables import LettaTables
+from ricordo.features.documents.imports.queries import report_text
+from ricordo.runtime import Runtime
+from ricordo.settings import load_settings
 
 app = typer.Typer(help="Bring agents, chats and memories from elsewhere.", no_args_is_help=True)
 _REPORT = typer.Option(None, "--report", help="File to write the report to, as JSON.")
@@ -42,10 +48,6 @@ def import_letta(
 
     They come with memory, messages, archives, tools, folders and users. It can be run again.
     """
-    from ricordo.domain.scope import Scope
-    from ricordo.features.documents.imports import letta
-    from ricordo.features.documents.imports.letta_tables import LettaTables
-
     tables = LettaTables(database)
     tables.organization = organization
 
@@ -74,8 +76,6 @@ def _add_command(kind: str, title: str, noun: str) -> None:
         ),
         report: Path | None = _REPORT,
     ) -> None:
-        from ricordo.features.documents.imports import service
-
         async def work(runtime: "Runtime", say: "Report") -> dict[str, Any]:
             target = await service.target_of(
                 runtime, await service.scope_for(runtime, user), kind, agent
@@ -97,13 +97,6 @@ def _run(
     report_path: Path | None,
 ) -> None:
     """Do the work on this installation's database, and print the report."""
-    import json
-
-    from ricordo.app import open_in_thread
-    from ricordo.cli.screen import ProgressLine
-    from ricordo.features.documents.imports.queries import report_text
-    from ricordo.settings import load_settings
-
     settings, providers = load_settings()
     progress = ProgressLine()
     with open_in_thread(settings, providers) as (runtime, wait):

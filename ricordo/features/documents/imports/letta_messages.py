@@ -101,7 +101,10 @@ class _Calls:
 
 def _read(run: LettaRun, row: Row, thread: _Thread, calls: _Calls) -> Message | None:
     """Return the message as stored here, None for the system message."""
-    content = row["content"] if row["content"] is not None else row["text"]
+    if row["content"] is not None:
+        content = row["content"]
+    else:
+        content = row["text"]
     raw: dict[str, Any] = {**row, "content": content, "created_at": row["created_at"].isoformat()}
     raw["sender_id"] = run.users.get(row["sender_id"], row["sender_id"])
     if row["approve"] is not None and not row["approvals"]:

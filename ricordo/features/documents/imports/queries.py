@@ -101,7 +101,9 @@ def kept_id(organization_id: str, kind: str, id: str) -> str:
     Ids are unique among all organizations.
     """
     is_kept = organization_id == LOCAL_ORGANIZATION and is_id(id, kind)
-    return id if is_kept else made_id(organization_id, kind, id)
+    if is_kept:
+        return id
+    return made_id(organization_id, kind, id)
 
 
 def done_items(tx: Transaction, organization_id: str, source: str) -> dict[str, str]:

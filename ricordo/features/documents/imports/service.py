@@ -155,7 +155,10 @@ async def import_chats(
     )
     if unreadable and len(unreadable) == total:
         reason, count = Counter(unreadable).most_common(1)[0]
-        share = "all of it" if count == total else f"{count} of {total} parts"
+        if count == total:
+            share = "all of it"
+        else:
+            share = f"{count} of {total} parts"
         raise Invalid(
             f"Nothing in this file could be read as an export of {TITLES[target.kind]}. "
             f"Of {share}: {reason}."
@@ -165,7 +168,9 @@ async def import_chats(
 
 def _state_of(chat: ExportedChat) -> str:
     """Return the state of the chat, which changes when messages are added."""
-    return f"{len(chat.messages)}/{chat.messages[-1].id}" if chat.messages else ""
+    if chat.messages:
+        return f"{len(chat.messages)}/{chat.messages[-1].id}"
+    return ""
 
 
 async def _import_chat(runtime: Runtime, target: Target, chat: ExportedChat) -> None:
@@ -195,10 +200,16 @@ def _messages(target: Target, chat: ExportedChat, now: int) -> list[Message]:
     organization = target.scope.organization_id
     stored = []
     times = [message.created_at for message in chat.messages if message.created_at]
-    created_at = times[0] if times else chat.created_at or now
+    if times:
+        created_at = times[0]
+    else:
+        created_at = chat.created_at or now
     for message in chat.messages:
         created_at = max(created_at + 1, message.created_at or 0)
-        parts: list[Part] = [ReasoningPart(message.thoughts)] if message.thoughts else []
+        if message.thoughts:
+            parts: list[Part] = [ReasoningPart(message.thoughts)]
+        else:
+            parts = []
         if message.text:
             parts.append(TextPart(message.text))
         stored.append(
@@ -240,7 +251,10 @@ def _insert(
     conversation = conversations.get(tx, id)
     if conversation is None:
         state = agents.load(tx, scope, target.agent_id)
-        at = chat_messages[0].created_at - 1 if chat_messages else tx.clock.now()
+        if chat_messages:
+            at = chat_messages[0].created_at - 1
+        else:
+            at = tx.clock.now()
         draft = Conversation(
             id,
             scope.organization_id,

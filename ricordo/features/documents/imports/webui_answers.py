@@ -54,7 +54,10 @@ def split_answer(text: str) -> WebuiAnswer:
     while tag := _TAGS.match(visible):
         answer.thoughts.append(tag[2].strip())
         visible = visible[tag.end() :]
-    answer.text = visible.strip() if visible != text else text
+    if visible != text:
+        answer.text = visible.strip()
+    else:
+        answer.text = text
     return answer
 
 

@@ -261,7 +261,10 @@ def _change_block(tx: Transaction, block: Block, spec: BlockSpec, migration: Mig
 
     Its policy stays. The block may become read-only, but never writable.
     """
-    value = block.value if migration.options.preserve_core_memories_on_migration else spec.value
+    if migration.options.preserve_core_memories_on_migration:
+        value = block.value
+    else:
+        value = spec.value
     changed = replace(
         block,
         value=value,

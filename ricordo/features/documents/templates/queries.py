@@ -104,7 +104,9 @@ def read_version(
             template_versions.c.template_id == template_id, template_versions.c.number == number
         )
     )
-    return None if row is None else (_VERSIONS.of(row[:-1]), row.content)
+    if row is None:
+        return None
+    return (_VERSIONS.of(row[:-1]), row.content)
 
 
 def is_saved(tx: Transaction, template_id: str, digest: str) -> bool:

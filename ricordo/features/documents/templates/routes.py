@@ -62,7 +62,10 @@ async def update(
     def change(tx: Transaction) -> queries.Template:
         template = queries.get(tx, context.scope, template_name, locks=True)
         content = service.store_file(tx, context, file, overrides=body.update_existing_tools)
-        saves = "Saved before an update" if body.save_existing_changes else None
+        if body.save_existing_changes:
+            saves = "Saved before an update"
+        else:
+            saves = None
         return service.put(tx, context, template, content, saves=saves)
 
     updated = await context.store.write(change)

@@ -243,7 +243,10 @@ def version_of(tx: Transaction, template: Template, version: str) -> tuple[Templ
         number = template.version
     elif re.fullmatch(r"[1-9]\d{0,8}", version):
         number = int(version)
-    saved = None if number is None else queries.read_version(tx, template.id, number)
+    if number is None:
+        saved = None
+    else:
+        saved = queries.read_version(tx, template.id, number)
     if saved is None:
         raise NotFound(
             f'The template "{template.name}" has no version "{version[:20]}". Its versions are 1 '

@@ -93,8 +93,14 @@ def list_files(
     if page.order != "asc":
         listed.reverse()
     ids = [window.id for window, _ in listed]
-    begin = ids.index(after) + 1 if (after := page.after or cursor) in ids else 0
-    end = ids.index(page.before) if page.before in ids else len(ids)
+    if (after := page.after or cursor) in ids:
+        begin = ids.index(after) + 1
+    else:
+        begin = 0
+    if page.before in ids:
+        end = ids.index(page.before)
+    else:
+        end = len(ids)
     if page.before and not after:
         begin = max(begin, end - page.limit)
     selected = listed[begin : min(end, begin + page.limit)]

@@ -130,7 +130,10 @@ def _readings(content: bytes) -> Iterator[tuple[float, str, str]]:
         # The library knows the letters of many languages. A language that it recognizes counts for
         # the reading.
         coherence = likely.get(name)
-        adjustment = 0.1 if coherence is None else -min(coherence, 0.5) / 10
+        if coherence is None:
+            adjustment = 0.1
+        else:
+            adjustment = -min(coherence, 0.5) / 10
         yield _oddity(text, name) + adjustment, name, text
 
 
@@ -175,7 +178,9 @@ def _weight(sign: str, name: str) -> float:
         return 0.0 if first <= lead <= last else 0.6
     if category in ("Sk", "Sm", "So") or sign in "ªº":
         return 0.5
-    return 0.1 if name == "gb18030" and 0x3040 <= number <= 0x30FF else 0.0
+    if name == "gb18030" and 0x3040 <= number <= 0x30FF:
+        return 0.1
+    return 0.0
 
 
 def _script(sign: str) -> str:

@@ -83,10 +83,16 @@ async def delete_folder(request: Request, folder_id: str) -> Response:
 async def change_agents(request: Request, folder_id: str) -> Response:
     """Give the folder to an agent, or take it away."""
     form = await form_of(request)
-    action = "detach" if form.get("do") == "detach" else "attach"
+    if form.get("do") == "detach":
+        action = "detach"
+    else:
+        action = "attach"
     agent_id = require_id(form.get("agent", ""), "agent")
     agent = await Api(request).ask("PATCH", f"/v1/agents/{agent_id}/folders/{action}/{folder_id}")
-    change = "no longer has this folder" if action == "detach" else "can read these files now"
+    if action == "detach":
+        change = "no longer has this folder"
+    else:
+        change = "can read these files now"
     return done(request, f"/ui/files/{folder_id}", f"{agent['name']} {change}.")
 
 

@@ -100,7 +100,10 @@ def find_folder(
     tx: Transaction, organization_id: str, name: str, user_id: str | None
 ) -> Folder | None:
     """Return the folder with exactly this name: this user's, or with None the organization's."""
-    is_owned = folders.c.user_id == user_id if user_id else folders.c.user_id.is_(None)
+    if user_id:
+        is_owned = folders.c.user_id == user_id
+    else:
+        is_owned = folders.c.user_id.is_(None)
     statement = _FOLDERS.select.where(
         folders.c.organization_id == organization_id, folders.c.name == name, is_owned
     )
@@ -301,14 +304,20 @@ def read_lines(
     text = "".join(piece.text for piece in pieces)
     first = pieces[0].first_line
     begin = _line_start(text, start - first)
-    stop = len(text) if end is None else _line_start(text, end - first)
+    if end is None:
+        stop = len(text)
+    else:
+        stop = _line_start(text, end - first)
     is_cut = stop - begin > limit or (len(pieces) == piece_limit and stop == len(text))
     return text[begin : min(stop, begin + limit)], is_cut
 
 
 def beginnings_of(tx: Transaction, file_ids: Sequence[str], limit: int) -> dict[str, str]:
     """Return the first `limit` characters of each file's text, at most its first piece."""
-    rows = tx.all(_BEGINNINGS, {"file_ids": list(file_ids), "limit": limit}) if file_ids else ()
+    if file_ids:
+        rows = tx.all(_BEGINNINGS, {"file_ids": list(file_ids), "limit": limit})
+    else:
+        rows = ()
     return {row.file_id: row.text for row in rows}
 
 

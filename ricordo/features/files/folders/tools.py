@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
@@ -14,7 +14,7 @@ from ricordo.features.files.folders.records import AgentFile, File
 from ricordo.features.files.folders.windows import View
 from ricordo.search.index import PassageFilter
 from ricordo.storage.engine.store import Transaction
-from ricordo.tools.toolbox import ToolContext
+from ricordo.tools.toolbox import ServerTool, ToolContext
 
 _LINE = "=" * 80
 _NOTHING = "No files are currently attached to search"
@@ -120,7 +120,10 @@ def _describe_opened(
 
 
 def _range(file: File, start: int | None, end: int | None) -> str:
-    last = file.lines if end is None else min(end, file.lines)
+    if end is None:
+        last = file.lines
+    else:
+        last = min(end, file.lines)
     return f"lines {(start or 0) + 1}-{last}"
 
 
@@ -213,7 +216,10 @@ def _filter_by_name(view: View, files: Sequence[File], include: str) -> list[Fil
 
 
 def _render_matches(search: LineSearch, view: View, too_large: int) -> str:
-    skipped = [f"Note: Skipped {too_large} files due to size limits"] if too_large else []
+    if too_large:
+        skipped = [f"Note: Skipped {too_large} files due to size limits"]
+    else:
+        skipped = []
     if not search.total:
         return "\n".join([f"No matches found for pattern: '{search.pattern}'", *skipped])
     total = f"{search.total}{'+' if search.is_full else ''}"
@@ -298,3 +304,11 @@ def _short(line: str) -> str:
     if len(line) <= _LONGEST_LINE:
         return line
     return f"{line[:_LONGEST_LINE]}… [line cut: {len(line)} characters]"
+
+
+_READS: Any = {"brings_untrusted": True, "runs_in_parallel": True, "is_read_only": True}
+TOOLS = (
+    ServerTool(open_files, "letta_files_core"),
+    ServerTool(grep_files, "letta_files_core", **_READS),
+    ServerTool(semantic_search_files, "letta_files_core", **_READS),
+)

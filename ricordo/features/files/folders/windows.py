@@ -70,7 +70,10 @@ def all_windows(tx: Transaction, view: View) -> list[tuple[AgentFile, File]]:
     """Return a window of each file that can be read, least recently used first."""
     windows = windows_of(tx, view)
     file_ids = {file.id for _, file in windows}
-    files = queries.readable_files(tx, view.folder_ids) if view.folders else []
+    if view.folders:
+        files = queries.readable_files(tx, view.folder_ids)
+    else:
+        files = []
     others = [file for file in files if file.id not in file_ids]
     closed = [
         (replace(view.window_of(file.id), last_accessed_at=file.created_at), file)
@@ -158,7 +161,10 @@ def open_windows(
         for window, file in before.values()
         if window.is_open and file.id not in opened_ids
     ]
-    count = len(others) if closes_others else max(0, len(others) + len(opened) - limit)
+    if closes_others:
+        count = len(others)
+    else:
+        count = max(0, len(others) + len(opened) - limit)
     closed = [replace(window, is_open=False) for window, _ in others[:count]]
     queries.save_opened(tx, *closed, *(window for window, _ in others[count:]), *opened)
     previous = {id: window for id, (window, _) in before.items() if window.is_open}
@@ -271,15 +277,24 @@ def render_window(
     its first line to its last, if they were read already.
     """
     start = min(window.start_line or 0, file.lines)
-    end = file.lines if window.end_line is None else min(window.end_line, file.lines)
+    if window.end_line is None:
+        end = file.lines
+    else:
+        end = min(window.end_line, file.lines)
     if beginning is not None and _is_whole(window) and limit <= queries.PIECE:
         text = beginning[:limit]
         is_cut = file.characters > min(limit, len(beginning))
     else:
         text, is_cut = queries.read_lines(tx, file.id, start, end, limit)
-    lines = text.removesuffix("\n").split("\n") if text else []
+    if text:
+        lines = text.removesuffix("\n").split("\n")
+    else:
+        lines = []
     is_whole = start == 0 and end >= file.lines
-    heading = "file start" if is_whole else f"lines {start + 1} to {end}"
+    if is_whole:
+        heading = "file start"
+    else:
+        heading = f"lines {start + 1} to {end}"
     numbered = "\n".join(f"{number}: {line}" for number, line in enumerate(lines, start + 1))
     rendered = f"[Viewing {heading} (out of {file.lines} lines)]\n{numbered}"
     if is_cut or len(rendered) > limit:
@@ -298,6 +313,15 @@ def with_directories(tx: Transaction, state: AgentState) -> AgentState:
     beginnings = beginnings_of(tx, ((window, state.agent.file_char_limit) for window, _ in windows))
     named = _PromptFiles(windows, newest, queries.count_files(tx, view.folder_ids), beginnings)
     return replace(state, directories=_directories(tx, view, named))
+
+
+def complete_agents(tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
+    """Add the files that each agent's turn sees. Agents without folders cost no statement."""
+    if not any(state.agent.settings.get("has_folders") for state in states):
+        return states
+    if len(states) == 1:
+        return [with_directories(tx, states[0])]
+    return with_all_directories(tx, states)
 
 
 def with_all_directories(tx: Transaction, states: Sequence[AgentState]) -> list[AgentState]:

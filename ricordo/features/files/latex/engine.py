@@ -12,6 +12,7 @@ from typing import Any
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features.files.workspaces.service import LARGEST
 from ricordo.sandbox.service import Sandbox, SandboxCall, SandboxLimits
+from ricordo.settings import Settings
 
 MISSING = (
     "no LaTeX: notes need pdflatex (Debian's texlive-latex-base and texlive-latex-recommended) or "
@@ -107,7 +108,10 @@ async def render(sandbox: Sandbox, title: str, content: str) -> tuple[bytes, dic
             "instead."
         )
     is_whole = _IS_WHOLE.match(content) is not None
-    source = content if is_whole else document(title, content)
+    if is_whole:
+        source = content
+    else:
+        source = document(title, content)
     # Packages that Tectonic has loaded before; it loads nothing in the sandbox.
     cache = os.environ.get("TECTONIC_CACHE_DIR") or str(Path.home() / ".cache" / "Tectonic")
     readable = map(Path, ("/etc/texmf", "/var/lib/texmf", command[0], cache))
@@ -173,6 +177,14 @@ def errors(log: str, is_whole: bool) -> list[str]:
             position = f"line {line_number}: "
         elif match["line"]:
             position = "in the title: "
-        near = f"  ({source[2].strip()[-120:]})" if source and source[2].strip() else ""
+        if source and source[2].strip():
+            near = f"  ({source[2].strip()[-120:]})"
+        else:
+            near = ""
         sentences[f"{position}{match['text'].strip()[:300]}{near}"] = None
     return list(sentences)[:_MOST_ERRORS] or ["The engine wrote no PDF, and gave no reason."]
+
+
+def findings(_settings: Settings) -> list[str]:
+    """Return the installed LaTeX as a line of `ricordo doctor`."""
+    return [next(iter(find_engine()), MISSING)]

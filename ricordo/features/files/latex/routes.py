@@ -42,7 +42,10 @@ _HEADERS = {
 async def read_static(name: str) -> Response:
     """Return one of the viewer's files."""
     # The file names of PDF.js include its version.
-    age = "no-cache" if name == PARTS["viewer"] else "public, max-age=31536000, immutable"
+    if name == PARTS["viewer"]:
+        age = "no-cache"
+    else:
+        age = "public, max-age=31536000, immutable"
     headers = {"Cache-Control": age, "X-Content-Type-Options": "nosniff"}
     return Response(content(name), headers=headers, media_type="text/javascript; charset=utf-8")
 

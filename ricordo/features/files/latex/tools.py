@@ -8,7 +8,7 @@ from ricordo.errors import Invalid
 from ricordo.features.files.latex.engine import render
 from ricordo.features.files.workspaces import service
 from ricordo.features.files.workspaces.queries import Space
-from ricordo.tools.toolbox import ToolContext
+from ricordo.tools.toolbox import ServerTool, ToolContext
 
 _LONGEST_NAME = 100  # bytes of a file's name, below the limit of workspaces
 
@@ -54,3 +54,6 @@ def file_name(title: str) -> str:
     name = re.sub(r"[\W_]+", "-", normal_name(title.lower())).strip("-")[:60]
     name = name.encode("utf-8", "ignore")[:_LONGEST_NAME].decode("utf-8", "ignore")
     return name.strip("-") or "notes"
+
+
+TOOLS = (ServerTool(render_notes, "letta_builtin", acts_outside=True),)

@@ -40,7 +40,10 @@ def unpacked(packed_bytes: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 def _line(packed_bytes: bytes, offset: int) -> tuple[dict[str, Any], int]:
     end = packed_bytes.find(b"\n", offset)
-    entry = json.loads(packed_bytes[offset:end]) if end >= 0 else None
+    if end >= 0:
+        entry = json.loads(packed_bytes[offset:end])
+    else:
+        entry = None
     if isinstance(entry, dict):
         return entry, end + 1
     raise ValueError("This is no line of JSON.")

@@ -135,7 +135,9 @@ def find(tx: Transaction, space: Space, path: str) -> WorkspaceFile | None:
 
 def content(tx: Transaction, space: Space, path: str) -> bytes | None:
     row = tx.first(_CONTENT[space.is_shared], _values(space, path))
-    return None if row is None else bytes(row.content)
+    if row is None:
+        return None
+    return bytes(row.content)
 
 
 def contents(tx: Transaction, space: Space) -> dict[str, bytes]:

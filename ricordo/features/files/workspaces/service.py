@@ -8,7 +8,7 @@ from typing import Literal
 from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.text import normal_name, spans_of
 from ricordo.errors import Invalid, NotFound, PreconditionFailed, TooLong
-from ricordo.features.files.workspaces import queries
+from ricordo.features.files.workspaces import TOOLS, queries
 from ricordo.features.files.workspaces.options import WorkspaceSettings
 from ricordo.features.files.workspaces.queries import Space, WorkspaceFile
 from ricordo.storage.engine.store import Transaction
@@ -284,3 +284,16 @@ def _require_no_folder(tx: Transaction, space: Space, path: str) -> None:
         raise Invalid(f'"{clash[:80]}" is a file, so there can be no "{path[:80]}".')
     if queries.has_within(tx, space, path):
         raise Invalid(f'"{path[:80]}" is a folder. Name a file in it.')
+
+
+def with_all_instructions(tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
+    """Add the text of the workspace's CLAUDE.md to each agent that has workspace tools.
+
+    An agent without them costs no statement.
+    """
+    if not any(tool.name in TOOLS for state in states for tool in state.tools):
+        return states
+    return [
+        with_instructions(tx, state) if any(tool.name in TOOLS for tool in state.tools) else state
+        for state in states
+    ]

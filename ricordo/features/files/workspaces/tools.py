@@ -11,7 +11,7 @@ from ricordo.offload import offload
 from ricordo.sandbox.process import program_beside
 from ricordo.sandbox.service import SandboxLimits, SandboxResult
 from ricordo.storage.engine.store import Transaction
-from ricordo.tools.toolbox import ToolContext
+from ricordo.tools.toolbox import ServerTool, ToolContext
 
 _MOST_LISTED = 500
 _MOST_LINES = 1000
@@ -65,7 +65,9 @@ async def search_workspace(context: ToolContext, query: str, folder: str = "") -
     }
     size = sum(map(len, texts.values()))
     lines = await offload(lambda: _lines_with(texts, needle), size)
-    return "\n".join(lines) if lines else "No line has these words."
+    if lines:
+        return "\n".join(lines)
+    return "No line has these words."
 
 
 async def read_workspace_file(
@@ -239,3 +241,14 @@ def _report(outcome: SandboxResult, *, exit_code: int = 0, error: str = "") -> d
     if error:
         report["error"] = error.strip()
     return report
+
+
+_READS: Any = {"brings_untrusted": True, "runs_in_parallel": True, "is_read_only": True}
+TOOLS = (
+    ServerTool(list_workspace, "letta_builtin", **_READS),
+    ServerTool(search_workspace, "letta_builtin", **_READS),
+    ServerTool(read_workspace_file, "letta_builtin", **_READS),
+    ServerTool(write_workspace_file, "letta_builtin", acts_outside=True),
+    ServerTool(edit_workspace_file, "letta_builtin", acts_outside=True),
+    ServerTool(run_in_workspace, "letta_builtin", acts_outside=True, brings_untrusted=True),
+)

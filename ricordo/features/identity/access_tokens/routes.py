@@ -131,7 +131,10 @@ def create(tx: Transaction, context: RequestContext, body: TokenRequest) -> Json
         )
     secret = context.request.app.state.authentication.secret
     pairs = [(policy.id, access) for policy in body.policy for access in policy.access]
-    until = to_micros(body.expires_at) if body.expires_at else None
+    if body.expires_at:
+        until = to_micros(body.expires_at)
+    else:
+        until = None
     key, token = service.create(
         tx, context.scope, secret, origin=origin, pairs=pairs, expires_at=until
     )

@@ -9,14 +9,14 @@ import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import quote
 
 import typer
 
+from ricordo.cli.client import Client, any_server
 from ricordo.errors import Invalid
-
-if TYPE_CHECKING:
-    from ricordo.cli.client import Client
+from ricordo.features.memory_care.erasure.cli import forget_user
 
 Json = dict[str, Any]
 _SERVER = typer.Option(
@@ -173,8 +173,6 @@ def delete_user(
     server: str | None = _SERVER,
 ) -> None:
     """Forget a user, as `ricordo memory forget` does."""
-    from ricordo.features.memory_care.erasure.cli import forget_user
-
     forget_user(name, yes=yes, with_agents=False, server=server)
 
 
@@ -208,8 +206,6 @@ def every(client: "Client", path: str, query: Mapping[str, Any]) -> list[Json]:
 
 
 def _client(server: str | None) -> AbstractContextManager["Client"]:
-    from ricordo.cli.client import any_server
-
     return any_server(server, lambda _settings: None)
 
 
@@ -259,6 +255,4 @@ def _plain(text: str) -> str:
 
 
 def _part(name: str) -> str:
-    from urllib.parse import quote
-
     return quote(name, safe="")

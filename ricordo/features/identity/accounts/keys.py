@@ -127,7 +127,10 @@ def list_keys(
     tx: Transaction, context: RequestContext, paging: Paged, organization: InOrganization = None
 ) -> list[Json]:
     """Return the organization's keys, also ended ones, the newest first."""
-    user_id = context.scope.subject if paging.user_id else None
+    if paging.user_id:
+        user_id = context.scope.subject
+    else:
+        user_id = None
     scope = scope_in(tx, context.scope, organization)
     return [_response(key) for key in keys.page(tx, scope, paging.page(), user_id)]
 
@@ -211,7 +214,10 @@ def draft_of(body: KeyRequest, caller: Scope, now: int) -> KeyDraft:
             "out."
         )
     new_scopes = frozenset(body.scopes) or ROLE_SCOPES[body.role]
-    may_give = caller.scopes | _BY_NAME if caller.scopes >= ROLE_SCOPES["admin"] else caller.scopes
+    if caller.scopes >= ROLE_SCOPES["admin"]:
+        may_give = caller.scopes | _BY_NAME
+    else:
+        may_give = caller.scopes
     if more := sorted(new_scopes - may_give):
         raise Forbidden(
             f"Your key lacks {', '.join(more)}, so it cannot give that to another key. Leave it "
@@ -219,7 +225,10 @@ def draft_of(body: KeyRequest, caller: Scope, now: int) -> KeyDraft:
         )
     if body.expires_at and body.expires_in:
         raise Invalid("expires_at and expires_in are two ways to say one thing. Leave one out.")
-    expires_at = None if body.expires_in is None else now + body.expires_in * SECOND
+    if body.expires_in is None:
+        expires_at = None
+    else:
+        expires_at = now + body.expires_in * SECOND
     if body.expires_at:
         expires_at = to_micros(body.expires_at)
     name = body.name or body.user or ""

@@ -17,8 +17,9 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import is_id
 from ricordo.domain.scope import Scope, User
 from ricordo.errors import Forbidden, Invalid, Unavailable
-from ricordo.features.identity.login.tokens import Expected, Json, verify_token
+from ricordo.features.identity.login.tokens import Expected, verify_token
 from ricordo.settings import LOOPBACK, Settings
+from ricordo.signed_tokens import Json
 from ricordo.storage import keys, users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import KeyDraft
@@ -62,7 +63,10 @@ def read_attempt(secret: bytes, cookie: str, state: str) -> LoginAttempt:
     """
     text, _, signature = cookie.encode().rpartition(b".")
     is_ours = hmac.compare_digest(hmac.digest(secret, text, "sha256").hex().encode(), signature)
-    attempt = LoginAttempt(**orjson.loads(urlsafe_b64decode(text))) if is_ours else None
+    if is_ours:
+        attempt = LoginAttempt(**orjson.loads(urlsafe_b64decode(text)))
+    else:
+        attempt = None
     if (
         attempt is None
         or not hmac.compare_digest(attempt.state.encode(), state.encode())
@@ -138,7 +142,7 @@ class LoginProvider:
                 "it."
             )
         jwks = (await self._ask("GET", document["jwks_uri"])).get("keys")
-        expected = Expected(self.issuer, self._client_id, attempt.nonce, time.time())
+        expected = Expected(self.issuer, self._client_id, attempt.nonce)
         if not isinstance(jwks, list):
             jwks = []
         return await asyncio.to_thread(verify_token, token, jwks, expected)
@@ -278,4 +282,6 @@ def _name(claims: Json, user: User) -> str:
 def _email(claims: Json) -> str | None:
     email = claims.get("email")
     is_verified = claims.get("email_verified") is True
-    return email if isinstance(email, str) and is_verified else None
+    if isinstance(email, str) and is_verified:
+        return email
+    return None

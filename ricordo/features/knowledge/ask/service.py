@@ -3,9 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import zip_longest
-from typing import Any
 
 from ricordo.agents.budgets import require_common_budget
 from ricordo.domain.clock import to_datetime
@@ -15,7 +13,7 @@ from ricordo.domain.model import LIBRARIAN, ModelRequest
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Expense
 from ricordo.errors import NotFound
-from ricordo.features.knowledge.ask import ANSWERERS
+from ricordo.features.knowledge.honcho import service as honcho
 from ricordo.features.knowledge.memories.service import facts_in
 from ricordo.llm.chat import whole_reply
 from ricordo.memory import user_memory
@@ -58,7 +56,10 @@ class Source:
     @property
     def shown(self) -> str:
         """Return the source's kind, date and text in one line."""
-        date = f" on {to_datetime(self.created_at):%Y-%m-%d}" if self.created_at else ""
+        if self.created_at:
+            date = f" on {to_datetime(self.created_at):%Y-%m-%d}"
+        else:
+            date = ""
         if self.role == "user":
             origin = "said by the person"
         elif self.role == "assistant":
@@ -125,17 +126,12 @@ async def sources_for(store: Store, recall: Recall, scope: Scope, question: str)
     return [source for source in sources if source and source.text.strip()][:MOST]
 
 
-async def answer_of_others(scope: Scope, question: str) -> CitedAnswer | None:
-    """Return the answer of another configured service, without citations.
-
-    Returns None if no service is configured.
-    """
-    for name in ANSWERERS.values():
-        service: Any = import_module(name)
-        if service.is_on() and scope.subject:
-            text: str | None = await service.answer(scope.subject, question)
-            return CitedAnswer(text or NOT_KNOWN, bool(text), (), ())
-    return None
+async def answer_of_honcho(scope: Scope, question: str) -> CitedAnswer | None:
+    """Return Honcho's answer, without citations; None if Honcho is not configured."""
+    if not honcho.is_on() or not scope.subject:
+        return None
+    text = await honcho.answer(scope.subject, question)
+    return CitedAnswer(text or NOT_KNOWN, bool(text), (), ())
 
 
 async def ask(
@@ -145,7 +141,7 @@ async def ask(
 
     The cost is booked as an expense of the organization.
     """
-    if answer := await answer_of_others(scope, question):
+    if answer := await answer_of_honcho(scope, question):
         return answer
     sources = await sources_for(runtime.store, runtime.recall, scope, question)
     if not sources:

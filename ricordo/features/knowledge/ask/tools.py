@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from ricordo.errors import Invalid
-from ricordo.features.knowledge.ask.service import NOT_KNOWN, answer_of_others, sources_for
-from ricordo.tools.toolbox import ToolContext
+from ricordo.features.knowledge.ask.service import NOT_KNOWN, answer_of_honcho, sources_for
+from ricordo.tools.toolbox import ServerTool, ToolContext
 
 
 async def query_student(context: ToolContext, question: str) -> str:
@@ -21,7 +21,7 @@ async def query_student(context: ToolContext, question: str) -> str:
     if not question.strip():
         raise Invalid("Ask a question.")
     scope = replace(context.scope, subject_id=user_id)
-    if answer := await answer_of_others(scope, question):
+    if answer := await answer_of_honcho(scope, question):
         return answer.text
     began = context.turn_began()
     sources = await sources_for(context.store, context.recall, scope, question)
@@ -35,3 +35,6 @@ async def query_student(context: ToolContext, question: str) -> str:
         "\n".join(f"[{number}] {source.shown}" for number, source in enumerate(sources, 1))
         or NOT_KNOWN
     )
+
+
+TOOLS = (ServerTool(query_student, "letta_builtin", brings_untrusted=True, is_read_only=True),)

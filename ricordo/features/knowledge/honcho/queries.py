@@ -98,7 +98,10 @@ def session_of(tx: Transaction, conversation: Conversation) -> HonchoSession:
         return stored
     summary = conversation.summary or ""
     user_id = conversation.user_id or ""
-    name = summary if summary.startswith("chat_") else f"chat_{conversation.id}"
+    if summary.startswith("chat_"):
+        name = summary
+    else:
+        name = f"chat_{conversation.id}"
     name = re.sub(r"[^A-Za-z0-9_-]", "-", name)[:200]
     if tx.first(_OF_OTHERS, {"name": name, "user_id": user_id}):
         name = f"{name}_{user_id}"

@@ -57,7 +57,9 @@ class AddRequest(RequestModel):
     @field_validator("messages", mode="before")
     @classmethod
     def _read_text(cls, value: Any) -> Any:
-        return [{"role": "user", "content": value}] if isinstance(value, str) else value
+        if isinstance(value, str):
+            return [{"role": "user", "content": value}]
+        return value
 
 
 class ChangeResponse(ResponseModel):

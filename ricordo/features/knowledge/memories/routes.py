@@ -50,7 +50,10 @@ async def add(context: RequestContext, user_id: str, body: AddRequest) -> Respon
     An agent files the facts that matter. A change that the user has to approve waits. With `infer`
     false, each text becomes a passage of the archive, unchanged.
     """
-    scope = "messages:write" if body.infer else "memory:write"
+    if body.infer:
+        scope = "messages:write"
+    else:
+        scope = "memory:write"
     if not context.scope.may(scope):
         raise Forbidden(
             f"This key lacks the scope {scope}. Ask an administrator for a key that has it."

@@ -164,7 +164,9 @@ async def add(runtime: Runtime, scope: Scope, agent_id: str, body: AddRequest) -
 
 
 def _role(message: SaidMessage) -> Role:
-    return "user" if message.role == "user" else "assistant"
+    if message.role == "user":
+        return "user"
+    return "assistant"
 
 
 async def _conversation(runtime: Runtime, scope: Scope, agent_id: str, session: str | None) -> str:
@@ -219,7 +221,9 @@ def changes_of(tx: Transaction, scope: Scope, run_id: str) -> list[Filing]:
 
 
 def _text_of(tx: Transaction, version: BlockVersion) -> str:
-    return read_text(tx, version.chain_id, version.blob) if version.blob else ""
+    if version.blob:
+        return read_text(tx, version.chain_id, version.blob)
+    return ""
 
 
 def facts_in(blocks: Sequence[Block], query: str) -> list[Fact]:
@@ -262,7 +266,10 @@ def sources_of(tx: Transaction, facts: Sequence[Fact]) -> dict[str, dict[int, Bl
 
 def said_in(tx: Transaction, run_id: str | None) -> list[str]:
     """Return the ids of the users' messages that began this run."""
-    run_messages = messages.of_run(tx, run_id) if run_id else []
+    if run_id:
+        run_messages = messages.of_run(tx, run_id)
+    else:
+        run_messages = []
     return [
         message.id for message in run_messages if message.role == "user" and message.step_id is None
     ]

@@ -42,7 +42,9 @@ class ListedTool:
 
     @property
     def health(self) -> SchemaHealth:
-        return "NON_STRICT_ONLY" if self.warnings else "STRICT_COMPLIANT"
+        if self.warnings:
+            return "NON_STRICT_ONLY"
+        return "STRICT_COMPLIANT"
 
     @property
     def fingerprint(self) -> str:
@@ -67,7 +69,10 @@ class ToolList:
     def filtered(self, tools: Sequence[Any]) -> list[dict[str, Any]]:
         usable = []
         for tool in tools[: MOST_TOOLS + 1]:
-            name = tool.get("name") if isinstance(tool, dict) else None
+            if isinstance(tool, dict):
+                name = tool.get("name")
+            else:
+                name = None
             if not isinstance(name, str):
                 self.refuse("?", "It has no name.")
             elif not isinstance(schema := tool.get("inputSchema"), dict):

@@ -68,7 +68,10 @@ class ServerConfig(RequestPart):
 
     def applied(self, before: McpServer, secrets: ServerSecrets) -> tuple[McpServer, ServerSecrets]:
         """Return the server and its secrets after this change; a missing field stays."""
-        default_kind: ServerKind = "stdio" if self.command else "streamable_http"
+        if self.command:
+            default_kind: ServerKind = "stdio"
+        else:
+            default_kind = "streamable_http"
         if before.id:
             default_kind = before.kind
         kind = self.mcp_server_type or default_kind
@@ -115,7 +118,10 @@ def _merged(before: Mapping[str, str], update: Mapping[str, SecretStr] | None) -
     merged = {}
     for name, field in update.items():
         text = field.get_secret_value()
-        merged[name] = before.get(name, text) if text == MASK else text
+        if text == MASK:
+            merged[name] = before.get(name, text)
+        else:
+            merged[name] = text
     return merged
 
 
@@ -185,7 +191,9 @@ def _revealed(field: Any) -> Any:
     """Return a field with its secrets in plain text."""
     if isinstance(field, dict):
         return {name: _revealed(inner) for name, inner in field.items()}
-    return field.get_secret_value() if isinstance(field, SecretStr) else field
+    if isinstance(field, SecretStr):
+        return field.get_secret_value()
+    return field
 
 
 class NamedServerUpdate(RequestModel):

@@ -64,11 +64,15 @@ class KeptTokens:
 
     async def set_tokens(self, tokens: "OAuthToken") -> None:
         """Store new tokens, with the server's metadata for their refresh."""
-        metadata = self.provider.context.oauth_metadata if self.provider else None
+        if self.provider:
+            metadata = self.provider.context.oauth_metadata
+        else:
+            metadata = None
         self.credentials["tokens"] = tokens.model_dump(mode="json", exclude_none=True)
-        self.credentials["expires_at"] = (
-            time.time() + tokens.expires_in if tokens.expires_in else None
-        )
+        if tokens.expires_in:
+            self.credentials["expires_at"] = time.time() + tokens.expires_in
+        else:
+            self.credentials["expires_at"] = None
         if metadata:
             self.credentials["metadata"] = metadata.model_dump(mode="json", exclude_none=True)
         await self._keep(self.credentials)

@@ -68,7 +68,8 @@ def failure(error: Unavailable) -> Response:
 
 async def add(context: RequestContext, body: ServerRequest) -> McpServer:
     """Store a new server, reachable or not, and read its tools."""
-    scope, settings = context.scope, context.runtime.settings
+    scope = context.scope
+    settings = context.runtime.settings
     blank = McpServer(
         "", scope.organization_id, body.server_name, "streamable_http", {}, created_by=scope.user_id
     )

@@ -99,7 +99,10 @@ def headers_of(server: McpServer, secrets: ServerSecrets) -> dict[str, str]:
     if secrets.token:
         name = server.config.get("auth_header") or "Authorization"
         is_bare = name.lower() == "authorization" and " " not in secrets.token
-        headers[name] = f"Bearer {secrets.token}" if is_bare else secrets.token
+        if is_bare:
+            headers[name] = f"Bearer {secrets.token}"
+        else:
+            headers[name] = secrets.token
     return headers
 
 
@@ -168,7 +171,10 @@ def compare(
             state = replace(state, held={**version, "warnings": list(tool.warnings)})
         if state != served and (name in offered or served.tool_id in used_ids):
             states.append(state)
-    added = tuple(tool for name, tool in offered.items() if name not in stored) if adds else ()
+    if adds:
+        added = tuple(tool for name, tool in offered.items() if name not in stored)
+    else:
+        added = ()
     removed = tuple(id for id in gone if id not in used_ids)
     return Changes(
         added,

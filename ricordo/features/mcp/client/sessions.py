@@ -129,7 +129,10 @@ class _CountedTransport(httpx2.AsyncBaseTransport):
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
             raise self._traffic.too_much("It sent a compressed answer, which it was not asked for.")
-        self._traffic.status = response.status_code if response.status_code >= 300 else None
+        if response.status_code >= 300:
+            self._traffic.status = response.status_code
+        else:
+            self._traffic.status = None
         if request.method == "POST":
             self._traffic.post_status = response.status_code
         response.stream = _CountedStream(self._traffic, response.stream)
@@ -242,7 +245,10 @@ class McpSession:
             self.used_at = time.monotonic()
 
     async def _answered(self, work: "Callable[[Client], Awaitable[T]]", seconds: float) -> T:
-        patience = START_SECONDS if self._is_program else CONNECT_SECONDS
+        if self._is_program:
+            patience = START_SECONDS
+        else:
+            patience = CONNECT_SECONDS
         slow = TimedOut(f"It could not be connected to within {patience:g} seconds.")
         await self._until(asyncio.create_task(self._opened.wait()), patience, slow)
 
@@ -368,13 +374,17 @@ class McpSession:
     def _advice(status: int) -> str:
         if status in _NEEDS_KEY:
             return ": check its token, or connect to it by OAuth"
-        return ": it leads elsewhere, which is not followed" if status < 400 else ""
+        if status < 400:
+            return ": it leads elsewhere, which is not followed"
+        return ""
 
 
 def words_of(error: "MCPError", length: int) -> str:
     """Return a server's error message to follow a sentence, or else its code."""
     message = plain(error.message).strip()[:length].rstrip(".")
-    return f": {message}" if message else f" without words (code {error.code})"
+    if message:
+        return f": {message}"
+    return f" without words (code {error.code})"
 
 
 class _FilteredStream:

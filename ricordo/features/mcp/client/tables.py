@@ -89,3 +89,6 @@ mcp_tools = table(
     UniqueConstraint("server_id", "remote_name"),
     erasure="keep",
 )
+
+
+TABLES = (mcp_servers, mcp_tools)

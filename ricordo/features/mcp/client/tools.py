@@ -141,7 +141,10 @@ class McpRunner:
 
     def _finish_reading(self, reading: asyncio.Task[Any]) -> None:
         self._reading.discard(reading)
-        error = None if reading.cancelled() else reading.exception()
+        if reading.cancelled():
+            error = None
+        else:
+            error = reading.exception()
         # Known errors: the reason of a failed server is recorded, and a server may be deleted or
         # changed while it is read.
         if error is not None and not isinstance(error, RicordoError):

@@ -66,7 +66,9 @@ class ProgramConsent:
     @classmethod
     def read(cls, secret: bytes, text: str) -> "ProgramConsent | None":
         fields = read_signed(secret, text)
-        return None if fields is None else cls(**fields)
+        if fields is None:
+            return None
+        return cls(**fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,10 @@ def revoke_grant(tx: Transaction, secret: bytes, client_id: str, token: str) -> 
     Returns the scope of its person.
     """
     access = queries.find_access(tx, hash_of(secret, token))
-    grant = queries.find(tx, access.created_by or "") if access else find_grant(tx, token)
+    if access:
+        grant = queries.find(tx, access.created_by or "")
+    else:
+        grant = find_grant(tx, token)
     if grant is None:
         return None
     if access:

@@ -35,12 +35,16 @@ insert_access = _ROWS.insert
 def find(tx: Transaction, id: str) -> ApiKey | None:
     """Return the grant with this id, of any person, even if it has ended."""
     grant = _ROWS.first(tx, _BY_ID, {"id": id})
-    return grant if grant and grant.hash.startswith(REFRESH) else None
+    if grant and grant.hash.startswith(REFRESH):
+        return grant
+    return None
 
 
 def find_access(tx: Transaction, hash: str) -> ApiKey | None:
     access = _ROWS.first(tx, _BY_HASH, {"hash": hash})
-    return access if access and access.kind == "access" else None
+    if access and access.kind == "access":
+        return access
+    return None
 
 
 def insert(tx: Transaction, grant: ApiKey) -> bool:

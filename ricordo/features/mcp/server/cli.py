@@ -9,14 +9,12 @@ from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from ricordo.cli.client import Client, any_server, set_up_quiet_logs
 from ricordo.errors import RicordoError
-
-if TYPE_CHECKING:
-    from ricordo.cli.client import Client
 
 app = typer.Typer()
 _AT_ONCE = 32  # messages, subscriptions among them
@@ -37,8 +35,6 @@ def mcp(
 
     For programs that start an MCP server themselves. Uses the server that runs, or starts one.
     """
-    from ricordo.cli.client import any_server, set_up_quiet_logs
-
     with any_server(server, set_up_quiet_logs) as client, ThreadPoolExecutor(_AT_ONCE) as threads:
         writing = Lock()
         for line in sys.stdin:

@@ -35,7 +35,10 @@ class Memory:
 
     def __init__(self, request: Request, context: RequestContext) -> None:
         scope = context.scope
-        self.user_id = scope.subject if scope.subject_id else scope.user_id
+        if scope.subject_id:
+            self.user_id = scope.subject
+        else:
+            self.user_id = scope.user_id
         allowed = frozenset(name for name in scope.scopes if name.endswith((":read", ":write")))
         self.scopes = allowed - {"users:read", "users:write", "providers:read", "providers:write"}
         narrowed = replace(
@@ -66,7 +69,9 @@ class Memory:
             )
         # `Api` takes paths as they are, not encoded.
         blocks = f"/users/{self.user_id}/blocks"
-        return f"{blocks}/{label}{rest}" if label else f"{blocks}{rest}"
+        if label:
+            return f"{blocks}/{label}{rest}"
+        return f"{blocks}{rest}"
 
     async def agent(self, name: str) -> Json:
         """Return the agent of this name or id, or the only agent without a name.
@@ -105,13 +110,22 @@ async def read_memory(memory: Memory, label: Annotated[str, Field(max_length=200
         label: The label of one block. Left out: all of them.
     """
     path = memory.block(label)
-    blocks = [await memory.get(path)] if label else await memory.get(path)
+    if label:
+        blocks = [await memory.get(path)]
+    else:
+        blocks = await memory.get(path)
     return "\n\n".join(map(_shown, blocks)) or "Nothing is remembered yet."
 
 
 def _shown(block: Json) -> str:
-    waiting = f", proposals that wait for the owner: {block['pending']}" if block["pending"] else ""
-    about = f"{block['description']}\n" if block["description"] else ""
+    if block["pending"]:
+        waiting = f", proposals that wait for the owner: {block['pending']}"
+    else:
+        waiting = ""
+    if block["description"]:
+        about = f"{block['description']}\n"
+    else:
+        about = ""
     return f"# {block['label']} (policy {block['policy']}{waiting})\n{about}{block['body']}"
 
 

@@ -3,14 +3,17 @@
 It reads the database, also while a server runs.
 """
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ricordo.features.memory_care.audit.service import Audit, Finding, Growth, Kind
+from ricordo.domain.scope import Scope
+from ricordo.features.memory_care.audit.service import Audit, Finding, Growth, Kind, audit
+from ricordo.settings import load_settings
+from ricordo.storage.engine.database import read_beside
 
 app = typer.Typer()
 _MEANING: "dict[Kind, str]" = {
@@ -32,13 +35,6 @@ def audit_memory(
 
     Also lines without support, and growth. Changes nothing.
     """
-    import json
-
-    from ricordo.domain.scope import Scope
-    from ricordo.features.memory_care.audit.service import audit
-    from ricordo.settings import load_settings
-    from ricordo.storage.engine.database import read_beside
-
     settings, _ = load_settings()
     with read_beside(settings) as tx:
         outcome = audit(tx, Scope())
@@ -50,8 +46,6 @@ def audit_memory(
 
 def to_json(outcome: "Audit") -> dict[str, Any]:
     """Return the whole audit as JSON."""
-    import dataclasses
-
     growth = [
         {
             **dataclasses.asdict(block_growth),

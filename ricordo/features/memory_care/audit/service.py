@@ -192,7 +192,9 @@ def _of_text(
 def junk_in(line: str, label: str = "") -> str | None:
     """Return the reason why a line is junk; None if it is not."""
     if _NOTHING.match(line):
-        return None if _HEADING.match(line) else "says nothing"
+        if _HEADING.match(line):
+            return None
+        return "says nothing"
     if _OF_A_MODEL.search(line):
         return "left by a model or a tool"
     if disarm(line, "value", "description", "metadata", *([label] if label else [])) != line:
@@ -268,7 +270,10 @@ def _said_before(
     key = version.step_id or version.run_id or ""
     if key not in cached:
         cached[key] = set()
-        of_run = messages.of_run(tx, version.run_id) if version.run_id else []
+        if version.run_id:
+            of_run = messages.of_run(tx, version.run_id)
+        else:
+            of_run = []
         if of_run:
             newest = Page(limit=_MOST_MESSAGES, order="desc", before=None)
             of_users = messages.page(
@@ -290,7 +295,10 @@ def _growth(tx: Transaction, block: Block, owner: str) -> Growth:
         count += len(page)
         first = page[-1]
         before = first.number
-    first_text = history.text_at(tx, block.chain_id, block.label, first) if first else None
+    if first:
+        first_text = history.text_at(tx, block.chain_id, block.label, first)
+    else:
+        first_text = None
     return Growth(
         owner=owner,
         label=block.label,
@@ -316,4 +324,6 @@ def _of_passage(passage: Passage, earlier: dict[str, str]) -> Iterator[Finding]:
 
 def _short(text: str) -> str:
     line = " ".join(redact(text).text.split())
-    return line if len(line) <= _MOST_SHOWN else line[: _MOST_SHOWN - 1] + "…"
+    if len(line) <= _MOST_SHOWN:
+        return line
+    return line[: _MOST_SHOWN - 1] + "…"

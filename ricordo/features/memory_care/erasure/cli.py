@@ -3,10 +3,18 @@
 The running server does it. Without one, a server runs in this process until all is done.
 """
 
+import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import typer
+
+from ricordo.cli.client import any_server, require_database
+from ricordo.errors import NotFound, Unavailable
+from ricordo.features.memory_care.erasure.receipts import path_of, read, verify
+from ricordo.secret import FILE, Secret
+from ricordo.settings import load_settings
 
 app = typer.Typer()
 _ASKED_EVERY = 0.2  # seconds
@@ -27,10 +35,6 @@ def forget_user(
 
     Their memory, their conversations and all that was kept about them are deleted.
     """
-    from ricordo.cli.client import any_server, require_database
-    from ricordo.features.memory_care.erasure.receipts import path_of
-    from ricordo.settings import load_settings
-
     with any_server(
         server, lambda settings: require_database(settings, "no user to forget")
     ) as client:
@@ -53,11 +57,6 @@ def check_receipt(
     file: Path = typer.Argument(help="A receipt, as <data>/receipts has them."),
 ) -> None:
     """Show the receipt of an erasure, and check its signature."""
-    from ricordo.errors import NotFound
-    from ricordo.features.memory_care.erasure.receipts import read, verify
-    from ricordo.secret import FILE, Secret
-    from ricordo.settings import load_settings
-
     receipt = read(file)
     if receipt is None:
         raise NotFound(f"There is no file {file}. Name a receipt.")
@@ -111,10 +110,6 @@ def summary(receipt: dict[str, Any]) -> str:
 
 
 def _require_user(client: Any, name: str) -> None:
-    from urllib.parse import quote
-
-    from ricordo.errors import NotFound
-
     try:
         client.ask("GET", f"/users/{quote(name, safe='')}/diffs", query={"limit": 1})
     except NotFound as error:
@@ -122,11 +117,6 @@ def _require_user(client: Any, name: str) -> None:
 
 
 def _forget(client: Any, name: str, *, with_agents: bool) -> dict[str, Any]:
-    import time
-    from urllib.parse import quote
-
-    from ricordo.errors import Unavailable
-
     query = {"with_agents": True} if with_agents else None
     try:
         receipt: dict[str, Any] = client.ask(

@@ -169,4 +169,6 @@ def _backups(data_dir: Path, database: Path | None) -> Iterator[Path]:
 
 
 def _name(path: Path, data_dir: Path) -> str:
-    return str(path.relative_to(data_dir)) if path.is_relative_to(data_dir) else str(path)
+    if path.is_relative_to(data_dir):
+        return str(path.relative_to(data_dir))
+    return str(path)

@@ -87,9 +87,10 @@ class ErasureWork:
             touched = [
                 name.partition(".")[0] for name in (*self.erasure.removed, *self.erasure.changed)
             ]
-            # The cached index of this process holds words of the user; a search reads it again.
-            from ricordo.search.reader import IndexCache  # it imports numpy
+            # Imports numpy, which a server loads at its first search.
+            from ricordo.search.reader import IndexCache
 
+            # The cached index of this process holds words of the user; a search reads it again.
             await self._store.write(lambda tx: tx.cache.pop(IndexCache, None))
             remains = await scrub(self._store, touched)
 
@@ -223,7 +224,10 @@ class ErasureWork:
     async def _erase_files(self) -> None:
         others = [row.address for row in await self._store.read(queries.remotes)]
         settings = self._runtime.settings
-        database = None if settings.postgres_url else settings.database_path
+        if settings.postgres_url:
+            database = None
+        else:
+            database = settings.database_path
         await self._sweep_copies()
         work = partial(erase_files, settings.data_dir, database, self.erasure, others)
         updated = await asyncio.to_thread(work)

@@ -423,7 +423,8 @@ def cover_messages(
     An empty prompt is rendered again later. `more` are ids of further messages to cover.
     """
     (id,) = items
-    since = (erasure.began_at or 0) if since is None else since
+    if since is None:
+        since = erasure.began_at or 0
     is_shown = messages.c.role.in_(("summary", "system")) & (messages.c.created_at >= since)
     message_ids = [
         row.id
@@ -493,7 +494,9 @@ def claim_flush(tx: Transaction, erasure: Erasure, owner_id: str) -> Job | None:
         & (jobs.c.status == "waiting")
     )
     row = tx.first(select(jobs.c.id).where(is_it))
-    return job_rows.claim_one(tx, f"erasure-{erasure.id}", row.id) if row else None
+    if row:
+        return job_rows.claim_one(tx, f"erasure-{erasure.id}", row.id)
+    return None
 
 
 def is_embedding(tx: Transaction, owner_id: str) -> bool:

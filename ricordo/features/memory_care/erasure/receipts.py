@@ -181,7 +181,9 @@ def write(data_dir: Path, receipt: Receipt) -> None:
 
 
 def find(data_dir: Path, receipt_id: str) -> Receipt | None:
-    return read(path_of(data_dir, receipt_id)) if is_id(receipt_id, PREFIX) else None
+    if is_id(receipt_id, PREFIX):
+        return read(path_of(data_dir, receipt_id))
+    return None
 
 
 def find_by_name(data_dir: Path, hashed: str) -> Receipt | None:

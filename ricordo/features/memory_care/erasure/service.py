@@ -246,7 +246,10 @@ def _why_kept(tx: Transaction, agent_id: str, created_by: str | None, user_id: s
     if created_by not in (user_id, LOCAL_USER, None):
         return "another user created it"
     # In an agent that the user created, conversations without a user are theirs.
-    own_ids = {user_id, None} if created_by == user_id else {user_id}
+    if created_by == user_id:
+        own_ids = {user_id, None}
+    else:
+        own_ids = {user_id}
     is_open = (conversations.c.agent_id == agent_id) & conversations.c.deleted_at.is_(None)
     rows = tx.all(select(conversations.c.user_id).where(is_open).distinct())
     if not {row.user_id for row in rows} <= own_ids:
@@ -256,7 +259,9 @@ def _why_kept(tx: Transaction, agent_id: str, created_by: str | None, user_id: s
     shared = select(agents_blocks.c.seq).where(
         agents_blocks.c.agent_id != agent_id, agents_blocks.c.block_id.in_(own_blocks)
     )
-    return "another agent has a block of its own" if tx.first(shared) else None
+    if tx.first(shared):
+        return "another agent has a block of its own"
+    return None
 
 
 def _attached_to_these_alone(tx: Transaction, column: Any, agent_ids: list[str]) -> list[str]:
@@ -296,7 +301,10 @@ def said_as(erasure: Erasure) -> ColumnElement[bool]:
         users_table.c.organization_id == erasure.organization_id,
         users_table.c.identifier == column.sender_id,
     )
-    is_sent = (column.sender_id == erasure.identifier) if erasure.identifier else false()
+    if erasure.identifier:
+        is_sent = column.sender_id == erasure.identifier
+    else:
+        is_sent = false()
     is_sent |= column.sender_id.in_(senders) & ~has_sender
     is_named = column.sender_id.is_(None) & column.name.in_(names) & ~is_anothers
     return _from_people(erasure) & (is_sent | is_named)

@@ -4,6 +4,7 @@ They do the same as the API of users' memory. A running server does the work. Wi
 runs in this process while the command takes.
 """
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,10 @@ from typing import Any
 from urllib.parse import quote
 
 import typer
+
+from ricordo.cli.client import any_server, require_database
+from ricordo.cli.screen import printable
+from ricordo.errors import Invalid, NotFound
 
 app = typer.Typer()
 Json = dict[str, Any]
@@ -124,8 +129,6 @@ def show_blame(
 @contextmanager
 def _memory(user: str, server: str | None) -> Iterator[Callable[..., Any]]:
     """Yield a function that asks the server for something in this user's memory."""
-    from ricordo.cli.client import any_server, require_database
-
     with any_server(
         server, lambda settings: require_database(settings, "no memory to show")
     ) as client:
@@ -167,8 +170,6 @@ def _decide(ask: Callable[..., Any], decision: str, ids: Sequence[str], **body: 
 
 
 def _settle(ask: Callable[..., Any], ids: Sequence[str], body: str) -> None:
-    from ricordo.errors import Invalid, NotFound
-
     if len(ids) != 1 or ids[0] == "all":
         raise Invalid("A text of your own settles one proposal. Name one.")
     waiting = {proposal["id"]: proposal for proposal in _all_of(ask, "diffs", "waiting")}
@@ -183,10 +184,6 @@ def _settle(ask: Callable[..., Any], ids: Sequence[str], body: str) -> None:
 
 
 def _print(answer: Any, as_json: bool, lines: Callable[[Any], Sequence[str]]) -> None:
-    import json
-
-    from ricordo.cli.screen import printable
-
     if as_json:
         typer.echo(json.dumps(answer, ensure_ascii=False, indent=2))
         return

@@ -120,3 +120,6 @@ async def _add_missing(runtime: Runtime, _job: Job, _report: Report) -> None:
 
 
 ALL_USERS = JobHandler("openwebui_of_all_users", _add_missing, every_seconds=60.0)
+
+
+REMOTES = OpenWebUIRemotes()

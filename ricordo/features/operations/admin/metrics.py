@@ -22,7 +22,8 @@ from ricordo.api.routing import Routes, needs
 from ricordo.domain.request_counts import RequestCounts
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import NotFound
-from ricordo.features.operations.admin.turn_counts import TurnCounts, counts_of
+from ricordo.features.operations.admin.state import operations_of
+from ricordo.features.operations.admin.turn_counts import TurnCounts
 from ricordo.storage import jobs, proposals
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.jobs import Queue
@@ -54,7 +55,12 @@ async def metrics(context: RequestContext) -> Response:
             float(waiting),
         ),
     }
-    text = _exposed(context.request.app.request_counts, counts_of(context.store), gauges, queue)
+    text = _exposed(
+        context.request.app.request_counts,
+        operations_of(context.runtime).turn_counts,
+        gauges,
+        queue,
+    )
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -4,23 +4,20 @@ import asyncio
 import logging
 import time
 from typing import Literal
-from weakref import WeakKeyDictionary
 
 from fastapi import Request
 
 from ricordo.api.models.base import Json, ResponseModel
 from ricordo.api.routing import Routes, needs
 from ricordo.errors import DatabaseFailed, DatabaseFailure, RicordoError, Unavailable
+from ricordo.features.operations.admin.state import operations_of
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs
 from ricordo.storage.engine.database import require_savable
-from ricordo.storage.engine.store import Store
 
 log = logging.getLogger(__name__)
 router = Routes(tags=["health"], scope="agents", open_paths=("/v1/health/live", "/v1/health/ready"))
 _PATIENCE = 2.0  # seconds for the database
-# The time of the monotonic clock until which the last successful save counts.
-_SAVED_UNTIL: WeakKeyDictionary[Store, float] = WeakKeyDictionary()
 _SAVED_SECONDS = 3.0
 _WORDS: dict[DatabaseFailure, str] = {
     "down": "The database does not answer.",
@@ -62,7 +59,10 @@ async def ready(request: Request) -> Json:
 
 
 async def _problems(runtime: Runtime) -> list[str]:
-    problems = ["The server stops."] if runtime.is_stopping else []
+    if runtime.is_stopping:
+        problems = ["The server stops."]
+    else:
+        problems = []
     try:
         runtime.store.require_in_place()
     except RicordoError as error:
@@ -79,7 +79,10 @@ async def _problems(runtime: Runtime) -> list[str]:
         problems.append(f"The database does not answer within {_PATIENCE:g} seconds.")
     except RicordoError as error:
         # Its message may name files, and anybody may ask.
-        kind = error.kind if isinstance(error, DatabaseFailed) else "down"
+        if isinstance(error, DatabaseFailed):
+            kind = error.kind
+        else:
+            kind = "down"
         problems.append(f"{_WORDS[kind]} The server's log says why.")
     return problems
 
@@ -89,8 +92,9 @@ async def _require_savable(runtime: Runtime) -> None:
 
     It is tried once in some seconds, however often it is asked.
     """
+    operations = operations_of(runtime)
     now = time.monotonic()
-    if now < _SAVED_UNTIL.get(runtime.store, 0.0):
+    if now < operations.saved_until:
         return
     await require_savable(runtime.store, runtime.settings)
-    _SAVED_UNTIL[runtime.store] = now + _SAVED_SECONDS
+    operations.saved_until = now + _SAVED_SECONDS

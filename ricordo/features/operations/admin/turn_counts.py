@@ -1,11 +1,9 @@
 """Counts of the turns that ended in this process: results, times and cost."""
 
 from collections import Counter
-from weakref import WeakKeyDictionary
 
 from ricordo.domain.request_counts import Histogram
 from ricordo.domain.run import Run
-from ricordo.storage.engine.store import Store
 
 
 class TurnCounts:
@@ -25,11 +23,3 @@ class TurnCounts:
         self.tokens["cached"] += usage.cached_tokens or 0
         self.steps += run.step_count
         self.times.note((run.duration_ns or 0) / 1e9)
-
-
-# One server's store is one server.
-_COUNTS: WeakKeyDictionary[Store, TurnCounts] = WeakKeyDictionary()
-
-
-def counts_of(store: Store) -> TurnCounts:
-    return _COUNTS.setdefault(store, TurnCounts())

@@ -3,7 +3,16 @@
 They read the database, also while a server runs.
 """
 
+import json
+from dataclasses import replace
+
 import typer
+
+from ricordo.features.operations.audit_log import queries
+from ricordo.features.operations.audit_log.service import exported, verify
+from ricordo.settings import load_settings
+from ricordo.storage.engine.database import read_beside
+from ricordo.storage.engine.repository import Page
 
 app = typer.Typer(
     help="The audit log: who changed what, and who was refused.", no_args_is_help=True
@@ -20,10 +29,6 @@ def verify_log(
     ),
 ) -> None:
     """Check that no row was changed or removed. Ends with 1 where one was."""
-    from ricordo.features.operations.audit_log.service import verify
-    from ricordo.settings import load_settings
-    from ricordo.storage.engine.database import read_beside
-
     with read_beside(load_settings()[0]) as tx:
         checks, missing = verify(tx, expect)
     for check in checks:
@@ -46,15 +51,6 @@ def verify_log(
 @app.command("export")
 def export_log() -> None:
     """Print all rows of all organizations as JSON lines, the oldest first."""
-    import json
-    from dataclasses import replace
-
-    from ricordo.features.operations.audit_log import queries
-    from ricordo.features.operations.audit_log.service import exported
-    from ricordo.settings import load_settings
-    from ricordo.storage.engine.database import read_beside
-    from ricordo.storage.engine.repository import Page
-
     with read_beside(load_settings()[0]) as tx:
         for chain in queries.chains(tx):
             page = Page(limit=queries.AT_ONCE, order="asc")

@@ -26,7 +26,10 @@ async def list_rows(request: Request) -> Response:
     )
     has_more = len(rows) > _ROWS_PER_PAGE
     rows = rows[:_ROWS_PER_PAGE]
-    older = address_of("/ui/audit-log", **filters, after=rows[-1]["id"]) if has_more else ""
+    if has_more:
+        older = address_of("/ui/audit-log", **filters, after=rows[-1]["id"])
+    else:
+        older = ""
     return await render(
         request,
         "operations.audit_log/rows.html",

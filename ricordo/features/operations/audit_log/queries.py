@@ -202,7 +202,10 @@ def _people(
     pairs: list[tuple[Person, Person]] = []
     for draft in drafts:
         user = draft.for_user and users.named(tx, organization_id, draft.for_user)
-        for_user_id = user.id if user and user.id != draft.user_id else None
+        if user and user.id != draft.user_id:
+            for_user_id = user.id
+        else:
+            for_user_id = None
         caller: Person = (organization_id, draft.user_id, draft.address)
         pairs.append((caller, (organization_id, for_user_id, "")))
     new_people = {

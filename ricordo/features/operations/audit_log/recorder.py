@@ -106,7 +106,10 @@ class AuditRecorder:
         """
         caller = scope.get(RECORDED_SCOPE)
         is_refused = status in _REFUSED or (caller is not None and status in _CLIENT_ERRORS)
-        is_change = caller is not None if RECORDED_SCOPE in scope else _changes(scope, status)
+        if RECORDED_SCOPE in scope:
+            is_change = caller is not None
+        else:
+            is_change = _changes(scope, status)
         if not is_refused and (recorded or not is_change):
             return None
         if outer is not None and scope["method"] in _SAFE:
@@ -176,7 +179,10 @@ def draft_of(scope: Scope, status: int, body: bytes, now: int) -> AuditDraft:
         draft.user_id = caller.user_id
         draft.key_id = caller.key_id
         draft.role = caller.role
-        draft.for_user = acting.subject if acting else _user_header(scope)
+        if acting:
+            draft.for_user = acting.subject
+        else:
+            draft.for_user = _user_header(scope)
         draft.for_user = draft.for_user or path_parameters.get("user_id")
         if draft.for_user == caller.user_id:
             draft.for_user = None
@@ -198,9 +204,14 @@ def _route_of(scope: Scope) -> str:
     if route := scope.get("route"):
         return str(route.path_format)
     pieces = route_path(scope).strip("/").split("/")
-    first_pieces = pieces[:2] if pieces[0] in ("v1", "ui") else pieces[:1]
+    if pieces[0] in ("v1", "ui"):
+        first_pieces = pieces[:2]
+    else:
+        first_pieces = pieces[:1]
     path = "/".join(piece if _PLAIN.fullmatch(piece) else "…" for piece in first_pieces)
-    return f"/{path}/…" if pieces[2:] else f"/{path}"
+    if pieces[2:]:
+        return f"/{path}/…"
+    return f"/{path}"
 
 
 def _created_id(body: bytes) -> str | None:

@@ -79,8 +79,14 @@ class AuditParameters:
             raise Forbidden(
                 "Only administrators may read the audit log. Use a key with the role admin."
             )
-        since = None if self.since is None else parse_date(self.since, UTC, name="from")
-        until = None if self.until is None else parse_date(self.until, UTC, name="to", end=True)
+        if self.since is None:
+            since = None
+        else:
+            since = parse_date(self.since, UTC, name="from")
+        if self.until is None:
+            until = None
+        else:
+            until = parse_date(self.until, UTC, name="to", end=True)
         return AuditFilter(
             user_id=context.scope.subject_id if self.user_id else None,
             action=self.action,

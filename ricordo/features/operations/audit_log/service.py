@@ -211,7 +211,9 @@ def _check_people(tx: Transaction, check: AuditCheck, ids: Sequence[str]) -> Non
 
 
 def _span(first: int, last: int) -> str:
-    return f"Row {first} is" if first == last else f"Rows {first} to {last} are"
+    if first == last:
+        return f"Row {first} is"
+    return f"Rows {first} to {last} are"
 
 
 def exported(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,12 +2,18 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
-if TYPE_CHECKING:
-    from ricordo.features.operations.move.service import MoveReport, Report
+from ricordo.cli.screen import ProgressLine
+from ricordo.features import FEATURES
+from ricordo.features.operations.audit_log.service import recorded_command
+from ricordo.features.operations.backups import service
+from ricordo.features.operations.move.service import MoveReport, Report
+from ricordo.plugins import load_plugins
+from ricordo.settings import load_settings
+from ricordo.storage.engine.database import address
+from ricordo.storage.engine.seal import UNSEALED
 
 app = typer.Typer()
 
@@ -22,10 +28,6 @@ def backup(
 
     Reads the file back, and proves that nothing is missing.
     """
-    from ricordo.features.operations.audit_log.service import recorded_command
-    from ricordo.features.operations.backups import service
-    from ricordo.settings import load_settings
-
     settings, _ = load_settings()
     with recorded_command(settings, "ricordo backup") as problems:
         copied = _copy_with_progress(lambda report: service.back_up(settings, file, report))
@@ -51,12 +53,6 @@ def restore(
 
     It is the database of the settings. Stop the server first.
     """
-    from ricordo.features.operations.audit_log.service import recorded_command
-    from ricordo.features.operations.backups import service
-    from ricordo.settings import load_settings
-    from ricordo.storage.engine.database import address
-    from ricordo.storage.engine.seal import UNSEALED
-
     settings, _ = load_settings()
     with recorded_command(settings, "ricordo restore") as problems:
         copied = _copy_with_progress(
@@ -82,13 +78,6 @@ def upgrade() -> None:
     Backs it up first, and checks it after. A start of the server does the same; this command prints
     the outcome. Stop the server first.
     """
-    from ricordo.features import FEATURES
-    from ricordo.features.operations.audit_log.service import recorded_command
-    from ricordo.features.operations.backups import service
-    from ricordo.plugins import load_plugins
-    from ricordo.settings import load_settings
-    from ricordo.storage.engine.database import address
-
     settings, _ = load_settings()
     tables = load_plugins(FEATURES).tables()
     with recorded_command(settings, "ricordo upgrade") as problems:
@@ -116,10 +105,6 @@ def _print_problems(problems: "list[str]") -> None:
 
 
 def _copy_with_progress(copy: "Callable[[Report], MoveReport]") -> "MoveReport":
-    from ricordo.cli.screen import ProgressLine
-    from ricordo.features import FEATURES
-    from ricordo.plugins import load_plugins
-
     load_plugins(FEATURES).tables()  # registers the tables of features, so that they are copied
     progress = ProgressLine()
     try:

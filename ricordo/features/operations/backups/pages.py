@@ -24,7 +24,10 @@ async def list_backups(request: Request) -> Response:
     backups = await api.get("/v1/backups")
     jobs = await api.find("/v1/jobs/", kind=MAKE, limit=1) or []
     names = [backup["name"] for backup in backups if backup["name"].endswith(".db")]
-    newest = quote(str(folder_of(settings) / names[0])) if names else ""
+    if names:
+        newest = quote(str(folder_of(settings) / names[0]))
+    else:
+        newest = ""
     return await render(
         request,
         "operations.backups/backups.html",

@@ -46,7 +46,10 @@ class UpgradeReport:
 
 def folder_of(settings: Settings) -> Path:
     """Return the folder of backups that migrations and the HTTP API make."""
-    parent = settings.data_dir if settings.postgres_url else settings.database_path.parent
+    if settings.postgres_url:
+        parent = settings.data_dir
+    else:
+        parent = settings.database_path.parent
     return parent / "backups"
 
 
@@ -121,7 +124,10 @@ def upgrade(settings: Settings, tables: Sequence[Table]) -> UpgradeReport:
         after = _count_rows(connection)
     backup = backups[-1] if backups else None
     if problems:
-        hint = f" Keep {backup}, which is the database as it was." if backup else ""
+        if backup:
+            hint = f" Keep {backup}, which is the database as it was."
+        else:
+            hint = ""
         raise Unavailable(
             "The database is not as it should be after the upgrade: "
             f"{'; '.join(problems[:5])}.{hint}"

@@ -3,9 +3,20 @@
 It asks a running server, or reads the database.
 """
 
+from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
 import typer
+
+from ricordo.cli.client import running_server
+from ricordo.domain.clock import SystemClock
+from ricordo.domain.scope import Scope
+from ricordo.errors import Invalid
+from ricordo.features.operations.ledger.queries import Grouping, entries
+from ricordo.features.operations.ledger.routes import LedgerParameters, LedgerResponse
+from ricordo.features.operations.ledger.service import FILE, read_prices, settle
+from ricordo.settings import load_settings
+from ricordo.storage.engine.database import read_beside
 
 app = typer.Typer()
 MOST_LINES = 1000
@@ -29,13 +40,6 @@ def costs(
     ),
 ) -> None:
     """Show the number of tokens and their cost. Prices are in <data>/prices.toml."""
-    from datetime import UTC, datetime, timedelta
-
-    from ricordo.cli.client import running_server
-    from ricordo.errors import Invalid
-    from ricordo.features.operations.ledger.queries import Grouping
-    from ricordo.settings import load_settings
-
     if by not in get_args(Grouping):
         raise Invalid(f"--by {by} is not known. Use one of: {', '.join(get_args(Grouping))}.")
     if not 1 <= days <= MOST_DAYS:
@@ -54,8 +58,6 @@ def costs(
 
 def table(ledger: dict[str, Any]) -> str:
     """Return the response of `/v1/ledger` as lines of text with aligned numbers."""
-    from ricordo.features.operations.ledger.service import FILE
-
     currency = ledger["currency"]
     heads = [*_COLUMNS.values(), *([f"cost in {currency}"] if currency else [])]
     rows = [(str(line["key"] or "-"), _cells(line, currency)) for line in ledger["lines"]]
@@ -81,13 +83,6 @@ def table(ledger: dict[str, Any]) -> str:
 
 def _read(settings: Any, by: str, first: str) -> dict[str, Any]:
     """Return the response of `/v1/ledger` from the database."""
-    from ricordo.domain.clock import SystemClock
-    from ricordo.domain.scope import Scope
-    from ricordo.features.operations.ledger.queries import entries
-    from ricordo.features.operations.ledger.routes import LedgerParameters, LedgerResponse
-    from ricordo.features.operations.ledger.service import read_prices, settle
-    from ricordo.storage.engine.database import read_beside
-
     parameters = LedgerParameters(since=first, group_by=by)  # type: ignore[arg-type]
     query = parameters.query(SystemClock().now())
     prices = read_prices(settings.data_dir)

@@ -61,7 +61,10 @@ class LedgerParameters:
         else:
             until = parse_date(self.until, UTC, name="to", end=True) + 1
         first = max(day_of(until) - (_DEFAULT_DAYS - 1) * DAY, EARLIEST)
-        since = first if self.since is None else parse_date(self.since, UTC, name="from")
+        if self.since is None:
+            since = first
+        else:
+            since = parse_date(self.since, UTC, name="from")
         if since >= until:
             raise Invalid(
                 "The ledger is asked for a time that ends before it begins. Let `to` be later than "
@@ -158,7 +161,10 @@ class BudgetResponse(ResponseModel):
 
     @classmethod
     def from_budget(cls, budget: Budget | None) -> Json:
-        remaining = max(0, budget.limit - budget.used) if budget else None
+        if budget:
+            remaining = max(0, budget.limit - budget.used)
+        else:
+            remaining = None
         return cls.of(budget, remaining_tokens=remaining)
 
 

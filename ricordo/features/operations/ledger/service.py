@@ -64,8 +64,14 @@ class Price:
         """
         cached = usage.cached_tokens or 0
         written = usage.cache_write_tokens or 0
-        cached_price = self.input if self.cached is None else self.cached
-        write_price = self.input if self.cache_write is None else self.cache_write
+        if self.cached is None:
+            cached_price = self.input
+        else:
+            cached_price = self.cached
+        if self.cache_write is None:
+            write_price = self.input
+        else:
+            write_price = self.cache_write
         plain = max(0, usage.prompt_tokens - cached - written)
         return Cost(
             input=self.input * plain / _MILLION,
@@ -95,7 +101,9 @@ class Prices:
         fitting = [
             name for name in self.by_name if name.endswith("*") and handle.startswith(name[:-1])
         ]
-        return self.by_name[max(fitting, key=len)] if fitting else None
+        if fitting:
+            return self.by_name[max(fitting, key=len)]
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,13 @@ It prints the settings for the new database, without a password.
 
 import typer
 
+from ricordo.cli.screen import ProgressLine
+from ricordo.features import FEATURES
+from ricordo.features.operations.move.service import MoveOptions, move_to
+from ricordo.plugins import load_plugins
+from ricordo.settings import load_settings
+from ricordo.storage.engine.database import address
+
 app = typer.Typer(help="The database: move it to another.", no_args_is_help=True)
 
 
@@ -34,13 +41,6 @@ def migrate_to(
 
     The old one stays as it is.
     """
-    from ricordo.cli.screen import ProgressLine
-    from ricordo.features import FEATURES
-    from ricordo.features.operations.move.service import MoveOptions, move_to
-    from ricordo.plugins import load_plugins
-    from ricordo.settings import load_settings
-    from ricordo.storage.engine.database import address
-
     load_plugins(FEATURES).tables()  # registers the tables of features, so that they are moved
     source, _ = load_settings()
     target, _ = load_settings(database_url=url)

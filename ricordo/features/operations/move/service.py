@@ -263,7 +263,10 @@ def portions(connection: sa.Connection, table: sa.Table) -> Iterator[list[Row]]:
     They are one state only within one snapshot.
     """
     key = _key_of(table)
-    limit = _VECTORS_PORTION if table.name == "search_vectors" else _PORTION
+    if table.name == "search_vectors":
+        limit = _VECTORS_PORTION
+    else:
+        limit = _PORTION
     start = sa.select(table).order_by(*key).limit(limit)
     markers = (sa.bindparam(f"after_{column.name}", type_=as_stored(column)) for column in key)
     after = start.where(sa.tuple_(*key) > sa.tuple_(*markers))
@@ -285,7 +288,10 @@ def _copy_table(
     columns = (sa.column(column.name, as_stored(column)) for column in table.columns)
     statement = sa.insert(sa.table(table.name, *columns))
     for portion in portions(old, table):
-        rows = _without_nul(table, portion) if cleans else portion
+        if cleans:
+            rows = _without_nul(table, portion)
+        else:
+            rows = portion
         with write_transaction(new):
             new.execute(statement, rows)
         copied.add(rows)
@@ -304,7 +310,10 @@ def _prepare(new: sa.Connection, target_address: str, options: MoveOptions) -> N
         started_with = 0
         if version:
             started_with = new.execute(_STARTED_WITH, {"version": HALF_COPIED}).scalar_one()
-        content = {} if version == HALF_COPIED else _content(new, names)
+        if version == HALF_COPIED:
+            content = {}
+        else:
+            content = _content(new, names)
     if version == HALF_COPIED:
         if not options.replace:
             raise Conflict(
@@ -377,7 +386,10 @@ def _counters(connection: sa.Connection, table_names: Container[str]) -> dict[st
             row = connection.exec_driver_sql(
                 f"SELECT last_value, is_called FROM {_sequence(connection, table)}"  # noqa: S608
             ).one()
-            counters[table.name] = row.last_value if row.is_called else 0
+            if row.is_called:
+                counters[table.name] = row.last_value
+            else:
+                counters[table.name] = 0
     return counters
 
 
@@ -413,7 +425,10 @@ def _require_no_nul(old: sa.Connection) -> None:
     if not fields:
         return
     listed = "\n".join(f"  {field}" for field in fields[:_MOST_NAMED])
-    more = f"\n  and {len(fields) - _MOST_NAMED} more" if len(fields) > _MOST_NAMED else ""
+    if len(fields) > _MOST_NAMED:
+        more = f"\n  and {len(fields) - _MOST_NAMED} more"
+    else:
+        more = ""
     raise Invalid(
         "PostgreSQL cannot keep a NUL character, and this database has some. Nothing was copied. "
         f"They are in:\n{listed}{more}\n"
@@ -426,7 +441,10 @@ def _with_nul(old: sa.Connection, table: sa.Table) -> Iterator[str]:
     """Yield the fields with a NUL character."""
     if old.dialect.name != "sqlite":
         return
-    names = [table.c.id] if "id" in table.c else list(_key_of(table))
+    if "id" in table.c:
+        names = [table.c.id]
+    else:
+        names = list(_key_of(table))
     if not (columns := _texts(table)):
         return
     marks = [

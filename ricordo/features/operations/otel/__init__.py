@@ -4,8 +4,9 @@ They are sent to the collector that the environment names.
 """
 
 import os
-from collections.abc import Callable
-from typing import Any
+from types import ModuleType
+
+from starlette.types import ASGIApp
 
 from ricordo.errors import Unavailable
 
@@ -20,45 +21,22 @@ def is_on() -> bool:
     return any(map(os.environ.get, ENDPOINTS)) and not is_disabled
 
 
-class OtelPlugin:
-    """Traces requests by middleware, and turns by their stored steps."""
-
-    def middleware(self) -> list[Any]:
-        """Return the middleware that traces requests.
-
-        Raises Unavailable if the extra is missing.
-        """
-        if not is_on():
-            return []
-        try:
-            from ricordo.features.operations.otel.spans import RequestSpans
-        except ImportError as error:
-            raise Unavailable(
-                "OTEL_EXPORTER_OTLP_ENDPOINT asks for traces, which need an extra: "
-                'pip install "ricordo[otel]"'
-            ) from error
-        return [RequestSpans]
-
-    @property
-    def after_turn(self) -> Callable[..., Any]:
-        """Return the hook that makes the spans of a turn.
-
-        Raises AttributeError if tracing is off, so that turns have no hook to call.
-        """
-        if not is_on():
-            raise AttributeError("after_turn")
-        from ricordo.features.operations.otel.spans import trace_turn
-
-        return trace_turn
-
-    async def at_end(self, _settings: Any) -> None:
-        """Send the waiting spans, within five seconds."""
-        if is_on():
-            import asyncio
-
-            from ricordo.features.operations.otel.spans import provider
-
-            await asyncio.to_thread(provider().force_flush, 5_000)
+def load_spans() -> ModuleType:
+    """Return the module that makes spans. Raises Unavailable if the extra is missing."""
+    try:
+        # An optional extra, which takes a third of a second.
+        from ricordo.features.operations.otel import spans
+    except ImportError as error:
+        raise Unavailable(
+            "OTEL_EXPORTER_OTLP_ENDPOINT asks for traces, which need an extra: "
+            'pip install "ricordo[otel]"'
+        ) from error
+    return spans
 
 
-plugin = OtelPlugin()
+def trace_requests(app: ASGIApp) -> ASGIApp:
+    """Return the app with spans around its requests, or unchanged if tracing is off."""
+    if not is_on():
+        return app
+    traced: ASGIApp = load_spans().RequestSpans(app)
+    return traced

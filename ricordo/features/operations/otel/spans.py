@@ -69,7 +69,10 @@ class RequestSpans:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
+        if scope["method"] in _METHODS:
+            method = scope["method"]
+        else:
+            method = "_OTHER"
         parent = _propagator.extract(
             {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         )

@@ -119,7 +119,10 @@ class DoltEdit:
                 and stored.body not in (row.body, self.before.get(label, stored.body))
             ):
                 merged = merge_lines(self.before[label], row.body, stored.body)
-                body = self.latest.get(label, row.body) if merged is None else merged
+                if merged is None:
+                    body = self.latest.get(label, row.body)
+                else:
+                    body = merged
                 row = replace(row, body=body)  # noqa: PLW2901
             if row != stored:
                 changes[label] = row
@@ -172,7 +175,10 @@ class Database:
 
     def log(self, after: str | None = None, until: str = MAIN) -> list[DoltCommit]:
         """Return the commits of `until`, newest first, without those of `after`."""
-        revisions = until if after is None else f"{after}..{until}"
+        if after is None:
+            revisions = until
+        else:
+            revisions = f"{after}..{until}"
         require_few(self.engine, "dolt_log(?)", [revisions], MOST_COMMITS, "message")
         rows = self.engine.run(
             "SELECT commit_hash, message, committer, email, date FROM dolt_log(?)", revisions
@@ -203,7 +209,9 @@ class Database:
         while commit is not None and commit != base:
             path.append(commit)
             commit = parents.get(commit)
-        return path[::-1] if commit == base else [head]
+        if commit == base:
+            return path[::-1]
+        return [head]
 
     def commits_since(
         self, base: str | None, head: str, *, as_one: bool = False
@@ -271,7 +279,9 @@ class Database:
             before = self.rows(None)
             is_merge = merged is not None and self._begin_merge(merged.branch)
             is_changed = self._write(edit, before, is_merge=is_merge)
-            return self._commit(edit) if is_merge or is_changed else expected
+            if is_merge or is_changed:
+                return self._commit(edit)
+            return expected
 
     def branches(self) -> list[DoltCommit]:
         rows = self.engine.run("SELECT hash, latest_commit_message, name FROM dolt_branches")
@@ -423,7 +433,9 @@ def version_message(last: BlockVersion, reason: str | None = None) -> str:
         reason = last.reason
     text = reason.strip()[:_LONGEST_REASON]
     lines = f"Ricordo-Version: {last.id.hex()} {last.number}\nRicordo-Chain: {last.chain_id}"
-    return f"{text}\n\n{lines}" if text else lines
+    if text:
+        return f"{text}\n\n{lines}"
+    return lines
 
 
 def trailer_of(message: str) -> Trailer | None:
@@ -432,7 +444,9 @@ def trailer_of(message: str) -> Trailer | None:
     Only the very end of the message counts.
     """
     match = _TRAILER.search(message)
-    return Trailer(match[1], int(match[2]), match[3]) if match else None
+    if match:
+        return Trailer(match[1], int(match[2]), match[3])
+    return None
 
 
 def proposal_message(proposal: Proposal) -> str:
@@ -462,7 +476,10 @@ def proposal_message(proposal: Proposal) -> str:
 def proposal_in(message: str) -> str | None:
     """Return the id of the proposal of a commit, or None."""
     try:
-        id = json.loads(message).get("proposal") if message.startswith("{") else None
+        if message.startswith("{"):
+            id = json.loads(message).get("proposal")
+        else:
+            id = None
     except ValueError:
         return None
     return id if isinstance(id, str) else None

@@ -133,7 +133,10 @@ def read_address(
     elif parts.scheme not in ("mysql", "dolt") or not parts.hostname or not parts.path.strip("/"):
         raise Invalid(f"This is no address of a Dolt database. {_HOW}")
     else:
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        if ":" in parts.hostname:
+            host = f"[{parts.hostname}]"
+        else:
+            host = parts.hostname
         user = unquote(parts.username or "root")
         database = unquote(parts.path.strip("/"))
         plain = f"mysql://{quote(user, safe='')}@{host}:{port or _PORT}/{quote(database, safe='')}"
@@ -237,7 +240,10 @@ class DoltServer(Engine):
             self._connection.connect(opened)
         except pymysql.Error as error:
             opened.close()
-            number = error.args[0] if error.args else type(error).__name__
+            if error.args:
+                number = error.args[0]
+            else:
+                number = type(error).__name__
             raise Unavailable(
                 f"The Dolt server refused the connection ({number}). Check name, password."
             ) from None
@@ -253,7 +259,10 @@ class DoltServer(Engine):
                 raise Unavailable(
                     "The Dolt server does not answer any more. This is tried again."
                 ) from None
-            message = str(error.args[-1]) if error.args else str(error)
+            if error.args:
+                message = str(error.args[-1])
+            else:
+                message = str(error)
             raise EngineError(message[:300]) from None
 
     def close(self) -> None:
@@ -315,7 +324,10 @@ class Doltlite(Engine):
 
     def _answer(self) -> list[Row]:
         try:
-            answer = json.loads(self._pipe.recv_bytes()) if self._pipe.poll(_TIMEOUT) else None
+            if self._pipe.poll(_TIMEOUT):
+                answer = json.loads(self._pipe.recv_bytes())
+            else:
+                answer = None
         except (EOFError, OSError):
             answer = None
         if answer is None:
@@ -331,7 +343,9 @@ class Doltlite(Engine):
 
 
 def open_engine(address: DoltAddress) -> Engine:
-    return Doltlite(address) if address.path else DoltServer(address)
+    if address.path:
+        return Doltlite(address)
+    return DoltServer(address)
 
 
 def require_few(

@@ -43,7 +43,10 @@ def pull_commit(tx: Transaction, remote: Remote, owner: Actor, step: RemoteCommi
     conflicts = filter(None, (open_conflicts(tx, remote), *pulled.conflicts))
     # Pulled versions exist at the remote; only versions written here have to be pushed.
     after = versions.lock(tx, owned.chain.id) or chain
-    followed = after.versions if remote.followed == chain.versions else remote.followed
+    if remote.followed == chain.versions:
+        followed = after.versions
+    else:
+        followed = remote.followed
     changed = replace(
         remote, seen=step.commit, followed=followed, last_error=" ".join(conflicts) or None
     )
@@ -71,7 +74,9 @@ def open_conflicts(tx: Transaction, remote: Remote) -> str | None:
     """Return the noted conflicts while one of their proposals waits."""
     last_error = remotes.get(tx, Scope(remote.organization_id), remote.id).last_error
     waiting = {proposal.id for proposal in proposals.waiting(tx, remote.chain_id)}
-    return last_error if waiting & set(_PROPOSAL.findall(last_error or "")) else None
+    if waiting & set(_PROPOSAL.findall(last_error or "")):
+        return last_error
+    return None
 
 
 @dataclass(slots=True)
@@ -103,10 +108,16 @@ class _PulledCommit:
             is_open = proposal.chain_id == self.owned.chain.id and proposal.waits
             if not is_open or (before == after and label == target):
                 continue
-            text = None if after is None else _merged(before, after, self._find(label))
+            if after is None:
+                text = None
+            else:
+                text = _merged(before, after, self._find(label))
             if text is None and not (proposal.value is None and after is None):
                 continue  # it is handled like any other change
-            outcome = approval.approve(self.tx, self.owned.scope, id, self.owner, body=text)
+            # The block becomes what the remote holds.
+            outcome = approval.approve(
+                self.tx, self.owned.scope, id, self.owner, body=text, keeps_hidden_text=True
+            )
             if isinstance(outcome, approval.Conflicted):
                 self.conflicts.append(f'"{label}": {outcome.proposal.note} It waits as {id}.')
             self.settled_labels |= {label, target}
@@ -176,4 +187,6 @@ class _PulledCommit:
 def _merged(before: DoltRow | None, after: DoltRow, block: Block | None) -> str | None:
     if block is None or block.value == after.body:
         return after.body
-    return merge_lines(before.body, after.body, block.value) if before else None
+    if before:
+        return merge_lines(before.body, after.body, block.value)
+    return None

@@ -104,7 +104,10 @@ class DoltRemotes:
 
 def database_of_all(settings: Settings, organization_id: str) -> Access | None:
     """Return the database that RICORDO_DOLT_REMOTE names for all users of an organization."""
-    address = settings.dolt_remote.get_secret_value() if settings.dolt_remote else None
+    if settings.dolt_remote:
+        address = settings.dolt_remote.get_secret_value()
+    else:
+        address = None
     if address is None or (_ORGANIZATION not in address and organization_id != LOCAL_ORGANIZATION):
         return None
     return Access(address.replace(_ORGANIZATION, organization_id))
@@ -367,7 +370,10 @@ def read_head(database: Database, remote: Remote) -> RemoteHead:
     if head == remote.seen:
         return RemoteHead(head, head)
     log = database.log()
-    last_seen = remote.seen if any(commit.hash == remote.seen for commit in log) else None
+    if any(commit.hash == remote.seen for commit in log):
+        last_seen = remote.seen
+    else:
+        last_seen = None
     if last_seen is not None:
         log = database.log(last_seen)
     trailers = ((commit.hash, trailer_of(commit.message)) for commit in log)
@@ -391,7 +397,9 @@ def recover_progress(tx: Transaction, remote: Remote, head: RemoteHead) -> Remot
         newest = history.page(tx, remote.chain_id, limit=1, before=trailer.number + 1)
         if newest and (newest[0].number, newest[0].id.hex()) == (trailer.number, trailer.version):
             return replace(remote, seen=commit, followed=trailer.number)
-    return remote if head.last_seen is not None else replace(remote, seen=None, followed=0)
+    if head.last_seen is not None:
+        return remote
+    return replace(remote, seen=None, followed=0)
 
 
 async def _add_missing(runtime: Runtime, _job: Job, _report: Report) -> None:
@@ -415,3 +423,6 @@ async def _add_missing(runtime: Runtime, _job: Job, _report: Report) -> None:
 
 
 ALL_USERS = JobHandler("dolt_of_all_users", _add_missing, every_seconds=60.0)
+
+
+REMOTES = DoltRemotes()

@@ -215,7 +215,10 @@ def _versions(
         stored = files.pop(change.old_label or change.label, None)
         blob = None
         if change.value is not None:
-            base = (*stored, change.before) if stored and change.before is not None else None
+            if stored and change.before is not None:
+                base = (*stored, change.before)
+            else:
+                base = None
             text = versions.put_text(tx, chain.id, change.value, base)
             files[change.label] = text.file
             blob = text.id

@@ -157,7 +157,10 @@ class _ObjectMaker:
         self._chain_id = chain_id
         self._known_ids = known_ids
         self._main = {before.head}
-        numbers = (rows[0].number, rows[-1].number) if rows else (0, 0)
+        if rows:
+            numbers = (rows[0].number, rows[-1].number)
+        else:
+            numbers = (0, 0)
         self._stored, self._pushed_ids = queries.stored_between(tx, chain_id, *numbers)
 
     def add_commit(self, rows: Sequence[Any]) -> None:
@@ -218,7 +221,10 @@ class _ObjectMaker:
 
     def _add_pushed_version(self, id: bytes, tree: bytes) -> None:
         pushed_object = queries.pushed(self._tx, self._chain_id, id)
-        commit = read_commit(pushed_object.body) if pushed_object else None
+        if pushed_object:
+            commit = read_commit(pushed_object.body)
+        else:
+            commit = None
         if commit is None or commit.tree != tree:
             raise Conflict(
                 f"Version {id.hex()} came with another tree than its texts make. Restore a backup."
@@ -243,7 +249,10 @@ class _ObjectMaker:
         if row is None or (row.base is not None and row.base not in self.objects):
             text = versions.read_text(self._tx, self._chain_id, blob).encode()
         else:
-            base = None if row.base is None else self.objects[row.base].body
+            if row.base is None:
+                base = None
+            else:
+                base = self.objects[row.base].body
             text = versions.unpack(row.data, base)
         text_object = git_object("blob", text)
         if text_object.id != blob:

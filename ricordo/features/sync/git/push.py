@@ -412,7 +412,10 @@ def merged(
             blob = ours
         else:
             texts = [push.text_of(side[label], label) for side in sides if label in side]
-            text = merge_lines(*texts) if len(texts) == len(sides) else None
+            if len(texts) == len(sides):
+                text = merge_lines(*texts)
+            else:
+                text = None
             if text is None:
                 conflicts.append(path_of(label))
                 continue

@@ -108,7 +108,9 @@ def head_at(tx: Transaction, chain_id: str, at: int) -> bytes | None:
 
 def pushed(tx: Transaction, chain_id: str, id: bytes) -> GitObject | None:
     row = tx.first(_PUSHED, {"chain_id": chain_id, "id": id})
-    return GitObject(row.kind, id, row.data) if row else None
+    if row:
+        return GitObject(row.kind, id, row.data)
+    return None
 
 
 def stored_between(

@@ -93,7 +93,10 @@ class PushOutcome(NamedTuple):
 
 def push_advertisement(tip: bytes | None) -> bytes:
     """Return the answer before a push: the branch with its commit, and capabilities."""
-    ref = tip.hex().encode() + b" " + BRANCH if tip else ZERO_SHA + b" capabilities^{}"
+    if tip:
+        ref = tip.hex().encode() + b" " + BRANCH
+    else:
+        ref = ZERO_SHA + b" capabilities^{}"
     return pkt_seq(b"# service=git-receive-pack\n") + pkt_seq(ref + b"\0" + _CAPABILITIES + b"\n")
 
 
@@ -149,7 +152,9 @@ def push_report(
 def _id(text: bytes) -> bytes | None:
     if len(text) != len(ZERO_SHA) or not _HEX.issuperset(text):
         raise Invalid(_UNREADABLE)
-    return None if text == ZERO_SHA else bytes.fromhex(text.decode())
+    if text == ZERO_SHA:
+        return None
+    return bytes.fromhex(text.decode())
 
 
 def _one_line(sentence: str) -> bytes:
@@ -279,7 +284,10 @@ def _described(
     user = users.find(tx, scope, pusher.author.id)
     if newest and not (user and user.email) and authors.user("", newest.committer) is None:
         is_unknown = author_of("", newest.committer) is None
-        authors.own_addresses = (newest.committer.lower(),) if is_unknown else ()
+        if is_unknown:
+            authors.own_addresses = (newest.committer.lower(),)
+        else:
+            authors.own_addresses = ()
     if not pusher.is_owners_of(chain):  # the pusher may not name other authors
         return lambda commit: authors.metadata(pusher.author, commit.message)
     return lambda commit: authors.metadata(authors.of(*commit.author), commit.message)
@@ -287,7 +295,10 @@ def _described(
 
 def _refusal(command: PushCommand, tip: bytes | None) -> str | None:
     if command.branch != BRANCH and not command.branch.startswith(PROPOSE):
-        kind = "branches" if command.branch.startswith(b"refs/heads/") else "tags"
+        if command.branch.startswith(b"refs/heads/"):
+            kind = "branches"
+        else:
+            kind = "tags"
         return (
             f"Memory keeps no other {kind}. Push to main, or to propose/<any name> for the owner "
             "to decide."
@@ -296,7 +307,9 @@ def _refusal(command: PushCommand, tip: bytes | None) -> str | None:
         return (
             "A branch of memory cannot be deleted. Delete files and push that, or erase the user."
         )
-    return _STALE if command.branch == BRANCH and command.old != tip else None
+    if command.branch == BRANCH and command.old != tip:
+        return _STALE
+    return None
 
 
 def _proposed(push: Push, new: bytes) -> tuple[Commit, list[Change]]:
@@ -349,7 +362,10 @@ def _value(change: Change, block: Block | None) -> str | None:
 
 
 def _refused(command: PushCommand, error: RicordoError) -> PushOutcome:
-    messages = error.faults if isinstance(error, Refused) else (str(error),)
+    if isinstance(error, Refused):
+        messages = error.faults
+    else:
+        messages = (str(error),)
     if isinstance(error, Forbidden) and command.branch == BRANCH:
         messages = (*messages, "Push to propose/<any name> for the owner to decide.")
     return PushOutcome(command.branch, messages[0], messages)

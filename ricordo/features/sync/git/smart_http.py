@@ -182,7 +182,10 @@ async def _body(context: RequestContext, service: str) -> tuple[bytes, bool]:
             "with gzip."
         )
     limit = context.runtime.settings.max_body_mb * 1024 * 1024
-    pieces = _unpacked(request, limit) if packing != "identity" else request.stream()
+    if packing != "identity":
+        pieces = _unpacked(request, limit)
+    else:
+        pieces = request.stream()
     body = bytearray()
     is_whole = True
     async for piece in pieces:

@@ -84,7 +84,10 @@ class GitRemotes:
                         "beside it."
                     )
             return Access(usable_address, options=access.options)
-        username = None if access.password is None else address.username
+        if access.password is None:
+            username = None
+        else:
+            username = address.username
         return Access(address.address, username, access.password, access.options)
 
     def marker(self, address: str) -> FolderMarker | None:
@@ -320,7 +323,10 @@ def approve_merged(tx: Transaction, chain_id: str, by: Actor) -> None:
 
 def _branch(tx: Transaction, proposal: Proposal) -> ProposalBranch:
     base = proposal.base or queries.head_at(tx, proposal.chain_id, proposal.created_at)
-    number = (history.number_of(tx, proposal.chain_id, base) or 0) if base else 0
+    if base:
+        number = history.number_of(tx, proposal.chain_id, base) or 0
+    else:
+        number = 0
     files = dict(history.begin(tx, proposal.chain_id, number).files)
     files.pop(proposal.label, None)
     objects: list[GitObject] = []
@@ -405,3 +411,6 @@ def _diff(proposal: Proposal, owner: Actor) -> dict[str, Any]:
         "created_at": to_datetime(proposal.created_at - proposal.created_at % SECOND).isoformat(),
         "reviewed_at": None,
     }
+
+
+REMOTES = GitRemotes()

@@ -107,7 +107,9 @@ def fetch(address: GitAddress, commit_id: bytes, repository: Path) -> bytes:
         return len(chunk)
 
     def want(refs: Any, depth: int | None = None) -> Any:
-        return [commit_id.hex().encode()] if refs and depth is None else []
+        if refs and depth is None:
+            return [commit_id.hex().encode()]
+        return []
 
     def ask(client: "GitClient", path: str) -> bytes:
         with closing(open_repository(repository)) as local:
@@ -243,7 +245,10 @@ class _GitConnections(ExitStack):
             opened = ssl.create_default_context().wrap_socket(opened, server_hostname=host)
             self._sockets.append(self.enter_context(opened))
         connection.sock = opened
-        path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        if parts.query:
+            path = f"{parts.path}?{parts.query}"
+        else:
+            path = parts.path
         connection.request("GET" if body is None else "POST", path, body, dict(headers))
         return self.enter_context(connection.getresponse())
 

@@ -10,15 +10,14 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from getpass import getpass
+from typing import Any
 from urllib.parse import quote
 
 import typer
 
+from ricordo.cli.client import Client, any_server, require_database
 from ricordo.errors import Conflict, Invalid, NotFound, Unavailable
-
-if TYPE_CHECKING:
-    from ricordo.cli.client import Client
 
 Json = dict[str, Any]
 _PAUSE = 0.1  # seconds between two checks of a remote
@@ -147,14 +146,10 @@ def _wait_for_sync(client: "Client", user: str, before: Json) -> Json:
 
 
 def _client(server: str | None) -> AbstractContextManager["Client"]:
-    from ricordo.cli.client import any_server, require_database
-
     return any_server(server, lambda settings: require_database(settings, "no memory to sync"))
 
 
 def _read_password() -> str:
-    from getpass import getpass
-
     password = getpass("Password: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
     if not password:
         raise Invalid("No password was given. Type it, or put it into the first line of the input.")

@@ -67,7 +67,10 @@ async def add(context: RequestContext, user_id: str, body: RemoteRequest) -> Rem
             f'There are no remotes of the kind "{body.kind}". Use one of: '
             f"{', '.join(sorted(kinds))}."
         )
-    password = body.password.get_secret_value() if body.password else None
+    if body.password:
+        password = body.password.get_secret_value()
+    else:
+        password = None
     options = dict(body.options)
     if body.shows_toml:
         options["shows_toml"] = True

@@ -92,7 +92,10 @@ async def add(
                 raise Conflict(
                     f"{access.address} is a remote of another memory. Choose another address."
                 )
-        claimant = chain.organization_id if is_shared else chain.id
+        if is_shared:
+            claimant = chain.organization_id
+        else:
+            claimant = chain.id
         if claimed not in (None, claimant):
             raise Conflict(CLAIMED.format(access.address))
         remote = Remote(
@@ -233,13 +236,19 @@ def _folder_at(
     An alias names the same folder in another way, for example through a link.
     """
     find = getattr(kind, "marker", None)
-    marker: FolderMarker | None = find(access.address) if find else None
+    if find:
+        marker: FolderMarker | None = find(access.address)
+    else:
+        marker = None
     if marker is None or not marker.content.exists():
         return None, []
     aliases = []
     for address in addresses:
         with suppress(OSError, RicordoError):
-            other = find(address) if find and address != access.address else None
+            if find and address != access.address:
+                other = find(address)
+            else:
+                other = None
             if other and other.content.samefile(marker.content):
                 aliases.append(address)
     return marker.owner(), aliases

@@ -7,6 +7,12 @@ from pathlib import Path
 
 import typer
 
+from ricordo.cli.client import any_server
+from ricordo.errors import Conflict, NotFound
+from ricordo.features.tutor.courses.course_file import FILE, parse_course, read_courses
+from ricordo.features.tutor.courses.options import CourseSettings
+from ricordo.settings import load_settings
+
 app = typer.Typer(
     help="Courses: agents and memory for students, in one file.", no_args_is_help=True
 )
@@ -18,9 +24,6 @@ _Name = typer.Argument(help="The course, as essay-coach.")
 
 
 def _folder() -> Path:
-    from ricordo.features.tutor.courses.options import CourseSettings
-    from ricordo.settings import load_settings
-
     settings, _ = load_settings()
     return CourseSettings().courses_dir or settings.data_dir / "courses"
 
@@ -33,9 +36,6 @@ def new(
     ),
 ) -> None:
     """Make a course that works, to be changed."""
-    from ricordo.errors import Conflict, NotFound
-    from ricordo.features.tutor.courses.course_file import FILE, parse_course
-
     example = _EXAMPLES / f"{like}.toml"
     if not example.is_file():
         examples = ", ".join(sorted(path.stem for path in _EXAMPLES.glob("*.toml")))
@@ -53,8 +53,6 @@ def new(
 @app.command("check")
 def check(names: list[str] = typer.Argument(None, help="Courses.  [all]")) -> None:
     """Check the files of courses. Ends with 1 where something is wrong."""
-    from ricordo.features.tutor.courses.course_file import read_courses
-
     folder = _folder()
     courses, faults = read_courses(folder)
     names = names or [*courses, *faults]
@@ -86,8 +84,6 @@ def _count(number: int, noun: str) -> str:
 @app.command("apply")
 def apply(server: str | None = _Server) -> None:
     """Bring the files into use now, and show the courses."""
-    from ricordo.cli.client import any_server
-
     with any_server(server, lambda _: None) as client:
         _show(client.ask("POST", "/v1/courses/apply"))
 
@@ -95,8 +91,6 @@ def apply(server: str | None = _Server) -> None:
 @app.command("list")
 def list_courses(server: str | None = _Server) -> None:
     """Show the courses, their agents, and the faults of their files."""
-    from ricordo.cli.client import any_server
-
     with any_server(server, lambda _: None) as client:
         _show(client.ask("GET", "/v1/courses/", query={"limit": 1000, "order": "asc"}))
 

@@ -3,16 +3,20 @@
 The database is read as it is, also beside a running server.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ricordo.domain.block_schema import BlockSchema
-    from ricordo.settings import Settings
+from ricordo.domain.block_schema import BlockSchema
+from ricordo.domain.scope import Scope
+from ricordo.errors import Invalid, NotFound
+from ricordo.memory.schemas import FOLDER, parse_schema, read_schema, schema_names
+from ricordo.memory.sections import read_sections
+from ricordo.settings import Settings, load_settings
+from ricordo.storage import blocks, users
+from ricordo.storage.deletion import DELETED
+from ricordo.storage.engine.database import read_beside
 
 app = typer.Typer(
     help="Block schemas: the fields that memory blocks are made of.", no_args_is_help=True
@@ -22,9 +26,6 @@ app = typer.Typer(
 @app.command("list")
 def list_schemas() -> None:
     """Show the block schemas in the data folder."""
-    from ricordo.memory.schemas import FOLDER
-    from ricordo.settings import load_settings
-
     settings, _ = load_settings()
     lines = []
     for name, schema in _schemas(settings).items():
@@ -47,8 +48,6 @@ def check(
 
     A block with empty required fields is listed as incomplete, which is not a problem.
     """
-    from ricordo.settings import load_settings
-
     settings, _ = load_settings()
     if files:
         problems = [problem for file in files for problem in _of_file(file)]
@@ -80,9 +79,6 @@ def _schemas(settings: "Settings") -> "dict[str, BlockSchema | str]":
 
     A schema that cannot be read is replaced by a sentence about its problem.
     """
-    from ricordo.errors import Invalid
-    from ricordo.memory.schemas import FOLDER, read_schema, schema_names
-
     folder = settings.data_dir / FOLDER
     schemas: dict[str, BlockSchema | str] = {}
     for name in schema_names(folder):
@@ -94,9 +90,6 @@ def _schemas(settings: "Settings") -> "dict[str, BlockSchema | str]":
 
 
 def _of_file(file: Path) -> "Iterator[str]":
-    from ricordo.errors import Invalid
-    from ricordo.memory.schemas import parse_schema
-
     try:
         parse_schema(file.read_text("utf-8").removeprefix("\ufeff"), file.stem, str(file))
     except UnicodeDecodeError:
@@ -114,13 +107,6 @@ def _of_blocks(
 
     A finding is True if the block is wrong, and a sentence, or None if it follows its schema.
     """
-    from ricordo.domain.scope import Scope
-    from ricordo.errors import NotFound
-    from ricordo.memory.sections import read_sections
-    from ricordo.storage import blocks, users
-    from ricordo.storage.deletion import DELETED
-    from ricordo.storage.engine.database import read_beside
-
     try:
         with read_beside(settings) as tx:
             with_schema = [

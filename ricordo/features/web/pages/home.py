@@ -14,6 +14,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.model import LIBRARIAN
 from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, Scope
 from ricordo.features.web.pages import queries
+from ricordo.features.web.pages.chat import own_conversation
 from ricordo.features.web.pages.memory_rules import put_off_of
 from ricordo.features.web.pages.queries import MemoryOwner
 from ricordo.features.web.pages.suggestions import divided, joined
@@ -99,11 +100,8 @@ def _lists(tx: Transaction, me: Scope) -> dict[str, Any]:
             lists["counts"] = queries.waiting_by_owner(tx, me, _MOST_SHOWN, without=me.user_id)
     if me.may("messages:read", "messages:write"):
         recent = queries.recent_conversations(tx, me, 10)
-        own = [one for one in recent if one.user_id == (me.subject or me.user_id)]
-        # Without keys there is one person, and a shared conversation is read by nobody else.
-        is_alone = me.key_id is None and not me.caller
-        shared = [one for one in recent if one.user_id is None and is_alone]
-        lists["last"] = next(iter([*own, *shared]), None)
+        own = (one for one in recent if one.user_id == (me.subject or me.user_id))
+        lists["last"] = next(own, None)
         lists["conversations"] = [one for one in recent if one is not lists["last"]]
         lists["approvals"] = queries.recent_conversations(tx, me, _MOST_SHOWN, waits=True)
     lists["own_shown"] = len(lists["waiting"])
@@ -141,9 +139,7 @@ async def say(request: Request) -> Response:
     if conversation_id:
         conversation_id = require_id(conversation_id, "conversation")
     else:
-        body = {"user_id": request.scope[REQUEST_SCOPE].user_id}
-        begun = await api.ask("POST", "/v1/conversations/", body, {"agent_id": agent_id})
-        conversation_id = begun["id"]
+        conversation_id = await own_conversation(request, agent_id)
     page = address_of(f"/ui/agents/{agent_id}/chat", conversation=conversation_id)
     if text := form.get("message", "").strip():
         message = {"role": "user", "content": text, "otid": form.get("otid") or new_id("otid")}
@@ -160,10 +156,11 @@ async def say_first(request: Request) -> Response:
     api = Api(request)
     agent = await api.ask("POST", "/v1/agents/", FIRST_AGENT)
     if text := form.get("message", "").strip():
+        conversation_id = await own_conversation(request, agent["id"])
         await api.ask(
             "POST",
-            f"/v1/agents/{agent['id']}/messages",
-            {"messages": [{"role": "user", "content": text}]},
+            f"/v1/conversations/{conversation_id}/messages",
+            {"messages": [{"role": "user", "content": text}], "streaming": False},
         )
     return done(request, f"/ui/agents/{agent['id']}/chat")
 

@@ -168,7 +168,7 @@ async def show_agents_memory(request: Request, agent_id: str) -> Response:
         return {
             "owner": owner,
             "is_self": False,
-            "owns": scope.subject_id is None,
+            "owns": scope.may_decide_for("agent", owner.id),
             "sections": sections,
             "waiting": waiting,
             "waiting_total": len(waiting),

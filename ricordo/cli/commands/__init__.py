@@ -1,0 +1,1 @@
+"""The commands of the core: their options, and calls of the modules that do the work."""

@@ -1,0 +1,408 @@
+"""A user's blocks for programs: through any client of a server, in this process or elsewhere.
+
+The methods call the HTTP API with a client of `letta-client`, and have its rights. Refusals are the
+client's errors, such as `letta_client.NotFoundError`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from urllib.parse import quote
+
+from ricordo.domain.block import Policy
+from ricordo.domain.scope import ActorKind
+from ricordo.domain.version import ProposalStatus
+
+# The client is a package of its own, and only its methods are used here.
+if TYPE_CHECKING:
+    from letta_client import AsyncLetta, Letta
+
+T = TypeVar("T")
+Json = Mapping[str, Any]
+ShownStatus = ProposalStatus | Literal["waiting", "all"]
+_TIMES = ("updated_at", "created_at", "timestamp", "expires_at", "resolved_at")
+
+
+@dataclass(frozen=True, slots=True)
+class UserBlock:
+    """A block of a user's memory, at its current version.
+
+    Attributes:
+        body: The text.
+        version: The id of the version that gave it this text; None before the first.
+        policy: What becomes of an agent's edit.
+        pending: How many proposals wait for the user's decision.
+        is_untrusted: True if text from a tool or a document reached it.
+        proposal_id: The proposal that an edit has become, if it was not applied.
+    """
+
+    label: str
+    title: str | None
+    body: str
+    version: str | None
+    description: str | None
+    policy: Policy
+    pending: int
+    is_untrusted: bool
+    updated_at: datetime
+    proposal_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockProposal:
+    """A change of a block that waits for the user, or the decided one.
+
+    Attributes:
+        base_body: The text that it was made from; None for a new block.
+        body: The proposed text; None if the block would be deleted.
+        diff: The difference between both, as a unified diff.
+        version: The id of the version that it became.
+        note: What became of it, in a sentence.
+    """
+
+    id: str
+    label: str
+    status: ProposalStatus
+    author: str
+    author_kind: ActorKind
+    reasoning: str
+    confidence: float | None
+    base_body: str | None
+    body: str | None
+    diff: str
+    is_untrusted: bool
+    created_at: datetime
+    expires_at: datetime | None
+    resolved_at: datetime | None
+    resolved_by: str | None
+    version: str | None
+    note: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryVersion:
+    """A version of a block: who wrote it, when and why.
+
+    Attributes:
+        sha: Its id, which is also that of a git commit.
+        approved_by: Who approved it, if it was a proposal.
+        run_id: The run of the agent that wrote it.
+    """
+
+    sha: str
+    message: str
+    author: str
+    author_kind: ActorKind
+    timestamp: datetime
+    label: str
+    is_deleted: bool
+    is_untrusted: bool
+    approved_by: str | None
+    proposal_id: str | None
+    run_id: str | None
+
+
+class UserBlocks:
+    """The blocks of one user.
+
+    Example:
+        blocks = ricordo.memory.UserBlocks(client, "ada")
+        for proposal in blocks.proposals():
+            print(proposal.diff)
+            blocks.approve(proposal)
+    """
+
+    def __init__(self, client: "Letta", user: str) -> None:
+        """Prepare calls for this user, named by id or name."""
+        self._client = client
+        self._requests = _Requests(user)
+
+    def read_all(self) -> list[UserBlock]:
+        """Return the user's blocks by label."""
+        return self._ask(self._requests.read_all())
+
+    def read(self, label: str) -> UserBlock:
+        """Return one block."""
+        return self._ask(self._requests.read(label))
+
+    def write(
+        self, label: str, body: str, *, message: str | None = None, version: str | None = None
+    ) -> UserBlock | BlockProposal:
+        """Write a block's text, and create the user and the block if they are new.
+
+        Args:
+            label: The block.
+            body: Its whole text.
+            message: The reason, shown in the history.
+            version: The version that the text was edited from. Later changes are merged by lines.
+
+        Returns:
+            The block; a proposal if a new block waits for the user.
+        """
+        return self._ask(self._requests.write(label, body, message, version))
+
+    def propose(
+        self,
+        label: str,
+        new: str,
+        *,
+        old: str = "",
+        reasoning: str,
+        confidence: float | None = None,
+        agent_id: str | None = None,
+    ) -> BlockProposal:
+        """Propose to replace a piece of a block, which the user then decides.
+
+        Args:
+            label: The block.
+            new: The new piece of text.
+            old: The current piece, word for word. Left out for a new or an empty block.
+            reasoning: The reason, which the user reads.
+            confidence: From 0 to 1.
+            agent_id: The author, if it is an agent.
+        """
+        sent = {"old_string": old, "new_string": new, "reasoning": reasoning}
+        return self._ask(
+            self._requests.propose(label, sent, confidence=confidence, agent_id=agent_id)
+        )
+
+    def proposals(
+        self,
+        label: str | None = None,
+        *,
+        status: ShownStatus = "waiting",
+        limit: int = 50,
+        after: str | None = None,
+    ) -> list[BlockProposal]:
+        """Return proposals for all blocks or for one, newest first.
+
+        Args:
+            label: Only those for this block.
+            status: Only those with this status; `all` for each.
+            limit: How many at most, up to 100.
+            after: Only those after the proposal with this id.
+        """
+        query = {"status": status, "limit": limit, "after": after}
+        return self._ask(self._requests.proposals(label, query))
+
+    def approve(self, proposal: BlockProposal, *, body: str | None = None) -> BlockProposal:
+        """Make the proposed text the block's next version.
+
+        Args:
+            proposal: The proposal.
+            body: The user's own text, in place of the proposed one.
+        """
+        return self._ask(self._requests.decide(proposal, "approve", {"body": body}))
+
+    def reject(self, proposal: BlockProposal, *, reason: str | None = None) -> BlockProposal:
+        """Leave the block as it is, and store the reason with the proposal."""
+        return self._ask(self._requests.decide(proposal, "reject", {"reason": reason}))
+
+    def history(
+        self, label: str, *, limit: int = 50, before: str | None = None
+    ) -> list[HistoryVersion]:
+        """Return the block's versions, newest first, even after it was deleted.
+
+        Args:
+            label: The block.
+            limit: How many at most, up to 1,000.
+            before: Only versions older than the one with this id.
+        """
+        return self._ask(self._requests.history(label, {"limit": limit, "before": before}))
+
+    def body_at(self, label: str, sha: str) -> str | None:
+        """Return the block's text at a version; None if it was deleted there."""
+        return self._ask(self._requests.body_at(label, sha))
+
+    def restore(self, label: str, sha: str, *, message: str | None = None) -> UserBlock:
+        """Make the block's text at a version its next version, even after a deletion."""
+        return self._ask(self._requests.restore(label, sha, message))
+
+    def _ask(self, request: "_Request[T]") -> T:
+        send = getattr(self._client, request.method)
+        return request.read(send(request.path, cast_to=object, **request.options()))
+
+
+class AsyncUserBlocks:
+    """The blocks of one user, for asynchronous programs; see `UserBlocks`."""
+
+    def __init__(self, client: "AsyncLetta", user: str) -> None:
+        """Prepare calls for this user, named by id or name."""
+        self._client = client
+        self._requests = _Requests(user)
+
+    async def read_all(self) -> list[UserBlock]:
+        """Return the user's blocks by label."""
+        return await self._ask(self._requests.read_all())
+
+    async def read(self, label: str) -> UserBlock:
+        """Return one block."""
+        return await self._ask(self._requests.read(label))
+
+    async def write(
+        self, label: str, body: str, *, message: str | None = None, version: str | None = None
+    ) -> UserBlock | BlockProposal:
+        """Write a block's text, as `UserBlocks.write` does."""
+        return await self._ask(self._requests.write(label, body, message, version))
+
+    async def propose(
+        self,
+        label: str,
+        new: str,
+        *,
+        old: str = "",
+        reasoning: str,
+        confidence: float | None = None,
+        agent_id: str | None = None,
+    ) -> BlockProposal:
+        """Propose to replace a piece of a block, as `UserBlocks.propose` does."""
+        sent = {"old_string": old, "new_string": new, "reasoning": reasoning}
+        return await self._ask(
+            self._requests.propose(label, sent, confidence=confidence, agent_id=agent_id)
+        )
+
+    async def proposals(
+        self,
+        label: str | None = None,
+        *,
+        status: ShownStatus = "waiting",
+        limit: int = 50,
+        after: str | None = None,
+    ) -> list[BlockProposal]:
+        """Return proposals for all blocks or for one, newest first."""
+        query = {"status": status, "limit": limit, "after": after}
+        return await self._ask(self._requests.proposals(label, query))
+
+    async def approve(self, proposal: BlockProposal, *, body: str | None = None) -> BlockProposal:
+        """Make the proposed text, or the user's own, the block's next version."""
+        return await self._ask(self._requests.decide(proposal, "approve", {"body": body}))
+
+    async def reject(self, proposal: BlockProposal, *, reason: str | None = None) -> BlockProposal:
+        """Leave the block as it is, and store the reason with the proposal."""
+        return await self._ask(self._requests.decide(proposal, "reject", {"reason": reason}))
+
+    async def history(
+        self, label: str, *, limit: int = 50, before: str | None = None
+    ) -> list[HistoryVersion]:
+        """Return the block's versions, newest first, even after it was deleted."""
+        return await self._ask(self._requests.history(label, {"limit": limit, "before": before}))
+
+    async def body_at(self, label: str, sha: str) -> str | None:
+        """Return the block's text at a version; None if it was deleted there."""
+        return await self._ask(self._requests.body_at(label, sha))
+
+    async def restore(self, label: str, sha: str, *, message: str | None = None) -> UserBlock:
+        """Make the block's text at a version its next version, even after a deletion."""
+        return await self._ask(self._requests.restore(label, sha, message))
+
+    async def _ask(self, request: "_Request[T]") -> T:
+        send = getattr(self._client, request.method)
+        return request.read(await send(request.path, cast_to=object, **request.options()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Request(Generic[T]):
+    """One request, and the function that reads its answer."""
+
+    method: Literal["get", "post", "put"]
+    path: str
+    read: Callable[[Any], T]
+    body: Json | None = None
+    query: Json | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Return the arguments for the client's method; fields that are None are left out."""
+        options: dict[str, Any] = {}
+        if self.body is not None:
+            options["body"] = _without_none(self.body)
+        if self.query is not None:
+            options["options"] = {"params": _without_none(self.query)}
+        return options
+
+
+class _Requests:
+    """The requests for one user's memory."""
+
+    def __init__(self, user: str) -> None:
+        self._user = f"/users/{quote(user, safe='')}"
+
+    def read_all(self) -> _Request[list[UserBlock]]:
+        return _Request("get", f"{self._user}/blocks", _reader_of_all(UserBlock))
+
+    def read(self, label: str) -> _Request[UserBlock]:
+        return _Request("get", self._block(label), _reader_of(UserBlock))
+
+    def write(
+        self, label: str, body: str, message: str | None, version: str | None
+    ) -> _Request[UserBlock | BlockProposal]:
+        sent = {"body": body, "message": message, "version": version}
+        return _Request("put", self._block(label), _written, body=sent)
+
+    def propose(
+        self, label: str, sent: Json, *, confidence: float | None, agent_id: str | None
+    ) -> _Request[BlockProposal]:
+        body = {**sent, "confidence": confidence, "agent_id": agent_id}
+        path = f"{self._block(label)}/propose"
+        return _Request("post", path, _reader_of(BlockProposal), body=body)
+
+    def proposals(self, label: str | None, query: Json) -> _Request[list[BlockProposal]]:
+        path = f"{self._user if label is None else self._block(label)}/diffs"
+        return _Request("get", path, _reader_of_all(BlockProposal), query=query)
+
+    def decide(
+        self, proposal: BlockProposal, decision: Literal["approve", "reject"], body: Json
+    ) -> _Request[BlockProposal]:
+        path = f"{self._block(proposal.label)}/diffs/{quote(proposal.id, safe='')}/{decision}"
+        read = _reader_of(BlockProposal)
+        return _Request("post", path, lambda decided: read(decided["proposal"]), body=body)
+
+    def history(self, label: str, query: Json) -> _Request[list[HistoryVersion]]:
+        path = f"{self._block(label)}/history"
+        return _Request("get", path, _reader_of_all(HistoryVersion), query=query)
+
+    def body_at(self, label: str, sha: str) -> _Request[str | None]:
+        path = f"{self._block(label)}/versions/{quote(sha, safe='')}"
+        return _Request("get", path, _body_of)
+
+    def restore(self, label: str, sha: str, message: str | None) -> _Request[UserBlock]:
+        path = f"{self._block(label)}/restore"
+        body = {"sha": sha, "message": message}
+        return _Request("post", path, _reader_of(UserBlock), body=body)
+
+    def _block(self, label: str) -> str:
+        return f"{self._user}/blocks/{quote(label)}"
+
+
+def _reader_of(kind: type[T]) -> Callable[[Json], T]:
+    """Return a function that takes the fields of this class from a JSON object."""
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+
+    def read(document: Json) -> T:
+        values = {name: document[name] for name in names}
+        for name in _TIMES:
+            if values.get(name) is not None:
+                values[name] = datetime.fromisoformat(values[name])
+        return kind(**values)
+
+    return read
+
+
+def _reader_of_all(kind: type[T]) -> Callable[[list[Json]], list[T]]:
+    read = _reader_of(kind)
+    return lambda documents: [read(document) for document in documents]
+
+
+def _written(document: Json) -> UserBlock | BlockProposal:
+    if "status" in document:
+        return _reader_of(BlockProposal)(document)
+    return _reader_of(UserBlock)(document)
+
+
+def _body_of(document: Json) -> str | None:
+    body: str | None = document["body"]
+    return body
+
+
+def _without_none(fields: Json) -> dict[str, Any]:
+    return {name: field for name, field in fields.items() if field is not None}

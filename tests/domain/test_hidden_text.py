@@ -1,0 +1,190 @@
+"""Hidden text is known by the properties of its characters, and marked wherever models get text."""
+
+import re
+import unicodedata
+from itertools import product
+
+import pytest
+
+from ricordo.domain.hidden_text import (
+    UNSEEN_CLASS,
+    describe_hidden,
+    has_hidden_text,
+    hidden_runs,
+    is_unseen,
+    unseen_runs,
+    with_marks,
+    without_hidden_text,
+    without_marks,
+)
+from ricordo.domain.marked_request import marked_messages
+from ricordo.domain.message import (
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
+from ricordo.domain.model import ModelRequest, ToolSchema
+
+# By kind: first and last character. Each gives siblings.
+KINDS = {
+    "tags": ("\U000e0001", "\U000e007f"),
+    "embeddings and overrides": ("\u202a", "\u202e"),
+    "isolates": ("\u2066", "\u2069"),
+    "direction marks": ("\u200e", "\u200f"),
+    "zero width": ("\u200b", "\u200d"),
+    "invisible operators": ("\u2060", "\u2065"),
+    "deprecated formats": ("\u206a", "\u206f"),
+    "selectors": ("\ufe00", "\ufe0f"),
+    "more selectors": ("\U000e0100", "\U000e01ef"),
+    "Mongolian selectors": ("\u180b", "\u180f"),
+    "Hangul fillers": ("\u115f", "\u1160"),
+    "another filler": ("\u3164", "\u3164"),
+    "a narrow filler": ("\uffa0", "\uffa0"),
+    "soft hyphen": ("\u00ad", "\u00ad"),
+    "annotations": ("\ufff9", "\ufffb"),
+    "shorthand": ("\U0001bca0", "\U0001bca3"),
+    "music": ("\U0001d173", "\U0001d17a"),
+    "Khmer vowels": ("\u17b4", "\u17b5"),
+    "grapheme joiner": ("\u034f", "\u034f"),
+    "Arabic mark": ("\u061c", "\u061c"),
+    "reserved": ("\ufff0", "\ufff8"),
+    "noncharacters": ("\ufdd0", "\ufdef"),
+    "last ones of a plane": ("\ufffe", "\uffff"),
+    "unassigned": ("\u0378", "\u0379"),
+    "controls": ("\x01", "\x08"),
+    "high controls": ("\x80", "\x84"),
+    "separators": ("\u2028", "\u2029"),
+    "byte order mark": ("\ufeff", "\ufeff"),
+}
+
+
+def _siblings(first: str, last: str) -> list[str]:
+    codes = range(ord(first), ord(last) + 1)
+    singles = [chr(code) for code in codes][:: max(1, len(codes) // 12)]
+    return [*singles, "".join(map(chr, codes)), last * 3]
+
+
+HIDDEN = [
+    (kind, signs) for kind, (first, last) in KINDS.items() for signs in _siblings(first, last)
+]
+IN_PLACE = [
+    *("👩‍💻", "👨‍👩‍👧", "❤️", "❤️‍🔥", "🏴󠁧󠁢󠁥󠁮󠁧󠁿", "1️⃣", "☃︎", "🏳️‍🌈", "🧑🏽‍🚀", "🙂‍↔️", "🐦‍⬛", "🫨", "‼️", "ℹ️"),
+    *("می‌خواهم", "ශ්‍රී", "ന്‍", "क्‍ष", "র‍্য", "葛󠄀", "ᠤ\u180bᠨ", "ភាសា\u200bខ្មែរ", "ไทย\u200bไทย"),
+    *(
+        "tab\tline\nform\ffeed",
+        "a\u00a0b",
+        "a\u202fb",
+        "\u0600\u0661",
+        "\ue000",
+        "naïve Å",
+        "한국어",
+    ),
+]
+IN_RIGHT_TO_LEFT = ["שלום\u200f!", "C++\u200e היא שפה", "a \u061cعربي", "מחיר: 5\u200e %"]
+
+
+def test_hidden_characters_of_every_kind_are_found_marked_and_removed() -> None:
+    assert len(HIDDEN) > 60
+    for (kind, signs), place in product(HIDDEN, ("a{}b", "{}", "a{}", "x {} y", "ö{}b", "7{}8")):
+        text = place.format(signs)
+        assert has_hidden_text(text), (kind, text)
+        marked = with_marks(text)
+        assert not has_hidden_text(marked), (kind, marked)
+        assert "U+" in describe_hidden(text)
+        clean = without_hidden_text(text)
+        assert not any(map(is_unseen, clean)), (kind, clean)
+        assert without_marks(marked).replace("\n", "") == clean.replace("\n", "")
+        assert without_hidden_text(text, [f"so {text} so"]) == text
+        assert not has_hidden_text(text, [f"so {text} so"])
+
+
+@pytest.mark.parametrize("text", IN_PLACE)
+def test_characters_with_a_use_in_writing_stay(text: str) -> None:
+    for place in (text, f"so {text} so", text * 2):
+        assert unseen_runs(place) == []
+        assert with_marks(place) == without_hidden_text(place) == place
+
+
+@pytest.mark.parametrize("text", IN_RIGHT_TO_LEFT)
+def test_direction_marks_in_right_to_left_text_are_shown_and_not_refused(text: str) -> None:
+    assert hidden_runs(text) == []
+    assert [run.is_hidden for run in unseen_runs(text)] == [False]
+    assert hidden_runs(text.replace("\n", " ") + "\nplain\u200e"), (
+        "another line has no such letters"
+    )
+
+
+def test_text_hidden_behind_a_character_with_a_use_is_found() -> None:
+    payload = "".join(chr(0xE0000 + ord(sign)) for sign in "obey me")
+    hidden = [
+        "🏴" + payload,
+        "😀" + "\ufe0f" * 2,
+        "👩\u200d",
+        "😀\U000e0121\U000e0122",
+        "क्\u200d\u200d",
+    ]
+    for text in [*hidden, "葛\U000e0100\U000e0101", "1\ufe0f", "a\ufe0f", "می\u200c\u200cخ"]:
+        assert has_hidden_text(text), text
+    assert unseen_runs(f"a{payload}")[0].tag_text == "obey me"
+
+
+def test_the_class_for_regular_expressions_holds_the_characters_that_are_not_shown() -> None:
+    pattern = re.compile(f"[{UNSEEN_CLASS}]")
+    for code in (*range(0xD800), *range(0xE000, 0x20000), *range(0xE0000, 0xE1000)):
+        sign = chr(code)
+        if pattern.match(sign):
+            assert is_unseen(sign), hex(code)
+        elif unicodedata.category(sign) != "Cn":
+            assert not is_unseen(sign), hex(code)
+
+
+def test_a_megabyte_of_hidden_text_is_one_mark() -> None:
+    assert len(with_marks("\U000e0041" * 1_000_000)) < 60
+    assert len(hidden_runs("a\u200e" * 50_000)) == 50_000
+
+
+def _message(role: str, *parts: Part) -> Message:
+    return Message("message-1", "agent-1", "conversation-1", role, parts, 0)  # type: ignore[arg-type]
+
+
+def test_no_hidden_text_reaches_a_model_unmarked() -> None:
+    for _, signs in HIDDEN:
+        text = f"see {signs} this"
+        escaped = "".join(f"\\u{ord(sign):04x}" for sign in signs if " " <= sign <= "\uffff")
+        request = ModelRequest(
+            (
+                _message("system", TextPart(text)),
+                _message("user", TextPart(text)),
+                _message(
+                    "assistant",
+                    ReasoningPart(text),
+                    ToolCallPart("1", "note", f'{{"text": "so {escaped} so"}}'),
+                ),
+                _message("tool", ToolReturnPart("1", "note", "success", text)),
+            ),
+            tools=(ToolSchema("note", text, {"properties": {"text": {"description": text}}}),),
+        )
+        assert not has_hidden_text(repr_of(request)), signs
+
+
+def repr_of(request: ModelRequest) -> str:
+    texts = [
+        getattr(part, "text", None) or getattr(part, "content", None) or part.arguments  # type: ignore[union-attr]
+        for message in request.messages
+        for part in message.parts
+    ]
+    tool = request.tools[0]
+    return "\n".join(
+        [*texts, tool.description, tool.parameters["properties"]["text"]["description"]]
+    )
+
+
+def test_texts_without_hidden_text_and_signed_ones_reach_a_model_as_they_are() -> None:
+    messages = (
+        _message("user", TextPart("plain 👩‍💻 می‌خواهم")),
+        _message("assistant", TextPart("a\u200bb", "signed"), ReasoningPart("a\u200bb", "signed")),
+    )
+    assert marked_messages(messages) is messages
