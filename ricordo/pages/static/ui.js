@@ -56,7 +56,7 @@ document.addEventListener("keydown", (event) => {
     if (!button) return;
     event.preventDefault();
     button.click();
-    if (button.matches("summary")) button.parentElement.querySelector("input, textarea")?.focus();
+    if (button.matches("summary")) button.parentElement.querySelector("input:not([type=hidden]), textarea")?.focus();
   }
 });
 
@@ -79,7 +79,7 @@ document.addEventListener("input", (event) => showLength(event.target));
 // A small form that opens at a button takes the typing, and closes with Escape or a click elsewhere.
 document.addEventListener("toggle", (event) => {
   const { target } = event;
-  if (target.open && target.matches("details[data-focus]") && !target.contains(document.activeElement?.form ?? null)) target.querySelector("input, textarea")?.focus();
+  if (target.open && target.matches("details[data-focus]") && !target.contains(document.activeElement?.form ?? null)) target.querySelector("input:not([type=hidden]), textarea")?.focus();
 }, true);
 function closeDrops(except) {
   for (const drop of document.querySelectorAll("details.drop[open]")) if (!drop.contains(except)) drop.open = false;
