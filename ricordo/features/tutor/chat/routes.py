@@ -15,7 +15,7 @@ from pydantic import Field
 
 from ricordo.agents.turn import run_turn
 from ricordo.api.call import RequestContext, for_user, scope_of_user
-from ricordo.api.models.base import HealthResponse, Json
+from ricordo.api.models.base import HealthResponse
 from ricordo.api.routing import Routes, needs
 from ricordo.api.server import health as server_health
 from ricordo.api.sse import STREAM, sse_response
@@ -31,6 +31,7 @@ from ricordo.domain.event import (
 from ricordo.domain.hidden_text import with_marks
 from ricordo.domain.message import ToolReturnPart
 from ricordo.domain.scope import APPROVE, IMPERSONATE, Scope
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.knowledge.memories.service import Filing, changes_of
 from ricordo.features.openai.answers import PING, AnswerReader, data, deltas_of, no_note
@@ -40,6 +41,7 @@ from ricordo.features.openai.routes import reader_of
 from ricordo.features.openai.temporary import temporary_turn
 from ricordo.features.openai.turns import chat_name, chat_turn, is_temporary
 from ricordo.features.tutor.courses import queries as courses
+from ricordo.features.tutor.courses.applying import named_agents
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(tags=["tutor"], scope="messages", open_paths=("/health",))
@@ -226,11 +228,11 @@ def _agents_of_courses(tx: Transaction, scope: Scope) -> Mapping[str, str]:
     agent_ids: dict[str, str] = {}
     stored_courses = courses.everyone(tx, scope)
     for course in stored_courses:
-        for name, agent_id in course.agents.items():
+        for name, agent_id in named_agents(course).items():
             agent_ids[f"{course.name}/{name}"] = agent_id
     for course in stored_courses:
-        if len(course.agents) == 1:
-            agent_ids[course.name] = next(iter(course.agents.values()))
+        if len(named := named_agents(course)) == 1:
+            agent_ids[course.name] = next(iter(named.values()))
     return agent_ids
 
 
