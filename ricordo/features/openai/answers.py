@@ -11,13 +11,13 @@ from typing import Protocol
 
 import orjson
 
-from ricordo.api.models.base import Json
 from ricordo.api.models.messages import MessageFormat
 from ricordo.api.sse import DONE, SseEncoder
 from ricordo.domain.clock import SECOND, Clock
 from ricordo.domain.event import ApprovalAsked, Event, Failed, RunEnded, RunStarted, StepSaved
 from ricordo.domain.message import Message, ToolCallPart
 from ricordo.domain.run import Run
+from ricordo.domain.text import Json
 from ricordo.domain.usage import Usage
 from ricordo.features.openai.errors import failure_json
 

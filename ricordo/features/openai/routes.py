@@ -9,11 +9,11 @@ from fastapi.responses import RedirectResponse
 
 from ricordo.agents.turn import run_turn
 from ricordo.api.call import RequestContext
-from ricordo.api.models.base import Json
 from ricordo.api.sse import DONE, sse_response
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import TextPart
+from ricordo.domain.text import Json
 from ricordo.domain.usage import Expense, Usage
 from ricordo.errors import Invalid
 from ricordo.features.openai.answers import (

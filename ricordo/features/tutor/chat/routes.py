@@ -15,7 +15,7 @@ from pydantic import Field
 
 from ricordo.agents.turn import run_turn
 from ricordo.api.call import RequestContext, for_user, scope_of_user
-from ricordo.api.models.base import HealthResponse, Json
+from ricordo.api.models.base import HealthResponse
 from ricordo.api.routing import Routes, needs
 from ricordo.api.server import health as server_health
 from ricordo.api.sse import STREAM, sse_response
@@ -31,6 +31,7 @@ from ricordo.domain.event import (
 from ricordo.domain.hidden_text import with_marks
 from ricordo.domain.message import ToolReturnPart
 from ricordo.domain.scope import APPROVE, IMPERSONATE, Scope
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.knowledge.memories.service import Filing, changes_of
 from ricordo.features.openai.answers import PING, AnswerReader, data, deltas_of, no_note

@@ -8,13 +8,13 @@ from typing import Any
 
 from ricordo.agents.agent_types import chosen_system, traits_of
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, insert_agent, new_block, prepare
-from ricordo.api.models.base import Json
 from ricordo.domain.agent import Agent, AgentType
 from ricordo.domain.block import Chain
 from ricordo.domain.block_schema import described
 from ricordo.domain.ids import new_id, unique
 from ricordo.domain.model import ModelInfo
 from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.text import Json
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Collision, Invalid, RicordoError, Unavailable
 from ricordo.features.documents.templates.jobs import Migration, rework

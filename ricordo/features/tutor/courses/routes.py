@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from ricordo.api.call import Paged, RequestContext, note
-from ricordo.api.models.base import Json
 from ricordo.api.routing import Routes
 from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.domain.text import Json
 from ricordo.errors import NotFound
 from ricordo.features.tutor.courses import queries, service
 from ricordo.features.tutor.courses.applying import shown

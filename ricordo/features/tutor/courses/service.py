@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from ricordo.agents.lifecycle import delete_agent
-from ricordo.api.models.base import Json
 from ricordo.domain.ids import new_id
+from ricordo.domain.text import Json
 from ricordo.errors import Collision, Invalid, NotFound, RicordoError
 from ricordo.features.tutor.courses import queries
 from ricordo.features.tutor.courses.applying import (
