@@ -5,12 +5,16 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from markupsafe import Markup, escape
 from orjson import OPT_INDENT_2, dumps
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.hidden_text import UnseenRun, unseen_runs, with_marks
+from ricordo.pages.formulas import add_formulas
+from ricordo.pages.highlight import highlight
+from ricordo.pages.reasons import shown_reason
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -32,13 +36,13 @@ _TAG_OR_MARK = re.compile("<[^<>]*>|\ue000([0-9]{1,9})\ue001")
 def at(timestamp: str | None) -> Markup:
     """Format a time of the API for the browser's own time zone.
 
-    None gives an empty text.
+    None gives an empty text, and so does the beginning of 1970: such a thing was always there.
     """
-    if not timestamp:
+    if not timestamp or timestamp.startswith("1970-01-01T00:00:00"):
         return Markup("")
     time = datetime.fromisoformat(timestamp.replace("Z", "+00:00")).astimezone(UTC)
     exact = time.strftime("%Y-%m-%d %H:%M:%S UTC")
-    text = time.strftime("%Y-%m-%d %H:%M")
+    text = f"{time:%b} {time.day}, {time.year}, {time:%H:%M}"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(time.isoformat(), exact, text)
 
 
@@ -139,7 +143,8 @@ def _mark(run: UnseenRun) -> Markup:
 def _markdown() -> "MarkdownIt":
     from markdown_it import MarkdownIt
 
-    parser = MarkdownIt("commonmark", {"html": False, "breaks": True, "maxNesting": 20})
+    options = {"html": False, "breaks": True, "maxNesting": 20, "highlight": highlight}
+    parser = MarkdownIt("commonmark", options)
     parser.enable(["table", "strikethrough"])
     parser.disable("image")
 
@@ -148,7 +153,17 @@ def _markdown() -> "MarkdownIt":
         html: str = renderer.renderToken(tokens, index, options, env)
         return html
 
+    def open_cell(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        # The pages allow no styles in attributes.
+        if style := tokens[index].attrs.pop("style", None):
+            tokens[index].attrSet("class", str(style).replace("text-align:", "to-"))
+        html: str = renderer.renderToken(tokens, index, options, env)
+        return html
+
     parser.add_render_rule("link_open", open_link)
+    parser.add_render_rule("th_open", open_cell)
+    parser.add_render_rule("td_open", open_cell)
+    add_formulas(parser)
     return parser
 
 
@@ -203,6 +218,29 @@ def found(text: str | None, query: str, length: int = 400) -> Markup:
     return Markup("{}{}{}").format(dots_before, marked, dots_after)
 
 
+def initials(name: str | None) -> str:
+    """Return one or two letters for a name."""
+    words: list[str] = re.findall(r"[^\W_]+", name or "") or ["?"]
+    letters = words[0][0] if len(words) == 1 else words[0][0] + words[-1][0]
+    return letters.upper()
+
+
+def hue(name: str | None) -> int:
+    """Return the number of a name's colour, from 0 to 7, always the same for the name."""
+    return crc32((name or "").casefold().encode()) % 8
+
+
+def day(text: str) -> Markup:
+    """Format a date like 2026-11-27 for people; other text stays."""
+    try:
+        time = datetime.strptime(text, "%Y-%m-%d")  # noqa: DTZ007 - a day has no zone
+    except ValueError:
+        return escape(text)
+    return Markup('<time datetime="{}" data-local>{}</time>').format(
+        text, f"{time:%b} {time.day}, {time.year}"
+    )
+
+
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "at": at,
     "number": number,
@@ -213,4 +251,8 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "found": found,
     "texts": texts,
     "at_time": at_time,
+    "initials": initials,
+    "hue": hue,
+    "day": day,
+    "reason": shown_reason,
 }
