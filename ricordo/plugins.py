@@ -19,10 +19,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ricordo.errors import Invalid
+from ricordo.installed_plugins import load_part, read_entries
 
 # Every command of `ricordo` imports this module, so slow modules are imported for types only.
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from ricordo.storage.engine.store import Transaction
     from ricordo.tools.toolbox import ServerTool, ToolRunner
 
-GROUP = "ricordo.plugins"
 T = TypeVar("T")
 
 
@@ -90,6 +89,8 @@ class Feature:
 
     Attributes:
         requires: Packages of `ricordo.features`; the server refuses to start without them.
+        settings: Classes of `FeatureSettings`, for installed packages; those of
+            `ricordo.features` are found in their `options.py`.
         tables: SQLAlchemy tables; missing ones are created.
         routes: FastAPI routers, or names of modules with a `router`.
         middleware: ASGI middleware around all requests, also refused ones.
@@ -120,6 +121,7 @@ class Feature:
     """
 
     requires: tuple[str, ...] = ()
+    settings: tuple[Part, ...] = ()
     tables: tuple[Part, ...] = ()
     routes: tuple[Part, ...] = ()
     middleware: tuple[Part, ...] = ()
@@ -277,7 +279,7 @@ class Plugins:
         functions: list[tuple[str, Callable[..., AbstractAsyncContextManager[Any]]]] = []
         for name, plugin in self._plugins:
             if opening := getattr(plugin, "open", None):
-                functions.append((name, _load(opening)))
+                functions.append((name, load_part(opening)))
             elif hasattr(plugin, "at_end"):
                 functions.append((name, partial(_ending, plugin.at_end)))
         return functions
@@ -313,19 +315,11 @@ class Plugins:
 def _loaded(parts: Iterable[Part]) -> Iterator[Any]:
     """Yield the parts, those of tuples and lists one by one."""
     for part in parts:
-        loaded = _load(part)
+        loaded = load_part(part)
         if isinstance(loaded, list | tuple):
             yield from loaded
         else:
             yield loaded
-
-
-def _load(part: Part) -> Any:
-    """Return the part, imported if it is a name."""
-    if not isinstance(part, str):
-        return part
-    module, _, name = part.partition(":")
-    return getattr(import_module(module), name)
 
 
 def _complete_each(
@@ -437,13 +431,8 @@ def _feature(name: str) -> Feature:
 
 
 def _installed() -> list[tuple[str, Any]]:
-    loaded = []
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        try:
-            loaded.append((entry.name, entry.load()))
-        except Exception as error:
-            raise Invalid(
-                f'Plugin "{entry.name}" ({entry.value}) cannot be loaded: {error}. Remove it or '
-                "repair it."
-            ) from error
-    return loaded
+    """Return the installed plugins. Raises Invalid if one is broken."""
+    plugins, faults = read_entries()
+    if faults:
+        raise faults[0]
+    return plugins

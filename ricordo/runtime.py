@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -97,9 +97,17 @@ class Runtime:
     is_stopping: bool = False
     organization_providers: OrganizationProviders = field(init=False)
     recall: Recall = field(init=False)
+    completions: list[Callable[[Transaction, Sequence[AgentState]], Sequence[AgentState]]] = field(
+        init=False
+    )
+    after_turn: list[Callable[..., Any]] = field(init=False)
     indexing: Indexer = field(init=False)
 
     def __post_init__(self) -> None:
+        # Found once: these functions are called for every turn.
+        self.completions = self.plugins.complete_agents()
+        self.after_turn = self.plugins.after_turn()
+
         async def load(organization_id: str) -> Sequence[OrganizationProvider]:
             return await self.store.read(lambda tx: providers.of_organization(tx, organization_id))
 
@@ -119,11 +127,13 @@ class Runtime:
 
     def complete(self, tx: Transaction, state: AgentState) -> AgentState:
         """Return the state with the additions of plugins, such as an agent's folders."""
-        return self.complete_all(tx, (state,))[0]
+        for complete in self.completions:
+            (state,) = complete(tx, (state,))
+        return state
 
     def complete_all(self, tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
         """Return a list of agents as `complete` does, in a few statements for all."""
-        for complete in self.plugins.complete_agents():
+        for complete in self.completions:
             states = complete(tx, states)
         return states
 

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from ricordo.installed_plugins import load_part, read_entries
+
 PREFIX = "RICORDO_"
 _Settings = TypeVar("_Settings", bound="FeatureSettings")
 PACKAGE = Path(__file__).resolve().parent
@@ -93,7 +95,14 @@ def _read_once(kind: type[_Settings], *_values: str | None) -> _Settings:
 
 
 def feature_settings() -> list[type[FeatureSettings]]:
-    """Return the settings of all features that have some, by feature."""
+    """Return the settings of features and installed plugins that have some, by module.
+
+    Broken plugins are left out: the start of a server names them.
+    """
+    plugins, _ = read_entries()
+    for _, plugin in plugins:
+        for part in getattr(plugin, "settings", ()):
+            load_part(part)
     for path in sorted(PACKAGE.glob("**/options.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         import_module(".".join((PACKAGE.name, *parts)))

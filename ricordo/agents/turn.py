@@ -345,7 +345,7 @@ class Turn(LiveRun):
         return closed_run
 
     async def _after(self, run: Run) -> None:
-        for after_turn in self._runtime.plugins.after_turn():
+        for after_turn in self._runtime.after_turn:
             try:
                 await after_turn(self._runtime, run)
             except Exception:

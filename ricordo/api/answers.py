@@ -24,7 +24,7 @@ from ricordo.offload import SMALL, offload
 from ricordo.storage.engine.store import Store, Transaction
 
 # The key of a request's ticket in its ASGI scope.
-_TICKET = "ricordo.answer"
+TICKET = "ricordo.answer"
 # Bytes that are written or sent at once; longer pieces would block other requests.
 _PIECE = 256 * 1024
 # Seconds that a request waits for room.
@@ -65,12 +65,12 @@ class AnswerBudget:
     def ticket(self, scope: Scope) -> "Ticket":
         """Return the ticket of this request's answer, which ends with the request.
 
-        `release_answer` ends it.
+        Its route releases it.
         """
-        if _TICKET not in scope:
+        if TICKET not in scope:
             caller = scope.get(REQUEST_SCOPE)
-            scope[_TICKET] = Ticket(self, caller.user_id if caller else "")
-        ticket: Ticket = scope[_TICKET]
+            scope[TICKET] = Ticket(self, caller.user_id if caller else "")
+        ticket: Ticket = scope[TICKET]
         return ticket
 
     def release(self, ticket: "Ticket") -> None:
@@ -157,12 +157,6 @@ class Ticket:
         """Free the taken bytes."""
         if self.size:
             self._budget.release(self)
-
-
-def release_answer(scope: Scope) -> None:
-    """Free the bytes of the request's answer: it is sent, or its client is gone."""
-    if _TICKET in scope:
-        scope[_TICKET].release()
 
 
 class LargeAnswer(Response):

@@ -5,6 +5,7 @@ FastAPI reads small ones. Large ones are decoded and checked at once, outside th
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ from fastapi import HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope
 
 from ricordo.offload import SMALL, offload
 
@@ -33,44 +34,37 @@ class LargeBodies:
     """Counts the large bodies in memory, and refuses more than `MOST_AT_ONCE`."""
 
     def __init__(self) -> None:
-        self._taken = 0
-
-    async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on; its body counts until its answer begins."""
-        body_size = 0
-
-        def release() -> None:
-            nonlocal body_size
-            self._taken -= body_size if body_size > _LARGE else 0
-            body_size = 0
-
-        async def receive_counted() -> Message:
-            nonlocal body_size
-            message = await receive()
-            size = len(message.get("body", b""))
-            if body_size + size > _LARGE:
-                self._taken += size if body_size > _LARGE else body_size + size
-            body_size += size
-            if body_size > _LARGE and body_size < self._taken > MOST_AT_ONCE:
-                raise HTTPException(
-                    503,
-                    "Too many large requests are read at once. Send it again in a moment.",
-                    _LATER,
-                )
-            return message
-
-        async def send_released(message: Message) -> None:
-            release()
-            await send(message)
-
-        try:
-            await app(scope, receive_counted, send_released)
-        finally:
-            release()
+        self.taken = 0
 
 
 _LATER = {"retry-after": "1"}
 LARGE_BODIES = LargeBodies()
+
+
+@dataclass(slots=True)
+class CountedBody:
+    """The body of one request, which counts as long as it is in memory."""
+
+    receive: Receive
+    size: int = 0
+
+    async def __call__(self) -> Message:
+        """Receive a part of the body. Raises HTTPException (503) without room for it."""
+        message = await self.receive()
+        added = len(message.get("body", b""))
+        if self.size + added > _LARGE:
+            LARGE_BODIES.taken += added if self.size > _LARGE else self.size + added
+        self.size += added
+        if self.size > _LARGE and self.size < LARGE_BODIES.taken > MOST_AT_ONCE:
+            raise HTTPException(
+                503, "Too many large requests are read at once. Send it again in a moment.", _LATER
+            )
+        return message
+
+    def release(self) -> None:
+        """Stop counting the body: its answer begins."""
+        LARGE_BODIES.taken -= self.size if self.size > _LARGE else 0
+        self.size = 0
 
 
 def limit_body(scope: Scope, receive: Receive, limit: int) -> Receive:

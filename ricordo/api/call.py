@@ -1,5 +1,6 @@
 """The context of a call for its route: the request, the runtime and the caller's scope."""
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -16,7 +17,7 @@ from ricordo.api.models.base import Json, NoteResponse
 from ricordo.api.models.warnings import warn
 from ricordo.api.paths import route_path
 from ricordo.domain.agent import AgentState
-from ricordo.domain.ids import is_id
+from ricordo.domain.ids import pattern
 from ricordo.domain.model import EmbeddingInfo, ModelInfo
 from ricordo.domain.scope import (
     ACTING_SCOPE,
@@ -91,6 +92,9 @@ ID_PREFIXES: Mapping[str, str] = {
 }
 
 
+_ID_PATTERNS = {prefix: re.compile(pattern(prefix)) for prefix in ID_PREFIXES.values()}
+
+
 async def _open_context(request: Request) -> CallContext:
     if request.query_params:
         _require_known(request)
@@ -100,14 +104,15 @@ async def _open_context(request: Request) -> CallContext:
         _require_ids(request.path_params)
     runtime = request.app.state.runtime
     scope = request.scope[REQUEST_SCOPE]
-    if scope.may(IMPERSONATE):
+    is_for_other = scope.subject_id == NOBODY or USER_HEADER.decode() in request.headers
+    if is_for_other and scope.may(IMPERSONATE):
         scope = await _acting(runtime.store, scope, request)
     context = CallContext(request, runtime, scope)
     if route_path(request.scope) in _SELECT_BY_USER and scope.subject_id is None:
         return context
-    context = await for_user(
-        context, request.query_params.get("user_id"), reads=request.method == "GET"
-    )
+    user = request.query_params.get("user_id")
+    if user is not None:
+        context = await for_user(context, user, reads=request.method == "GET")
     request.scope[ACTING_SCOPE] = context.scope
     return context
 
@@ -123,7 +128,7 @@ def _require_ids(ids: Mapping[str, str]) -> None:
     """
     for name, id in ids.items():
         prefix = ID_PREFIXES.get(name)
-        if prefix and not is_id(id, prefix):
+        if prefix and not _ID_PATTERNS[prefix].fullmatch(id):
             message = f"This is no id: it is {prefix}- and a lower-case UUID of version 4"
             raise RequestValidationError(
                 [{"type": "string_pattern_mismatch", "loc": ("path", name), "msg": message}]

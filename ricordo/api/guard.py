@@ -165,7 +165,7 @@ class Guard:
         if scope["type"] != "http" or REQUEST_SCOPE in scope:
             await self._app(scope, receive, send)
             return
-        if preflight := _preflight(scope):
+        if scope["method"] == "OPTIONS" and (preflight := _preflight(scope)):
             await preflight(scope, receive, send)
             return
         send = _guarded(send)
@@ -262,8 +262,9 @@ class Guard:
                 "A proxy passes on requests of other machines, and this server has no key. Set RICORDO_API_KEY.",
             )
         host = _header(headers, b"host").decode("latin-1")
-        if _hostname(host) not in self._hosts:
-            sentence = f'This server is not known as "{_hostname(host)}".'
+        hostname = _split(f"//{host}").hostname or ""
+        if hostname not in self._hosts:
+            sentence = f'This server is not known as "{hostname}".'
             return 403, f"{sentence} Use http://127.0.0.1, or set RICORDO_API_KEY."
         origin = _header(headers, b"origin").decode("latin-1")
         if origin and _split(origin).netloc != host:
@@ -377,7 +378,7 @@ def _preflight(scope: Scope) -> Response | None:
     method = _header(scope["headers"], b"access-control-request-method").decode("latin-1")
     path = route_path(scope)
     is_known = any(way.method == method and way.path.fullmatch(path) for way in WAYS)
-    if scope["method"] != "OPTIONS" or not is_known:
+    if not is_known:
         return None
     requested_headers = _header(scope["headers"], b"access-control-request-headers")
     headers = {
@@ -540,10 +541,6 @@ def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
 
 _GUARDED = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 _PORTS = {"http": 80, "https": 443}
-
-
-def _hostname(host: str) -> str:
-    return _split(f"//{host}").hostname or ""
 
 
 def _split(url: str) -> SplitResult:

@@ -288,9 +288,9 @@ def turn_response(turn: Answer, body: SendRequest) -> Response:
     """Return an ended turn as the answer to this body."""
     if turn.failure:
         return model_failure(turn.failure.kind, turn.failure.message, turn.failure.detail)
-    if body.logprobs is None:
+    if body.logprobs is None and body.top_logprobs is not None:
         body.warn_of_logprobs("It has an effect together with return_logprobs.")
-    elif turn.logprobs is None:
+    elif body.logprobs is not None and turn.logprobs is None:
         body.warn_of_logprobs(_NO_LOGPROBS)
     return answer(turn_json(turn, message_view(body)))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import cached_property, partial, wraps
 from importlib import import_module
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, signature
 from time import perf_counter
 from typing import Any, ClassVar, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode
@@ -27,18 +27,18 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from ricordo.api.answers import (
+    TICKET,
     AnswerBudget,
     answer,
     budget_of,
     counted_answer,
     made_answer,
     read_answer,
-    release_answer,
 )
-from ricordo.api.bodies import LARGE_BODIES, MOST_BYTES, read_large
+from ricordo.api.bodies import MOST_BYTES, CountedBody, read_large
 from ricordo.api.guard import USER_HEADER, refuse
 from ricordo.api.models.base import RefusalResponse, maker
-from ricordo.api.models.warnings import with_warnings
+from ricordo.api.models.warnings import REASONS, header_of
 from ricordo.api.openapi_document import OpenApiDocument
 from ricordo.api.paths import route_path
 from ricordo.domain.request_counts import RequestCounts
@@ -153,10 +153,23 @@ class GuardedRoute(Route):
         if refusal := refusal_of(scope, self.scopes):
             await refuse(*refusal)(scope, receive, send)
             return
+        body = CountedBody(receive)
+        reasons: dict[str, dict[str, None]] = {}
+        REASONS.set(reasons)
+
+        async def send_answer(message: Message) -> None:
+            if body.size:
+                body.release()
+            if reasons and message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], header_of(reasons)]}
+            await send(message)
+
         try:
-            await LARGE_BODIES.serve(self.api_route.handle, scope, receive, with_warnings(send))
+            await self.api_route.handle(scope, body, send_answer)
         finally:
-            release_answer(scope)
+            body.release()
+            if TICKET in scope:
+                scope[TICKET].release()
 
 
 def _responding(endpoint: Callable[..., Any], model: Any, *, reads: bool) -> Callable[..., Any]:
@@ -179,6 +192,9 @@ def _responding(endpoint: Callable[..., Any], model: Any, *, reads: bool) -> Cal
             result = await endpoint(**arguments)
         else:
             result = await arguments["context"].store.write(lambda tx: endpoint(tx, **arguments))
+        is_small = isinstance(result, Response) and len(getattr(result, "body", b"")) <= SMALL
+        if is_small:
+            return cast(Response, result)
         context = arguments.get("context")
         if make and not isinstance(result, Response):
             is_long = isinstance(result, list | tuple) and len(result) > _MANY
@@ -289,11 +305,16 @@ class Routes(APIRouter):
         """Add a route, which needs the scope of the family unless its function declares others.
 
         Raises:
-            TypeError: It needs no scope that is known.
+            TypeError: It needs no scope that is known, or a plain function has no context.
         """
         if self._family is None and getattr(endpoint, "scopes", None) is None:
             raise TypeError(
                 f"The route {path} needs a scope: `Routes(…, scope=…)`, or `@needs(…)` at its function."
+            )
+        if not iscoroutinefunction(endpoint) and "context" not in signature(endpoint).parameters:
+            raise TypeError(
+                f"The function of the route {path} is called with a transaction, and needs a parameter "
+                "`context: RequestContext`. If it needs no database, write it as `async def`."
             )
         super().add_api_route(path, endpoint, **options)
         route = self.routes[-1]
@@ -329,7 +350,9 @@ class Application(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            _normalise_address(scope)
+            is_plain = scope["path"].isascii() and not _MAY_BE_ODD.search(scope["query_string"])
+            if not is_plain:
+                _normalise_address(scope)
         if self._base and scope["type"] == "http":
             is_whole = f"{scope['path']}/".startswith(f"{self._base}/")
             scope["root_path"] = self._base

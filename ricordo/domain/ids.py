@@ -23,6 +23,14 @@ def is_id(text: str, prefix: str) -> bool:
     return re.fullmatch(pattern(prefix), text) is not None
 
 
+def is_any_id(text: str, prefix: str) -> bool:
+    """Return True if the text is an id with this prefix, also one that follows from a name.
+
+    Such an id, as of a user's first conversation with an agent, has a uuid5.
+    """
+    return re.fullmatch(pattern(prefix).replace("-4[", "-[45][", 1), text) is not None
+
+
 def part_otid(message_id: str, part: int) -> str:
     """Return the offline-threading id of one part of a message.
 

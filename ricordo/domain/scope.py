@@ -231,6 +231,26 @@ class Scope:
                 "This is shared with others, so your key cannot change it. Ask an administrator."
             )
 
+    @property
+    def decides_for_everybody(self) -> bool:
+        """True if the caller may decide about the memory of every user in the organization."""
+        if self.subject_id is not None:
+            return False
+        return self.may(OVERRIDE) or (self.may(APPROVE) and self.may(IMPERSONATE))
+
+    def may_decide_for(self, owner_kind: str, owner_id: str) -> bool:
+        """Return True if the caller may approve and reject changes of this owner's memory.
+
+        The memory of an agent belongs to those who see all data of the organization.
+        """
+        if self.decides_for_everybody:
+            return True
+        if not self.may(APPROVE):
+            return False
+        if owner_kind == "user":
+            return owner_id == (self.subject or self.user_id)
+        return self.subject_id is None
+
     def sees(self, user_id: str | None) -> bool:
         """Return True if the caller may see data about this user (None: shared data)."""
         return self.subject_id is None or user_id in (None, self.subject_id)

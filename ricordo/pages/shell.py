@@ -11,7 +11,6 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,14 +27,15 @@ from ricordo.api.guard import COOKIE
 from ricordo.api.paths import route_path
 from ricordo.api.routing import GuardedRoute, Routes, refusal_of
 from ricordo.domain.hidden_text import without_marks
-from ricordo.domain.ids import is_id
-from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, Scope
+from ricordo.domain.ids import is_any_id
+from ricordo.domain.scope import APPROVE, OVERRIDE, REQUEST_SCOPE, Scope
 from ricordo.domain.text import normal_text
 from ricordo.errors import DatabaseFailed, Invalid, NotFound, RicordoError
 from ricordo.memory.merge import by_words
 from ricordo.offload import SMALL, offload
 from ricordo.pages import filters, statics
 from ricordo.pages.inside import RefusedByApi
+from ricordo.pages.navigation import navigation
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import proposals
@@ -62,32 +62,6 @@ _LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
 # Fields of a form.
 _MOST_FIELDS = 1000
 _MOST_DIGITS = 15
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """An entry of the navigation, for callers with one of the scopes.
-
-    Without scopes it is for everybody.
-    """
-
-    title: str
-    path: str
-    icon: str
-    scopes: tuple[str, ...] = ()
-
-
-NAVIGATION = (
-    Link("Home", "/", "home"),
-    Link("Agents", "/ui/agents", "agent", ("agents:read",)),
-    Link("People", "/ui/people", "person", ("memory:read",)),
-    Link("Search", "/ui/search", "search", ("messages:read",)),
-    Link("Runs", "/ui/runs", "run", ("agents:read",)),
-    Link("Jobs", "/ui/jobs", "job", (ADMIN,)),
-    Link("Models", "/ui/models", "model", ("agents:read",)),
-    Link("Connect", "/ui/connect", "plugin", ("agents:read", "messages:read", "memory:read")),
-    Link("Settings", "/ui/settings", "key", (ADMIN,)),
-)
 
 
 class PageRoute(GuardedRoute):
@@ -146,28 +120,24 @@ async def render(
     """Return the page.
 
     Besides their variables templates have `me` (the caller's Scope, or None), `base`, `path`,
-    `navigation`, `waiting_count` and `told`, the notice of the last form.
+    `navigation`, `waiting_count` (the open decisions of the caller) and `told`, the notice of the
+    last form.
     """
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     runtime: Runtime = request.app.state.runtime
     waiting_count = 0
-    if me is not None and me.may("memory:read") and not is_part(request):
+    if me is not None and me.may(APPROVE, OVERRIDE) and not is_part(request):
         with suppress(DatabaseFailed):  # the page says so then
-            waiting_count = await runtime.store.read(lambda tx: proposals.count_waiting(tx, me))
+            waiting_count = await runtime.store.read(lambda tx: proposals.count_decidable(tx, me))
     notice = _notice(request)
     variables = {
         "status": status,
         "me": me,
         "base": base_of(request),
         "path": route_path(request.scope),
-        "navigation": [
-            link for link in NAVIGATION if me and (not link.scopes or me.may(*link.scopes))
-        ],
-        "plugin_pages": [
-            page
-            for page in runtime.plugins.pages()
-            if me and (not page.scopes or me.may(*page.scopes))
-        ],
+        "navigation": (
+            navigation(me, route_path(request.scope), runtime.plugins.pages()) if me else []
+        ),
         "waiting_count": waiting_count,
         "told": notice,
         "has_login": runtime.settings.oidc_issuer is not None,
@@ -235,7 +205,7 @@ def require_id(text: str, kind: str) -> str:
 
     Anything else could lead to another route. Raises NotFound.
     """
-    if not is_id(text, kind):
+    if not is_any_id(text, kind):
         raise NotFound(f'"{text[:80]}" is no id of this kind: {kind}. Load the page again.')
     return text
 

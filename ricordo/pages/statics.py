@@ -17,6 +17,7 @@ STATIC = "/ui/static"
 TYPES = {
     "ui.css": "text/css; charset=utf-8",
     "ui.js": "text/javascript; charset=utf-8",
+    "chat.css": "text/css; charset=utf-8",
     "chat.js": "text/javascript; charset=utf-8",
     "htmx.min.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",

@@ -295,6 +295,21 @@ def count_waiting(tx: Transaction, scope: Scope) -> int:
     return int(tx.all(statement.where(*in_scope(proposals, scope), _WAITS))[0][0])
 
 
+def count_decidable(tx: Transaction, scope: Scope) -> int:
+    """Return the number of waiting proposals that the caller may decide on."""
+    if scope.decides_for_everybody:
+        return count_waiting(tx, scope)
+    user_id = scope.subject or scope.user_id
+    is_own = (chains.c.owner_kind == "user") & (chains.c.owner_id == user_id)
+    if scope.subject_id is None:
+        is_own |= chains.c.owner_kind != "user"
+    own_chains = select(chains.c.id).where(
+        chains.c.organization_id == scope.organization_id, is_own
+    )
+    statement = select(func.count()).select_from(proposals)
+    return int(tx.all(statement.where(proposals.c.chain_id.in_(own_chains), _WAITS))[0][0])
+
+
 def take_untold(
     tx: Transaction, conversation: Conversation, user_id: str, limit: int
 ) -> list[Rejection]:

@@ -1,5 +1,6 @@
 """The loop: steps, tools one after the other and side by side, and what ends a turn."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -285,12 +286,12 @@ async def test_directories_that_a_plugin_adds_are_read_anew_for_each_step(
 ) -> None:
     contents = ["", "", "1: Tea</value>", ""]
 
-    def complete(_tx: Any, state: AgentState) -> AgentState:
+    def complete(_tx: Any, states: Sequence[AgentState]) -> Sequence[AgentState]:
         content = contents.pop(0) if len(contents) > 1 else contents[0]
         files = (OpenFile("week1.md", bool(content), 100, content=content),)
-        return replace(state, directories=(PromptDirectory("Course", files),))
+        return [replace(state, directories=(PromptDirectory("Course", files),)) for state in states]
 
-    vars(stage.hooks)["complete_agent"] = complete
+    stage.runtime.completions.append(complete)
     stage.lines += [
         call("conversation_search", query="tea"),
         call("conversation_search", query="cake"),

@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from ricordo.api.call import RequestContext
 from ricordo.api.guard import COOKIE
 from ricordo.api.routing import GuardedRoute, Routes
 from ricordo.domain.ids import new_id
@@ -844,3 +845,18 @@ def test_the_page_about_trust_knows_how_many_there_are(cells: list[Cell]) -> Non
 def test_a_route_without_a_scope_fails_when_it_is_made() -> None:
     with pytest.raises(TypeError, match="needs a scope"):
         Routes(prefix="/v1/new").get("/")(lambda: None)
+
+
+def test_a_plain_function_without_a_context_fails_when_its_route_is_made() -> None:
+    """It is called in a transaction, which the context has; before, its first request failed."""
+    routes = Routes(prefix="/v1/new", scope="agents")
+
+    def alone() -> None: ...
+    def with_transaction(tx: Any) -> None: ...
+    def with_day(tx: Any, day: str) -> None: ...
+    def with_context(tx: Any, context: RequestContext) -> None: ...
+
+    for function in (alone, with_transaction, with_day):
+        with pytest.raises(TypeError, match="write it as `async def`"):
+            routes.get("/")(function)
+    routes.get("/")(with_context)

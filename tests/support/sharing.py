@@ -23,7 +23,7 @@ import uvicorn.server
 from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource
 from sqlalchemy import Dialect, Engine
 
-from ricordo import plugins
+from ricordo import installed_plugins
 from ricordo.api import openapi_document
 from ricordo.api.routing import Application, GuardedRoute
 from ricordo.llm.embedding import embedded
@@ -142,13 +142,15 @@ def _share_tools(patch: pytest.MonkeyPatch) -> None:
 def _share_entry_points(patch: pytest.MonkeyPatch) -> None:
     """Read the lists of all installed packages once for each search path."""
 
-    read = plugins.entry_points
+    read = installed_plugins.entry_points
 
     @cache
     def read_once(_path: tuple[str, ...], group: str) -> Any:
         return read(group=group)
 
-    patch.setattr(plugins, "entry_points", lambda *, group: read_once(tuple(sys.path), group))
+    patch.setattr(
+        installed_plugins, "entry_points", lambda *, group: read_once(tuple(sys.path), group)
+    )
 
 
 def _share_embedding_model(patch: pytest.MonkeyPatch) -> None:

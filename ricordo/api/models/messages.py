@@ -284,6 +284,8 @@ def message_responses(message: Message, format: MessageFormat) -> list[Json]:
         model.of(message, otid=message.otid or part_otid(message.id, index), **fields)
         for index, (model, fields) in enumerate(_pieces(message, format))
     ]
+    if format.types is None:
+        return pieces
     return [piece for piece in pieces if format.keeps(piece)]
 
 

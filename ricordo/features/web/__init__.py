@@ -14,6 +14,7 @@ feature = Feature(
         "ricordo.features.web.pages.decisions",
         "ricordo.features.web.pages.agents",
         "ricordo.features.web.pages.chat",
+        "ricordo.features.web.pages.chats",
         "ricordo.features.web.pages.context",
         "ricordo.features.web.pages.archive",
         "ricordo.features.web.pages.answers",

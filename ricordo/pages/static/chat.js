@@ -4,12 +4,13 @@
 const transcript = document.getElementById("transcript");
 const live = document.getElementById("live");
 const sayForm = document.getElementById("say");
-const stopForm = document.getElementById("stop");
-const end = document.getElementById("end");
+const stopForm = document.getElementById("stop-form");
+const stopButton = document.getElementById("stop"), sendButton = document.getElementById("send");
+const progress = document.getElementById("progress"), toNew = document.getElementById("to-new");
 const errorLine = document.getElementById("chat-error");
 const base = document.body.dataset.base;
 const { conversation, agent } = transcript.dataset;
-const draftKey = `ricordo-draft-${conversation}`;
+const draftKey = `ricordo-draft-${conversation}`, againKey = `ricordo-again-${conversation}`;
 const MOST_PICTURE = 5_000_000, MOST_TEXT = 200_000;
 let pictures = [];
 let isRunning = false;
@@ -28,19 +29,45 @@ function fail(words) {
   errorLine.hidden = !words;
 }
 
+// Stop stands in the place of Send, and keeps the focus there.
 function setRunning(running) {
   isRunning = running;
-  if (stopForm) stopForm.hidden = !running;
-  if (sayForm) sayForm.querySelector("button.primary").disabled = running;
+  const hadFocus = document.activeElement === sendButton || document.activeElement === stopButton;
+  if (sendButton) sendButton.hidden = running;
+  if (stopButton) stopButton.hidden = !running;
+  if (hadFocus) (running ? stopButton : document.getElementById("message"))?.focus();
+  if (!running) tell("");
 }
 
-function toEnd() {
-  if (end.getBoundingClientRect().top < innerHeight + 400) goToEnd();
+// One line under the messages says what goes on; screen readers hear it, not each word that streams.
+function tell(words) {
+  if (progress.textContent !== words) progress.textContent = words;
+  progress.hidden = !words;
 }
 
+// --- following: the page stays at its end, unless the reader scrolled up ---
+
+let isFollowing = true;
+function fromEnd() {
+  return document.documentElement.scrollHeight - innerHeight - scrollY;
+}
 function goToEnd() {
-  (sayForm ?? end).scrollIntoView({ block: "end" });
+  isFollowing = true;
+  toNew.hidden = true;
+  scrollTo({ top: document.documentElement.scrollHeight, behavior: "instant" });
 }
+function toEnd() {
+  if (isFollowing) goToEnd();
+  else toNew.hidden = false;
+}
+addEventListener("scroll", () => {
+  const isAtEnd = fromEnd() < 60;
+  if (isAtEnd) toNew.hidden = true;
+  isFollowing = isAtEnd;
+}, { passive: true });
+toNew.addEventListener("click", goToEnd);
+// Pictures and late lines change the height without a message.
+new ResizeObserver(() => { if (isFollowing && transcript.dataset.newest) goToEnd(); }).observe(document.querySelector("main"));
 
 // --- what the server says ---
 
@@ -75,21 +102,28 @@ function show(message) {
     return shown;
   };
   switch (message.message_type) {
-    case "assistant_message":
-      made("div", "message agent plain").append(typeof message.content === "string" ? message.content : "");
+    case "assistant_message": {
+      const text = made("div", "message agent");
+      if (!text.firstChild) text.append(element("div", "markdown"));
+      text.dataset.source = (text.dataset.source ?? "") + (typeof message.content === "string" ? message.content : "");
+      drawSoon(text);
+      tell("Answering …");
       break;
+    }
     case "reasoning_message": {
       const fold = made("details", "fold");
       if (!fold.firstChild) fold.append(element("summary", "", "Thinking …"), element("pre", "plain"));
       fold.lastChild.append(message.reasoning ?? "");
+      tell("Thinking …");
       break;
     }
     case "tool_call_message":
     case "approval_request_message": {
-      const line = made("p", "quiet mono");
-      line.textContent = `${(line.dataset.name ?? "") + (message.tool_call?.name ?? "")} …`;
+      const line = made("p", "fold mono");
       line.dataset.name = (line.dataset.name ?? "") + (message.tool_call?.name ?? "");
+      line.textContent = `${line.dataset.name} …`;
       if (message.tool_call?.tool_call_id) line.dataset.call = message.tool_call.tool_call_id;
+      tell(`Using ${line.dataset.name} …`);
       break;
     }
     case "ping": {
@@ -97,11 +131,87 @@ function show(message) {
       if (running) running.textContent = `${running.dataset.name} … ${message.progress}`;
       break;
     }
-    case "tool_return_message":
+    case "tool_return_message": {
+      const line = live.querySelector(`[data-call="${CSS.escape(message.tool_call_id ?? "")}"]`);
+      if (line) line.textContent = `${line.dataset.name} · ${stateOf(message)}`;
+      tell("Thinking …");
       refreshMemory();
       break;
+    }
   }
   toEnd();
+}
+
+function stateOf(message) {
+  if (message.status !== "success") return "failed";
+  return /\bwas proposed\b|\bwaits for the owner\b/.test(String(message.tool_return)) ? "proposed" : "done";
+}
+
+// While an answer streams it is drawn in the same shapes as the server renders it, so that nothing jumps at its end.
+// Only texts are put into elements: nothing in an answer is read as HTML.
+const drawn = new WeakSet();
+function drawSoon(message) {
+  if (drawn.has(message)) return;
+  drawn.add(message);
+  requestAnimationFrame(() => {
+    drawn.delete(message);
+    if (!message.isConnected) return;
+    message.firstChild.replaceChildren(...blocksOf(message.dataset.source));
+    toEnd();
+  });
+}
+
+function inlineOf(text) {
+  const parts = [], pattern = /`([^`\n]+)`|\*\*([^*\n]+)\*\*|\*([^*\s][^*\n]*)\*/g;
+  let from = 0;
+  for (const match of text.matchAll(pattern)) {
+    parts.push(text.slice(from, match.index));
+    const tag = match[1] !== undefined ? "code" : match[2] !== undefined ? "strong" : "em";
+    parts.push(element(tag, "", match[1] ?? match[2] ?? match[3]));
+    from = match.index + match[0].length;
+  }
+  return [...parts, text.slice(from)];
+}
+
+function blocksOf(text) {
+  if (text.length > MOST_TEXT / 10) return [element("pre", "plain", text)];
+  const shown = [];
+  let list = null, paragraph = null, code = null;
+  for (const line of text.split("\n")) {
+    if (code) {
+      if (/^\s*```/.test(line)) code = null;
+      else code.append(`${line}\n`);
+      continue;
+    }
+    const item = line.match(/^\s*([-*+]|\d+[.)])\s+(.*)/), title = line.match(/^(#{1,6})\s+(.*)/);
+    if (/^\s*```/.test(line)) {
+      code = element("code");
+      const pre = element("pre");
+      pre.append(code);
+      shown.push(pre);
+      list = paragraph = null;
+    } else if (title) {
+      const heading = element(`h${title[1].length}`);
+      heading.append(...inlineOf(title[2]));
+      shown.push(heading);
+      list = paragraph = null;
+    } else if (item) {
+      const tag = /\d/.test(item[1]) ? "ol" : "ul";
+      if (list?.localName !== tag) shown.push(list = element(tag));
+      const entry = element("li");
+      entry.append(...inlineOf(item[2]));
+      list.append(entry);
+      paragraph = null;
+    } else if (!line.trim()) {
+      paragraph = null;
+    } else {
+      list = null;
+      if (paragraph) paragraph.append(element("br"));
+      else shown.push(paragraph = element("p"));
+      paragraph.append(...inlineOf(line));
+    }
+  }
+  return shown;
 }
 
 async function follow(response) {
@@ -124,6 +234,9 @@ async function explain(response) {
 async function send(messages, begun) {
   fail("");
   setRunning(true);
+  tell("Sending …");
+  isFollowing = true;
+  toEnd();
   try {
     const response = await fetch(`${base}/v1/conversations/${conversation}/messages`, {
       method: "POST",
@@ -135,6 +248,7 @@ async function send(messages, begun) {
       return;
     }
     begun();
+    tell("Thinking …");
     fail(await follow(response));
     await settle();
   } catch {
@@ -188,22 +302,100 @@ async function refreshMemory() {
 
 function putMemory(fresh) {
   const panel = document.getElementById("memory");
+  if (panel.querySelector(".line-form")) return; // somebody is typing there
   const before = new Map();
   for (const block of panel.querySelectorAll("[data-block]")) {
-    before.set(block.dataset.block, new Set([...block.querySelectorAll("[data-line]")].map((line) => line.textContent)));
+    before.set(block.dataset.block, new Set([...block.querySelectorAll("[data-line]")].map(textOfLine)));
   }
   panel.replaceChildren(...fresh.childNodes);
   for (const block of panel.querySelectorAll("[data-block]")) {
     const known = before.get(block.dataset.block);
     for (const line of block.querySelectorAll("[data-line]")) {
-      const place = `${block.dataset.block} ${line.textContent}`;
-      if (!known?.has(line.textContent)) changedUntil.set(place, Date.now() + SHOWN);
+      const place = `${block.dataset.block} ${textOfLine(line)}`;
+      if (!known?.has(textOfLine(line))) changedUntil.set(place, Date.now() + SHOWN);
       if (!(changedUntil.get(place) > Date.now())) continue;
       line.classList.add("flash", "changed");
       line.parentElement.scrollTop = line.offsetTop - line.parentElement.offsetTop;
     }
   }
 }
+
+function textOfLine(line) {
+  return line.firstElementChild.textContent;
+}
+
+// A decision in the page changes what stands beside it.
+document.addEventListener("htmx:afterRequest", (event) => {
+  if (event.detail.successful && event.detail.pathInfo.requestPath.includes("/ui/proposals/")) refreshMemory();
+});
+
+// A line of memory is changed in place: Enter saves, an empty line is forgotten, Escape leaves it as it is.
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-edit-line]");
+  if (!button) return;
+  const line = button.closest("[data-line]"), block = button.closest("[data-block]");
+  const form = element("form", "line-form"), area = element("textarea"), row = element("div", "row");
+  const save = element("button", "primary", "Save"), forget = element("button", "", "Forget"), cancel = element("button", "quiet", "Cancel");
+  area.value = button.dataset.text;
+  area.setAttribute("aria-label", "This line");
+  forget.type = cancel.type = "button";
+  row.append(save, forget, cancel);
+  form.append(area, row);
+  line.hidden = true;
+  line.after(form);
+  area.focus();
+  const close = () => { form.remove(); line.hidden = false; button.focus(); };
+  const send = async (text) => {
+    const fields = { conversation, block: block.dataset.block, user: block.dataset.user, label: block.dataset.label, number: line.dataset.line, old: button.dataset.text, new: text };
+    const response = await fetch(`${base}/ui/agents/${agent}/chat/line`, { method: "POST", headers: { "hx-request": "true" }, body: new URLSearchParams(fields) });
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    form.remove();
+    line.hidden = false;
+    const fresh = page.querySelector("[data-memory]");
+    if (fresh) putMemory(fresh);
+    else fail(page.body.textContent.trim());
+  };
+  form.addEventListener("submit", (submitted) => { submitted.preventDefault(); send(area.value); });
+  forget.addEventListener("click", () => send(""));
+  cancel.addEventListener("click", close);
+  area.addEventListener("keydown", (pressed) => {
+    if (pressed.key === "Enter" && !pressed.shiftKey && !pressed.isComposing) { pressed.preventDefault(); form.requestSubmit(); }
+    else if (pressed.key === "Escape") close();
+  });
+});
+
+// --- copying, and answering again in another version of the conversation ---
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-copy-source]");
+  if (!button) return;
+  const message = button.closest(".message");
+  const text = message.dataset.source ?? message.querySelector(".plain, .markdown").innerText;
+  navigator.clipboard.writeText(text).then(() => {
+    button.setAttribute("aria-label", "Copied");
+    button.querySelector("use").setAttribute("href", "#i-check");
+  });
+});
+
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (!form.querySelector("[data-again]")) return;
+  event.preventDefault();
+  if (isRunning) return;
+  const question = document.getElementById(form.elements.message.value);
+  const shown = [...(question?.querySelectorAll("img.picture") ?? [])].map((picture) => picture.src.match(/^data:([^;]+);base64,(.*)$/)).filter(Boolean);
+  const fields = { conversation, message: form.elements.message.value, edit: "yes" };
+  const response = await fetch(`${base}/ui/agents/${agent}/chat/fork`, { method: "POST", body: new URLSearchParams(fields) });
+  const target = new URL(response.url);
+  const version = target.searchParams.get("conversation");
+  if (!response.ok || !version || version === conversation) {
+    const page = new DOMParser().parseFromString(await response.text(), "text/html");
+    fail(page.querySelector(".error")?.textContent || "This cannot be answered again.");
+    return;
+  }
+  sessionStorage.setItem(`ricordo-again-${version}`, JSON.stringify(shown.map(([, media_type, data]) => ({ media_type, data }))));
+  location.assign(target);
+});
 
 // --- the box ---
 
@@ -215,6 +407,8 @@ function said(text) {
 if (sayForm) {
   const box = sayForm.querySelector("textarea"), list = document.getElementById("files");
   const forget = () => sessionStorage.removeItem(draftKey);
+  const file = document.getElementById("file");
+  document.getElementById("attach").addEventListener("click", () => file.click());
   if (!box.value.trim()) box.value = sessionStorage.getItem(draftKey) ?? "";
   box.addEventListener("input", () => sessionStorage.setItem(draftKey, box.value));
   box.addEventListener("keydown", (event) => {
@@ -229,7 +423,8 @@ if (sayForm) {
     if ((!text && !pictures.length) || isRunning) return;
     const otid = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
     send([{ role: "user", content: said(text), otid }], () => {
-      const shown = element("div", "message user plain", text);
+      const shown = element("div", "message user");
+      shown.append(element("div", "plain", text));
       live.append(shown);
       box.value = "";
       pictures = [];
@@ -266,9 +461,18 @@ if (sayForm) {
     box.required = !pictures.length;
     box.focus();
   };
-  document.getElementById("file").addEventListener("change", (event) => { take([...event.target.files]); event.target.value = ""; });
+  file.addEventListener("change", (event) => { take([...event.target.files]); event.target.value = ""; });
   document.addEventListener("dragover", (event) => event.preventDefault());
   document.addEventListener("drop", (event) => { event.preventDefault(); take([...event.dataTransfer.files]); });
+
+  // This version was made to answer its message again: it is sent at once.
+  const again = sessionStorage.getItem(againKey);
+  if (again !== null) {
+    sessionStorage.removeItem(againKey);
+    history.replaceState(null, "", `${location.pathname}?${new URLSearchParams({ conversation })}`);
+    pictures = JSON.parse(again);
+    if (box.value.trim() || pictures.length) queueMicrotask(() => sayForm.requestSubmit());
+  }
 }
 
 document.addEventListener("submit", (event) => {
@@ -282,12 +486,14 @@ document.addEventListener("submit", (event) => {
 
 stopForm?.addEventListener("submit", (event) => {
   event.preventDefault();
+  tell("Stopping …");
   fetch(`${base}/v1/conversations/${conversation}/cancel`, { method: "POST" });
 });
 
 // A turn that runs while the page is opened is followed, from its beginning where its stream is kept.
 async function resume() {
   setRunning(true);
+  tell("Thinking …");
   if (transcript.dataset.background) {
     const response = await fetch(`${base}/v1/runs/${transcript.dataset.running}/stream`, {
       method: "POST", headers: { "content-type": "application/json" }, body: "{}",

@@ -13,7 +13,7 @@ function isTyping(target) {
   return target.closest("input, textarea, select, [contenteditable], dialog[open]") !== null;
 }
 
-const PLACES = { h: "/", a: "/ui/agents", p: "/ui/people", r: "/ui/runs", s: "/ui/search", m: "/ui/models" };
+const PLACES = { h: "/", c: "/ui/chat", a: "/ui/agents", p: "/ui/people", r: "/ui/runs", s: "/ui/search", m: "/ui/models" };
 let waitsForPlace = false;
 
 function goTo(path) {

@@ -407,10 +407,8 @@ def test_from_an_empty_server_to_a_remembered_answer(browser: Browser, tmp_path:
         )
         with page.expect_navigation():
             page.get_by_role("button", name="Say it").click()
-        agent = http.get("/v1/agents/").json()[0]
-        assert "My name is Ada." in next(
-            one["value"] for one in agent["blocks"] if one["label"] == "human"
-        )
+        user = http.get("/v1/users/").json()[0]["id"]
+        assert "My name is Ada." in http.get(f"/users/{user}/blocks/human").json()["body"]
 
 
 def test_an_answer_streams_in_and_the_memory_beside_it_shows_what_changed(
@@ -427,7 +425,7 @@ def test_an_answer_streams_in_and_the_memory_beside_it_shows_what_changed(
     expect(answer).to_contain_text("<b>Noted</b>")
     expect(page.locator("#live")).to_be_empty()
     expect(page.locator("#memory .changed")).to_have_text("Likes tea.")
-    expect(page.locator("#transcript .change")).to_contain_text("human of Talker")
+    expect(page.locator("#transcript .change")).to_contain_text("human of local")
     expect(page.get_by_label("Message to Talker")).to_have_value("")
 
 
@@ -520,7 +518,8 @@ def test_files_are_sent_with_a_message_or_refused(
     expect(page.get_by_label("Message to Talker")).to_have_value(re.compile("Otto is a dog"))
     page.get_by_role("button", name="Send", exact=True).click()
     expect(page.locator("#transcript img.picture")).to_be_visible()
-    said = place.ask("GET", f"/v1/agents/{agent}/messages?order=asc")[1]["content"]
+    conversation = page.locator("#transcript").get_attribute("data-conversation")
+    said = place.ask("GET", f"/v1/conversations/{conversation}/messages?order=asc")[1]["content"]
     assert [part["type"] for part in said] == ["text", "image"]
 
 

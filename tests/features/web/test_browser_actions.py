@@ -120,12 +120,12 @@ def test_a_message_is_edited_and_a_conversation_is_forked_and_begun(
 ) -> None:
     agent = agent_of(http)
     say(http, agent, "I like tea.", "I like chess.")
-    page = visitor.see(f"/ui/agents/{agent}/chat")
+    page = visitor.see(f"/ui/agents/{agent}/chat?conversation=default")
     page.locator(".message.user").last.get_by_role("button", name="Edit and resend").click()
     expect(page.get_by_label("Message to Nina")).to_have_value("I like chess.")
     expect(page.locator("#transcript")).not_to_contain_text("I like chess.")
     page.locator(".message.agent").first.get_by_role("button", name="Fork here").click()
-    press(page, "New conversation", "aside")
+    press(page, "New conversation")
     expect(page.locator("#nothing")).to_be_visible()
 
 
@@ -138,11 +138,11 @@ def test_a_conversation_is_renamed_archived_and_deleted(
     page = visitor.see(f"/ui/agents/{agent}/chat?conversation={own}")
     page.get_by_text("Change this conversation").click()
     page.get_by_label("Title").fill("About opera")
-    press(page, "Rename", "aside")
+    press(page, "Rename")
     told(page, "The conversation was changed.")
-    expect(page.locator("aside")).to_contain_text("About opera")
+    expect(page.locator(".chats")).to_contain_text("About opera")
     page.get_by_text("Change this conversation").click()
-    press(page, "Archive", "aside")
+    press(page, "Archive")
     told(page, "The conversation was changed.")
     assert [
         one["archived"]
@@ -151,7 +151,7 @@ def test_a_conversation_is_renamed_archived_and_deleted(
     other = http.post(f"/v1/conversations/?agent_id={agent}", json={}).json()["id"]
     visitor.see(f"/ui/agents/{agent}/chat?conversation={other}")
     page.get_by_text("Change this conversation").click()
-    press(page, "Delete", "aside")
+    press(page, "Delete")
     told(page, "The conversation was deleted.")
     assert http.get(f"/v1/conversations/{other}").status_code == 404
 

@@ -40,7 +40,7 @@ def test_home_shows_what_waits_as_a_word_diff_with_its_reason_as_text(browser: T
     assert "tea</del>" in page
     assert "Said &lt;b&gt;today&lt;/b&gt;." in page
     for shown in (page, browser.get(f"/ui/proposals/{proposal}").text):
-        assert '<b class="count" title="1 waiting for a decision">1</b>' in shown
+        assert '<b class="count" title="1 waiting for your decision">1</b>' in shown
 
 
 def test_approving_changes_the_block_and_returns_to_the_page_it_was_done_from(
@@ -115,7 +115,6 @@ def test_the_first_message_makes_an_agent_that_remembers_it(tmp_path: Path) -> N
         answer = browser.post("/ui/first", data={"message": "My name is Ada."})
         agent = browser.get("/v1/agents/").json()[0]
         assert answer.headers["location"] == f"/ui/agents/{agent['id']}/chat"
-        assert "Ada" in next(
-            block["value"] for block in agent["blocks"] if block["label"] == "human"
-        )
-        assert "Recent conversations" in browser.get("/").text
+        user = browser.get("/v1/users/").json()[0]["id"]
+        assert "Ada" in browser.get(f"/users/{user}/blocks/human").json()["body"]
+        assert "/chat?conversation=" in browser.get("/").text

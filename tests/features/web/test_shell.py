@@ -582,7 +582,7 @@ def test_a_server_that_another_app_mounts_is_below_its_path(tmp_path: Path) -> N
     ) as http:
         made = http.post("/sub/ui/first", data={"message": "My name is Ada."})
         agent = made.headers["location"].split("/")[4]
-        seen = walk(http, "/sub", ["/"], 20)
+        seen = walk(http, "/sub", ["/"], 40)
         assert f"/sub/ui/agents/{agent}" in made.headers["location"].removesuffix("/chat")
         assert {"/sub/ui/runs", "/sub/ui/search", "/sub/ui/settings"} <= seen
 

@@ -1,26 +1,37 @@
-"""The chat with an agent: messages, changes of memory, and visible blocks."""
+"""The chat with an agent: messages, changes of memory, and visible blocks.
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+A person who opens an agent's chat gets a conversation of their own. One that others can read is
+opened by its address, and the page says who reads it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
 import orjson
 from fastapi import Request, Response
 
-from ricordo.agents.conversations import DEFAULT
+from ricordo.agents.conversations import DEFAULT, open_conversation
 from ricordo.api.routing import needs
 from ricordo.domain.ids import new_id
-from ricordo.domain.scope import REQUEST_SCOPE
-from ricordo.features.web.pages import queries
+from ricordo.domain.scope import NOBODY, REQUEST_SCOPE, Scope
+from ricordo.features.web.pages import conversation_queries, queries
+from ricordo.features.web.pages.block_address import find_block
+from ricordo.features.web.pages.conversation_queries import TurnVersions
 from ricordo.features.web.pages.queries import RunChanges
 from ricordo.pages.inside import Api, RefusedByApi
+from ricordo.pages.navigation import own_memory
 from ricordo.pages.shell import Pages, address_of, done, form_of, is_part, render, require_id
+from ricordo.storage import agents
+from ricordo.storage.engine.store import Transaction
 
 router = Pages("/ui/agents/{agent_id}/chat", scope="messages")
+_PRECONDITION_FAILED = 412
+# The state of a proposal, as the line of its tool call says it.
+_PROPOSAL_WORDS = {"open": "proposed", "conflicted": "proposed", "rejected": "declined"}
 _PAGE = 40  # stored messages on a page
 _BEFORE = 10  # messages on a page before the one that a link leads to
-_OTHER_CONVERSATIONS = 50
 Json = dict[str, Any]
 
 
@@ -29,12 +40,33 @@ class ShownTurn:
     """One run on a page: its messages in order, with steps folded.
 
     The items are (kind, content): "user", "agent", "fold", "approval", "note". `changes` are its
-    changes of memory, None until they are known.
+    changes of memory, None until they are known. `versions` are the other ways in which the
+    conversation went on here.
     """
 
     run_id: str | None
     items: list[tuple[str, Json]] = field(default_factory=list)
     changes: RunChanges | None = None
+    versions: TurnVersions | None = None
+
+    @property
+    def question(self) -> str:
+        """Return the id of the user's message that the turn answers; empty without one."""
+        return next((item["id"] for kind, item in self.items if kind == "user"), "")
+
+    @property
+    def last_answer(self) -> str:
+        return next((item["id"] for kind, item in reversed(self.items) if kind == "agent"), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """Who reads a conversation, and whether the caller may write in it."""
+
+    kind: str  # "own", "shared", "other": the conversation's user
+    name: str  # of the user of another's conversation
+    may_write: bool
+    is_chosen: bool  # the caller named this conversation
 
 
 @router.get("")
@@ -51,7 +83,7 @@ async def show_part(request: Request, agent_id: str) -> Response:
     """Show the messages after `after`, to be appended, and the current memory."""
     api = Api(request)
     query = request.query_params
-    conversation = await _conversation(api, agent_id, query.get("conversation"))
+    conversation = await _conversation(request, agent_id, query.get("conversation"))
     page = {"order": "asc", "after": query.get("after") or None, "limit": _PAGE}
     new_messages = await api.get(f"/v1/conversations/{conversation['id']}/messages", **page)
     agent = await api.get(f"/v1/agents/{agent_id}")
@@ -60,19 +92,18 @@ async def show_part(request: Request, agent_id: str) -> Response:
         "chat_part.html",
         agent=agent,
         conversation=conversation,
-        turns=await _turns(request, new_messages),
-        blocks=await _blocks(api, agent, conversation),
+        readers=await _readers(request, conversation),
+        turns=await _turns(request, conversation, new_messages),
+        blocks=await _blocks(request, agent, conversation),
         run=await _running(api, conversation),
-        may_say=_may_say(request),
     )
 
 
 @router.post("")
 async def say(request: Request, agent_id: str) -> Response:
     """Send a message and wait for the answer, for a browser without scripts."""
-    api = Api(request)
     form = await form_of(request)
-    conversation = await _conversation(api, agent_id, form.get("conversation"))
+    conversation = await _conversation(request, agent_id, form.get("conversation"))
     text = form.get("message", "").strip()
     if not text:
         return done(request, _path(agent_id, conversation), "Write something first.")
@@ -83,9 +114,8 @@ async def say(request: Request, agent_id: str) -> Response:
 @router.post("/decide")
 async def decide(request: Request, agent_id: str) -> Response:
     """Approve or deny all waiting tool calls."""
-    api = Api(request)
     form = await form_of(request)
-    conversation = await _conversation(api, agent_id, form.get("conversation"))
+    conversation = await _conversation(request, agent_id, form.get("conversation"))
     answer = {
         "type": "approval",
         "approve": form.get("decision") == "approve",
@@ -99,18 +129,21 @@ async def decide(request: Request, agent_id: str) -> Response:
 async def stop(request: Request, agent_id: str) -> Response:
     api = Api(request)
     form = await form_of(request)
-    conversation = await _conversation(api, agent_id, form.get("conversation"))
+    conversation = await _conversation(request, agent_id, form.get("conversation"))
     await api.ask("POST", f"/v1/conversations/{conversation['id']}/cancel")
     return done(request, _path(agent_id, conversation), "The turn is being stopped.")
 
 
 @router.post("/new")
 async def begin(request: Request, agent_id: str) -> Response:
-    """Begin another conversation with the agent, by itself or with a user."""
+    """Begin another conversation with the agent: one's own, a shared one, or of a user."""
     form = await form_of(request)
-    body = {}
+    body: Json = {}
+    scope: Scope = request.scope[REQUEST_SCOPE]
     if user := form.get("user", "").strip():
         body["user_id"] = user
+    elif own_memory(scope) and not form.get("shared"):
+        body["user_id"] = scope.user_id
     conversation = await Api(request).ask(
         "POST", "/v1/conversations/", body, {"agent_id": agent_id}
     )
@@ -121,24 +154,104 @@ async def begin(request: Request, agent_id: str) -> Response:
 async def fork(request: Request, agent_id: str) -> Response:
     """Continue from a message in a new conversation.
 
-    With `edit` it continues from the message before, and the input box has the message's text.
+    With `edit` it continues from the message before, as another version of this conversation, and
+    the input box has the message's text.
     """
-    api = Api(request)
     form = await form_of(request)
-    conversation = await _conversation(api, agent_id, form.get("conversation"))
-    home = f"/v1/conversations/{conversation['id']}"
+    conversation = await _conversation(request, agent_id, form.get("conversation"))
     message_id = form.get("message") or None
-    edited_id = message_id if form.get("edit") else None
-    if edited_id:
-        before = await api.get(f"{home}/messages", before=edited_id, order="asc", limit=1)
-        message_id = before[-1]["id"] if before else None
-    query = {}
-    if message_id:
-        query["message_id"] = message_id
-    path = _path(agent_id, await api.ask("POST", f"{home}/fork", None, query))
-    if edited_id:
-        path = address_of(path, edit=edited_id, of=conversation["id"])
-    return done(request, path)
+    if not form.get("edit"):
+        forked = await _fork(request, conversation, message_id, description=None)
+        return done(request, _path(agent_id, forked), "This is a conversation of its own now.")
+    forked = await _version_before(request, conversation, message_id or "")
+    return done(
+        request,
+        address_of(_path(agent_id, forked), edit=message_id, of=conversation["id"]),
+    )
+
+
+@router.post("/again")
+async def answer_again(request: Request, agent_id: str) -> Response:
+    """Let the agent answer a message again, in another version of the conversation."""
+    form = await form_of(request)
+    conversation = await _conversation(request, agent_id, form.get("conversation"))
+    message_id = form.get("message", "")
+    message = await _message(Api(request), message_id, conversation["id"])
+    if message is None:
+        return done(request, _path(agent_id, conversation), "This message is not there any more.")
+    forked = await _version_before(request, conversation, message_id)
+    body = {"role": "user", "content": message["content"], "otid": new_id("otid")}
+    return await _send(request, agent_id, forked, [body])
+
+
+@router.get("/versions")
+async def show_versions(request: Request, agent_id: str) -> Response:
+    """Show the versions of a turn side by side."""
+    query = request.query_params
+    conversation = await _conversation(request, agent_id, query.get("conversation"))
+    api = Api(request)
+    home = f"/v1/conversations/{conversation['id']}/messages"
+    first_id = query.get("message") or ""
+    messages = await _messages(api, home, before=None, around=first_id)
+    turns = await _turns(request, conversation, messages, is_beginning=True)
+    turn = next((turn for turn in turns if turn.items[0][1]["id"] == first_id), None)
+    columns = []
+    for id in turn.versions.ids if turn and turn.versions else [conversation["id"]]:
+        other = await api.find(f"/v1/conversations/{id}")
+        if other is None:
+            continue
+        history = await _turn_after(api, id, messages, first_id)
+        columns.append({"conversation": other, "turn": next(iter(turns_of(history)), None)})
+    return await render(
+        request,
+        "chat_versions.html",
+        agent=await api.get(f"/v1/agents/{agent_id}"),
+        conversation=conversation,
+        columns=columns,
+        is_large=True,
+    )
+
+
+@router.post("/line")
+@needs("memory:write", "agents:write")
+async def change_line(request: Request, agent_id: str) -> Response:
+    """Change one line of a block beside the chat, or delete it, and return the blocks."""
+    form = await form_of(request)
+    conversation = await _conversation(request, agent_id, form.get("conversation"))
+    scope: Scope = request.scope[REQUEST_SCOPE]
+    place = {"block_id": form.get("block", "")}
+    if form.get("user"):
+        place = {"user_id": require_id(form["user"], "user"), "label": form.get("label", "")}
+    address = await request.app.state.runtime.store.read(lambda tx: find_block(tx, scope, place))
+    old = form.get("old", "")
+    lines = address.block.value.split("\n") if address.block else []
+    number = int(form["number"]) if form.get("number", "").isdecimal() else -1
+    words = "This line changed since. Look at it again."
+    if number < len(lines) and lines[number : number + 1] == [old]:
+        lines[number : number + 1] = [form["new"]] if form.get("new", "").strip() else []
+        words = await _save_lines(request, address, lines)
+    agent = await Api(request).get(f"/v1/agents/{agent_id}")
+    return await render(
+        request,
+        "chat_memory.html",
+        blocks=await _blocks(request, agent, conversation),
+        words=words,
+    )
+
+
+async def _save_lines(request: Request, address: Any, lines: Sequence[str]) -> str:
+    """Save the block's text, and return what went wrong; empty if nothing did."""
+    text = "\n".join(lines)
+    method, body = "PATCH", {"value": text}
+    if address.owner.kind == "user":
+        method, body = "PUT", {"body": text}
+    try:
+        await Api(request).ask(method, address.api, body, if_match=address.version or None)
+    except RefusedByApi as error:
+        if error.status == _PRECONDITION_FAILED:
+            return "This memory changed since. Look at it again."
+        return str(error)
+    return ""
 
 
 @router.post("/change")
@@ -146,7 +259,7 @@ async def change(request: Request, agent_id: str) -> Response:
     """Rename the conversation, archive it or delete it."""
     api = Api(request)
     form = await form_of(request)
-    conversation = await _conversation(api, agent_id, form.get("conversation"))
+    conversation = await _conversation(request, agent_id, form.get("conversation"))
     home = f"/v1/conversations/{conversation['id']}"
     if form.get("do") == "delete":
         await api.ask("DELETE", home)
@@ -177,7 +290,7 @@ async def _page(
     api = Api(request)
     query = request.query_params
     agent = await api.get(f"/v1/agents/{agent_id}")
-    conversation = await _conversation(api, agent_id, query.get("conversation"))
+    conversation = await _conversation(request, agent_id, query.get("conversation"))
     home = f"/v1/conversations/{conversation['id']}/messages"
     messages = await _messages(api, home, before=query.get("before"), around=query.get("message"))
     older = ""
@@ -187,28 +300,44 @@ async def _page(
             older = address_of(_path(agent_id, conversation), before=first_id)
     if query.get("edit"):
         draft = await _text_of(api, query["edit"], query.get("of") or conversation["id"])
-    others = await api.find("/v1/conversations/", agent_id=agent_id, limit=_OTHER_CONVERSATIONS)
     return await render(
         request,
         "chat.html",
         status=status,
         agent=agent,
         conversation=conversation,
-        others=others or [],
-        turns=await _turns(request, messages),
+        readers=await _readers(request, conversation),
+        lists=await _lists(request, agent_id, conversation),
+        turns=await _turns(request, conversation, messages, is_beginning=not older),
         last=messages[-1]["id"] if messages else "",
         older=older,
         is_newest=not query.get("before") and not query.get("message"),
-        blocks=await _blocks(api, agent, conversation),
+        blocks=await _blocks(request, agent, conversation),
         run=await _running(api, conversation),
         sought=query.get("message") or "",
         otid=new_id("otid"),
         words=problem,
         draft=draft,
-        may_say=_may_say(request),
+        has_no_memory=request.scope[REQUEST_SCOPE].subject_id == NOBODY,
         better_model=request.app.state.runtime.models.better_than(agent["model"]) or "",
         is_large=True,
     )
+
+
+async def _lists(request: Request, agent_id: str, conversation: Json) -> Json:
+    """Return the lists of conversations: the caller's own, then others of this agent."""
+    scope: Scope = request.scope[REQUEST_SCOPE]
+    user_id = scope.subject or (scope.user_id if own_memory(scope) else "")
+
+    def read(tx: Transaction) -> Json:
+        others = conversation_queries.conversations_of_agent(tx, scope, agent_id, user_id)
+        return {
+            "own": conversation_queries.own_conversations(tx, scope, user_id) if user_id else [],
+            "shared": [entry for entry in others if entry.user_id is None],
+            "others": [entry for entry in others if entry.user_id is not None],
+        }
+
+    return {**await request.app.state.runtime.store.read(read), "here": conversation["id"]}
 
 
 async def _send(
@@ -239,15 +368,40 @@ async def _messages(api: Api, home: str, before: str | None, around: str | None)
     return list(await api.get(home, limit=_PAGE))[::-1]
 
 
-async def _turns(request: Request, messages: Iterable[Json]) -> list[ShownTurn]:
+async def _turns(
+    request: Request,
+    conversation: Json,
+    messages: Iterable[Json],
+    *,
+    is_beginning: bool = False,
+) -> list[ShownTurn]:
+    """Return the turns with what they changed in memory, and with their versions."""
     turns = list(turns_of(messages))
-    scope = request.scope[REQUEST_SCOPE]
+    scope: Scope = request.scope[REQUEST_SCOPE]
     store = request.app.state.runtime.store
-    ids = {turn.run_id for turn in turns if turn.run_id}
-    if scope.may("memory:read") and ids:
-        changes = await store.read(lambda tx: queries.changes_of_runs(tx, scope, ids))
-        for turn in turns:
-            turn.changes = changes.get(turn.run_id) if turn.run_id else None
+    run_ids = {turn.run_id for turn in turns if turn.run_id}
+    first_ids = [turn.items[0][1]["id"] for turn in turns]
+    note = conversation["description"]
+
+    def read(tx: Transaction) -> tuple[Mapping[str, RunChanges], Any, Any]:
+        changes = {}
+        states = {}
+        if scope.may("memory:read") and run_ids:
+            changes = dict(queries.changes_of_runs(tx, scope, run_ids))
+            states = dict(queries.proposal_states(tx, scope, run_ids))
+        versions = conversation_queries.versions_of_turns(
+            tx, conversation["id"], note, first_ids, is_beginning=is_beginning
+        )
+        return changes, states, versions
+
+    changes, states, versions = await store.read(read)
+    for turn in turns:
+        turn.changes = changes.get(turn.run_id) if turn.run_id else None
+        turn.versions = versions.get(turn.items[0][1]["id"])
+        for _, item in turn.items:
+            status = states.get((item.get("step_id"), item.get("label")))
+            if status and item.get("status") == "done":
+                item["status"] = _PROPOSAL_WORDS.get(status, status)
     return turns
 
 
@@ -268,7 +422,12 @@ def turns_of(messages: Iterable[Json]) -> Iterator[ShownTurn]:
 
 
 def _items(message: Json, calls: dict[str, Json]) -> list[tuple[str, Json]]:
-    head = {"id": message["id"], "date": message["date"], "name": message.get("name")}
+    head = {
+        "id": message["id"],
+        "date": message["date"],
+        "name": message.get("name"),
+        "step_id": message.get("step_id"),
+    }
     match message["message_type"]:
         case "user_message":
             return [("user", {**head, "content": message["content"]})]
@@ -312,44 +471,98 @@ def _call(head: Json, call: Json) -> Json:
     title = str(call["name"])
     if subject and isinstance(subject, str):
         title = f"{title} · {subject}"
-    return {**_fold(head, title, call["arguments"] or ""), "call_id": call["tool_call_id"]}
+    fold = _fold(head, title, call["arguments"] or "")
+    return {**fold, "call_id": call["tool_call_id"], "label": subject}
 
 
 def _listed(calls: Any) -> list[Json]:
     return calls if isinstance(calls, list) else [calls]
 
 
-async def _conversation(api: Api, agent_id: str, conversation_id: str | None) -> Json:
+async def _conversation(request: Request, agent_id: str, conversation_id: str | None) -> Json:
     """Return the conversation with this id, by default the caller's own with the agent.
 
-    Raises RefusedByApi, also for a conversation of another agent.
+    Raises RefusedByApi, also for a conversation of another agent, and NotFound.
     """
     if conversation_id and conversation_id != DEFAULT:
         require_id(conversation_id, "conv")
-    conversation: Json = await api.get(
-        f"/v1/conversations/{conversation_id or DEFAULT}", agent_id=agent_id
+    if not conversation_id:
+        conversation_id = await own_conversation(request, agent_id)
+    conversation: Json = await Api(request).get(
+        f"/v1/conversations/{conversation_id}", agent_id=agent_id
     )
     if conversation["agent_id"] != agent_id:
         raise RefusedByApi(404, {"detail": f"Conversation with ID {conversation_id} not found"})
     return conversation
 
 
-async def _blocks(api: Api, agent: Json, conversation: Json) -> list[Json]:
-    """Return the conversation's visible blocks: the agent's, then its user's others."""
-    agent_blocks = [{**block, "path": f"/ui/blocks/{block['id']}"} for block in agent["blocks"]]
+async def own_conversation(request: Request, agent_id: str) -> str:
+    """Return the id of the caller's own conversation with the agent, which is made if missing.
+
+    A caller without memory of their own gets the agent's, which is shared. Raises NotFound.
+    """
+    scope: Scope = request.scope[REQUEST_SCOPE]
+    if scope.subject is None and own_memory(scope):
+        scope = replace(scope, subject_id=scope.user_id)
+    runtime = request.app.state.runtime
+    return (await open_conversation(runtime, scope, DEFAULT, agent_id)).id
+
+
+async def _readers(request: Request, conversation: Json) -> Readers:
+    scope: Scope = request.scope[REQUEST_SCOPE]
     user_id = conversation["user_id"]
-    if not user_id:
-        return agent_blocks
-    user_blocks = [
-        {
-            **block,
-            "value": block["body"],
-            "path": f"/ui/people/{user_id}/blocks/{quote(block['label'])}",
-        }
-        for block in await api.find(f"/users/{user_id}/blocks") or []
+    kind = "other"
+    name = ""
+    if user_id is None:
+        kind = "shared"
+    elif user_id == (scope.subject or scope.user_id):
+        kind = "own"
+    else:
+        store = request.app.state.runtime.store
+        names = await store.read(lambda tx: queries.names_of_users(tx, scope, [user_id]))
+        name = names.get(user_id, "another user")
+    may_write = scope.may("messages:write") and scope.owns(user_id)
+    return Readers(kind, name, may_write, bool(request.query_params.get("conversation")))
+
+
+async def _blocks(request: Request, agent: Json, conversation: Json) -> list[Json]:
+    """Return the conversation's visible blocks: the agent's, then its user's others."""
+    scope: Scope = request.scope[REQUEST_SCOPE]
+    user_id = conversation["user_id"]
+    store = request.app.state.runtime.store
+    visible = []
+    if scope.may("agents:read"):
+        state = await store.read(lambda tx: agents.load(tx, scope, agent["id"], conversation["id"]))
+        visible = [block for block in state.blocks if not block.hidden]
+    shown = [
+        _shown_block(
+            scope,
+            {"id": block.id, "label": block.label, "value": block.value, "limit": block.limit},
+            user_id if block.is_users else None,
+            is_writable=not block.read_only,
+        )
+        for block in visible
     ]
-    ids = {block["id"] for block in user_blocks}
-    return [block for block in agent_blocks if block["id"] not in ids] + user_blocks
+    ids = {block.id for block in visible}
+    if not user_id:
+        return shown
+    return shown + [
+        _shown_block(scope, {**block, "value": block["body"]}, user_id)
+        for block in await Api(request).find(f"/users/{user_id}/blocks") or []
+        if block["id"] not in ids
+    ]
+
+
+def _shown_block(
+    scope: Scope, block: Json, user_id: str | None, *, is_writable: bool = True
+) -> Json:
+    """Return the block with its page, and whether the caller may change it in place."""
+    path = f"/ui/blocks/{block['id']}"
+    may_edit = is_writable and scope.may("agents:write")
+    if user_id:
+        path = f"/ui/people/{user_id}/blocks/{quote(block['label'])}"
+        may_edit = scope.may("memory:write") and scope.may_decide_for("user", user_id)
+    return {**block, "path": path, "user_id": user_id or "", "may_edit": may_edit}
 
 
 async def _running(api: Api, conversation: Json) -> Json | None:
@@ -359,20 +572,56 @@ async def _running(api: Api, conversation: Json) -> Json | None:
 
 async def _text_of(api: Api, message_id: str, conversation_id: str) -> str:
     """Return the text of a user's message in this conversation; empty without one."""
-    home = f"/v1/conversations/{require_id(conversation_id, 'conv')}/messages"
+    message = await _message(api, message_id, require_id(conversation_id, "conv"))
+    content = message["content"] if message else ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content if "text" in part)
+
+
+async def _message(api: Api, message_id: str, conversation_id: str) -> Json | None:
+    """Return a user's message in this conversation; None without one."""
+    home = f"/v1/conversations/{conversation_id}/messages"
     earlier = await api.find(home, before=message_id, order="asc", limit=1) or []
     after = earlier[-1]["id"] if earlier else None
-    for message in await api.find(home, after=after, order="asc", limit=1) or []:
-        if message["message_type"] == "user_message":
-            content = message["content"]
-            if isinstance(content, str):
-                return content
-            return "\n".join(part["text"] for part in content if "text" in part)
-    return ""
+    messages: list[Json] = await api.find(home, after=after, order="asc", limit=1) or []
+    users = [message for message in messages if message["message_type"] == "user_message"]
+    return next(iter(users), None)
 
 
-def _may_say(request: Request) -> bool:
-    return bool(request.scope[REQUEST_SCOPE].may("messages:write"))
+async def _turn_after(
+    api: Api, conversation_id: str, shown: Sequence[Json], first_id: str
+) -> list[Json]:
+    """Return the messages of another version that stand in the place of the turn `first_id`."""
+    ids = [message["id"] for message in shown]
+    index = ids.index(first_id) if first_id in ids else 0
+    before = ids[index - 1] if index else None
+    home = f"/v1/conversations/{conversation_id}/messages"
+    return list(await api.find(home, after=before, order="asc", limit=_PAGE) or [])
+
+
+async def _version_before(request: Request, conversation: Json, message_id: str) -> Json:
+    """Fork before a message, as another version of the conversation."""
+    home = f"/v1/conversations/{conversation['id']}/messages"
+    before = await Api(request).get(home, before=message_id, order="asc", limit=1)
+    note = conversation_queries.version_note(conversation["id"], conversation["description"])
+    earlier_id = before[-1]["id"] if before else None
+    return await _fork(request, conversation, earlier_id, description=note)
+
+
+async def _fork(
+    request: Request, conversation: Json, message_id: str | None, *, description: str | None
+) -> Json:
+    """Fork a conversation after a message. A version has a description and is hidden."""
+    api = Api(request)
+    query: Json = {"hidden": "true" if description else "false"}
+    if message_id:
+        query["message_id"] = message_id
+    forked = await api.ask("POST", f"/v1/conversations/{conversation['id']}/fork", None, query)
+    if forked["description"] == description:
+        return dict(forked)
+    changes = {"description": description}
+    return dict(await api.ask("PATCH", f"/v1/conversations/{forked['id']}", changes))
 
 
 def _path(agent_id: str, conversation: Json) -> str:

@@ -13,6 +13,7 @@ from ricordo.api.routing import needs
 from ricordo.domain.model import LIBRARIAN
 from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, Scope
 from ricordo.features.web.pages import queries
+from ricordo.features.web.pages.chat import own_conversation
 from ricordo.pages.inside import Api
 from ricordo.pages.shell import Pages, base_of, done, form_of, render
 from ricordo.runtime import Runtime
@@ -80,10 +81,11 @@ async def say_first(request: Request) -> Response:
     api = Api(request)
     agent = await api.ask("POST", "/v1/agents/", FIRST_AGENT)
     if text := form.get("message", "").strip():
+        conversation_id = await own_conversation(request, agent["id"])
         await api.ask(
             "POST",
-            f"/v1/agents/{agent['id']}/messages",
-            {"messages": [{"role": "user", "content": text}]},
+            f"/v1/conversations/{conversation_id}/messages",
+            {"messages": [{"role": "user", "content": text}], "streaming": False},
         )
     return done(request, f"/ui/agents/{agent['id']}/chat")
 

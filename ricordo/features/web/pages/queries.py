@@ -210,7 +210,14 @@ def recent_conversations(
             *in_scope(conversations, scope),
             *may_use(scope, conversations.c.agent_id),
             conversations.c.deleted_at.is_(None),
-            conversations.c.hidden.is_(False),
+            # A user's first conversation with an agent is hidden, since only its agent names it.
+            or_(
+                conversations.c.hidden.is_(False),
+                and_(
+                    conversations.c.user_id == (scope.subject or scope.user_id),
+                    conversations.c.forked_from.is_(None),
+                ),
+            ),
             conversations.c.last_message_at.is_not(None),
             *([conversations.c.last_stop_reason == "requires_approval"] if waits else []),
         )
@@ -484,6 +491,18 @@ def changes_of_runs(
         waiting_since = [entry for entry in proposed if entry.proposal.run_id == id]
         changes[id] = RunChanges(list(dict.fromkeys(labels)), waiting_since)
     return changes
+
+
+def proposal_states(
+    tx: Transaction, scope: Scope, run_ids: Iterable[str]
+) -> Mapping[tuple[str, str], str]:
+    """Return the states of the proposals that runs made, by step and label."""
+    ids = sorted(set(run_ids))[:_MOST_NAMES]
+    columns = (proposals.c[name] for name in ("step_id", "label", "status"))
+    statement = select(*columns).where(*in_scope(proposals, scope), proposals.c.run_id.in_(ids))
+    return {
+        (row.step_id, row.label): row.status for row in tx.all(statement.order_by(proposals.c.seq))
+    }
 
 
 def pages_of_blocks(tx: Transaction, block_versions: Sequence[BlockVersion]) -> Mapping[bytes, str]:

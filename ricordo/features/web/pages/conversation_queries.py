@@ -1,0 +1,291 @@
+"""Conversations as people see them: by name, and with the versions of one as one entry.
+
+A conversation that was forked to say something again is a version: it is hidden from the API's
+lists, and its description names the conversation that it is a version of.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Row, func, or_, select
+
+from ricordo.domain.scope import Scope
+from ricordo.storage.agent_access import may_use
+from ricordo.storage.engine.repository import in_scope
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import agents, conversations, messages, users
+
+_VERSION_OF = "Another version of "
+_MOST = 300  # conversations that are read for a list
+_MOST_SHOWN = 60
+_LONGEST_NAME = 80
+
+
+@dataclass(frozen=True, slots=True)
+class ListedConversation:
+    """A conversation in a list; of several versions the one that was used last.
+
+    `time` is in microseconds UTC. `versions` are the ids of all versions of it.
+    """
+
+    id: str
+    agent_id: str
+    agent_name: str
+    name: str
+    user_id: str | None
+    user_name: str | None
+    time: int
+    versions: frozenset[str]
+
+
+def version_note(conversation_id: str, description: str | None) -> str:
+    """Return the description of a version of this conversation, which may be a version itself."""
+    return f"{_VERSION_OF}{root_of(conversation_id, description)}"
+
+
+def root_of(conversation_id: str, description: str | None) -> str:
+    """Return the id of the first version of a conversation."""
+    if description and description.startswith(_VERSION_OF):
+        return description.removeprefix(_VERSION_OF)
+    return conversation_id
+
+
+def own_conversations(tx: Transaction, scope: Scope, user_id: str) -> list[ListedConversation]:
+    """Return the conversations of this user with all agents, last used first."""
+    return _listed(tx, scope, conversations.c.user_id == user_id)
+
+
+def conversations_of_agent(
+    tx: Transaction, scope: Scope, agent_id: str, user_id: str
+) -> list[ListedConversation]:
+    """Return conversations with the agent that are not this user's, last used first."""
+    is_other = or_(conversations.c.user_id.is_(None), conversations.c.user_id != user_id)
+    return _listed(tx, scope, conversations.c.agent_id == agent_id, is_other)
+
+
+def _listed(
+    tx: Transaction, scope: Scope, *conditions: ColumnElement[bool]
+) -> list[ListedConversation]:
+    is_version = conversations.c.description.startswith(_VERSION_OF, autoescape=True)
+    # A user's first conversation with an agent is hidden too, as only its API names it.
+    is_first = conversations.c.hidden & conversations.c.forked_from.is_(None)
+    time = func.coalesce(conversations.c.last_message_at, conversations.c.created_at)
+    newest = (
+        select(conversations.c.seq)
+        .where(
+            *in_scope(conversations, scope),
+            *may_use(scope, conversations.c.agent_id),
+            *conditions,
+            conversations.c.deleted_at.is_(None),
+            conversations.c.archived_at.is_(None),
+            or_(conversations.c.hidden.is_(False), is_version, is_first),
+            conversations.c.last_message_at.is_not(None) | conversations.c.hidden.is_(False),
+        )
+        .order_by(time.desc(), conversations.c.seq.desc())
+        .limit(_MOST)
+    )
+    names = ("id", "agent_id", "user_id", "summary", "description", "forked_from")
+    statement = (
+        select(
+            *(conversations.c[name] for name in names),
+            time.label("time"),
+            agents.c.name.label("agent_name"),
+            users.c.name.label("user_name"),
+        )
+        .join(agents, agents.c.id == conversations.c.agent_id)
+        .outerjoin(users, users.c.id == conversations.c.user_id)
+        .where(conversations.c.seq.in_(newest), agents.c.hidden.is_not(True))
+        .order_by(time.desc(), conversations.c.seq.desc())
+    )
+    families: dict[str, list[Row[tuple[object, ...]]]] = {}
+    for row in tx.all(statement):
+        families.setdefault(root_of(row.id, row.description), []).append(row)
+    shown = dict(list(families.items())[:_MOST_SHOWN])
+    nameless = [root for root, rows in shown.items() if not rows[0].summary]
+    beginnings = _first_words(tx, {*nameless, *(row.id for id in nameless for row in shown[id])})
+    entries = []
+    for root, rows in shown.items():
+        row = rows[0]
+        words = [beginnings.get(id, "") for id in (root, *(member.id for member in rows))]
+        entries.append(
+            ListedConversation(
+                id=row.id,
+                agent_id=row.agent_id,
+                agent_name=row.agent_name,
+                name=row.summary or next(filter(None, words), ""),
+                user_id=row.user_id,
+                user_name=row.user_name,
+                time=row.time,
+                versions=frozenset(member.id for member in rows),
+            )
+        )
+    return entries
+
+
+def _first_words(tx: Transaction, ids: Collection[str]) -> Mapping[str, str]:
+    """Return the beginning of each conversation's first message of a user."""
+    if not ids:
+        return {}
+    first = (
+        select(func.min(messages.c.seq))
+        .where(messages.c.conversation_id.in_([*ids]), messages.c.role == "user")
+        .group_by(messages.c.conversation_id)
+    )
+    text = func.substr(messages.c.text, 1, 4 * _LONGEST_NAME).label("text")
+    rows = tx.all(select(messages.c.conversation_id, text).where(messages.c.seq.in_(first)))
+    return {row.conversation_id: _one_line(row.text) for row in rows}
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST_NAME else f"{line[: _LONGEST_NAME - 1]}…"
+
+
+# The versions of a turn.
+
+
+@dataclass(frozen=True, slots=True)
+class TurnVersions:
+    """The conversations that continue the same messages in other ways, in order of time."""
+
+    ids: Sequence[str]
+    here: int  # index of the shown conversation
+
+    @property
+    def previous(self) -> str | None:
+        return self.ids[self.here - 1] if self.here else None
+
+    @property
+    def following(self) -> str | None:
+        return self.ids[self.here + 1] if self.here + 1 < len(self.ids) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A version with its history: (conversation, seq of the last message), oldest part first."""
+
+    id: str
+    parts: tuple[tuple[str, float], ...]
+    time: int
+
+
+def versions_of_turns(
+    tx: Transaction,
+    conversation_id: str,
+    description: str | None,
+    message_ids: Sequence[str],
+    *,
+    is_beginning: bool,
+) -> Mapping[str, TurnVersions]:
+    """Return the versions of turns, by the id of the turn's first message.
+
+    Turns with one version are left out. `message_ids` are the first messages of the shown turns in
+    order, which the caller may see; with `is_beginning` nothing was said before them.
+    """
+    root = root_of(conversation_id, description)
+    rows = _family(tx, root)
+    if len(rows) < 2 or not message_ids:
+        return {}
+    versions = {row.id: _version(row, rows) for row in rows.values()}
+    shown = versions.get(conversation_id)
+    if shown is None:
+        return {}
+    first_seq = _first_seqs(tx, [*rows])
+    places = _places(tx, shown, message_ids)
+    branches: dict[str, dict[str, tuple[int, str]]] = {}
+    for other in versions.values():
+        fork = _fork_of(shown, other)
+        if other.id == shown.id or fork is None:
+            continue
+        part, seq = fork
+        turn = next((id for id, place in places if place > (part, seq)), None)
+        earlier = [id for id, place in places if place <= (part, seq)]
+        if turn is None or not (earlier or is_beginning):
+            continue
+        own = _branch(shown, part, seq, first_seq)
+        branch = _branch(other, part, seq, first_seq)
+        if own is None or branch is None:
+            continue
+        found = branches.setdefault(turn, {own: (first_seq.get(own, 0), shown.id)})
+        known = found.get(branch)
+        if (known is None or versions[known[1]].time < other.time) and branch != own:
+            found[branch] = (first_seq.get(branch, 0), other.id)
+    ordered = {turn: [id for _, id in sorted(found.values())] for turn, found in branches.items()}
+    return {
+        turn: TurnVersions(ids, ids.index(shown.id))
+        for turn, ids in ordered.items()
+        if len(ids) > 1
+    }
+
+
+def _family(tx: Transaction, root: str) -> dict[str, Row[tuple[object, ...]]]:
+    """Return all versions of a conversation by id."""
+    agent = select(conversations.c.agent_id).where(conversations.c.id == root).scalar_subquery()
+    is_member = or_(
+        conversations.c.id == root, conversations.c.description == f"{_VERSION_OF}{root}"
+    )
+    names = ("id", "forked_from", "forked_seq", "last_message_at", "created_at")
+    statement = (
+        select(*(conversations.c[name] for name in names))
+        .where(conversations.c.agent_id == agent, is_member, conversations.c.deleted_at.is_(None))
+        .order_by(conversations.c.seq)
+        .limit(_MOST)
+    )
+    return {row.id: row for row in tx.all(statement)}
+
+
+def _version(row: Row[tuple[object, ...]], rows: Mapping[str, Row[tuple[object, ...]]]) -> _Version:
+    parts = [(row.id, float("inf"))]
+    bound = float("inf")
+    ancestor = row
+    while ancestor.forked_from in rows and len(parts) <= len(rows):
+        bound = min(bound, ancestor.forked_seq or 0)
+        ancestor = rows[ancestor.forked_from]
+        parts.insert(0, (ancestor.id, bound))
+    return _Version(row.id, tuple(parts), row.last_message_at or row.created_at)
+
+
+def _fork_of(shown: _Version, other: _Version) -> tuple[int, float] | None:
+    """Return where two histories part: the index of the common part, and its last common seq."""
+    common = None
+    for index, (mine, theirs) in enumerate(zip(shown.parts, other.parts, strict=False)):
+        if mine[0] != theirs[0]:
+            break
+        common = index, min(mine[1], theirs[1])
+        if mine[1] != theirs[1]:
+            break
+    return common
+
+
+def _branch(version: _Version, part: int, seq: float, first_seq: Mapping[str, int]) -> str | None:
+    """Return the conversation in which this version goes on after the fork."""
+    if version.parts[part][1] > seq:
+        return version.parts[part][0]
+    for id, last in version.parts[part + 1 :]:
+        if first_seq.get(id, float("inf")) <= last:
+            return id
+    return None
+
+
+def _first_seqs(tx: Transaction, ids: Sequence[str]) -> Mapping[str, int]:
+    """Return the seq of each conversation's first own message."""
+    statement = (
+        select(messages.c.conversation_id, func.min(messages.c.seq).label("seq"))
+        .where(messages.c.conversation_id.in_(ids), messages.c.role != "system")
+        .group_by(messages.c.conversation_id)
+    )
+    return {row.conversation_id: row.seq for row in tx.all(statement)}
+
+
+def _places(
+    tx: Transaction, version: _Version, message_ids: Sequence[str]
+) -> list[tuple[str, tuple[int, float]]]:
+    """Return each message with its place in the version's history: (index of the part, seq)."""
+    statement = select(messages.c.id, messages.c.conversation_id, messages.c.seq)
+    rows = {row.id: row for row in tx.all(statement.where(messages.c.id.in_([*message_ids])))}
+    index = {id: number for number, (id, _) in enumerate(version.parts)}
+    return [
+        (id, (index[rows[id].conversation_id], rows[id].seq))
+        for id in message_ids
+        if id in rows and rows[id].conversation_id in index
+    ]

@@ -1,0 +1,155 @@
+"""The navigation of the pages: entries in groups, by the rights of the caller.
+
+Everybody has Chat, Memory and Search. Builders also have agents and what agents use, operators the
+server. All other pages are behind "More".
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from ricordo.domain.scope import ADMIN, NOBODY, Scope
+from ricordo.plugins import PluginPage
+
+# The chats of agents belong to the entry "Chat".
+_CHAT = re.compile("/ui/agents/[^/]+/chat(/|$)")
+# The rights of somebody who builds agents.
+_BUILDS = ("agents:write",)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An entry of the navigation, for callers with one of the scopes.
+
+    Without scopes it is for everybody. `counts`: the entry shows the number of open decisions.
+    """
+
+    title: str
+    path: str
+    icon: str
+    scopes: tuple[str, ...] = ()
+    is_here: bool = False
+    counts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Entries of the navigation. A group with `is_folded` is opened by a click on its title."""
+
+    title: str
+    links: tuple[Link, ...]
+    is_folded: bool = False
+
+    @property
+    def is_here(self) -> bool:
+        return any(link.is_here for link in self.links)
+
+
+_PERSON = (
+    Link("Chat", "/ui/chat", "chat", ("messages:read",)),
+    Link("Memory", "", "memory", ("memory:read",), counts=True),
+    Link("Search", "/ui/search", "search", ("messages:read",)),
+)
+_BUILDER = (
+    Link("Agents", "/ui/agents", "agent", _BUILDS),
+    Link("People", "/ui/people", "people", ("users:read",)),
+    Link("Courses", "/ui/courses", "course", _BUILDS),
+    Link("Files", "/ui/files", "file", _BUILDS),
+    Link("Tools", "/ui/tools", "tool", ("tools:write",)),
+    Link("Templates", "/ui/templates", "template", _BUILDS),
+)
+_MORE = (
+    Link("Groups", "/ui/groups", "group", _BUILDS),
+    Link("Sleeping agents", "/ui/sleeptime", "sleep", ("memory:read",)),
+    Link("MCP servers", "/ui/mcp", "plug", ("tools:write",)),
+    Link("Tasks", "/ui/tasks", "task", ("agents:read",)),
+    Link("Schedules", "/ui/schedules", "clock", ("messages:read",)),
+    Link("Workspace", "/ui/workspace", "folder", ("memory:read",)),
+    Link("Moving in and out", "/ui/imports", "move", ("messages:read",)),
+    Link("Connect", "/ui/connect", "link", ("agents:read", "messages:read", "memory:read")),
+)
+_SERVER = (
+    Link("Runs", "/ui/runs", "run", _BUILDS),
+    Link("Jobs", "/ui/jobs", "job", (ADMIN,)),
+    Link("Models", "/ui/models", "model", _BUILDS),
+    Link("Audit log", "/ui/audit-log", "audit", (ADMIN,)),
+    Link("Backups", "/ui/backups", "backup", (ADMIN,)),
+    Link("Users and keys", "/ui/settings", "key", (ADMIN,)),
+)
+# Pages that the frame's own feature serves; others are shown if their feature is on.
+_OWN = {
+    "/ui/chat",
+    "/ui/search",
+    "/ui/agents",
+    "/ui/people",
+    "/ui/connect",
+    "/ui/runs",
+    "/ui/jobs",
+    "/ui/models",
+    "/ui/settings",
+}
+_KNOWN = {link.path for links in (_PERSON, _BUILDER, _MORE, _SERVER) for link in links}
+_HELP = "/help"
+
+
+def navigation(me: Scope, path: str, plugin_pages: Iterable[PluginPage]) -> list[Group]:
+    """Return the groups of entries for this caller, without empty groups."""
+    pages = {page.path: page for page in plugin_pages}
+    others = tuple(
+        Link(page.title, page.path, "help" if page.path == _HELP else "plugin", page.scopes)
+        for page in pages.values()
+        if page.path not in _KNOWN
+    )
+
+    def visible(links: Iterable[Link]) -> Iterator[Link]:
+        for link in links:
+            target = link.path or own_memory(me)
+            if not target or (link.scopes and not me.may(*link.scopes)):
+                continue
+            if link.path and link.path not in _OWN | pages.keys() and link not in others:
+                continue
+            yield replace(link, path=target, is_here=_is_at(path, target))
+
+    builds = me.may(*_BUILDS) or me.subject_id is None
+    more = tuple(visible((*_MORE, *others)))
+    if me.subject_id == NOBODY:
+        # A workspace and the notes of sleeping agents belong to a user, and this key has none.
+        hidden = ("/ui/workspace", "/ui/sleeptime")
+        more = tuple(link for link in more if link.path not in hidden)
+    groups = [
+        Group("", tuple(visible(_PERSON))),
+        Group("Build", tuple(visible(_BUILDER)) if builds else ()),
+        Group("More", more, is_folded=True),
+        Group("Server", tuple(visible(_SERVER)), is_folded=True),
+    ]
+    return _with_one_here([group for group in groups if group.links])
+
+
+def own_memory(me: Scope) -> str:
+    """Return the page of the caller's own memory; empty for a caller without one."""
+    if me.role == "service" or me.subject_id == NOBODY or not me.user_id.startswith("user-"):
+        return ""
+    return f"/ui/people/{me.user_id}"
+
+
+def _is_at(path: str, target: str) -> bool:
+    if _CHAT.match(path):
+        path = "/ui/chat"
+    return f"{path}/".startswith(f"{target}/")
+
+
+def _with_one_here(groups: list[Group]) -> list[Group]:
+    """Mark only the entry with the longest path, as "/ui/people/ID" and not "/ui/people"."""
+    longest = max(
+        (len(link.path) for group in groups for link in group.links if link.is_here), default=0
+    )
+    return [
+        replace(
+            group,
+            links=tuple(
+                replace(link, is_here=link.is_here and len(link.path) == longest)
+                for link in group.links
+            ),
+        )
+        for group in groups
+    ]
