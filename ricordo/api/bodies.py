@@ -46,6 +46,7 @@ class CountedBody:
     """The body of one request, which counts as long as it is in memory."""
 
     receive: Receive
+    large_bodies: LargeBodies
     size: int = 0
 
     async def __call__(self) -> Message:
@@ -53,9 +54,9 @@ class CountedBody:
         message = await self.receive()
         added = len(message.get("body", b""))
         if self.size + added > _LARGE:
-            LARGE_BODIES.taken += added if self.size > _LARGE else self.size + added
+            self.large_bodies.taken += added if self.size > _LARGE else self.size + added
         self.size += added
-        if self.size > _LARGE and self.size < LARGE_BODIES.taken > MOST_AT_ONCE:
+        if self.size > _LARGE and self.size < self.large_bodies.taken > MOST_AT_ONCE:
             raise HTTPException(
                 503, "Too many large requests are read at once. Send it again in a moment.", _LATER
             )
@@ -63,7 +64,7 @@ class CountedBody:
 
     def release(self) -> None:
         """Stop counting the body: its answer begins."""
-        LARGE_BODIES.taken -= self.size if self.size > _LARGE else 0
+        self.large_bodies.taken -= self.size if self.size > _LARGE else 0
         self.size = 0
 
 

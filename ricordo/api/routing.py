@@ -35,7 +35,7 @@ from ricordo.api.answers import (
     made_answer,
     read_answer,
 )
-from ricordo.api.bodies import MOST_BYTES, CountedBody, read_large
+from ricordo.api.bodies import LARGE_BODIES, MOST_BYTES, CountedBody, read_large
 from ricordo.api.guard import USER_HEADER, refuse
 from ricordo.api.models.base import RefusalResponse, maker
 from ricordo.api.models.warnings import REASONS, header_of
@@ -153,7 +153,7 @@ class GuardedRoute(Route):
         if refusal := refusal_of(scope, self.scopes):
             await refuse(*refusal)(scope, receive, send)
             return
-        body = CountedBody(receive)
+        body = CountedBody(receive, LARGE_BODIES)
         reasons: dict[str, dict[str, None]] = {}
         REASONS.set(reasons)
 

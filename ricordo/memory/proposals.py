@@ -31,6 +31,7 @@ from ricordo.memory.line_changes import (
     same_text,
     touch_same_lines,
 )
+from ricordo.memory.unwanted import rules_of
 from ricordo.memory.working_memory import (
     HIDDEN_REFUSED,
     EditContext,
@@ -230,6 +231,8 @@ def propose(
     if chain is None:
         raise NotFound(f'Memory block "{draft.label}" was erased in the meantime.')
     require_history_for_proposal(tx, chain)
+    if not metadata.is_owners_of(chain) and draft.value is not None:
+        rules_of(tx, chain).require_wanted(before, draft.value)
     _require_change(tx, chain, draft)
     require_not_declined(tx, chain.id, draft.label, (before, draft.value), metadata)
     of_author = proposals.waiting_by(tx, chain.id, draft.label, metadata.author)

@@ -18,6 +18,7 @@ from ricordo.memory.edit_plan import CommitOutcome, store_plan, version_notes
 from ricordo.memory.line_changes import edit_summary
 from ricordo.memory.proposals import propose_edits
 from ricordo.memory.rotation import may_rotate, new_passage, rotate
+from ricordo.memory.unwanted import unwanted_calls
 from ricordo.memory.user_copies import needs_copy, users_chain, with_copies
 from ricordo.memory.working_memory import EditContext, MemoryEdit, WorkingMemory, by_block
 from ricordo.search.index import insert_archive, insert_passages
@@ -34,9 +35,11 @@ def commit(
 
     Edits that a policy does not let the agent make become proposals to the block's owner.
     """
-    edits = memory.edits
+    unwanted = unwanted_calls(tx, state, memory.edits, memory.passages)
+    edits = [edit for edit in memory.edits if edit.call_id not in unwanted]
+    passage_drafts = [draft for draft in memory.passages if draft.call_id not in unwanted]
     direct, waiting = _split_by_policy(edits, context)
-    files_passages = bool(memory.passages) or any(may_rotate(edit.base) for edit in direct)
+    files_passages = bool(passage_drafts) or any(may_rotate(edit.base) for edit in direct)
     reshapes = _texts_by_block(direct) is None
     makes_blocks = any(
         edit.is_new or needs_copy(edit.base, state.conversation.user_id) for edit in edits
@@ -69,7 +72,7 @@ def commit(
     step_blocks, rotated = _rotate_filled(tx, state, outcome.blocks, edited_ids, context)
     drafts = [
         new_passage(tx, state, context, draft.text, draft.tags, draft.id)
-        for draft in memory.passages
+        for draft in passage_drafts
     ]
     passages = [*drafts, *rotated]
     if passages:
@@ -80,7 +83,7 @@ def commit(
         step_blocks,
         archives_now,
         {**outcome.results, **proposal_results},
-        {**outcome.failed, **dropped_failures, **refusals},
+        {**outcome.failed, **dropped_failures, **refusals, **unwanted},
     )
 
 
