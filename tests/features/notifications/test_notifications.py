@@ -12,7 +12,7 @@ import orjson
 import pytest
 from sqlalchemy import select, update
 
-from ricordo.api.callbacks import signing_key
+from ricordo.agents.callbacks import signing_key
 from ricordo.domain.clock import DAY
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job

@@ -4,7 +4,7 @@ import asyncio
 
 import orjson
 
-from ricordo.api.callbacks import deliver
+from ricordo.agents.callbacks import deliver
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.errors import Invalid, RicordoError
 from ricordo.features.memory_care.notifications import mail, queries, service

@@ -7,9 +7,10 @@ from typing import Annotated
 from pydantic import Field
 
 from ricordo.api.call import RequestContext
-from ricordo.api.models.base import Json, RequestModel, ResponseModel, Timestamp
+from ricordo.api.models.base import RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import Json
 from ricordo.errors import NotFound
 from ricordo.features.memory_care.notifications import queries, service
 from ricordo.features.memory_care.notifications.options import NotificationSettings
