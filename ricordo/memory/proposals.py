@@ -19,7 +19,13 @@ from ricordo.domain.scope import Actor
 from ricordo.domain.text import normal_json, normal_name
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Invalid, NotFound, TooLong
-from ricordo.memory.line_changes import (
+from ricordo.memory.edits import (
+    HIDDEN_REFUSED,
+    EditContext,
+    MemoryEdit,
+    by_block,
+)
+from ricordo.memory.text import (
     LineChange,
     edit_summary,
     effort,
@@ -29,12 +35,6 @@ from ricordo.memory.line_changes import (
     removes_lines,
     same_text,
     touch_same_lines,
-)
-from ricordo.memory.working_memory import (
-    HIDDEN_REFUSED,
-    EditContext,
-    MemoryEdit,
-    by_block,
 )
 from ricordo.settings import Settings
 from ricordo.storage import proposals, versions
