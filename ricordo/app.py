@@ -13,9 +13,8 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from ricordo import __version__
-from ricordo.agents import deletion, note_taker, run_end, tracing
+from ricordo.agents import callbacks, deletion, note_taker, run_end, tracing
 from ricordo.agents.run_end import close_all, close_expired
-from ricordo.api import callbacks
 from ricordo.api.answers import AnswerBudget
 from ricordo.api.authentication import Authentication
 from ricordo.api.call import require_administrator
@@ -23,6 +22,7 @@ from ricordo.api.core_routers import CORE_ROUTERS, LABEL_ROUTERS
 from ricordo.api.errors import install_error_handlers
 from ricordo.api.guard import Guard
 from ricordo.api.routing import Application, Routes, load_router
+from ricordo.api.wire import ApiFormat
 from ricordo.background import upkeep
 from ricordo.background.postgres_worker import background_work
 from ricordo.domain.scope import Scope
@@ -63,6 +63,7 @@ async def open_runtime(
     *,
     extra_models: Sequence[ChatModel | Embedder] = (),
     plugins: Plugins | None = None,
+    has_background_work: bool = True,
 ) -> AsyncIterator[Runtime]:
     """Open a runtime that is ready for turns, and close everything at the end.
 
@@ -79,7 +80,17 @@ async def open_runtime(
     await asyncio.to_thread(sweep, *folders_of(settings))
     models.learned.keep_in(settings.data_dir)
     indexes |= await pgvector.index_of(store)
-    runtime = Runtime(settings, store, models, toolbox, plugins, sandbox, indexes, kinds)
+    runtime = Runtime(
+        settings,
+        store,
+        models,
+        toolbox,
+        plugins,
+        sandbox,
+        indexes,
+        kinds,
+        wire=ApiFormat(),
+    )
     opened_features = AsyncExitStack()
     try:
         if settings.message_vectors not in ("native", *indexes):
@@ -111,6 +122,9 @@ async def open_runtime(
             normal_form.HANDLER,
         )
         handlers = (*core, *upkeep.HANDLERS, *swept)
+        if not has_background_work:
+            yield runtime
+            return
         async with background_work(runtime, handlers, address=settings.postgres_url):
             yield runtime
     finally:

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from ricordo.domain.agent import Agent, AgentState
+from ricordo.domain.clock import Clock
 from ricordo.domain.event import Event
+from ricordo.domain.message import Message
 from ricordo.domain.model import OrganizationProvider
+from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Unsupported
 from ricordo.llm.model_speeds import ModelSpeeds
@@ -62,6 +65,25 @@ class LiveRecording(Protocol):
         """Return when all of it is stored, after the end of its turn."""
 
 
+class StreamEncoder(Protocol):
+    """Encodes the events of one turn for its stored stream."""
+
+    def encode(self, event: Event) -> Sequence[bytes]:
+        """Return the stream's events for an event of the turn; often none."""
+
+
+class WireFormat(Protocol):
+    """The format in which clients get what is stored or sent without a request of theirs."""
+
+    def stream_encoder(
+        self, options: Mapping[str, Any], clock: Clock, *, has_tokens: bool
+    ) -> StreamEncoder:
+        """Return an encoder with the options of the run's request."""
+
+    def result_of(self, run: Run, messages: Sequence[Message]) -> dict[str, Any]:
+        """Return the result of an ended run as JSON."""
+
+
 class Wait(Protocol):
     """A function that waits in another thread for a coroutine of the event loop."""
 
@@ -74,7 +96,8 @@ class Runtime:
     """The parts of a running server.
 
     `organization_providers` holds the models of organizations together with `models`. Programs of
-    users and models run in `sandbox`, which starts with its first program. `indexes` are
+    users and models run in `sandbox`, which starts with its first program. `wire` is the format of
+    streams and callbacks. `indexes` are
     outside vector indexes, and `remotes` kinds of remotes, by name. `features` holds what the
     features opened, by feature. `live` are this process's turns by run id, `recordings` their
     stored streams, and `unended` the runs whose end could not be saved.
@@ -86,6 +109,7 @@ class Runtime:
     toolbox: Toolbox
     plugins: Plugins
     sandbox: Sandbox
+    wire: WireFormat = field(kw_only=True)
     indexes: Mapping[str, VectorIndex] = field(default_factory=dict)
     remotes: Mapping[str, RemoteKind] = field(default_factory=dict)
     features: dict[str, Any] = field(default_factory=dict)

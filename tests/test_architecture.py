@@ -337,9 +337,25 @@ def side_doors(modules: Iterable[Module]) -> list[str]:
     ]
 
 
+# Modules of a feature that work for requests, jobs and commands alike.
+SERVICES = re.compile(r"^(\w+_)?(service|jobs|queries|records|tables)\.py$")
+
+
+def services_of_http(modules: Iterable[Module]) -> list[str]:
+    """A job or a command has no request: what it needs of the HTTP layer is mapped by the feature's models."""
+    return [
+        f"{module.path}:{imported.line} imports {imported.target}"
+        for module in modules
+        if module.feature and SERVICES.match(module.path.split("/")[-1])
+        for imported in module.imports
+        if part_of(imported.target) == "api"
+    ]
+
+
 CHANGES = frozenset("setdefault add append pop update clear extend discard remove".split())
 # Values of a module that its functions change, and why these belong to the process and to no server.
 PROCESS_STATE = {
+    "api/bodies.py LARGE_BODIES": "bound the memory of the process",
     "api/models/base.py _RECIPES": "follow from the source code alone",
     "offload.py _GATES": "bound what the threads of the process do at once, for each event loop",
     "offload.py _IMPORTED": "modules",
@@ -411,6 +427,7 @@ def foreign_words(text: str) -> list[str]:
 CHECKS: tuple[Callable[[list[Module]], list[str]], ...] = (
     *(wrong_directions, mixed_features, many_parameters),
     *(import_cycles, mutual_folders, late_imports, without_docstring, side_doors, hidden_state),
+    services_of_http,
 )
 
 # --- the house ---
@@ -504,6 +521,7 @@ INSIDE = {
     "conftest.py": "the store that tests of repositories get",
     "test_docs.py": "what the pages name",
     "test_logs.py": "a pure module",
+    "test_message_path.py": "the worker, which it switches off",
     "test_offload.py": "a pure module",
     "test_patterns.py": "every pattern of the source",
     "test_features.py": "which features need others, which only the plugins know",
@@ -609,6 +627,10 @@ BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]]
         ({"a.py": "A = None\ndef f():\n    global A\n    A = 1"}, "a.py:3 changes A"),
         ({"a.py": "A = B()\ndef f():\n    del A.x"}, "a.py:3 changes A"),
     ],
+    services_of_http: [
+        ({"features/a/b/service.py": "from ricordo.api import x"}, "features/a/b/service.py:1"),
+        ({"features/a/talk_queries.py": "import ricordo.api.x"}, "talk_queries.py:1"),
+    ],
     side_doors: [
         ({"memory/a.py": "from sqlalchemy import select"}, "memory/a.py:1"),
         ({"app.py": "def f():\n    import sqlite3"}, "app.py:2"),
@@ -633,7 +655,8 @@ def test_a_good_house_is_left_alone() -> None:
         "llm/late.py": "def f():\n    import pydantic_ai.direct\n    import httpx2\n",
         "cli/__init__.py": "from ricordo.features import FEATURES\ndef f():\n    # Slow.\n    from ricordo.app import create\n",
         "features/a/__init__.py": 'feature = Feature(\n    requires=("b",),\n)\n',
-        "features/a/service.py": "from ricordo.features.b import x\nfrom ricordo.api import y\n",
+        "features/a/service.py": "from ricordo.features.b import x\n",
+        "features/a/models.py": "from ricordo.api import y\n",
         "features/a/cli.py": "from ricordo.app import create\n",
         "domain/c.py": "A = {}\ndef f(a):\n    A = {}\n    A['x'] = A.get(1)\n    a.append(1)\n",
         "app.py": "def f(self, a, b, c, d, *, e, f, g, h):\n" + "    x = 1\n" * 59,

@@ -8,11 +8,12 @@ import importlib.util
 import json
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
 from configparser import ConfigParser
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -304,8 +305,9 @@ def test_open_webui_shows_what_is_proposed_and_sends_edits_and_stops(
     )
     assert [each["description"].split(" (")[0] for each in shown] == [
         "Thinking…",
+        "Using memory_insert",
         "Used memory_insert",
-        "Proposed to remember: student",
+        "Proposed to remember: Plays the cello.",
     ]
     gate = Gate(school)
     school.answers_with(gate)
@@ -396,8 +398,146 @@ def test_the_link_stays_above_the_answer_and_text_like_an_event_is_text(
     assert "".join(pieces) == 'data: {"event": 1}'
     assert not any(piece.startswith("data:") for piece in pieces)
     assert shown[-1].startswith(
-        "Proposed to remember: music (https://memory.example.org/ui/people/"
+        "Proposed to remember: Plays the harp. (https://memory.example.org/ui/people/"
     )
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "said_last"),
+    [
+        ([True], "approved", "Remembered: music"),
+        ([False, True], "rejected", "Not remembered: music"),
+        ([False, False], "open", "It waits for you. Decide at "),
+        ([None, None], "open", "It waits for you. Decide at "),
+        ([TimeoutError()], "open", "Proposed to remember: *The* harp"),
+    ],
+)
+def test_a_user_decides_in_the_chat_about_what_is_shown_whole(
+    pipe: Any, school: ServerInThread, answers: list[Any], status: str, said_last: str
+) -> None:
+    with school.client(api_key="a-long-secret-of-the-operator") as client:
+        blocks = [{"label": "music", "value": "", "policy": "propose"}]
+        agent = client.agents.create(model=MODEL, memory_blocks=blocks)  # type: ignore[list-item]
+    scopes = ["agents:read", "messages:write", "messages:read", "memory:write", "memory:read"]
+    pipe.valves.API_KEY = school.key(
+        role="service", scopes=[*scopes, "memory:approve", "users:impersonate"]
+    )
+    shown: list[str] = []
+    questions: list[Any] = []
+
+    async def emitter(event: Any) -> None:
+        shown.append(event["data"]["description"])
+
+    async def ask(event: Any) -> Any:
+        questions.append(event)
+        answer = answers[len(questions) - 1]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    school.says(
+        call("memory_insert", label="music", new_string="*The* harp\n<b>and</b> the flute."), "Yes."
+    )
+    user = f"music-{status}-{len(questions)}-{answers[0]}"
+    chat(
+        pipe,
+        agent.id,
+        "I play the harp.",
+        user=user,
+        __chat_id__="d",
+        __event_emitter__=emitter,
+        __event_call__=ask,
+        __session_id__="a-browser",
+    )
+    assert len(questions) == len(answers)
+    assert {question["type"] for question in questions} == {"confirmation"}
+    # Markdown shows lines that are indented by four spaces as they are.
+    assert "    + *The* harp\n    + <b>and</b> the flute." in questions[0]["data"]["message"]
+    assert shown[-1].startswith(said_last)
+    with school.http(headers={"authorization": f"Bearer {pipe.valves.API_KEY}"}) as http:
+        listed = http.get(f"/users/open-webui:{user}/diffs", params={"status": "all"}).json()
+    assert [proposal["status"] for proposal in listed] == [status]
+
+
+def test_what_no_dialog_shows_whole_and_keys_that_may_not_decide_leave_the_link(
+    pipe: Any, school: ServerInThread
+) -> None:
+    with school.client(api_key="a-long-secret-of-the-operator") as client:
+        blocks = [{"label": "music", "value": "", "policy": "propose"}]
+        agent = client.agents.create(model=MODEL, memory_blocks=blocks)  # type: ignore[list-item]
+    service = pipe.valves.API_KEY
+    approving = school.key(
+        role="service",
+        scopes=["agents:read", "messages:write", "memory:approve", "users:impersonate"],
+    )
+
+    async def ask(event: Any) -> Any:
+        raise AssertionError(event)
+
+    for key, text in ((service, "Plays the harp."), (approving, "A long story. " * 200)):
+        pipe.valves.API_KEY = key
+        shown: list[str] = []
+
+        async def emitter(event: Any, shown: list[str] = shown) -> None:
+            shown.append(event["data"]["description"])
+
+        school.says(call("memory_insert", label="music", new_string=text), "Yes.")
+        chat(
+            pipe,
+            agent.id,
+            "I play.",
+            user=f"long-{len(text)}",
+            __chat_id__="d",
+            __event_emitter__=emitter,
+            __event_call__=ask,
+            __session_id__="a-browser",
+        )
+        assert "/ui/people/" in shown[-1]
+
+
+def test_a_temporary_chat_is_answered_with_memory_and_leaves_nothing(
+    pipe: Any, school: ServerInThread
+) -> None:
+    with school.client(api_key="a-long-secret-of-the-operator") as client:
+        blocks = [{"label": "music", "value": "Everybody sings."}]
+        agent = client.agents.create(model=MODEL, memory_blocks=blocks)  # type: ignore[list-item]
+    school.says("Sing, kanarien.")
+    pieces = chat(
+        pipe,
+        agent.id,
+        "I am kanari.",
+        "Earlier kanarifirst.",
+        "Answer kanarisecond.",
+        user="passing",
+        __chat_id__="local:x",
+    )
+    assert "".join(pieces) == "Sing, kanarien."
+    (request,) = school.model.requests
+    assert "Everybody sings." in request.messages[0].text
+    assert request.tools == ()
+    assert [message.text for message in request.messages[1:]] == [
+        "Earlier kanarifirst.",
+        "Answer kanarisecond.",
+        "I am kanari.",
+    ]
+    with closing(sqlite3.connect(school.settings.data_dir / "ricordo.db")) as database:
+        assert not [row for row in database.iterdump() if "kanari" in row]
+
+
+def test_students_have_the_names_that_open_webui_knows(pipe: Any, school: ServerInThread) -> None:
+    with school.client(api_key="a-long-secret-of-the-operator") as client:
+        agent = client.agents.create(model=MODEL)
+
+    async def talk(name: str) -> None:
+        body = {"model": f"r.{agent.id}", "messages": [{"role": "user", "content": "Hello."}]}
+        await pipe.pipe(body, {"id": "7f", "name": name}, __chat_id__="n")
+
+    with school.http(headers={"authorization": "Bearer a-long-secret-of-the-operator"}) as http:
+        for sent, kept in (("", "open-webui:7f"), ("Ada\n Love\u200blace", "Ada Lovelace")):
+            asyncio.run(talk(sent))
+            assert http.get("/v1/users/open-webui:7f").json()["name"] == kept
+        asyncio.run(talk("Somebody else"))
+        assert http.get("/v1/users/open-webui:7f").json()["name"] == "Ada Lovelace"
 
 
 def test_a_pipe_without_a_server_says_so_in_the_list_of_models(

@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from ricordo.api.callbacks import signature, signing_key
+from ricordo.agents.callbacks import signature, signing_key
 from ricordo.api.conversations import ConversationFields
 from ricordo.api.models import agents, turns
 from ricordo.cli import app

@@ -29,13 +29,14 @@ from ricordo.api.models.agents import (
     AgentUpdate,
     ContextResponse,
 )
-from ricordo.api.models.base import Json, NoteResponse, given
+from ricordo.api.models.base import NoteResponse, given
 from ricordo.api.models.tools import read_rule
 from ricordo.api.routing import Routes
 from ricordo.domain.agent import Agent, CompactionSettings
 from ricordo.domain.clock import zone
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, ModelSettings
 from ricordo.domain.run import StopReason
+from ricordo.domain.text import Json
 from ricordo.domain.tool import MULTI_AGENT_TOOLS
 from ricordo.errors import Invalid, Unsupported
 from ricordo.runtime import Runtime

@@ -30,11 +30,12 @@ from ricordo.api.models.archives import (
     PassageResponse,
     PassageSearchResponse,
 )
-from ricordo.api.models.base import Json, NoteResponse, TextPiece
+from ricordo.api.models.base import NoteResponse, TextPiece
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import parse_date, zone
 from ricordo.domain.ids import new_id, unique
 from ricordo.domain.passage import Archive, Passage
+from ricordo.domain.text import Json
 from ricordo.errors import Unsupported
 from ricordo.memory.commit import file_passages
 from ricordo.search import index

@@ -6,7 +6,6 @@ These include proposals for an agent's own blocks, which the operators of the ag
 from fastapi import Response
 
 from ricordo.api.call import RequestContext
-from ricordo.api.models.base import Json
 from ricordo.api.models.memory import (
     ApproveRequest,
     DecidedResponse,
@@ -17,6 +16,7 @@ from ricordo.api.proposals import After, Decided, Limit, Status, decided, listed
 from ricordo.api.routing import Routes, needs
 from ricordo.api.users import waiting_for
 from ricordo.domain.block import Block
+from ricordo.domain.text import Json
 from ricordo.errors import NotFound
 from ricordo.memory import approval
 from ricordo.memory.approval import Conflicted

@@ -15,7 +15,7 @@ from ricordo.agents.lifecycle import attach_block, new_block
 from ricordo.api.answers import answer
 from ricordo.api.call import Paged, RequestContext, agent_json, note, told, whole_agent
 from ricordo.api.models.agents import AgentResponse, CoreMemoryResponse
-from ricordo.api.models.base import MAX_COUNT, Json, NoteResponse, TextPiece
+from ricordo.api.models.base import MAX_COUNT, NoteResponse, TextPiece
 from ricordo.api.models.entity_tags import IfMatch, require_match
 from ricordo.api.models.memory import (
     BlameResponse,
@@ -32,6 +32,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import SHARED_POLICY, Block, Chain, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import Json
 from ricordo.domain.version import BlockVersion, ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory import submission

@@ -10,10 +10,11 @@ from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 
 from ricordo.agents import lifecycle
+from ricordo.agents.call_context import CallContext
 from ricordo.api.bodies import decode
 from ricordo.api.guard import FIELDS, USER_HEADER
 from ricordo.api.models.agents import AgentResponse
-from ricordo.api.models.base import Json, NoteResponse
+from ricordo.api.models.base import NoteResponse
 from ricordo.api.models.warnings import warn
 from ricordo.api.paths import route_path
 from ricordo.domain.agent import AgentState
@@ -25,43 +26,23 @@ from ricordo.domain.scope import (
     IMPERSONATE,
     NOBODY,
     REQUEST_SCOPE,
-    Actor,
     Scope,
     User,
 )
+from ricordo.domain.text import Json
 from ricordo.errors import Forbidden, NotFound, Unsupported
-from ricordo.memory.proposals import expiry_of
-from ricordo.memory.submission import Submission, SubmissionOutcome
+from ricordo.memory.submission import SubmissionOutcome
 from ricordo.offload import offload
-from ricordo.runtime import Runtime
 from ricordo.storage import users
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Store, Transaction
 
 
 @dataclass(frozen=True, slots=True)
-class CallContext:
-    """One request, with the opened parts and the caller's scope."""
+class HttpCall(CallContext):
+    """A call by an HTTP request."""
 
     request: Request
-    runtime: Runtime
-    scope: Scope
-
-    @property
-    def store(self) -> Store:
-        return self.runtime.store
-
-    def submission(self, user: User | None = None, reason: str | None = None) -> Submission:
-        """Return an edit by the caller, in this user's memory."""
-        if user:
-            author = self.actor_for(user)
-        else:
-            author = self.scope.actor
-        return Submission(author, reason, expiry_of(self.runtime.settings))
-
-    def actor_for(self, user: User) -> Actor:
-        """Return the author of the caller's edits in this user's memory."""
-        return self.scope.acting_for(user).actor
 
 
 # Query parameters of some version of `letta-client` without effect here, each with the reason.
@@ -95,7 +76,7 @@ ID_PREFIXES: Mapping[str, str] = {
 _ID_PATTERNS = {prefix: re.compile(pattern(prefix)) for prefix in ID_PREFIXES.values()}
 
 
-async def _open_context(request: Request) -> CallContext:
+async def _open_context(request: Request) -> HttpCall:
     if request.query_params:
         _require_known(request)
     if FIELDS in request.scope and (content := await request.body()):
@@ -107,7 +88,7 @@ async def _open_context(request: Request) -> CallContext:
     is_for_other = scope.subject_id == NOBODY or USER_HEADER.decode() in request.headers
     if is_for_other and scope.may(IMPERSONATE):
         scope = await _acting(runtime.store, scope, request)
-    context = CallContext(request, runtime, scope)
+    context = HttpCall(runtime, scope, request)
     if route_path(request.scope) in _SELECT_BY_USER and scope.subject_id is None:
         return context
     user = request.query_params.get("user_id")
@@ -118,7 +99,7 @@ async def _open_context(request: Request) -> CallContext:
 
 
 # The annotation by which FastAPI gives a route its call context.
-RequestContext = Annotated[CallContext, Depends(_open_context)]
+RequestContext = Annotated[HttpCall, Depends(_open_context)]
 
 
 def _require_ids(ids: Mapping[str, str]) -> None:
@@ -231,16 +212,20 @@ async def _acting(store: Store, scope: Scope, request: Request) -> Scope:
     return acting or replace(scope, subject_id=NOBODY)
 
 
-async def scope_of_user(store: Store, scope: Scope, name: str, *, makes: bool) -> Scope | None:
+async def scope_of_user(
+    store: Store, scope: Scope, name: str, *, makes: bool, person_name: str = ""
+) -> Scope | None:
     """Return the scope in which the caller acts for this user; None for an unknown user.
 
-    With `makes` a new user is created. Raises Invalid, Forbidden.
+    With `makes` a new user is created. `person_name` becomes the name of a user who has only an
+    identifier so far; a name that somebody chose here stays. Raises Invalid, Forbidden.
     """
+    organization = Scope(scope.organization_id)
     user = await store.read(lambda tx: users.named(tx, scope.organization_id, name))
     if user is None and makes:
-        user = await store.write(
-            lambda tx: users.find_or_make(tx, Scope(scope.organization_id), name)
-        )
+        user = await store.write(lambda tx: users.find_or_make(tx, organization, name))
+    if user is not None and makes and person_name and user.name == user.identifier:
+        user = await store.write(lambda tx: users.give_name(tx, organization, name, person_name))
     if user is None:
         return None
     if user.disabled_at is not None:
@@ -310,7 +295,7 @@ def note(message: str) -> Json:
     return NoteResponse.of(None, message=message)
 
 
-def agent_json(context: RequestContext, state: AgentState) -> Json:
+def agent_json(context: CallContext, state: AgentState) -> Json:
     """Return an agent, even if its model's provider is no longer configured."""
     try:
         info = (
@@ -324,7 +309,7 @@ def agent_json(context: RequestContext, state: AgentState) -> Json:
     return AgentResponse.from_state(state, info, embedding_of(context, state.agent.embedding))
 
 
-def embedding_of(context: RequestContext, handle: str | None) -> EmbeddingInfo | None:
+def embedding_of(context: CallContext, handle: str | None) -> EmbeddingInfo | None:
     """Return the embedding model with this handle, or the default.
 
     None where there is none.
@@ -336,5 +321,5 @@ def embedding_of(context: RequestContext, handle: str | None) -> EmbeddingInfo |
     return None
 
 
-def whole_agent(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
+def whole_agent(tx: Transaction, context: CallContext, agent_id: str) -> Json:
     return agent_json(context, lifecycle.whole_agent(tx, context.runtime, context.scope, agent_id))

@@ -39,7 +39,6 @@ from ricordo.api.models.base import (
     AuthorFields,
     From,
     Items,
-    Json,
     NoteResponse,
     RequestModel,
     TextPiece,
@@ -55,6 +54,7 @@ from ricordo.domain.clock import parse_timestamp
 from ricordo.domain.message import CompactionPart, Message
 from ricordo.domain.model import ModelSettings
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid, NotFound
 from ricordo.storage import agents, conversations
 from ricordo.storage.conversations import ConversationFilter, OrderBy

@@ -14,13 +14,14 @@ from fastapi.responses import StreamingResponse
 
 from ricordo.agents.conversations import DEFAULT, open_conversation
 from ricordo.agents.lifecycle import cancel_runs, reset_messages
+from ricordo.agents.recording import Begin, begin_recorded
 from ricordo.agents.request import Approval, NewMessage, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.api.answers import answer
 from ricordo.api.call import Paged, Paging, RequestContext, agent_json
 from ricordo.api.errors import model_failure
 from ricordo.api.models.agents import AgentResponse
-from ricordo.api.models.base import Json, given
+from ricordo.api.models.base import given
 from ricordo.api.models.messages import (
     AnyMessage,
     MessageFormat,
@@ -42,11 +43,12 @@ from ricordo.api.models.turns import (
 )
 from ricordo.api.routing import Routes
 from ricordo.api.sse import STREAM, sse_response, sse_stream
-from ricordo.api.stored_streams import Begin, Resumption, begin_recorded, stream_of
+from ricordo.api.stored_streams import Resumption, stream_of
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, Part, TextPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import Json
 from ricordo.domain.tool import ClientSkill
 from ricordo.errors import Conflict, Invalid, Unsupported
 from ricordo.llm.addresses import require_callable
@@ -110,7 +112,7 @@ async def begin_async(
     request = await turn_request(
         context, agent_id, body, conversation_id, is_background=True, callback=callback
     )
-    return await begin_recorded(context.runtime, request, message_view(body), begin)
+    return await begin_recorded(context.runtime, request, begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +327,7 @@ async def stream_turn(
     request = replace(request, logprobs=None)
     view = message_view(body)
     if body.background:
-        run = await begin_recorded(context.runtime, request, view, begin)
+        run = await begin_recorded(context.runtime, request, begin)
         return stream_of(context, run, Resumption(has_pings=body.include_pings))
     turn = await begin(context.runtime, request)
     chunks = sse_stream(

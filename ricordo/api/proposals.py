@@ -14,7 +14,7 @@ from fastapi import Query, Response
 from ricordo.api.answers import answer
 from ricordo.api.call import RequestContext
 from ricordo.api.errors import text_conflict
-from ricordo.api.models.base import Json, TextConflict
+from ricordo.api.models.base import TextConflict
 from ricordo.api.models.memory import (
     ApproveRequest,
     BulkDecisionRequest,
@@ -31,6 +31,7 @@ from ricordo.domain.block import Block
 from ricordo.domain.ids import is_id, unique
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import IMPERSONATE, Actor, Scope
+from ricordo.domain.text import Json
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.errors import Forbidden, NotFound, RicordoError
 from ricordo.memory import approval, user_memory

@@ -7,17 +7,11 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from ricordo.api.call import Paged, RequestContext, note
-from ricordo.api.models.base import (
-    Json,
-    NoteResponse,
-    RequestModel,
-    ResponseModel,
-    Timestamp,
-    given,
-)
+from ricordo.api.models.base import NoteResponse, RequestModel, ResponseModel, Timestamp, given
 from ricordo.api.routing import Routes
 from ricordo.domain.ids import new_id
 from ricordo.domain.model import OrganizationProvider
+from ricordo.domain.text import Json
 from ricordo.errors import Collision, Invalid
 from ricordo.llm.provider_table import Keys
 from ricordo.storage import providers

@@ -9,7 +9,7 @@ from fastapi import Depends, Query
 
 from ricordo.api.call import Paged, Paging, RequestContext, note
 from ricordo.api.messages import Types, by_time, keeps_some, run_view, types_of
-from ricordo.api.models.base import Json, NoteResponse, given
+from ricordo.api.models.base import NoteResponse, given
 from ricordo.api.models.memory import ContextBlockResponse, LineageResponse
 from ricordo.api.models.messages import (
     AnyMessage,
@@ -31,6 +31,7 @@ from ricordo.domain.clock import parse_date
 from ricordo.domain.ids import unique
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run, Step
+from ricordo.domain.text import Json
 from ricordo.errors import NotFound, Unsupported
 from ricordo.storage import archives, history, messages, proposals, runs, tools
 from ricordo.storage.engine.repository import Page

@@ -10,20 +10,13 @@ from ricordo.agents.conversations import open_conversation
 from ricordo.agents.history import PastMessage, import_messages
 from ricordo.api.call import RequestContext, for_user
 from ricordo.api.models.archives import MOST_SKIPPED, FoundPassageResponse, RelevanceResponse, few
-from ricordo.api.models.base import (
-    From,
-    Items,
-    Json,
-    RequestModel,
-    RequestPart,
-    ResponseModel,
-    Timestamp,
-)
+from ricordo.api.models.base import From, Items, RequestModel, RequestPart, ResponseModel, Timestamp
 from ricordo.api.models.messages import StoredMessageFields, ToolCallResponse
 from ricordo.api.models.turns import TextContent
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import parse_date, zone
 from ricordo.domain.message import ToolReturnPart
+from ricordo.domain.text import Json
 from ricordo.errors import Unsupported
 from ricordo.memory.recall import FoundMessage, FoundPassage
 from ricordo.search.index import MessageFilter, PassageFilter

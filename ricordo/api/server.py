@@ -7,10 +7,11 @@ from fastapi import Query
 
 from ricordo import __version__
 from ricordo.api.call import RequestContext
-from ricordo.api.models.base import HealthResponse, Json
+from ricordo.api.models.base import HealthResponse
 from ricordo.api.models.models import EmbeddingModelResponse, ModelResponse
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.model import EmbeddingInfo
+from ricordo.domain.text import Json
 
 router = Routes(prefix="/v1", scope="agents")
 

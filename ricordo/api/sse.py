@@ -10,7 +10,7 @@ import orjson
 from fastapi import Response
 from fastapi.responses import StreamingResponse
 
-from ricordo.api.models.base import Json, date
+from ricordo.api.models.base import date
 from ricordo.api.models.messages import MessageFormat, message_responses
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
 from ricordo.domain.clock import Clock
@@ -31,6 +31,7 @@ from ricordo.domain.event import (
 from ricordo.domain.ids import part_otid
 from ricordo.domain.message import Message
 from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED
+from ricordo.domain.text import Json
 from ricordo.errors import DatabaseFailed
 from ricordo.llm.argument_stream import ArgumentStream
 

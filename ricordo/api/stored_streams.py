@@ -8,8 +8,8 @@ same bytes, in this process or another, now or later.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -18,9 +18,8 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from ricordo.agents.conversations import DEFAULT, resolve_conversation
-from ricordo.agents.request import TurnRequest
 from ricordo.agents.run_end import heal
-from ricordo.agents.turn import PastTurn, run_turn
+from ricordo.agents.turn import PastTurn
 from ricordo.api.answers import answer
 from ricordo.api.call import RequestContext
 from ricordo.api.models.base import MAX_COUNT, RequestPart
@@ -28,11 +27,10 @@ from ricordo.api.models.messages import MessageFormat
 from ricordo.api.routing import Routes, needs
 from ricordo.api.sse import DONE, STREAM, SseEncoder, encoded, is_ping, ping, sse_response
 from ricordo.domain.clock import SECOND
-from ricordo.domain.event import Event, RunStarted
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, Invalid, NotFound, Unavailable
-from ricordo.runtime import LiveTurn, Runtime
+from ricordo.runtime import Runtime
 from ricordo.storage import messages, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
@@ -40,140 +38,9 @@ from ricordo.storage.runs import RunEvent
 
 log = logging.getLogger(__name__)
 router = Routes(prefix="/v1", tags=["runs"], scope="messages")
-BATCH_SECONDS = 0.05
 # A process may store the end of a stream this long after its turn; then it counts as gone.
 GRACE = 1 * SECOND
 _SHORTEST_POLL = 0.02
-# At most so many chunks wait here; beyond them the turn's own queue merges events for slow readers.
-_MOST_WAITING = 250
-_RETRIES = (0.05, 0.2, 0.5, 1, 2, 4, 8, 8, 8)
-_FINISH_LIMIT = 10.0
-
-
-# Begins the work of a request: `run_turn`, or a talk with a group.
-Begin = Callable[[Runtime, TurnRequest], Awaitable[LiveTurn]]
-
-
-async def begin_recorded(
-    runtime: Runtime, request: TurnRequest, view: MessageFormat, begin: Begin = run_turn
-) -> Run:
-    # Once the run exists its stream must be stored, even if the caller leaves at this moment.
-    return await asyncio.shield(
-        asyncio.ensure_future(_begin_recorded(runtime, request, view, begin))
-    )
-
-
-async def _begin_recorded(
-    runtime: Runtime, request: TurnRequest, view: MessageFormat, begin: Begin
-) -> Run:
-    turn = await begin(runtime, request)
-    events = turn.events()
-    started = await anext(events)
-    assert isinstance(started, RunStarted)  # noqa: S101 - every turn's events begin with it
-    run = started.run
-    if run.background and run.id not in runtime.recordings and not isinstance(turn, PastTurn):
-        encoder = SseEncoder(view, runtime.store.clock, has_tokens=request.streams_tokens, first=1)
-        runtime.recordings[run.id] = Recording(runtime, run.id, encoder, events)
-    else:
-        await events.aclose()
-    return run
-
-
-class Recording:
-    """Stores the stream of one turn of this process, in batches.
-
-    It lives as long as the turn, whichever readers leave.
-    """
-
-    def __init__(
-        self, runtime: Runtime, run_id: str, encoder: SseEncoder, events: AsyncGenerator[Event]
-    ) -> None:
-        self._runtime = runtime
-        self._run_id = run_id
-        self._encoder = encoder
-        self._events = events
-        self._waiting: list[str] = []
-        self._has_more = asyncio.Event()
-        self.changed = asyncio.Event()
-        self._task = asyncio.create_task(self._record(), name=f"recording {run_id}")
-
-    async def finish(self) -> None:
-        """Wait until the ended turn's stream is stored.
-
-        After a time limit the rest is left to the next reader.
-        """
-        await asyncio.wait([self._task], timeout=_FINISH_LIMIT)
-        if not self._task.done():
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    async def _record(self) -> None:
-        listening = asyncio.create_task(self._listen())
-        try:
-            await self._store_all(listening)
-        except Exception:
-            log.exception("a stream is stored no further", extra={"run": self._run_id})
-        finally:
-            self._runtime.recordings.pop(self._run_id, None)
-            self.changed.set()
-            listening.cancel()
-            await asyncio.wait([listening])
-
-    async def _listen(self) -> None:
-        try:
-            async with aclosing(self._events) as events:
-                async for event in events:
-                    self._waiting += [chunk.decode() for chunk in self._encoder.encode(event)]
-                    if self._waiting:
-                        self._has_more.set()
-                    while len(self._waiting) >= _MOST_WAITING:
-                        await self.changed.wait()
-        finally:
-            self._has_more.set()
-
-    async def _store_all(self, listening: asyncio.Task[None]) -> None:
-        number = 1
-        while True:
-            await self._has_more.wait()
-            batch = self._waiting
-            self._waiting = []
-            if not listening.done():
-                self._has_more.clear()
-            elif not batch:
-                return
-            if not await self._store(number, batch):
-                return
-            number += len(batch)
-            changed = self.changed
-            self.changed = asyncio.Event()
-            changed.set()
-            # Each batch is a transaction; the events of this time go into one.
-            await asyncio.wait([listening], timeout=BATCH_SECONDS)
-
-    async def _store(self, first: int, batch: Sequence[str]) -> bool:
-        """Store the batch.
-
-        Return False if another process ended the stream, or the run is deleted.
-        """
-        store = self._runtime.store
-        run_id = self._run_id
-        for delay in (*_RETRIES, None):
-            try:
-                await store.write(lambda tx: runs.append_events(tx, run_id, first, batch))
-            except Collision:
-                # Either our commit succeeded and its answer was lost, or another process took this
-                # one for dead and stored its own events.
-                stored = await store.read(
-                    lambda tx: runs.events_after(tx, run_id, first - 1, len(batch))
-                )
-                return [event.data for event in stored] == list(batch)
-            except Unavailable:
-                if delay is None:
-                    raise
-                await asyncio.sleep(delay)
-            else:
-                return True
-        return False
 
 
 @dataclass(frozen=True, slots=True)

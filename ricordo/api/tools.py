@@ -9,9 +9,10 @@ from fastapi import Depends, Query
 from ricordo.agents.step_decisions import rulebook, with_approval
 from ricordo.api.call import Paged, RequestContext, whole_agent
 from ricordo.api.models.agents import AgentResponse
-from ricordo.api.models.base import Json, TextPiece
+from ricordo.api.models.base import TextPiece
 from ricordo.api.models.tools import ToolApprovalRequest, ToolResponse
 from ricordo.api.routing import Routes
+from ricordo.domain.text import Json
 from ricordo.domain.tool import Tool
 from ricordo.errors import Invalid, NotFound
 from ricordo.storage import agents, tools

@@ -30,7 +30,7 @@ from ricordo.api.blocks import (
 from ricordo.api.bodies import decode, validated
 from ricordo.api.call import RequestContext, note, told
 from ricordo.api.errors import text_conflict
-from ricordo.api.models.base import Json, NoteResponse, TextConflict
+from ricordo.api.models.base import NoteResponse, TextConflict
 from ricordo.api.models.entity_tags import IfMatch, IfNoneMatch, require_match, tagged
 from ricordo.api.models.memory import (
     BlameResponse,
@@ -47,7 +47,7 @@ from ricordo.api.routing import Routes
 from ricordo.domain.block import Block
 from ricordo.domain.hidden_text import without_hidden_text
 from ricordo.domain.redaction import redact
-from ricordo.domain.text import normal_text
+from ricordo.domain.text import Json, normal_text
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Invalid, NotFound, Stale, Unsupported
 from ricordo.memory import submission, user_memory

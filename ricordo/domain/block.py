@@ -15,6 +15,11 @@ from ricordo.domain.text import name_key, normal_name
 from ricordo.errors import Conflict, Invalid, TooLong
 
 DEFAULT_LIMIT = 100_000
+NEVER_REMEMBER = "never-remember"
+"""The label of a user's block of rules, one a line: things that agents may not remember.
+
+No agent sees it, since it names what shall not be known (`memory.unwanted`).
+"""
 
 Policy = Literal["direct", "guarded", "explicit", "propose", "read_only"]
 OwnerKind = Literal["user", "agent", "block"]

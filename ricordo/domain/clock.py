@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, overload
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ricordo.errors import Invalid
@@ -145,3 +145,21 @@ class Backoff:
         steps = min(attempt - 1, 100)  # beyond that a float overflows
         wait = min(self.first * self.factor**steps, self.longest)
         return wait * (low + (high - low) * chance())
+
+
+@overload
+def stamp(micros: int) -> str: ...
+@overload
+def stamp(micros: None) -> None: ...
+def stamp(micros: int | None) -> str | None:
+    """Return a timestamp as objects carry it: `2026-11-21T20:33:15.123456Z`."""
+    if micros is None:
+        return None
+    seconds, rest = divmod(micros, SECOND)
+    return f"{_second(seconds)}.{rest:06d}Z"
+
+
+@lru_cache(1024)
+def _second(seconds: int) -> str:
+    """Return the second without a zone, cached: objects of one list often share it."""
+    return to_datetime(seconds * SECOND).isoformat(timespec="seconds").removesuffix("+00:00")

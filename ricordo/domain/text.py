@@ -14,6 +14,8 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+# A JSON object.
+Json = dict[str, Any]
 _BYTE_ORDER_MARK = "\ufeff"
 # Soft hyphens, zero-width spaces, direction marks and overrides, and other characters that no font
 # shows.

@@ -31,6 +31,7 @@ from ricordo.memory.proposals import LABEL_TAKEN, propose_edits
 from ricordo.memory.rotation import KEY as ROTATION
 from ricordo.memory.rotation import new_passage, rotate
 from ricordo.memory.text import edit_summary, merge_lines
+from ricordo.memory.unwanted import unwanted_calls
 from ricordo.memory.user_copies import needs_copy, users_chain, with_copies
 from ricordo.search.index import insert_archive, insert_passages
 from ricordo.storage import agents, archives, blocks, versions
@@ -393,11 +394,13 @@ def commit(
 
     Edits that a policy does not let the agent make become proposals to the block's owner.
     """
-    edits = memory.edits
     user_id = state.conversation.user_id
+    unwanted = unwanted_calls(tx, state, memory.edits, memory.passages) if user_id else {}
+    edits = [edit for edit in memory.edits if edit.call_id not in unwanted]
+    passage_drafts = [draft for draft in memory.passages if draft.call_id not in unwanted]
     direct, waiting = _split_by_policy(edits, context)
     rotates = any(edit.base.metadata.get(ROTATION) for edit in direct)
-    files_passages = bool(memory.passages) or (rotates and bool(edits))
+    files_passages = bool(passage_drafts) or (rotates and bool(edits))
     texts = _texts_by_block(direct)
     makes_blocks = any(
         edit.is_new or (user_id and needs_copy(edit.base, user_id)) for edit in edits
@@ -427,11 +430,12 @@ def commit(
     step_blocks, rotated = _rotate_filled(tx, state, outcome.blocks, edited_ids, context)
     drafts = [
         new_passage(tx, state, context, draft.text, draft.tags, draft.id)
-        for draft in memory.passages
+        for draft in passage_drafts
     ]
     passages = [*drafts, *rotated]
     archives_now = file_passages(tx, state, passages) if passages else state.archives
-    return replace(outcome, blocks=step_blocks, archives=archives_now)
+    failed = {**outcome.failed, **unwanted}
+    return replace(outcome, blocks=step_blocks, archives=archives_now, failed=failed)
 
 
 def _propose_waiting(

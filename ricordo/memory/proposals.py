@@ -36,6 +36,7 @@ from ricordo.memory.text import (
     same_text,
     touch_same_lines,
 )
+from ricordo.memory.unwanted import rules_of
 from ricordo.settings import Settings
 from ricordo.storage import proposals, versions
 from ricordo.storage.engine.store import Transaction
@@ -228,6 +229,8 @@ def propose(
     if chain is None:
         raise NotFound(f'Memory block "{draft.label}" was erased in the meantime.')
     require_history_for_proposal(tx, chain)
+    if not metadata.is_owners_of(chain) and draft.value is not None:
+        rules_of(tx, chain).require_wanted(before, draft.value)
     _require_change(tx, chain, draft)
     of_author = proposals.waiting_by(tx, chain.id, draft.label, metadata.author)
     comparison = _DraftComparison(draft)

@@ -8,8 +8,9 @@ is readable as it is. TOML errors name their line; the standard library does not
 import logging
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -185,6 +186,15 @@ class Lines:
 
     def problem(self, sentence: str, *path: str | int) -> Problem:
         return Problem(self.of(*path).line, sentence)
+
+    def line_of_item(self, item: str, *path: str | int) -> int:
+        """Return the line of a text in a list, else the list's first line."""
+        value_lines = self.of(*path)
+        rows = self._text.split("\n")[value_lines.line - 1 : value_lines.last]
+        for number, row in enumerate(rows, value_lines.line):
+            if f'"{item}"' in row or f"'{item}'" in row:
+                return number
+        return value_lines.line
 
     def line_in(self, text: str, line: int, *path: str | int) -> int:
         """Return the line in the file of a line of a value's text.
@@ -501,6 +511,12 @@ def _field(
     return field, [lines.problem(sentence, *field_path, key) for key, sentence in field.faults()]
 
 
+def similar_name(name: str, names: Iterable[str]) -> str:
+    """Return the question whether a similar name was meant; "" without one."""
+    similar = get_close_matches(name[:100].lower(), names, n=1, cutoff=0.7)
+    return f' Did you mean "{similar[0]}"?' if similar else ""
+
+
 def unfit(
     table: Mapping[str, Any], keys: Mapping[str, type], lines: Lines, *path: str | int
 ) -> list[Problem]:
@@ -508,9 +524,8 @@ def unfit(
     problems: list[Problem] = []
     for key, key_value in table.items():
         if key not in keys:
-            problems.append(
-                lines.problem(f'"{key}" is not known here. Use: {", ".join(keys)}.', *path, key)
-            )
+            sentence = f'"{key}" is not known here.{similar_name(key, keys)}'
+            problems.append(lines.problem(f"{sentence} Use: {', '.join(keys)}.", *path, key))
         elif keys[key] is not object and type(key_value) is not keys[key]:
             problems.append(lines.problem(f'"{key}" must be {_TYPE_NAMES[keys[key]]}.', *path, key))
         elif (key, key_value) == ("title", ""):

@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from markupsafe import Markup, escape
 from orjson import OPT_INDENT_2, dumps
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.hidden_text import UnseenRun, unseen_runs, with_marks
+from ricordo.pages.reasons import shown_reason
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -38,7 +40,7 @@ def at(timestamp: str | None) -> Markup:
         return Markup("")
     time = datetime.fromisoformat(timestamp.replace("Z", "+00:00")).astimezone(UTC)
     exact = time.strftime("%Y-%m-%d %H:%M:%S UTC")
-    text = time.strftime("%Y-%m-%d %H:%M")
+    text = f"{time:%b} {time.day}, {time.year}, {time:%H:%M}"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(time.isoformat(), exact, text)
 
 
@@ -203,6 +205,29 @@ def found(text: str | None, query: str, length: int = 400) -> Markup:
     return Markup("{}{}{}").format(dots_before, marked, dots_after)
 
 
+def initials(name: str | None) -> str:
+    """Return one or two letters for a name."""
+    words: list[str] = re.findall(r"[^\W_]+", name or "") or ["?"]
+    letters = words[0][0] if len(words) == 1 else words[0][0] + words[-1][0]
+    return letters.upper()
+
+
+def hue(name: str | None) -> int:
+    """Return the number of a name's colour, from 0 to 7, always the same for the name."""
+    return crc32((name or "").casefold().encode()) % 8
+
+
+def day(text: str) -> Markup:
+    """Format a date like 2026-11-27 for people; other text stays."""
+    try:
+        time = datetime.strptime(text, "%Y-%m-%d")  # noqa: DTZ007 - a day has no zone
+    except ValueError:
+        return escape(text)
+    return Markup('<time datetime="{}" data-local>{}</time>').format(
+        text, f"{time:%b} {time.day}, {time.year}"
+    )
+
+
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "at": at,
     "number": number,
@@ -213,4 +238,8 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "found": found,
     "texts": texts,
     "at_time": at_time,
+    "initials": initials,
+    "hue": hue,
+    "day": day,
+    "reason": shown_reason,
 }

@@ -23,7 +23,13 @@ from sqlalchemy import (
     select,
 )
 
-from ricordo.domain.block import Block, Chain, OwnerKind, require_no_secret
+from ricordo.domain.block import (
+    NEVER_REMEMBER,
+    Block,
+    Chain,
+    OwnerKind,
+    require_no_secret,
+)
 from ricordo.domain.redaction import redact, redact_values
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.text import normal_json, normal_name, normal_text
@@ -101,6 +107,7 @@ _OF_AGENT = (
         .where(
             chains.c.owner_kind == "user",
             chains.c.owner_id == bindparam("user_id"),
+            blocks.c.label != NEVER_REMEMBER,
             or_(blocks.c.agent_id.is_(None), blocks.c.agent_id == bindparam("memory_id")),
             or_(blocks.c.course.is_(None), blocks.c.course == bindparam("course")),
         )

@@ -100,13 +100,19 @@ def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]
     by_name = {tool.name: tool for tool in _ROWS.all(tx, _BY_NAMES_OR_IDS, parameters)}
     by_id = {tool.id: tool for tool in by_name.values()}
     if missing := [name for name in names if name not in by_name]:
-        raise NotFound(f"Tool with name {', '.join(missing)} not found{_replacement(missing)}")
+        raise NotFound(f"Tool with name {', '.join(missing)} not found{replacement(missing)}")
     named = [by_name[name] for name in names]
     with_ids = [found(by_id.get(id), "Tool", id) for id in ids]
     return list({tool.id: tool for tool in [*named, *with_ids]}.values())
 
 
-def _replacement(missing: Sequence[str]) -> str:
+def names(tx: Transaction, scope: Scope) -> list[str]:
+    """Return the names of the organization's tools."""
+    listed = select(tools.c.name).where(tools.c.organization_id == scope.organization_id)
+    return [row.name for row in tx.all(listed.order_by(tools.c.name))]
+
+
+def replacement(missing: Sequence[str]) -> str:
     """Return a hint for missing tools of the retired Letta V1 server; "" for others."""
     hints = list(dict.fromkeys(REPLACEMENTS[name] for name in missing if name in REPLACEMENTS))
     if hints:

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, func, or_, select, update
 
+from ricordo.domain.hidden_text import without_hidden_text
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.look_alikes import are_alike, look_of
 from ricordo.domain.scope import LOCAL_USER, Scope, User
@@ -18,6 +19,7 @@ from ricordo.storage.schema.core_tables import users
 _LONGEST = 255
 # A name is part of addresses, of a commit's author line, and of single lines in lists.
 _UNFIT = re.compile(r"[\x00-\x1f\x7f/\\<>]|^\.{1,2}$|^\s|\s$")
+_UNFIT_IN_NAME = re.compile(r"[\x00-\x1f\x7f/\\<>]")
 ROWS = Repository(User, users)
 _IS_NAMED = or_(users.c.id == bindparam("name"), users.c.identifier == bindparam("name"))
 _NAMED = ROWS.select.where(equal(users, "organization_id"), _IS_NAMED).limit(2)
@@ -187,6 +189,20 @@ def change(tx: Transaction, scope: Scope, user: User) -> User:
     _change(tx, user)
     tx.run(_set_look, {"id": user.id, "new_look": _look(user)})
     return user
+
+
+def give_name(tx: Transaction, scope: Scope, identifier: str, person_name: str) -> User:
+    """Name a user who is called by an identifier so far; return the user.
+
+    A name that does not fit into a line is left out. Raises NotFound, Forbidden.
+    """
+    user = require(tx, scope, identifier)
+    one_line = " ".join(_UNFIT_IN_NAME.sub(" ", without_hidden_text(person_name)).split())[
+        :_LONGEST
+    ].strip()
+    if not one_line or user.name != user.identifier or one_line == user.name:
+        return user
+    return change(tx, scope, replace(user, name=one_line))
 
 
 def _former_names(stored: User, changed: User) -> tuple[str, ...]:

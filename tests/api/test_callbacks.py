@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
+from ricordo.agents.callbacks import HANDLER, signing_key
 from ricordo.agents.run_end import add_callback
-from ricordo.api.callbacks import HANDLER, signing_key
 from ricordo.domain.job import Job
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope

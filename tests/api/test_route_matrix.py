@@ -317,7 +317,7 @@ SHARED = {
     """,
     "a course is the organization's": """
         GET /v1/courses/(<course_name>)?
-        POST /v1/courses/(apply|<course_name>/check)
+        POST /v1/courses/(apply|check|<course_name>/check)
         (PUT|DELETE) /v1/courses/<course_name>
         GET /ui/courses(/<course_name>)?
         POST /ui/courses/apply

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
+from ricordo.agents import recording
+from ricordo.agents.recording import begin_recorded
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.api import stored_streams
 from ricordo.api.models.messages import MessageFormat
-from ricordo.api.stored_streams import Resumption, begin_recorded, follow
+from ricordo.api.stored_streams import Resumption, follow
 from ricordo.domain.message import ReasoningPart, TextPart
 from ricordo.domain.model import Chunk, ModelReply, TextChunk
 from ricordo.domain.run import Run
@@ -70,7 +72,7 @@ async def begin(stage: Stage, agent_id: str, otid: str | None = None, **request:
     asked = TurnRequest(
         Scope(), agent_id, said, is_background=True, request_config=config, **request
     )
-    return await soon(begin_recorded(stage.runtime, asked, MessageFormat()))
+    return await soon(begin_recorded(stage.runtime, asked))
 
 
 async def read(runtime: Runtime, run: Run, wanted: Resumption = SILENT) -> list[bytes]:
@@ -153,7 +155,7 @@ async def test_what_cannot_be_stored_is_tried_again_and_what_was_stored_unheard_
     stage: Stage, monkeypatch: pytest.MonkeyPatch, is_done: bool
 ) -> None:
     agent = await stage.agent()
-    monkeypatch.setattr(stored_streams, "_RETRIES", (0.02,) * 5)
+    monkeypatch.setattr(recording, "_RETRIES", (0.02,) * 5)
     store, failures = stage.store, deque([True] * (1 if is_done else 3))
     write = store.write
 
@@ -359,9 +361,7 @@ async def test_whoever_leaves_while_the_turn_begins_leaves_a_stream_behind(stage
     asked = TurnRequest(
         Scope(), agent, said, is_background=True, request_config=MessageFormat().to_json()
     )
-    beginning: Awaitable[Run] = asyncio.ensure_future(
-        begin_recorded(stage.runtime, asked, MessageFormat())
-    )
+    beginning: Awaitable[Run] = asyncio.ensure_future(begin_recorded(stage.runtime, asked))
     await asyncio.sleep(0)
     beginning.cancel()  # type: ignore[attr-defined]
     while not (found := await stage.runs(agent)):  # noqa: ASYNC110 - a row rings no bell

@@ -13,7 +13,7 @@ from letta_client import APIStatusError
 from letta_client.types import AgentState
 from pydantic import SecretStr
 
-from ricordo.api.callbacks import signing_key
+from ricordo.agents.callbacks import signing_key
 from ricordo.domain.ids import is_id
 from ricordo.domain.message import ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import ModelReply, TextChunk

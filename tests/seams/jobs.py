@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ricordo.api.wire import ApiFormat
 from ricordo.background import worker as working_jobs
 from ricordo.background.postgres_worker import PostgresWorker
 from ricordo.background.worker import Pace, Worker
@@ -43,7 +44,9 @@ def quick_jobs() -> Iterator[None]:
 def runtime_on(store: Store, folder: Path) -> Runtime:
     settings = Settings(data_dir=folder, find_local_models=False)
     models = Models(settings, ProviderSettings.model_construct(), [])
-    return Runtime(settings, store, models, Toolbox([]), Plugins([]), Sandbox(settings))
+    return Runtime(
+        settings, store, models, Toolbox([]), Plugins([]), Sandbox(settings), wire=ApiFormat()
+    )
 
 
 @asynccontextmanager

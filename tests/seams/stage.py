@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
+from ricordo.api.wire import ApiFormat
 from ricordo.domain.agent import AgentState, Conversation
 from ricordo.domain.event import Event, StepSaved
 from ricordo.domain.message import Message, TextPart
@@ -115,6 +116,7 @@ class Stage:
             Toolbox(plugins.tools(), plugins.tool_runners(settings, sandbox)),
             plugins,
             sandbox,
+            wire=ApiFormat(),
         )
 
     async def open(self) -> "Stage":

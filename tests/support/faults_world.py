@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ricordo.agents.run_end import close_all, close_expired
+from ricordo.api.wire import ApiFormat
 from ricordo.domain.scope import Scope
 from ricordo.errors import Unavailable
 from ricordo.llm.policy import CallPolicy
@@ -206,7 +207,13 @@ class World:
         )
         plugins = Plugins([("builtin", BUILTIN), ("campaign", Hooks(self._tools))])
         self.runtime = Runtime(
-            settings, self.store, models, Toolbox(plugins.tools()), plugins, Sandbox(settings)
+            settings,
+            self.store,
+            models,
+            Toolbox(plugins.tools()),
+            plugins,
+            Sandbox(settings),
+            wire=ApiFormat(),
         )
         await self.store.write(close_expired if self._database else close_all)
         await self.store.write(lambda tx: sync_tools(tx, Scope(), self.runtime.toolbox))

@@ -2,7 +2,7 @@
 
 import orjson
 
-from ricordo.api.models.base import Json, stamp
+from ricordo.domain.clock import stamp
 from ricordo.domain.message import (
     ApprovalPart,
     ImagePart,
@@ -13,6 +13,7 @@ from ricordo.domain.message import (
     ToolCallPart,
     ToolReturnPart,
 )
+from ricordo.domain.text import Json
 
 
 def to_af(message: Message, id: str, agent_id: str) -> Json:

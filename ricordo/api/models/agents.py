@@ -17,7 +17,6 @@ from ricordo.api.models.base import (
     From,
     HostedFields,
     Items,
-    Json,
     ResponseModel,
     Tags,
     Timestamp,
@@ -49,6 +48,7 @@ from ricordo.domain.message import (
 )
 from ricordo.domain.model import EmbeddingInfo, ModelInfo, ProfileChoice, ToolSchema
 from ricordo.domain.run import StopReason
+from ricordo.domain.text import Json
 from ricordo.llm.tokens import text_tokens, tool_tokens, transcript_tokens
 from ricordo.prompt.system_prompt import sections
 

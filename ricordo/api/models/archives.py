@@ -13,7 +13,6 @@ from ricordo.api.models.base import (
     AuthorFields,
     From,
     Items,
-    Json,
     RequestModel,
     RequestPart,
     ResponseModel,
@@ -23,6 +22,7 @@ from ricordo.api.models.base import (
 from ricordo.api.models.models import EmbeddingConfigResponse, EmbeddingFields
 from ricordo.domain.clock import parse_timestamp
 from ricordo.domain.passage import LONGEST_TAG, MOST_TAGS
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid
 
 # The most results that a search may skip: a later page costs as much as all results before it.

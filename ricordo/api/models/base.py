@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache, lru_cache
+from functools import cache
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin, overload
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 import orjson
 from fastapi import Query
@@ -14,12 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from ricordo.api.models.warnings import warn
-from ricordo.domain.clock import SECOND, to_datetime
+from ricordo.domain.clock import stamp, to_datetime
 from ricordo.domain.passage import LONGEST_TAG, MOST_TAGS
-from ricordo.domain.text import normal_json
+from ricordo.domain.text import Json, normal_json
 from ricordo.errors import Unsupported
 
-Json = dict[str, Any]
 TextPiece = Annotated[
     str | None, Query(max_length=1000, description="A part of the text to look for.")
 ]
@@ -36,26 +35,8 @@ UNKNOWN = "Unknown here, so without effect."
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
-@overload
-def stamp(micros: int) -> str: ...
-@overload
-def stamp(micros: None) -> None: ...
-def stamp(micros: int | None) -> str | None:
-    """Return a timestamp as objects carry it: `2026-11-21T20:33:15.123456Z`."""
-    if micros is None:
-        return None
-    seconds, rest = divmod(micros, SECOND)
-    return f"{_second(seconds)}.{rest:06d}Z"
-
-
 def date(micros: int) -> str:
     return to_datetime(micros).isoformat(timespec="seconds")
-
-
-@lru_cache(1024)
-def _second(seconds: int) -> str:
-    """Return the second without a zone, cached: objects of one list often share it."""
-    return to_datetime(seconds * SECOND).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
 def hex_of(id: bytes | None) -> str | None:

@@ -8,7 +8,6 @@ from pydantic import AliasChoices, Field, model_validator
 from ricordo.api.models.base import (
     MAX_COUNT,
     From,
-    Json,
     RequestModel,
     RequestPart,
     ResponseModel,
@@ -16,6 +15,7 @@ from ricordo.api.models.base import (
 )
 from ricordo.api.models.models import ModelSettingsRequest
 from ricordo.domain.agent import CompactionMode, CompactionSettings
+from ricordo.domain.text import Json
 
 _NULLABLE = ("model", "model_settings", "api_model_settings", "prompt", "clip_chars")
 

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from ricordo.api.models.base import From, Json, ResponseModel
+from ricordo.api.models.base import From, ResponseModel
 from ricordo.api.models.models import EmbeddingConfigResponse
 from ricordo.domain.agent import PromptDirectory
+from ricordo.domain.text import Json
 
 
 class AttachedFolderResponse(ResponseModel):

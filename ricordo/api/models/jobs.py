@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, Literal
 
-from ricordo.api.models.base import From, Json, ResponseModel, Timestamp, stamp
-from ricordo.domain.clock import SECOND
+from ricordo.api.models.base import From, ResponseModel, Timestamp
+from ricordo.domain.clock import SECOND, stamp
 from ricordo.domain.job import Job, JobStatus
+from ricordo.domain.text import Json
 
 WireStatus = Literal["created", "running", "completed", "failed", "pending", "cancelled", "expired"]
 # The stored status for each status of clients; "expired" never occurs.

@@ -12,7 +12,6 @@ from ricordo.api.models.base import (
     AuthorFields,
     From,
     HostedFields,
-    Json,
     RequestModel,
     ResponseModel,
     Tags,
@@ -21,6 +20,7 @@ from ricordo.api.models.base import (
 )
 from ricordo.domain.block import DEFAULT_LIMIT, Block, Policy
 from ricordo.domain.scope import ActorKind
+from ricordo.domain.text import Json
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.memory.blame import Blame
 from ricordo.memory.schemas import require_schema, starting_settings

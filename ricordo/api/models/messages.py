@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import ConfigDict, Field
 
-from ricordo.api.models.base import From, Json, ResponseModel, Timestamp, or_none
+from ricordo.api.models.base import From, ResponseModel, Timestamp, or_none
 from ricordo.api.models.base import date as date_of
 from ricordo.domain.ids import part_otid
 from ricordo.domain.message import (
@@ -25,6 +25,7 @@ from ricordo.domain.message import (
     ToolCallPart,
     ToolReturnPart,
 )
+from ricordo.domain.text import Json
 
 
 class MessageFields(ResponseModel):

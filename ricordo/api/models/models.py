@@ -8,7 +8,6 @@ from pydantic import ConfigDict, Field
 from ricordo.api.models.base import (
     MAX_COUNT,
     From,
-    Json,
     RequestModel,
     RequestPart,
     ResponseModel,
@@ -16,6 +15,7 @@ from ricordo.api.models.base import (
     given,
 )
 from ricordo.domain.model import ModelInfo, ModelSettings, settings_changes
+from ricordo.domain.text import Json
 from ricordo.llm.provider_table import CLAUDES
 
 # Our own setting here: the retired Letta V1 server has it only in `llm_config`.

@@ -5,16 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ricordo.api.models.base import (
-    EmptyList,
-    From,
-    Json,
-    RequestModel,
-    ResponseModel,
-    Timestamp,
-    or_none,
-)
+from ricordo.api.models.base import EmptyList, From, RequestModel, ResponseModel, Timestamp, or_none
 from ricordo.domain.run import RunStatus, StepStatus, StopReason
+from ricordo.domain.text import Json
 
 Feedback = Literal["positive", "negative"]
 

@@ -9,12 +9,12 @@ from pydantic import Field
 from ricordo.api.models.base import (
     AuthorFields,
     From,
-    Json,
     RequestModel,
     ResponseModel,
     Timestamp,
     given,
 )
+from ricordo.domain.text import Json
 from ricordo.domain.tool import ToolRule, ToolType
 from ricordo.errors import Invalid
 from ricordo.tools.rule_kinds import parse_rule

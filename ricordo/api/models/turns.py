@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
 
-from ricordo.api.models.base import Items, Json, RequestModel, RequestPart, ResponseModel
+from ricordo.api.models.base import Items, RequestModel, RequestPart, ResponseModel
 from ricordo.api.models.messages import (
     AnyMessage,
     AssistantMessage,
@@ -14,6 +14,7 @@ from ricordo.api.models.messages import (
 )
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
 from ricordo.api.models.warnings import warn
+from ricordo.domain.text import Json
 from ricordo.errors import Unsupported
 
 

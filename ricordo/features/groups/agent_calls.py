@@ -12,13 +12,14 @@ from dataclasses import replace
 from uuid import NAMESPACE_URL, uuid5
 
 from ricordo.agents.conversations import DEFAULT, open_conversation
+from ricordo.agents.deferred import begin_when_free
 from ricordo.agents.request import NewMessage, TurnRequest
-from ricordo.agents.turn import Answer, collect, run_turn
+from ricordo.agents.turn import Answer, collect
 from ricordo.domain.event import Event, RunStarted, StepSaved
 from ricordo.domain.message import SPEECH_TOOL, Message, TextPart
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
-from ricordo.errors import Busy, Invalid, NotFound
+from ricordo.errors import Invalid, NotFound
 from ricordo.features.groups.options import AgentCallSettings
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.tools.toolbox import ToolContext
@@ -29,9 +30,6 @@ _INCOMING = "[Incoming message from agent with ID '{id}' - {how}] {text}"
 _NO_RESPONSE = "<no response>"
 ANSWERED = "what you say in this turn is delivered to that agent as its answer"
 ONE_WAY = "it is one-way, so nobody waits for an answer"
-# Seconds between two attempts at a busy conversation.
-_FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 1.0
 
 
 @asynccontextmanager
@@ -157,25 +155,6 @@ async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
         finally:
             context.quoted.is_untrusted |= any(message.is_untrusted for message in new_messages)
     return answer_texts(answer)
-
-
-async def begin_when_free(
-    runtime: Runtime, request: TurnRequest, on_busy: Callable[[Busy], None]
-) -> LiveTurn:
-    """Start the turn as soon as the conversation is free.
-
-    Raises RicordoError.
-
-    `on_busy` is called for each attempt that found it busy.
-    """
-    pause = _FIRST_PAUSE
-    while True:
-        try:
-            return await run_turn(runtime, request)
-        except Busy as busy:
-            on_busy(busy)
-        await asyncio.sleep(pause)
-        pause = min(pause * 1.5, _LONGEST_PAUSE)
 
 
 @contextmanager

@@ -5,8 +5,9 @@ from typing import Annotated
 from fastapi import Query
 
 from ricordo.api.call import Paged, RequestContext
-from ricordo.api.models.base import Json, given
+from ricordo.api.models.base import given
 from ricordo.api.routing import Routes
+from ricordo.domain.text import Json
 from ricordo.features.groups import queries
 from ricordo.features.groups.models import GroupResponse
 from ricordo.features.groups.records import ManagerType

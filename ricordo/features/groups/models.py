@@ -8,11 +8,11 @@ from ricordo.api.models.base import (
     IN_ONE_PROJECT,
     MAX_COUNT,
     Items,
-    Json,
     RequestModel,
     ResponseModel,
     TolerantPart,
 )
+from ricordo.domain.text import Json
 from ricordo.features.groups.records import MANAGED, Group, ManagerType
 
 AgentId = Annotated[str, Field(pattern="^agent-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from ricordo.api.models.base import Json
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import Json
 from ricordo.features.groups import sleep_queries
 from ricordo.features.groups.models import GroupResponse
 from ricordo.features.groups.records import ASLEEP, Group

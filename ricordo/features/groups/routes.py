@@ -6,8 +6,9 @@ from typing import Annotated, Any
 from fastapi import Query
 
 from ricordo.api.call import Paged, RequestContext, note
-from ricordo.api.models.base import Json, NoteResponse, given
+from ricordo.api.models.base import NoteResponse, given
 from ricordo.api.routing import Routes
+from ricordo.domain.text import Json
 from ricordo.features.groups import queries, service
 from ricordo.features.groups.models import GroupRequest, GroupResponse, GroupUpdate
 from ricordo.features.groups.records import ManagerType

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ricordo.api.models.base import From, Json, RequestModel, ResponseModel, Timestamp
+from ricordo.api.models.base import From, RequestModel, ResponseModel, Timestamp
+from ricordo.domain.text import Json
 from ricordo.features.groups.records import ManagerType
 from ricordo.features.groups.sleep_view import Pair, SleepWork
 

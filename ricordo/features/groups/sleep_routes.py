@@ -1,8 +1,8 @@
 """Sleeping agents over HTTP: their work, and the user's "not now"."""
 
 from ricordo.api.call import Paged, RequestContext
-from ricordo.api.models.base import Json
 from ricordo.api.routing import Routes
+from ricordo.domain.text import Json
 from ricordo.features.groups import sleep_view
 from ricordo.features.groups.sleep_models import (
     SleeptimeRequest,

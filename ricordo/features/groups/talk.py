@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from ricordo.agents.deferred import begin_when_free
 from ricordo.agents.repeats import was_cut_off
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.run_end import add_callback, close_run
@@ -38,7 +39,6 @@ from ricordo.domain.message import EventPart, Message, TextPart
 from ricordo.domain.run import Run, StopReason
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, LeaseLost, NotFound, RicordoError, Unavailable
-from ricordo.features.groups.agent_calls import begin_when_free
 from ricordo.features.groups.options import GroupSettings
 from ricordo.features.groups.talk_plan import Entry, EntryKind, Speaker, named_member, next_in_order
 from ricordo.features.groups.talk_prompts import (

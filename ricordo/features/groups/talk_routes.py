@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import Depends, Response
 from fastapi.responses import StreamingResponse
 
+from ricordo.agents.recording import Begin
 from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import INVALID_REQUEST, collect
 from ricordo.api.call import Paged, RequestContext
@@ -18,15 +19,14 @@ from ricordo.api.messages import (
     turn_request,
     turn_response,
 )
-from ricordo.api.models.base import Json
 from ricordo.api.models.messages import AnyMessage, messages_response
 from ricordo.api.models.runs import RunResponse
 from ricordo.api.models.turns import AsyncSendRequest, SendRequest, TurnResponse
 from ricordo.api.routing import Routes, needs
 from ricordo.api.sse import STREAM
-from ricordo.api.stored_streams import Begin
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run
+from ricordo.domain.text import Json
 from ricordo.errors import Conflict, NotFound, Unsupported
 from ricordo.features.groups import queries
 from ricordo.features.groups.talk import run_talk

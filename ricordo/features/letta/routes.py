@@ -16,7 +16,7 @@ from ricordo.agents.turn_start import preview_turn
 from ricordo.api.call import RequestContext
 from ricordo.api.guard import refuse
 from ricordo.api.messages import turn_request
-from ricordo.api.models.base import Json, RequestModel, ResponseModel, TextPiece
+from ricordo.api.models.base import RequestModel, ResponseModel, TextPiece
 from ricordo.api.models.tools import ToolResponse
 from ricordo.api.models.turns import SendRequest
 from ricordo.api.routing import Routes, needs
@@ -24,6 +24,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Role, TextPart
 from ricordo.domain.model import ModelRequest
+from ricordo.domain.text import Json
 from ricordo.domain.tool import Tool
 from ricordo.domain.usage import Expense
 from ricordo.errors import NotFound

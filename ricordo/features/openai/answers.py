@@ -7,19 +7,19 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import orjson
 
-from ricordo.api.models.base import Json
 from ricordo.api.models.messages import MessageFormat
 from ricordo.api.sse import DONE, SseEncoder
 from ricordo.domain.clock import SECOND, Clock
 from ricordo.domain.event import ApprovalAsked, Event, Failed, RunEnded, RunStarted, StepSaved
 from ricordo.domain.message import Message, ToolCallPart
 from ricordo.domain.run import Run
+from ricordo.domain.text import Json
 from ricordo.domain.usage import Usage
 from ricordo.features.openai.errors import failure_json
-from ricordo.runtime import LiveTurn
 
 _SHOWN = MessageFormat(
     types=frozenset({"assistant_message", "reasoning_message"}), shows_summaries=False
@@ -183,12 +183,31 @@ def _call_json(call: ToolCallPart) -> Json:
     }
 
 
+async def no_note(_reader: AnswerReader) -> None:
+    """Record nothing of an answer that is not kept."""
+
+
 def data(event_json: Json) -> bytes:
     return b"data: " + orjson.dumps(event_json) + b"\n\n"
 
 
+class ReadableTurn(Protocol):
+    """A turn whose events can be read, and which can be stopped."""
+
+    def events(self) -> AsyncGenerator[Event]:
+        """Return all events from the start."""
+
+    async def cancel(self) -> None:
+        """Stop the turn."""
+
+
 async def deltas_of(
-    turn: LiveTurn, reader: AnswerReader, noting: Noting, keepalive: float, *, stops_when_left: bool
+    turn: ReadableTurn,
+    reader: AnswerReader,
+    noting: Noting,
+    keepalive: float,
+    *,
+    stops_when_left: bool,
 ) -> AsyncGenerator[Json | None]:
     """Yield the turn's additions to the message, and None after a silent while.
 

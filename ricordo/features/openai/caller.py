@@ -4,7 +4,8 @@ Open WebUI names the user in headers; the key must be allowed to act for users.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from urllib.parse import unquote
 
 from ricordo.api.call import RequestContext, scope_of_user
 from ricordo.api.guard import USER_HEADER
@@ -16,6 +17,7 @@ from ricordo.signed_tokens import read_token
 SIGNED_USER = "x-openwebui-user-jwt"
 # Its plain headers, the most reliable first: an e-mail address may not have been verified.
 PLAIN_USER = ("x-openwebui-user-id", "x-openwebui-user-email")
+_PLAIN_NAME = "x-openwebui-user-name"
 _ISSUER = "open-webui"
 # The prefix of its users' identifiers, in its pipe (features/openwebui/mirror/pipe.py) too. So none of
 # them can be another user of this server.
@@ -29,18 +31,30 @@ async def acting(context: RequestContext) -> RequestContext:
     """
     if not context.scope.may(IMPERSONATE) or USER_HEADER.decode() in context.request.headers:
         return context
-    name = _user_of(context.request.headers)
-    if name is None:
+    user = _user_of(context.request.headers)
+    if user is None:
         return context
     scope = await scope_of_user(
-        context.store, context.scope, PREFIX + name, makes=context.request.method != "GET"
+        context.store,
+        context.scope,
+        PREFIX + user.id,
+        makes=context.request.method != "GET",
+        person_name=user.name,
     )
     context.request.scope[ACTING_SCOPE] = scope
     return replace(context, scope=scope or replace(context.scope, subject_id=NOBODY))
 
 
-def _user_of(headers: Mapping[str, str]) -> str | None:
-    """Return the id or address of the user in the headers, or None."""
+@dataclass(frozen=True, slots=True)
+class OpenWebUIUser:
+    """A user of Open WebUI: the id, or the address without one, and the name for people."""
+
+    id: str
+    name: str = ""
+
+
+def _user_of(headers: Mapping[str, str]) -> OpenWebUIUser | None:
+    """Return the user in the headers, or None."""
     signed = headers.get(SIGNED_USER)
     plain = next((headers[name] for name in PLAIN_USER if headers.get(name)), None)
     if signed is None and plain is None:
@@ -49,13 +63,14 @@ def _user_of(headers: Mapping[str, str]) -> str | None:
     if secret is None:
         if signed is not None:
             raise _refused("this server does not know its secret; set RICORDO_OPENWEBUI_SECRET")
-        return plain
+        # Open WebUI quotes names as in addresses, since headers are ASCII.
+        return OpenWebUIUser(plain, unquote(headers.get(_PLAIN_NAME, ""))) if plain else None
     if signed is None:
         raise _refused("it has to be signed; set FORWARD_USER_INFO_HEADER_JWT_SECRET there")
     return verified_user(signed, secret.get_secret_value())
 
 
-def verified_user(token: str, secret: str) -> str:
+def verified_user(token: str, secret: str) -> OpenWebUIUser:
     """Return the user that a token (JWT, HS256) of Open WebUI names. Raises Forbidden."""
     try:
         claims = read_token(token, [secret.encode()], algorithms=("HS256",), issuer=_ISSUER)
@@ -64,7 +79,8 @@ def verified_user(token: str, secret: str) -> str:
     user = claims.get("sub")
     if not isinstance(user, str) or not user:
         raise _refused("the token names no user of Open WebUI")
-    return user
+    name = claims.get("name")
+    return OpenWebUIUser(user, name if isinstance(name, str) else "")
 
 
 def _refused(reason: str) -> Forbidden:

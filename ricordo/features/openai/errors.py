@@ -11,11 +11,11 @@ from starlette.types import Receive, Scope, Send
 from ricordo.api.answers import answer
 from ricordo.api.errors import MODEL_STATUS, status_of
 from ricordo.api.guard import openai_error, openai_type
-from ricordo.api.models.base import Json
 from ricordo.api.routing import GuardedRoute, Routes, ValidatedRoute, refusal_of
 from ricordo.api.sse import DONE
 from ricordo.domain.event import Failed
 from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED
+from ricordo.domain.text import Json
 from ricordo.errors import ModelError, RicordoError
 from ricordo.features.openai.queries import UnknownModel
 

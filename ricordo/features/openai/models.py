@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import orjson
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
 
-from ricordo.api.models.base import Items, Json, RequestModel, RequestPart, ResponseModel
+from ricordo.api.models.base import Items, RequestModel, RequestPart, ResponseModel
 from ricordo.domain.model import answer_schema
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid
 
 _INSTRUCTIONS = "### Task:\nRespond to the user query using the provided context"

@@ -12,8 +12,8 @@ from fastapi import Response
 
 from ricordo.agents.turn import run_turn
 from ricordo.api.call import RequestContext
-from ricordo.api.models.base import Json
 from ricordo.api.sse import sse_response
+from ricordo.domain.text import Json
 from ricordo.errors import NotFound
 from ricordo.features.openai.answers import PING, AnswerReader, deltas_of
 from ricordo.features.openai.caller import acting

@@ -9,19 +9,22 @@ from fastapi.responses import RedirectResponse
 
 from ricordo.agents.turn import run_turn
 from ricordo.api.call import RequestContext
-from ricordo.api.models.base import Json
 from ricordo.api.sse import DONE, sse_response
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import TextPart
+from ricordo.domain.text import Json
 from ricordo.domain.usage import Expense, Usage
 from ricordo.errors import Invalid
 from ricordo.features.openai.answers import (
     AnswerReader,
+    Noting,
+    ReadableTurn,
     completion_chunks,
     completion_head,
     data,
     deltas_of,
+    no_note,
     usage_json,
 )
 from ricordo.features.openai.caller import acting
@@ -37,7 +40,15 @@ from ricordo.features.openai.models import (
 )
 from ricordo.features.openai.options import OpenAIApiSettings
 from ricordo.features.openai.queries import NamedAgent, agent_of, usable_agents
-from ricordo.features.openai.turns import ChatTurn, chat_turn, is_task, task_reply
+from ricordo.features.openai.temporary import temporary_turn
+from ricordo.features.openai.turns import (
+    ChatTurn,
+    chat_name,
+    chat_turn,
+    is_task,
+    is_temporary,
+    task_reply,
+)
 from ricordo.llm.tokens import text_tokens
 from ricordo.storage import runs
 
@@ -59,12 +70,20 @@ async def create_chat_completion(context: RequestContext, body: ChatRequest) -> 
         if body.stream:
             return sse_response(_as_chunks(completion, has_usage=has_usage))
         return completion
-    turn_plan = await chat_turn(context, agent, body)
-    reader = reader_of(context, turn_plan)
-    turn = await run_turn(context.runtime, turn_plan.request)
+    turn: ReadableTurn
+    note: Noting
+    if is_temporary(chat_name(context, body)):
+        turn = await temporary_turn(context, agent, body)
+        reader = AnswerReader(context.store.clock, (), "", bool(body.answer_format()))
+        note = no_note
+    else:
+        turn_plan = await chat_turn(context, agent, body)
+        reader = reader_of(context, turn_plan)
+        turn = await run_turn(context.runtime, turn_plan.request)
+        note = turn_plan.note
     stops_when_left = OpenAIApiSettings.current().openai_leaving == "stop"
     keepalive = context.runtime.settings.keepalive
-    deltas = deltas_of(turn, reader, turn_plan.note, keepalive, stops_when_left=stops_when_left)
+    deltas = deltas_of(turn, reader, note, keepalive, stops_when_left=stops_when_left)
     if body.stream:
         return sse_response(
             completion_chunks(body.model, deltas, reader, has_usage=has_usage), CUT_OFF

@@ -33,6 +33,8 @@ from ricordo.storage import agents, runs
 from ricordo.storage.engine.store import Transaction
 
 CHAT_HEADER = "x-openwebui-chat-id"
+# Open WebUI begins the ids of its temporary chats with this.
+_TEMPORARY = "local:"
 TASK_HEADER = "x-ricordo-task"
 TOOLS_HEADER = "x-ricordo-tools"
 _TASK = "### Task:"
@@ -79,7 +81,12 @@ async def chat_turn(
     """
     digest, is_sent_again = await sent_again(context, sent)
     is_retry = is_retry or is_sent_again
-    name = context.request.headers.get(CHAT_HEADER) or body.named("chat_id")
+    name = chat_name(context, body)
+    if is_temporary(name):
+        raise Unsupported(
+            "A temporary chat is answered by POST /v1/chat/completions and POST /chat/stream only: "
+            "other routes would keep it."
+        )
     chat = ClientChat(agent.id, name, body.user or "", body.messages, is_retry)
     if body.messages[-1].role not in ("user", "tool"):
         raise Invalid("The last message has to be the user's, or the result of a tool call.")
@@ -131,6 +138,16 @@ async def chat_turn(
         wanted_tools=required_tools,
     )
     return ChatTurn(None if is_call else notes, request)
+
+
+def chat_name(context: RequestContext, body: ChatRequest) -> str | None:
+    """Return the client's id of the chat, from Open WebUI's header or the body."""
+    return context.request.headers.get(CHAT_HEADER) or body.named("chat_id")
+
+
+def is_temporary(name: str | None) -> bool:
+    """Return whether this is the id of a temporary chat of Open WebUI, which is not to be kept."""
+    return name is not None and name.startswith(_TEMPORARY)
 
 
 def client_tools(context: RequestContext, body: ChatRequest) -> tuple[ToolSchema, ...]:

@@ -21,6 +21,7 @@ feature = Feature(
         "ricordo.features.tutor.courses.jobs:HANDLERS",
         "ricordo.features.tutor.tasks.jobs:HANDLERS",
     ),
+    findings=("ricordo.features.tutor.courses.course_file:findings",),
     pages=(
         PluginPage("Tasks", "/ui/tasks"),
         PluginPage("Courses", "/ui/courses", ("agents:write",)),

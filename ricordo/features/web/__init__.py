@@ -20,6 +20,7 @@ feature = Feature(
         "ricordo.features.web.pages.answers",
         "ricordo.features.web.pages.personal_data",
         "ricordo.features.web.pages.history",
+        "ricordo.features.web.pages.lines",
         "ricordo.features.web.pages.memory",
         "ricordo.features.web.pages.search",
         "ricordo.features.web.pages.runs",

@@ -25,7 +25,8 @@ function moveSelection(step) {
   const items = [...document.querySelectorAll("[data-item]")];
   if (!items.length) return;
   const now = items.indexOf(document.querySelector("[data-item].selected"));
-  const next = items[Math.max(0, Math.min(items.length - 1, now + step))];
+  const first = Math.max(0, items.findIndex((item) => item.matches(".suggestion")));  // suggestions wait for an answer
+  const next = now < 0 ? items[first] : items[Math.max(0, Math.min(items.length - 1, now + step))];
   items[now]?.classList.remove("selected");
   next.classList.add("selected");
   const target = next.matches("a, button, [tabindex]") ? next : next.querySelector("a, button, summary");
@@ -51,7 +52,11 @@ document.addEventListener("keydown", (event) => {
     if (box) box.focus(); else goTo("/ui/search");
   } else if ("aer".includes(key)) {
     const item = event.target.closest?.("[data-item]") ?? document.querySelector("[data-item].selected");
-    item?.querySelector(`[data-key="${key}"]`)?.click();
+    const button = item?.querySelector(`[data-key="${key}"]`);
+    if (!button) return;
+    event.preventDefault();
+    button.click();
+    if (button.matches("summary")) button.parentElement.querySelector("input:not([type=hidden]), textarea")?.focus();
   }
 });
 
@@ -70,6 +75,17 @@ function showLength(area) {
   said.classList.toggle("error", used > Number(limit));
 }
 document.addEventListener("input", (event) => showLength(event.target));
+
+// A small form that opens at a button takes the typing, and closes with Escape or a click elsewhere.
+document.addEventListener("toggle", (event) => {
+  const { target } = event;
+  if (target.open && target.matches("details[data-focus]") && !target.contains(document.activeElement?.form ?? null)) target.querySelector("input:not([type=hidden]), textarea")?.focus();
+}, true);
+function closeDrops(except) {
+  for (const drop of document.querySelectorAll("details.drop[open]")) if (!drop.contains(except)) drop.open = false;
+}
+document.addEventListener("click", (event) => closeDrops(event.target));
+document.addEventListener("keydown", (event) => { if (event.key === "Escape") closeDrops(null); });
 
 // What a fragment's address or a copied text needs.
 document.addEventListener("click", (event) => {

@@ -5,7 +5,9 @@ from typing import Annotated, Literal
 
 import pytest
 
-from ricordo.api.models.base import From, Json, ResponseModel, Timestamp, VersionId, date, stamp
+from ricordo.api.models.base import From, ResponseModel, Timestamp, VersionId, date
+from ricordo.domain.clock import stamp
+from ricordo.domain.text import Json
 
 MOMENT = 1_795_293_195_123_456  # 2026-11-21T20:33:15.123456Z
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from ricordo.features.tutor.courses.jobs import run
+from ricordo.features.tutor.courses.jobs import CourseWatch
 from ricordo.llm.scripted import call
 from ricordo.storage import jobs
 from tests.seams.http import ok, refused
@@ -124,7 +124,8 @@ def test_files_are_applied_by_themselves_and_a_fault_stops_one_course_alone(
     for name, text in (("art", AGENT + STUDENT), ("biology", AGENT)):
         (tmp_path / "courses" / name).mkdir(parents=True)
         (tmp_path / "courses" / name / "agents.toml").write_text(text, "utf-8")
-    server.run(run(server.runtime, jobs.Job("courses.apply", ""), lambda _done, _total: None))
+    look = CourseWatch().run
+    server.run(look(server.runtime, jobs.Job("courses.apply", ""), lambda _done, _total: None))
     courses = {one["name"]: one for one in ok(http.get("/v1/courses/"))}
     assert [courses[name]["fault"] for name in ("art", "biology")] == [None, None]
     agent = courses["art"]["agents"]["coach"]

@@ -1,16 +1,20 @@
 """Open WebUI 0.12.4 in front of agents: its recorded requests, its users, their separation, and its tasks."""
 
 import hmac
+import sqlite3
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
+from contextlib import closing
 from hashlib import sha256
 from typing import Any
 
 import httpx2
+import openai
 import orjson
 import pytest
 
+from ricordo.errors import ModelError
 from tests.features.openai_api.conftest import OPERATOR, asked_texts, assistant, openai_client, user
 from tests.seams.http import ok
 from tests.seams.server import MODEL, ServerInThread
@@ -299,3 +303,31 @@ def test_embeddings_come_as_numbers_or_packed(
     expected = server.run(server.embedder.embed(["Rain."]))[0]
     assert made.data[1].embedding == pytest.approx(expected, abs=1e-6)
     assert (made.model, made.usage.prompt_tokens > 0) == (handle, True)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_temporary_chat_is_answered_and_not_kept(
+    server: ServerInThread, service: str, agent: str, http: httpx2.Client, is_streamed: bool
+) -> None:
+    server.says("For now only.")
+    more = headers(service, "gus", "local:socket")
+    del more["authorization"]
+    with openai_client(server, service, **more) as client:
+        made = client.chat.completions.create(
+            model=agent, messages=[user("Hello kanarigus.")], stream=is_streamed
+        )
+        answer = (
+            made.choices[0].message.content
+            if not is_streamed
+            else "".join(chunk.choices[0].delta.content or "" for chunk in made)
+        )
+    assert answer == "For now only."
+    with closing(sqlite3.connect(server.settings.data_dir / "ricordo.db")) as database:
+        assert not [row for row in database.iterdump() if "kanarigus" in row]
+    server.says(ModelError("llm_rate_limit", "Slow down."))
+    with openai_client(server, service, **more) as client, pytest.raises(openai.APIError):
+        list(client.chat.completions.create(model=agent, messages=[user("Hello.")], stream=True))
+    with openai_client(server, service, **more) as client, pytest.raises(openai.APIError) as kept:
+        client.responses.create(model=agent, input="Hello.")
+    assert "would keep it" in str(kept.value)
+    assert ok(http.get("/v1/users/open-webui:owui-gus"))["name"] == "gus L."

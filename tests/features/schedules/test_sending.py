@@ -8,6 +8,7 @@ import pytest
 from letta_client import BadRequestError, Letta
 from sqlalchemy import update
 
+from ricordo.agents.deferred import scope_of_sender
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
 from ricordo.features.automation.schedules import jobs as sending
@@ -270,7 +271,7 @@ def test_a_tool_that_makes_a_schedule_gives_it_no_more_than_it_had(api: Api) -> 
         id = plan(api.server.client(api_key=key), agent)
     row = row_of(api.server, id)
     assert row
-    scope = api.server.read(lambda tx: service.scope_of(tx, row))
+    scope = api.server.read(lambda tx: scope_of_sender(tx, row.sender))
     assert scope.caller == "the tool remind"
     assert scope.scopes < Scope().scopes
     assert not scope.may("memory:approve", "users:write", "admin")

@@ -1,9 +1,8 @@
 """What a template asks of a database, on both: two at once, and agents found by where they come from."""
 
 from dataclasses import replace
-from typing import Any, cast
 
-from ricordo.api.call import CallContext
+from ricordo.agents.call_context import CallContext
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Conflict
@@ -29,7 +28,7 @@ async def opened(stage: Stage) -> tuple[CallContext, str]:
     await stage.store.write(lambda tx: metadata.create_all(tx.connection, tables=tables))
     await stage.runtime.organization_providers.of(LOCAL_ORGANIZATION)
     agent = await stage.agent(("rules", "One."))
-    return CallContext(cast(Any, None), stage.runtime, SCOPE), agent
+    return CallContext(stage.runtime, SCOPE), agent
 
 
 def made(tx: Transaction, context: CallContext, agent: str, name: str | None) -> Template:

@@ -87,13 +87,24 @@ def test_a_chat_is_streamed_and_what_is_proposed_is_told(
     assert [event["type"] for event in events if event["type"] != "message"] == [
         "status",
         "tool_call",
+        "tool_call",
         "status",
         "done",
     ]
+    calls = [event for event in events if event["type"] == "tool_call"]
+    assert [(event["name"], event["status"]) for event in calls] == [
+        ("memory_insert", "running"),
+        ("memory_insert", "completed"),
+    ]
     assert words(events) == "A cello, I see."
     assert (events[-2]["content"], "/ui/people/" in events[-2]["url"]) == (
-        "Proposed to remember: student",
+        "Proposed to remember: Plays the cello.",
         True,
+    )
+    assert (events[-2]["added"], events[-2]["removed"], events[-2]["may_decide"]) == (
+        "Plays the cello.",
+        "",
+        False,
     )
     assert [one["label"] for one in ok(http.get("/users/ada/diffs"))] == ["student"]
     (conversation,) = ok(http.get("/v1/conversations/", headers={"x-ricordo-user": "ada"}))

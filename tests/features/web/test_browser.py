@@ -312,25 +312,54 @@ def test_a_proposal_is_approved_edited_and_rejected_by_the_keyboard(
 ) -> None:
     place.set_human("Ada likes tea.\nAda plays chess.")
     place.propose("tea", "coffee")
-    page = visitor.see("/")
+    page = visitor.see(f"/ui/people/{place.ada}")
     page.keyboard.press("j")
     page.keyboard.press("a")
-    expect(page.get_by_role("status").filter(has_text="applied")).to_be_visible()
+    expect(page.locator(".toast")).to_contain_text("Remembered.")
     assert "coffee" in place.human()
     place.propose("chess", "go")
-    visitor.see("/")
+    visitor.see(f"/ui/people/{place.ada}")
     page.keyboard.press("j")
     page.keyboard.press("e")
     page.get_by_label("Text of the block").fill("Ada likes coffee.\nAda plays checkers.")
     page.get_by_role("button", name="Approve with these words").click()
-    expect(page.get_by_role("status")).to_contain_text("human: applied.")
+    expect(page.locator(".toast")).to_contain_text("human: applied.")
     assert place.human() == "Ada likes coffee.\nAda plays checkers."
-    place.propose("checkers", "poker")
-    visitor.see("/")
+    rejected = place.propose("checkers", "poker")
+    visitor.see(f"/ui/people/{place.ada}")
     page.keyboard.press("j")
     page.keyboard.press("r")
-    expect(page.get_by_role("status").filter(has_text="rejected")).to_be_visible()
+    page.keyboard.type("I do not.")
+    page.keyboard.press("Enter")
+    expect(page.locator(".toast")).to_contain_text("Rejected, nothing changed.")
     assert "poker" not in place.human()
+    decided = place.http.get("/users/ada/diffs", params={"status": "rejected"}).json()
+    assert [one["note"] for one in decided if one["id"] == rejected] == ["I do not."]
+
+
+def test_a_line_is_edited_traced_and_forgotten_where_it_stands(
+    visitor: Visitor, place: Place
+) -> None:
+    place.set_human("Ada likes tea.\nAda plays chess.")
+    page = visitor.see(f"/ui/people/{place.ada}")
+    line = page.locator(".line").filter(has_text="Ada plays chess.")
+    line.hover()
+    line.get_by_role("link", name="Who said this?").click()
+    expect(page.locator(".who-said")).to_contain_text("wrote this")
+    line = page.locator(".line").filter(has_text="Ada likes tea.")
+    line.hover()
+    line.get_by_role("link", name="Edit this line").click()
+    page.get_by_label("This line").fill("Ada likes cocoa.")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator(".toast")).to_contain_text("human was saved.")
+    assert place.human() == "Ada likes cocoa.\nAda plays chess."
+    line = page.locator(".line").filter(has_text="Ada plays chess.")
+    line.hover()
+    line.get_by_role("button", name="Forget this line").click()
+    expect(page.locator(".toast")).to_contain_text("Forgotten.")
+    assert place.human() == "Ada likes cocoa."
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator(".line").filter(has_text="Ada plays chess.")).to_be_visible()
 
 
 def test_pages_are_reached_by_the_keyboard(visitor: Visitor) -> None:
@@ -376,16 +405,16 @@ def test_memory_is_edited_and_that_is_undone(visitor: Visitor, place: Place) -> 
     expect(page.locator("#length")).to_have_text(re.compile(r"^12 of \d+ characters$"))
     page.get_by_label("Why, for its history").fill("It is a sign")
     page.get_by_role("button", name="Save").click()
-    expect(page.get_by_role("article", name="Text of human")).to_have_text("Ada likes 🍵.")
+    expect(page.get_by_role("article", name="Text of About ada")).to_contain_text("Ada likes 🍵.")
     expect(page.locator(".timeline > li").first).to_contain_text("It is a sign")
     page.get_by_role("button", name="Undo").click()
-    expect(page.get_by_role("article", name="Text of human")).to_have_text("Ada likes tea.")
+    expect(page.get_by_role("article", name="Text of About ada")).to_contain_text("Ada likes tea.")
     page.get_by_text("Delete", exact=True).click()
     page.on("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Delete human").click()
     expect(page.get_by_role("status")).to_contain_text("human was deleted.")
     page.get_by_role("button", name="Undo").click()
-    expect(page.get_by_role("article", name="Text of human")).to_have_text("Ada likes tea.")
+    expect(page.get_by_role("article", name="Text of About ada")).to_contain_text("Ada likes tea.")
 
 
 @pytest.mark.soak
@@ -393,9 +422,9 @@ def test_reading_and_approving_work_without_scripts(browser: Browser, place: Pla
     place.set_human("Ada likes tea.")
     place.propose("tea", "milk")
     with visit(browser, place.server.url, java_script_enabled=False) as visitor:
-        page = visitor.see("/")
+        page = visitor.see(f"/ui/people/{place.ada}")
         page.get_by_role("button", name="Approve").first.click()
-        expect(page.get_by_role("status")).to_contain_text("human: applied.")
+        expect(page.locator(".toast")).to_contain_text("Remembered.")
         assert place.human() == "Ada likes milk."
 
 

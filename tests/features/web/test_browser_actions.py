@@ -228,8 +228,8 @@ def test_memory_is_made_compared_restored_set_up_and_forgotten(
     http.post("/users/mia/blocks/first/propose", json=body)
     http.post("/users/mia/blocks/goals/propose", json={**body, "old_string": "Italian"})
     visitor.see(f"/ui/people/{mia}/blocks/first")
-    page.locator(".proposal").get_by_role("button", name="Approve").click()
-    expect(page.locator(".proposal").get_by_role("button", name="Approve")).to_have_count(0)
+    page.locator(".suggestion").get_by_role("button", name="Approve").click()
+    expect(page.locator(".suggestion")).to_have_count(0)
     assert http.get("/users/mia/blocks/first").json()["body"] == "Three."
     visitor.see(f"/ui/people/{mia}/audit")
     expect(page.locator("h1")).to_contain_text("mia")

@@ -8,25 +8,25 @@ it started, and starts none twice. A turn that was cut off with the server is ru
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 
 import orjson
 
+from ricordo.agents.callbacks import deliver
+from ricordo.agents.deferred import Sender, scope_of_sender, with_otids
 from ricordo.agents.repeats import was_cut_off
 from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import collect, run_turn
-from ricordo.api.callbacks import deliver
-from ricordo.api.messages import request_of
-from ricordo.api.models.base import stamp
-from ricordo.api.models.jobs import JobResponse
 from ricordo.domain.clock import Backoff
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Invalid, RicordoError, Unavailable
 from ricordo.features.automation.batches import queries, service
-from ricordo.features.automation.batches.models import BatchItemRequest
-from ricordo.features.automation.schedules.service import Maker, scope_of
+from ricordo.features.automation.batches.models import (
+    BatchItemRequest,
+    callback_body,
+    turn_of,
+)
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs
 from ricordo.storage.jobs import FencedStore
@@ -90,8 +90,8 @@ async def _answer(runtime: Runtime, job: Job, number: int) -> None:
 
 
 async def _ended_run(runtime: Runtime, job: Job, number: int, request: BatchItemRequest) -> Run:
-    scope = await runtime.store.read(lambda tx: scope_of(tx, Maker(**job.payload["maker"])))
-    turn_request = _with_otids(request_of(scope, request.agent_id, request), f"{job.id}-{number}")
+    scope = await runtime.store.read(lambda tx: scope_of_sender(tx, Sender(**job.payload["maker"])))
+    turn_request = with_otids(turn_of(scope, request), f"{job.id}-{number}")
     for attempt in range(1, _BUSY_ATTEMPTS + 1):
         with suppress(Busy):
             run = await _turn(runtime, job, turn_request)
@@ -119,17 +119,6 @@ async def _turn(runtime: Runtime, job: Job, request: TurnRequest) -> Run:
         raise
 
 
-def _with_otids(request: TurnRequest, name: str) -> TurnRequest:
-    messages = [
-        replace(message, otid=message.otid or f"{name}-{index}")
-        for index, message in enumerate(request.messages)
-    ]
-    approval = request.approval
-    if approval:
-        approval = replace(approval, otid=approval.otid or f"{name}-approval")
-    return replace(request, messages=tuple(messages), approval=approval)
-
-
 async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
     """Send the callback of an ended batch, and store its outcome.
 
@@ -143,12 +132,8 @@ async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
         raise Unavailable("The batch has not ended yet.")
     if callback.get("sent_at") and not callback.get("error"):
         return  # an earlier attempt was killed right after it stored the outcome
-    body = {
-        "job_id": batch.id,
-        "status": JobResponse.of(batch)["status"],
-        "completed_at": stamp(batch.ended_at),
-    }
-    changes, failure = await deliver(runtime, job, callback["url"], orjson.dumps(body))
+    body = orjson.dumps(callback_body(batch))
+    changes, failure = await deliver(runtime, job, callback["url"], body)
     await runtime.store.write(lambda tx: queries.note_callback(tx, batch, changes))
     if failure:
         raise failure

@@ -4,9 +4,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ricordo.api.models.base import Items, Json, RequestModel, stamp
+from ricordo.agents.request import TurnRequest
+from ricordo.api.messages import request_of
+from ricordo.api.models.base import Items, RequestModel
 from ricordo.api.models.jobs import JobResponse
 from ricordo.api.models.turns import NO_LOGPROBS, SendRequest
+from ricordo.domain.clock import stamp
+from ricordo.domain.job import Job
+from ricordo.domain.scope import Scope
+from ricordo.domain.text import Json
 
 
 class BatchItemRequest(SendRequest):
@@ -16,6 +22,20 @@ class BatchItemRequest(SendRequest):
     unsupported: ClassVar[tuple[str, ...]] = ("streaming", "stream_tokens", "background")
 
     agent_id: str
+
+
+def turn_of(scope: Scope, request: BatchItemRequest) -> TurnRequest:
+    """Return the turn of a request. Raises Unsupported, Invalid."""
+    return request_of(scope, request.agent_id, request)
+
+
+def callback_body(batch: Job) -> Json:
+    """Return the body of an ended batch's callback."""
+    return {
+        "job_id": batch.id,
+        "status": JobResponse.of(batch)["status"],
+        "completed_at": stamp(batch.ended_at),
+    }
 
 
 class BatchRequest(RequestModel):

@@ -5,8 +5,8 @@ from types import NoneType
 from ricordo.api.call import Paged, RequestContext
 from ricordo.api.messages import request_of, sent_again
 from ricordo.api.models.af_messages import to_af
-from ricordo.api.models.base import Json
 from ricordo.api.routing import Routes
+from ricordo.domain.text import Json
 from ricordo.features.automation.batches import queries, service
 from ricordo.features.automation.batches.models import BatchRequest, BatchResponse
 from ricordo.llm.addresses import require_callable

@@ -5,13 +5,13 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
+from ricordo.agents.deferred import sender_of
 from ricordo.agents.repeats import REPEAT_WINDOW
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, NotFound
 from ricordo.features.automation.batches import queries
 from ricordo.features.automation.batches.models import BatchRequest
-from ricordo.features.automation.schedules.service import maker_of
 from ricordo.storage import agents, jobs
 from ricordo.storage.engine.repository import Page, found
 from ricordo.storage.engine.store import Transaction
@@ -35,7 +35,7 @@ def create(
         Forbidden: the caller is a login, which ends by itself.
         NotFound: one of the agents does not exist.
     """
-    maker = asdict(maker_of(tx, scope, "batch"))
+    maker = asdict(sender_of(tx, scope, "batch"))
     if is_retry:
         earlier = _sent_before(tx, scope, body_hash, maker)
         if earlier:

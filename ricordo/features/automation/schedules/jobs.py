@@ -5,20 +5,17 @@ has started. Another job checks half a minute later if a kill cut the turn off; 
 again.
 """
 
-from dataclasses import replace
-
+from ricordo.agents.deferred import scope_of_sender, with_otids
+from ricordo.agents.recording import begin_recorded
 from ricordo.agents.repeats import was_cut_off
 from ricordo.agents.request import DEFAULT_MAX_STEPS, TurnRequest
-from ricordo.api.messages import new_message
-from ricordo.api.models.messages import MessageFormat
-from ricordo.api.stored_streams import begin_recorded
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Forbidden, Invalid, NotFound, RicordoError
 from ricordo.features.automation.schedules import service
-from ricordo.features.automation.schedules.models import LaterMessage
+from ricordo.features.automation.schedules.models import later_message, message_format
 from ricordo.features.automation.schedules.queries import ScheduledMessage
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs, runs
@@ -78,13 +75,9 @@ async def _start_run(
             return None
         if not was_cut_off(run):
             return run
-    scope = await runtime.store.read(lambda tx: service.scope_of(tx, row))
+    scope = await runtime.store.read(lambda tx: scope_of_sender(tx, row.sender))
     settings = row.message
-    messages = []
-    for number, message in enumerate(settings["messages"]):
-        new = new_message(LaterMessage.model_validate(message))
-        messages.append(replace(new, otid=f"{row.id}-{due_at}-{number}"))
-    message_format = MessageFormat.from_json(settings)
+    messages = [later_message(message) for message in settings["messages"]]
     request = TurnRequest(
         scope=scope,
         agent_id=row.agent_id,
@@ -92,9 +85,9 @@ async def _start_run(
         max_steps=settings.get("max_steps") or DEFAULT_MAX_STEPS,
         is_background=True,
         callback={"url": settings["callback_url"]} if settings.get("callback_url") else {},
-        request_config=message_format.to_json(),
+        request_config=message_format(settings),
     )
-    return await begin_recorded(runtime, request, message_format)
+    return await begin_recorded(runtime, with_otids(request, f"{row.id}-{due_at}"))
 
 
 async def take_up(runtime: Runtime, _job: Job, _report: Report) -> None:

@@ -4,9 +4,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from ricordo.api.models.base import Items, Json, RequestModel, RequestPart, ResponseModel, stamp
+from ricordo.agents.request import NewMessage
+from ricordo.api.messages import new_message
+from ricordo.api.models.base import Items, RequestModel, RequestPart, ResponseModel
+from ricordo.api.models.messages import MessageFormat
 from ricordo.api.models.turns import ImageContent, MessageRequest
-from ricordo.domain.clock import SECOND
+from ricordo.domain.clock import SECOND, stamp
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid, TooLong
 from ricordo.features.automation.schedules import cron
 from ricordo.features.automation.schedules.queries import ScheduledMessage
@@ -64,6 +68,16 @@ class LaterMessage(MessageRequest):
         **MessageRequest.ignored,
         "otid": "Each time it is sent, the message gets an otid of its own.",
     }
+
+
+def later_message(message: Json) -> NewMessage:
+    """Return a stored message as one of its turn."""
+    return new_message(LaterMessage.model_validate(message))
+
+
+def message_format(message: Json) -> Json:
+    """Return the form of messages that the schedule's runs have."""
+    return MessageFormat.from_json(message).to_json()
 
 
 class ScheduleRequest(RequestModel):

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Index, delete, func, select
 
+from ricordo.agents.deferred import Sender
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.storage.engine.repository import Page, Repository, equal
@@ -54,6 +55,16 @@ class ScheduledMessage:
     next_at: int | None = None
     due_at: int | None = None
     problem: str | None = None
+
+    @property
+    def sender(self) -> Sender:
+        return Sender(
+            organization_id=self.organization_id,
+            user_id=self.user_id,
+            key_id=self.key_id,
+            caller=self.caller,
+            scopes=list(self.scopes),
+        )
 
     @property
     def is_recurring(self) -> bool:

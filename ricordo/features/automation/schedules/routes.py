@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from ricordo.api.call import Paged, RequestContext
 from ricordo.api.messages import new_message
-from ricordo.api.models.base import Json, stamp
 from ricordo.api.routing import Routes
+from ricordo.domain.clock import stamp
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid
 from ricordo.features.automation.schedules import queries, service
 from ricordo.features.automation.schedules.models import (

@@ -1,60 +1,28 @@
-"""Create, plan and delete schedules, and find the scope of their turns."""
+"""Create, plan and delete schedules."""
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
+from ricordo.agents import deferred
 from ricordo.domain.clock import DAY, SECOND, zone
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
-from ricordo.domain.scope import OPERATOR_SCOPES, Scope
-from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
+from ricordo.domain.scope import Scope
+from ricordo.errors import Conflict, Invalid
 from ricordo.features.automation.schedules import cron, queries
 from ricordo.features.automation.schedules.models import ScheduleRequest, next_time
 from ricordo.features.automation.schedules.queries import ScheduledMessage
-from ricordo.storage import agents, jobs, keys, users
+from ricordo.storage import agents, jobs, users
 from ricordo.storage.engine.store import Transaction
 
 SEND = "schedules.send"
 MAX_SCHEDULES = 100  # of one agent
 # The last attempt is about an hour after the first.
 _ATTEMPTS = 11
-_NO_LONGER = (
-    "Whoever made this may no longer send messages: the key was revoked, "
-    "or the user is disabled or gone."
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Maker:
-    """The creator of a schedule or batch: the key with its user and scopes."""
-
-    organization_id: str
-    user_id: str | None
-    key_id: str | None
-    caller: str | None
-    scopes: list[str]
-
-
-def maker_of(tx: Transaction, scope: Scope, noun: str) -> Maker:
-    """Return the creator of a schedule or batch. Raises Forbidden for a login."""
-    if scope.key_id:
-        try:
-            keys.get(tx, Scope(scope.organization_id), scope.key_id)
-        except NotFound as error:
-            raise Forbidden(
-                f"A login expires, but a {noun} does not. Make the {noun} with an API key."
-            ) from error
-    return Maker(
-        organization_id=scope.organization_id,
-        user_id=scope.subject,
-        key_id=scope.key_id,
-        caller=scope.caller,
-        scopes=sorted(scope.scopes),
-    )
 
 
 def create(
@@ -83,7 +51,7 @@ def create(
         raise Invalid("This time has passed already. Choose a time in the future.")
     agents.lock(tx, scope, agent_id)
     agents.require(tx, scope, agent_id)
-    maker = maker_of(tx, scope, "schedule")
+    sender = deferred.sender_of(tx, scope, "schedule")
     if queries.count(tx, agent_id) >= MAX_SCHEDULES:
         raise Conflict(
             f"This agent has {MAX_SCHEDULES} schedules, and that is the most. "
@@ -95,11 +63,11 @@ def create(
         agent_id=agent_id,
         message=message,
         schedule=schedule,
-        user_id=maker.user_id,
+        user_id=sender.user_id,
         created_by=scope.user_id,
-        key_id=maker.key_id,
-        caller=maker.caller,
-        scopes=tuple(maker.scopes),
+        key_id=sender.key_id,
+        caller=sender.caller,
+        scopes=tuple(sender.scopes),
         created_at=now,
         next_at=next_at,
     )
@@ -216,28 +184,3 @@ def _plan(tx: Transaction, row: ScheduledMessage) -> ScheduledMessage:
     if row.next_at:
         jobs.add(tx, job_of(row, row.next_at, not_before=row.next_at))
     return row
-
-
-def scope_of(tx: Transaction, row: ScheduledMessage | Maker) -> Scope:
-    """Return the scope of the message's turn: its key's scopes as they are now.
-
-    Raises Forbidden for a key or user that may no longer send messages.
-    """
-    organization = Scope(row.organization_id)
-    scope = Scope(row.organization_id, user_name="administrator", scopes=OPERATOR_SCOPES)
-    if row.key_id:
-        try:
-            key_and_scope = keys.authenticate(tx, keys.get(tx, organization, row.key_id).hash)
-        except NotFound:
-            key_and_scope = None
-        if key_and_scope is None:
-            raise Forbidden(_NO_LONGER)
-        scope = key_and_scope[1]
-    if row.user_id and scope.subject != row.user_id:
-        user = users.find(tx, organization, row.user_id)
-        if user is None or user.disabled_at is not None:
-            raise Forbidden(_NO_LONGER)
-        scope = scope.acting_for(user)
-    if scope.subject != row.user_id:
-        raise Forbidden(_NO_LONGER)
-    return replace(scope, scopes=scope.scopes & frozenset(row.scopes), caller=row.caller or "")

@@ -4,8 +4,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ricordo.api.models.base import Json, RequestModel, RequestPart, ResponseModel
+from ricordo.api.models.base import RequestModel, RequestPart, ResponseModel
 from ricordo.api.models.tools import ToolResponse
+from ricordo.domain.text import Json
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 
 LONGEST_SOURCE = 200_000  # characters

@@ -5,7 +5,7 @@ import asyncio
 import orjson
 
 from ricordo.api.call import RequestContext
-from ricordo.api.models.base import Json, NoteResponse
+from ricordo.api.models.base import NoteResponse
 from ricordo.api.models.tools import (
     ToolResponse,
     ToolRunRequest,
@@ -13,6 +13,7 @@ from ricordo.api.models.tools import (
     ToolTrialResponse,
 )
 from ricordo.api.routing import Routes
+from ricordo.domain.text import Json
 from ricordo.domain.tool import Tool
 from ricordo.errors import NotFound, Unsupported
 from ricordo.features.custom_tools.source import models, service

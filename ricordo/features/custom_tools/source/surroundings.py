@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ricordo.api.models.base import Json
 from ricordo.api.models.memory import BlockResponse
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import Json
 from ricordo.errors import Unsupported
 from ricordo.sandbox.service import Sandbox
 from ricordo.settings import NO_PORT, Settings

@@ -6,9 +6,9 @@ from typing import Any
 import orjson
 from fastapi import Request, Response
 
-from ricordo.api.models.base import Json
 from ricordo.api.routing import needs
 from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.domain.text import Json
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.errors import Invalid
 from ricordo.features.custom_tools.source.environments import texts_of

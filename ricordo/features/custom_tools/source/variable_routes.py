@@ -14,9 +14,10 @@ from pydantic import Field
 
 from ricordo.api.call import Paged, RequestContext
 from ricordo.api.models.agents import SecretName
-from ricordo.api.models.base import AuthorFields, From, Json, RequestModel, ResponseModel, Timestamp
+from ricordo.api.models.base import AuthorFields, From, RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import Json
 from ricordo.errors import Conflict, NotFound
 from ricordo.features.custom_tools.source import queries
 from ricordo.features.custom_tools.source.queries import Variable

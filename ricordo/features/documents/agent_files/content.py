@@ -4,9 +4,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ricordo.api.models.base import Json, RequestPart, Tags
+from ricordo.api.models.base import RequestPart, Tags
 from ricordo.domain.clock import DAY, EARLIEST, LATEST
 from ricordo.domain.message import Role
+from ricordo.domain.text import Json
 from ricordo.features.automation.schedules.models import ScheduleRequest
 
 VERSION = 1

@@ -9,14 +9,16 @@ caller's own. Of secrets, only the names are in it.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ricordo.api.call import RequestContext, agent_json
+from ricordo.agents.call_context import CallContext
+from ricordo.api.call import agent_json
 from ricordo.api.models.af_messages import to_af
-from ricordo.api.models.base import Json, stamp
 from ricordo.api.models.memory import BlockResponse
 from ricordo.api.models.tools import ToolResponse
 from ricordo.domain.agent import AgentState, Conversation
 from ricordo.domain.block import Block
+from ricordo.domain.clock import stamp
 from ricordo.domain.message import Message
+from ricordo.domain.text import Json
 from ricordo.features.automation.schedules import queries as schedules
 from ricordo.features.documents.agent_files import messages as formats
 from ricordo.features.documents.agent_files.content import VERSION
@@ -106,7 +108,7 @@ FOLDER_FIELDS = ("name", "description", "instructions", "metadata")
 
 def export(
     tx: Transaction,
-    context: RequestContext,
+    context: CallContext,
     agent_id: str,
     conversation_id: str | None,
     *,
@@ -147,7 +149,7 @@ def _add_agent(file: Json, other: Json) -> None:
 
 def _agent_file(
     tx: Transaction,
-    context: RequestContext,
+    context: CallContext,
     ids: LocalIds,
     agent_id: str,
     conversation_id: str | None,
@@ -215,7 +217,7 @@ def _agent_file(
     }
 
 
-def _schedules(tx: Transaction, context: RequestContext, agent_id: str) -> list[Json]:
+def _schedules(tx: Transaction, context: CallContext, agent_id: str) -> list[Json]:
     return [
         {**schedule.message, "schedule": schedule.schedule, "callback_url": None}
         for schedule in schedules.page(tx, context.scope, _ALL, agent_id)
@@ -235,7 +237,7 @@ def _with_local_group(ids: LocalIds, message: Json) -> Json:
 
 
 def outline(
-    context: RequestContext,
+    context: CallContext,
     ids: LocalIds,
     state: AgentState,
     blocks: Sequence[Block],
@@ -279,12 +281,12 @@ def _block(ids: LocalIds, block: Block) -> Json:
     return {"id": ids.of("block", block.id), **_pick_fields(BlockResponse.of(block), BLOCK_FIELDS)}
 
 
-def _thread(tx: Transaction, context: RequestContext, conversation: Conversation) -> list[Message]:
+def _thread(tx: Transaction, context: CallContext, conversation: Conversation) -> list[Message]:
     return conversations.page_of_history(tx, context.scope, conversation, _ALL)
 
 
 def _conversations(
-    tx: Transaction, context: RequestContext, ids: LocalIds, state: AgentState
+    tx: Transaction, context: CallContext, ids: LocalIds, state: AgentState
 ) -> list[Json]:
     of_agent = ConversationFilter(state.agent.id, None, None, "created_at", None)
     exported = []
@@ -304,7 +306,7 @@ def _conversations(
 
 
 def _archives(
-    tx: Transaction, context: RequestContext, ids: LocalIds, state: AgentState
+    tx: Transaction, context: CallContext, ids: LocalIds, state: AgentState
 ) -> list[Json]:
     exported = []
     for archive in state.archives:
@@ -322,7 +324,7 @@ def _archives(
 
 
 def _folders(
-    tx: Transaction, context: RequestContext, ids: LocalIds, folders: Sequence[Folder]
+    tx: Transaction, context: CallContext, ids: LocalIds, folders: Sequence[Folder]
 ) -> tuple[list[Json], list[Json]]:
     sources = [
         {"id": ids.of("source", folder.id), **_pick_fields(vars_of(folder), FOLDER_FIELDS)}

@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ricordo.api.models.base import Json
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import Json
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.documents.agent_files.local_ids import LocalIds
 from ricordo.features.documents.agent_files.tolerance import ImportNotes, without_unknown

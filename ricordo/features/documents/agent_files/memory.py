@@ -10,15 +10,15 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from ricordo.agents.call_context import CallContext
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, new_block, require_told_apart
-from ricordo.api.call import RequestContext
-from ricordo.api.models.base import Json, given
+from ricordo.api.models.base import given
 from ricordo.domain.authors import DOMAIN, author_of, signature
 from ricordo.domain.block import Block, Chain, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.text import normal_name
+from ricordo.domain.text import Json, normal_name
 from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Invalid
 from ricordo.features.documents.agent_files.content import (
@@ -271,7 +271,7 @@ class ImportedMemory:
             self.heads[label] = id
         self.chain = new_chain
 
-    def insert(self, tx: Transaction, context: RequestContext, spec: AgentSpec) -> AgentSpec:
+    def insert(self, tx: Transaction, context: CallContext, spec: AgentSpec) -> AgentSpec:
         """Store the history, its blocks and its proposals; return the agent's spec with them.
 
         If a block of the spec differs from its history, the difference becomes one more version, by

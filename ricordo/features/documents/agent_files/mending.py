@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, get_args
 
 from ricordo.api.models.agents import AgentRequest
-from ricordo.api.models.base import Json
 from ricordo.api.models.memory import BlockRequest, BlockResponse
 from ricordo.api.models.models import ModelConfigRequest
 from ricordo.api.models.tools import ToolResponse, read_rule
@@ -20,6 +19,7 @@ from ricordo.domain.block import DEFAULT_LIMIT, require_label
 from ricordo.domain.clock import zone
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.redaction import redact
+from ricordo.domain.text import Json
 from ricordo.domain.tool import ToolType
 from ricordo.errors import Invalid, RicordoError
 from ricordo.features.custom_tools.source import service as custom_tools

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ricordo.api.models.base import Json
 from ricordo.domain.clock import parse_timestamp
 from ricordo.domain.message import (
     ApprovalPart,
@@ -27,6 +26,7 @@ from ricordo.domain.message import (
     parts_from_json,
     parts_to_json,
 )
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid
 from ricordo.features.documents.agent_files.content import FileMessage
 from ricordo.features.documents.agent_files.tolerance import ImportNotes

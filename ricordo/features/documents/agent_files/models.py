@@ -5,7 +5,7 @@ from fastapi import UploadFile
 from pydantic import BaseModel, ConfigDict, Field
 
 from ricordo.errors import Invalid
-from ricordo.features.documents.agent_files.service import ImportOptions
+from ricordo.features.documents.agent_files.specs import ImportOptions
 
 
 class ImportForm(BaseModel):

@@ -6,7 +6,7 @@ It holds archives, conversations, history and schedules by agent.
 from collections.abc import Mapping
 from typing import Any
 
-from ricordo.api.models.base import Json
+from ricordo.domain.text import Json
 from ricordo.features.documents.agent_files import messages as formats
 from ricordo.features.documents.agent_files.content import VERSION, FileAgent, FileMemory
 from ricordo.features.documents.agent_files.tolerance import ImportNotes, fitted, without_unknown

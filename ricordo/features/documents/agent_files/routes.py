@@ -9,14 +9,15 @@ from fastapi import File, Header, Query, Response
 from ricordo.agents.lifecycle import AgentSpec, prepare
 from ricordo.api.answers import answer
 from ricordo.api.call import RequestContext
-from ricordo.api.models.base import Json, ResponseModel
+from ricordo.api.models.base import ResponseModel
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.model import ModelInfo
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid, RicordoError
 from ricordo.features.documents.agent_files import export, service
 from ricordo.features.documents.agent_files.decoding import decode
 from ricordo.features.documents.agent_files.models import ImportForm
-from ricordo.features.documents.agent_files.service import ImportOptions
+from ricordo.features.documents.agent_files.specs import ImportOptions
 from ricordo.features.documents.agent_files.tolerance import ImportNotes
 from ricordo.offload import offload
 

@@ -1,20 +1,17 @@
 """Import agent files: the whole file in one transaction, or nothing."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from ricordo.agents.call_context import CallContext
 from ricordo.agents.lifecycle import AgentSpec, insert_agent
-from ricordo.api.agents import spec_of
-from ricordo.api.call import RequestContext
-from ricordo.api.models.agents import AgentRequest
-from ricordo.api.models.base import Json
 from ricordo.domain.agent import AgentState, Conversation
 from ricordo.domain.ids import new_id, unique
 from ricordo.domain.message import Message
 from ricordo.domain.model import ModelInfo, ToolSchema
 from ricordo.domain.passage import Archive, Passage
+from ricordo.domain.text import Json
 from ricordo.domain.tool import Tool
 from ricordo.errors import Conflict, Forbidden, Invalid
 from ricordo.features.automation.schedules import service as schedules
@@ -28,6 +25,7 @@ from ricordo.features.documents.agent_files.groups import insert_groups
 from ricordo.features.documents.agent_files.memory import ImportedMemory
 from ricordo.features.documents.agent_files.mending import mend
 from ricordo.features.documents.agent_files.own_part import read_own_part
+from ricordo.features.documents.agent_files.specs import ImportOptions, read_spec
 from ricordo.features.documents.agent_files.tolerance import ImportNotes
 from ricordo.features.files.folders import queries as files
 from ricordo.features.files.folders import service as folders
@@ -37,27 +35,6 @@ from ricordo.runtime import Runtime
 from ricordo.search.index import insert_archive, insert_messages, insert_passages
 from ricordo.storage import archives, blocks, conversations, messages, tools
 from ricordo.storage.engine.store import Transaction
-
-_LONGEST_NAME = 256
-# Fields of an agent that the import sets itself, or that belong to the server of the file.
-_LEFT_OUT = ("embedding_config", "embedding")
-
-
-@dataclass(frozen=True, slots=True)
-class ImportOptions:
-    """The options of an import.
-
-    `model` and `embedding` are handles that replace the file's. `secrets` are their values by name.
-    """
-
-    name: str | None = None
-    suffix: str = "_copy"
-    overrides_tools: bool = True
-    strips_messages: bool = False
-    model: str | None = None
-    embedding: str | None = None
-    secrets: Mapping[str, str] = field(default_factory=dict)
-    takes_schedules: bool = False
 
 
 @dataclass
@@ -141,50 +118,9 @@ def _memory(
     return ImportedMemory(memory, spec.blocks, notes).replay()
 
 
-def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptions) -> AgentSpec:
-    """Return the spec of a file's agent, with its blocks.
-
-    Raises ValidationError, Invalid.
-    """
-    blocks_by_id = {block["id"]: block for block in content.get("blocks") or ()}
-    fields = {
-        name: agent[name]
-        for name in export.AGENT_FIELDS
-        if agent.get(name) is not None and name not in _LEFT_OUT
-    }
-    fields["memory_blocks"] = [
-        {"value": "", **_block_fields(blocks_by_id[id])}
-        for id in agent.get("block_ids") or ()
-        if id in blocks_by_id
-    ]
-    if options.model:
-        fields["model"] = options.model
-    if options.embedding:
-        fields["embedding"] = options.embedding
-    names = [*(agent.get("secrets") or ()), *(agent.get("tool_exec_environment_variables") or ())]
-    fields["secrets"] = {**dict.fromkeys(names, ""), **options.secrets}
-    file_name = str(agent["name"])[: _LONGEST_NAME - len(options.suffix)]
-    name = options.name or f"{file_name}{options.suffix}"
-    body = AgentRequest.model_validate(fields | {"name": name, "include_base_tools": False})
-    body.refuse_unsupported()
-    managers = {
-        (group.get("manager_config") or {}).get("manager_agent_id")
-        for group in content.get("groups") or ()
-    }
-    has_sleeptime = agent.get("enable_sleeptime") is True and agent.get("id") not in managers
-    # The file lists all rules of the agent, also those of its base tools.
-    return replace(
-        spec_of(runtime, body), has_base_rules=False, beginning=(), has_sleeptime=has_sleeptime
-    )
-
-
-def _block_fields(block: Json) -> Json:
-    return {name: block[name] for name in export.BLOCK_FIELDS if block.get(name) is not None}
-
-
 def insert(
     tx: Transaction,
-    context: RequestContext,
+    context: CallContext,
     file: AgentImport,
     options: ImportOptions,
     infos: list[ModelInfo],
@@ -232,7 +168,7 @@ def insert(
 
 
 def insert_shared(
-    tx: Transaction, context: RequestContext, file: AgentImport, *, overrides: bool
+    tx: Transaction, context: CallContext, file: AgentImport, *, overrides: bool
 ) -> ImportedIds:
     """Store the tools and folders of the file. Raises Conflict, Forbidden, Invalid."""
     imported = ImportedIds()
@@ -243,7 +179,7 @@ def insert_shared(
 
 def _link_tools(
     tx: Transaction,
-    context: RequestContext,
+    context: CallContext,
     agent: Json,
     spec: AgentSpec,
     *,
@@ -268,7 +204,7 @@ def _link_tools(
 
 def _insert_tools(
     tx: Transaction,
-    context: RequestContext,
+    context: CallContext,
     file: AgentImport,
     imported: ImportedIds,
     *,
@@ -314,7 +250,7 @@ def _insert_tools(
 
 
 def _insert_folders(
-    tx: Transaction, context: RequestContext, content: Json, imported: ImportedIds
+    tx: Transaction, context: CallContext, content: Json, imported: ImportedIds
 ) -> None:
     for folder_entry in content["sources"]:
         fields = {name: folder_entry.get(name) for name in export.FOLDER_FIELDS}
@@ -337,7 +273,7 @@ def _insert_folders(
             folders.add_file(tx, context.scope, imported.ids[file_entry["source_id"]], upload)
 
 
-def free_folder_name(tx: Transaction, context: RequestContext, name: str) -> str:
+def free_folder_name(tx: Transaction, context: CallContext, name: str) -> str:
     """Return the name, with a number if the caller has such a folder."""
     free_name = name
     number = 1
@@ -349,7 +285,7 @@ def free_folder_name(tx: Transaction, context: RequestContext, name: str) -> str
 
 def _insert_archives(
     tx: Transaction,
-    context: RequestContext,
+    context: CallContext,
     state: AgentState,
     file_archives: list[parts.FileArchive],
     imported: ImportedIds,
@@ -362,7 +298,7 @@ def _insert_archives(
 
 
 def _insert_archive(
-    tx: Transaction, context: RequestContext, state: AgentState, file_archive: parts.FileArchive
+    tx: Transaction, context: CallContext, state: AgentState, file_archive: parts.FileArchive
 ) -> Archive:
     scope = context.scope
     now = tx.clock.now()
@@ -392,7 +328,7 @@ def _insert_archive(
 
 def _insert_conversation(
     tx: Transaction,
-    context: RequestContext,
+    context: CallContext,
     state: AgentState,
     file_conversation: parts.FileConversation,
     imported: ImportedIds,
@@ -416,7 +352,7 @@ def _insert_conversation(
 
 def _insert_schedules(
     tx: Transaction,
-    context: RequestContext,
+    context: CallContext,
     agent_id: str,
     requests: list[ScheduleRequest],
     notes: ImportNotes,

@@ -14,8 +14,8 @@ import orjson
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from ricordo.api.models.base import Json
 from ricordo.domain.redaction import redact_values
+from ricordo.domain.text import Json
 
 _MOST_NOTES = 200
 # Bytes of unknown fields that an agent keeps. The limit is low, since each turn reads its settings.

@@ -6,9 +6,9 @@ It may be killed at any time and run again. The upload is deleted when the job e
 from dataclasses import replace
 from io import BytesIO
 
-from ricordo.api.models.base import Json
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.documents.imports import queries
 from ricordo.features.documents.imports.service import Target, import_chats

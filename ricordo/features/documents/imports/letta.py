@@ -13,7 +13,6 @@ from typing import Any
 
 from ricordo.agents.conversations import system_message
 from ricordo.agents.lifecycle import AgentSpec, insert_agent, prepare
-from ricordo.api.models.base import Json
 from ricordo.api.models.tools import read_rule
 from ricordo.domain.agent import AgentState, Conversation
 from ricordo.domain.block import Chain
@@ -22,9 +21,10 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.job import Report
 from ricordo.domain.model import ModelInfo
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid, NotFound, RicordoError
 from ricordo.features.documents.agent_files.export import AGENT_FIELDS
-from ricordo.features.documents.agent_files.service import ImportOptions, read_spec
+from ricordo.features.documents.agent_files.specs import ImportOptions, read_spec
 from ricordo.features.documents.imports import letta_shared, queries
 from ricordo.features.documents.imports.letta_groups import import_groups
 from ricordo.features.documents.imports.letta_messages import import_messages

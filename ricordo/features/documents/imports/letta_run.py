@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from itertools import islice
 
 from pydantic import ValidationError
-from starlette.requests import Request
 
-from ricordo.api.call import CallContext
+from ricordo.agents.call_context import CallContext
 from ricordo.domain.job import Report
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
@@ -44,7 +43,7 @@ class LettaRun:
         self.scope = scope
         self.store = runtime.store
         self.organization = scope.organization_id
-        self.context = CallContext(Request({"type": "http"}), runtime, scope)
+        self.context = CallContext(runtime, scope)
         self.refused = Outcome()
         self.done: set[str] = set()
         self.users: dict[str, str] = {}  # user ids by identity ids

@@ -7,10 +7,11 @@ from fastapi import File, UploadFile
 from pydantic import BaseModel, ConfigDict, Field
 
 from ricordo.api.call import RequestContext, for_user
-from ricordo.api.models.base import Json, ResponseModel, Timestamp
+from ricordo.api.models.base import ResponseModel, Timestamp
 from ricordo.api.models.jobs import JobResponse, WireStatus
 from ricordo.api.routing import Routes
 from ricordo.domain.job import Job
+from ricordo.domain.text import Json
 from ricordo.errors import Forbidden
 from ricordo.features.documents.imports import queries
 from ricordo.features.documents.imports.jobs import UPLOAD, add_upload

@@ -12,15 +12,15 @@ from functools import partial
 
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, new_block, rules_of
 from ricordo.agents.memory_variables import fill_variables
-from ricordo.api.models.base import Json
 from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.model import ModelInfo
 from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.text import Json
 from ricordo.errors import RicordoError, Unavailable
-from ricordo.features.documents.agent_files.service import ImportOptions
+from ricordo.features.documents.agent_files.specs import ImportOptions
 from ricordo.features.documents.templates import queries
 from ricordo.features.documents.templates.models import TemplateSaveRequest
 from ricordo.features.documents.templates.queries import Template, TemplateVersion

@@ -4,9 +4,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ricordo.agents.request import NewMessage
+from ricordo.api.messages import new_message
 from ricordo.api.models.agents import Secrets
-from ricordo.api.models.base import Items, Json, RequestModel, ResponseModel, Tags, stamp
+from ricordo.api.models.base import Items, RequestModel, ResponseModel, Tags
 from ricordo.api.models.turns import MessageRequest
+from ricordo.domain.clock import stamp
+from ricordo.domain.text import Json
 from ricordo.features.documents.templates.queries import Template
 
 # There is one project, which clients expect to have a name.
@@ -87,6 +91,13 @@ class TemplateAgentsRequest(RequestModel):
     )
     tags: Tags = Field([])
     tool_variables: Secrets = Field({}, description="Values of the agent's secrets.")
+
+    @property
+    def beginning(self) -> tuple[NewMessage, ...] | None:
+        """The first messages of the agent; None for those of its type."""
+        if self.initial_message_sequence is None:
+            return None
+        return tuple(map(new_message, self.initial_message_sequence))
 
 
 class TemplateResponse(ResponseModel):

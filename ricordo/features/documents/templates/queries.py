@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import delete, select, update
 
-from ricordo.api.models.base import Json
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import Json
 from ricordo.errors import NotFound
 from ricordo.features.documents.templates.tables import template_versions, templates
 from ricordo.storage.agents import is_made_from

@@ -6,11 +6,11 @@ from fastapi import Response
 
 from ricordo.api.answers import answer
 from ricordo.api.call import RequestContext
-from ricordo.api.models.base import Json
 from ricordo.api.models.warnings import warn
 from ricordo.api.routing import Routes
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid
-from ricordo.features.documents.agent_files.service import ImportOptions
+from ricordo.features.documents.agent_files.specs import ImportOptions
 from ricordo.features.documents.templates import models, queries, service
 from ricordo.features.documents.templates.jobs import job_of
 from ricordo.storage import jobs

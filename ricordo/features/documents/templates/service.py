@@ -13,16 +13,15 @@ from typing import Any
 
 import orjson
 
+from ricordo.agents.call_context import CallContext
 from ricordo.agents.lifecycle import new_block, prepare, require_told_apart
 from ricordo.agents.memory_variables import fill_variables, require_variables
-from ricordo.api.call import RequestContext
-from ricordo.api.messages import new_message
-from ricordo.api.models.base import Json
 from ricordo.domain.block import Chain
 from ricordo.domain.ids import new_id
 from ricordo.domain.model import ModelInfo
 from ricordo.domain.redaction import redact_values
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import Json
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.documents.agent_files import service as agent_files
 from ricordo.features.documents.agent_files.export import (
@@ -33,7 +32,8 @@ from ricordo.features.documents.agent_files.export import (
 )
 from ricordo.features.documents.agent_files.local_ids import LocalIds
 from ricordo.features.documents.agent_files.memory import own_blocks
-from ricordo.features.documents.agent_files.service import AgentImport, ImportOptions
+from ricordo.features.documents.agent_files.service import AgentImport
+from ricordo.features.documents.agent_files.specs import ImportOptions
 from ricordo.features.documents.templates import queries
 from ricordo.features.documents.templates.models import TemplateAgentsRequest
 from ricordo.features.documents.templates.queries import Template, TemplateVersion
@@ -67,7 +67,7 @@ async def read(
 
 
 def store_file(
-    tx: Transaction, context: RequestContext, file: AgentImport, *, overrides: bool
+    tx: Transaction, context: CallContext, file: AgentImport, *, overrides: bool
 ) -> Json:
     """Store the tools and folders of a file, and return its template content.
 
@@ -83,7 +83,7 @@ def store_file(
     return _content_of(file.content, imported.translate(folder_ids))
 
 
-def snapshot(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
+def snapshot(tx: Transaction, context: CallContext, agent_id: str) -> Json:
     """Return the agent as template content. Raises NotFound.
 
     Messages, archives, and all data of users are left out.
@@ -127,7 +127,7 @@ def _pick_fields(fields: Json, names: Sequence[str]) -> Json:
 
 
 def create(
-    tx: Transaction, context: RequestContext, name: str | None, content: Json, agent_id: str | None
+    tx: Transaction, context: CallContext, name: str | None, content: Json, agent_id: str | None
 ) -> Template:
     """Store a template with its first version. Raises Invalid, Conflict.
 
@@ -172,7 +172,7 @@ def _free_name(tx: Transaction, scope: Scope, name: str | None, agent_name: str)
     return free_name
 
 
-def current(tx: Transaction, context: RequestContext, template: Template) -> Json:
+def current(tx: Transaction, context: CallContext, template: Template) -> Json:
     """Return the template's present content.
 
     This is the agent that it follows, as long as that exists, else the content last written.
@@ -183,7 +183,7 @@ def current(tx: Transaction, context: RequestContext, template: Template) -> Jso
 
 
 def save(
-    tx: Transaction, context: RequestContext, template: Template, content: Json, message: str | None
+    tx: Transaction, context: CallContext, template: Template, content: Json, message: str | None
 ) -> Template:
     """Save a content as the next version and as the present content."""
     version = TemplateVersion(
@@ -201,7 +201,7 @@ def save(
 
 def put(
     tx: Transaction,
-    context: RequestContext,
+    context: CallContext,
     template: Template,
     content: Json,
     *,
@@ -218,9 +218,7 @@ def put(
     return _update(tx, context, replace(template, agent_id=None), content)
 
 
-def _update(
-    tx: Transaction, context: RequestContext, template: Template, content: Json
-) -> Template:
+def _update(tx: Transaction, context: CallContext, template: Template, content: Json) -> Template:
     description = content["agents"][0].get("description")
     template = replace(
         template,
@@ -256,7 +254,7 @@ def version_of(tx: Transaction, template: Template, version: str) -> tuple[Templ
 
 
 async def make_agent(
-    context: RequestContext, name: str, version: str, body: TemplateAgentsRequest
+    context: CallContext, name: str, version: str, body: TemplateAgentsRequest
 ) -> tuple[str, str]:
     """Create an agent from a version; return its id and its deployment's id.
 
@@ -271,7 +269,6 @@ async def make_agent(
 
     template, saved, content = await context.store.read(find)
     variables = body.memory_variables
-    sequence = body.initial_message_sequence
     options = ImportOptions(
         suffix="", overrides_tools=False, strips_messages=True, secrets=body.tool_variables
     )
@@ -291,7 +288,7 @@ async def make_agent(
         spec,
         name=body.agent_name,
         blocks=fill_variables(spec.blocks, variables),
-        beginning=None if sequence is None else tuple(map(new_message, sequence)),
+        beginning=body.beginning,
         tags=(*spec.tags, *body.tags),
         settings={**spec.settings, MARK: mark},
     )

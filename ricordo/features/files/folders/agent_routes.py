@@ -10,8 +10,8 @@ from fastapi import Query
 
 from ricordo.api.call import Paged, RequestContext, whole_agent
 from ricordo.api.models.agents import AgentResponse
-from ricordo.api.models.base import Json
 from ricordo.api.routing import Routes, needs
+from ricordo.domain.text import Json
 from ricordo.features.files.folders import queries, service, windows
 from ricordo.features.files.folders.models import (
     AgentFileResponse,

@@ -8,12 +8,12 @@ from ricordo.api.models.base import (
     IN_ONE_PROJECT,
     AuthorFields,
     From,
-    Json,
     RequestModel,
     ResponseModel,
     Timestamp,
 )
 from ricordo.api.models.models import EmbeddingConfigResponse, EmbeddingFields
+from ricordo.domain.text import Json
 from ricordo.features.files.folders.records import FileStatus
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]

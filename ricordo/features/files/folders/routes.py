@@ -13,9 +13,10 @@ from fastapi import HTTPException, Query, Response, UploadFile
 
 from ricordo.api.call import Paged, RequestContext, embedding_of, note
 from ricordo.api.models.archives import PassageResponse
-from ricordo.api.models.base import Json, NoteResponse
+from ricordo.api.models.base import NoteResponse
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.passage import Passage
+from ricordo.domain.text import Json
 from ricordo.errors import NotFound
 from ricordo.features.files.folders import queries, service
 from ricordo.features.files.folders.models import (

@@ -12,8 +12,8 @@ from importlib.resources import files
 from fastapi import Response
 
 from ricordo.api.call import RequestContext, for_user
-from ricordo.api.models.base import Json
 from ricordo.api.routing import Routes, needs
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.files.latex import PARTS, STATIC
 from ricordo.features.files.workspaces import service

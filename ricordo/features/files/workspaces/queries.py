@@ -10,6 +10,7 @@ from hashlib import sha256
 from sqlalchemy import Column, LargeBinary, Text, bindparam, delete, func, insert, select
 
 from ricordo.domain.ids import new_id
+from ricordo.errors import Forbidden
 from ricordo.storage.engine.repository import Repository, equal, new_values, setter
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import (
@@ -47,16 +48,41 @@ workspace_files = table(
 )
 
 
+# The file of a workspace whose text agents get in their prompts.
+INSTRUCTIONS = "CLAUDE.md"
+
+
 @dataclass(frozen=True, slots=True)
 class Space:
-    """A workspace: a user's, or (None) the one that all users share."""
+    """A workspace: a user's, or (None) the one that all users share.
+
+    `is_teachers` where a teacher writes: only they change the instructions that all users share.
+    """
 
     organization_id: str
     user_id: str | None = None
+    is_teachers: bool = False
 
     @property
     def is_shared(self) -> bool:
         return self.user_id is None
+
+    def may_change(self, path: str) -> bool:
+        """Return False for shared instructions, unless a teacher writes.
+
+        A folder of their name counts too, since it would keep teachers from writing them.
+        """
+        if not self.is_shared or self.is_teachers:
+            return True
+        return path.split("/", 1)[0] != INSTRUCTIONS
+
+    def require_may_change(self, path: str) -> None:
+        """Raise Forbidden if the writer may not change this file."""
+        if not self.may_change(path):
+            raise Forbidden(
+                f"{INSTRUCTIONS} of the shared workspace is part of everybody's prompt, so only "
+                "teachers change it: on the page of shared files, or over HTTP. Use another name."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +185,8 @@ def has_within(tx: Transaction, space: Space, folder: str) -> bool:
 
 
 def put(tx: Transaction, space: Space, path: str, content: bytes) -> WorkspaceFile:
-    """Store the content of a file, which is created if it does not exist."""
+    """Store the content of a file, which is created if it does not exist. Raises Forbidden."""
+    space.require_may_change(path)
     stored = find(tx, space, path)
     now = tx.clock.now()
     file = stored or WorkspaceFile(
@@ -182,7 +209,8 @@ def put(tx: Transaction, space: Space, path: str, content: bytes) -> WorkspaceFi
 
 
 def remove(tx: Transaction, space: Space, path: str) -> bool:
-    """Delete the file; return False if it does not exist."""
+    """Delete the file; return False if it does not exist. Raises Forbidden."""
+    space.require_may_change(path)
     return tx.run(_DELETE[space.is_shared], _values(space, path)) > 0
 
 

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from fastapi import Response
 
 from ricordo.api.call import RequestContext, for_user, note, scope_of_user
-from ricordo.api.models.base import Json, NoteResponse, ResponseModel, Timestamp, binary
+from ricordo.api.models.base import NoteResponse, ResponseModel, Timestamp, binary
 from ricordo.api.models.entity_tags import IfMatch, IfNoneMatch
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.scope import IMPERSONATE
+from ricordo.domain.text import Json
 from ricordo.features.files.workspaces import queries, service
 from ricordo.features.files.workspaces.queries import Space, WorkspaceFile
 
@@ -117,7 +118,8 @@ async def _user_space(context: RequestContext, user: str, *, makes: bool = False
 
 
 def _shared(context: RequestContext) -> Space:
-    return Space(context.scope.organization_id)
+    is_teachers = context.scope.role in ("admin", "developer") and context.scope.may("agents:write")
+    return Space(context.scope.organization_id, is_teachers=is_teachers)
 
 
 async def _content(context: RequestContext, space: Space, path: str) -> Response:

@@ -10,10 +10,9 @@ from ricordo.domain.text import normal_name, spans_of
 from ricordo.errors import Invalid, NotFound, PreconditionFailed, TooLong
 from ricordo.features.files.workspaces import TOOLS, queries
 from ricordo.features.files.workspaces.options import WorkspaceSettings
-from ricordo.features.files.workspaces.queries import Space, WorkspaceFile
+from ricordo.features.files.workspaces.queries import INSTRUCTIONS, Space, WorkspaceFile
 from ricordo.storage.engine.store import Transaction
 
-INSTRUCTIONS = "CLAUDE.md"
 LARGEST = 5_000_000  # bytes of a file
 _LONGEST_PATH = 500
 _LONGEST_PART = 120
@@ -28,12 +27,14 @@ Mode = Literal["none", "isolated", "shared"]
 class SavedChanges:
     """The paths that a command changed.
 
-    `conflicts` are the new paths of files that others changed while the command ran.
+    `conflicts` are the new paths of files that others changed while the command ran, `left_out`
+    the files that only teachers change.
     """
 
     written: Sequence[str]
     deleted: Sequence[str]
     conflicts: Sequence[str]
+    left_out: Sequence[str] = ()
 
 
 def mode_of(agent: Agent) -> Mode:
@@ -217,12 +218,17 @@ def save_changes(
     written: list[str] = []
     conflicts: list[str] = []
     removed: list[str] = []
+    left_out = [path for path in (*changed, *deleted) if not space.may_change(path)]
     for path in deleted:
+        if path in left_out:
+            continue
         stored = queries.find(tx, space, path)
         if stored and stored.digest == base.get(path):
             queries.remove(tx, space, path)
             removed.append(path)
     for path, content in changed.items():
+        if path in left_out:
+            continue
         stored = queries.find(tx, space, path)
         is_others = stored is not None and stored.digest not in (
             base.get(path),
@@ -235,7 +241,7 @@ def save_changes(
             target = path
             written.append(target)
         write(tx, space, target, content)
-    return SavedChanges(written, removed, conflicts)
+    return SavedChanges(written, removed, conflicts, tuple(left_out))
 
 
 def free_path(tx: Transaction, space: Space, path: str) -> str:

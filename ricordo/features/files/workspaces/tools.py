@@ -180,7 +180,10 @@ async def run_in_workspace(context: ToolContext, command: str) -> dict[str, Any]
         ("written", changes.written),
         ("deleted", changes.deleted),
         ("conflicts", changes.conflicts),
-        ("left_out", [*unusable, *map(str, header.get("left_out") or ())]),
+        (
+            "left_out",
+            [*changes.left_out, *unusable, *map(str, header.get("left_out") or ())],
+        ),
     ):
         if paths:
             report[name] = list(paths)[:_MOST_LISTED]

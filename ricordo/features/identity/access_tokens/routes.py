@@ -13,11 +13,12 @@ from pydantic import Field
 
 from ricordo.api.call import RequestContext
 from ricordo.api.guard import origin_of
-from ricordo.api.models.base import Json, RequestModel, RequestPart, ResponseModel, stamp
+from ricordo.api.models.base import RequestModel, RequestPart, ResponseModel
 from ricordo.api.routing import Routes, needs
-from ricordo.domain.clock import to_micros
+from ricordo.domain.clock import stamp, to_micros
 from ricordo.domain.ids import pattern
 from ricordo.domain.scope import ADMIN, APPROVE, IMPERSONATE
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.identity.access_tokens import queries, service
 from ricordo.storage.engine.store import Transaction

@@ -14,11 +14,11 @@ from pydantic import BeforeValidator, Field
 
 from ricordo.api.call import Paged, RequestContext, agent_json, note, whole_agent
 from ricordo.api.models.agents import AgentResponse
-from ricordo.api.models.base import IN_ONE_PROJECT, Json, NoteResponse, RequestModel, ResponseModel
+from ricordo.api.models.base import IN_ONE_PROJECT, NoteResponse, RequestModel, ResponseModel
 from ricordo.api.models.memory import BlockResponse
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.scope import User
-from ricordo.domain.text import normal_json
+from ricordo.domain.text import Json, normal_json
 from ricordo.errors import Forbidden, Invalid
 from ricordo.features.identity.accounts import queries
 from ricordo.features.identity.accounts.keys import forget_cached

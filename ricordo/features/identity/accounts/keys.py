@@ -11,7 +11,7 @@ from fastapi import Query
 from pydantic import Field
 
 from ricordo.api.call import Paged, RequestContext
-from ricordo.api.models.base import Json, RequestModel, ResponseModel, Timestamp
+from ricordo.api.models.base import RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import SECOND, to_micros
 from ricordo.domain.scope import (
@@ -25,6 +25,7 @@ from ricordo.domain.scope import (
     Role,
     Scope,
 )
+from ricordo.domain.text import Json
 from ricordo.errors import Forbidden, Invalid
 from ricordo.storage import keys, organizations
 from ricordo.storage.engine.store import Transaction

@@ -3,8 +3,9 @@
 from pydantic import Field
 
 from ricordo.api.call import RequestContext, for_user
-from ricordo.api.models.base import Json, RequestModel, ResponseModel, Timestamp
+from ricordo.api.models.base import RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
+from ricordo.domain.text import Json
 from ricordo.errors import Forbidden
 from ricordo.features.knowledge.ask import service
 

@@ -5,16 +5,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from ricordo.api.models.archives import few
-from ricordo.api.models.base import (
-    Items,
-    Json,
-    RequestModel,
-    RequestPart,
-    ResponseModel,
-    Tags,
-    Timestamp,
-)
+from ricordo.api.models.base import Items, RequestModel, RequestPart, ResponseModel, Tags, Timestamp
 from ricordo.api.models.turns import TextContent
+from ricordo.domain.text import Json
 
 Kind = Literal["fact", "passage", "message"]
 Names = Annotated[list[str], Field(default=[])]

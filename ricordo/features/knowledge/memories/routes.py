@@ -10,7 +10,6 @@ from ricordo.api.archives import new_passage
 from ricordo.api.call import RequestContext, for_user, scope_of_user
 from ricordo.api.errors import model_failure
 from ricordo.api.models.archives import PassageItem
-from ricordo.api.models.base import Json
 from ricordo.api.routing import Routes, needs
 from ricordo.api.search import (
     MessageSearchRequest,
@@ -20,6 +19,7 @@ from ricordo.api.search import (
 )
 from ricordo.domain.passage import Relevance
 from ricordo.domain.scope import IMPERSONATE
+from ricordo.domain.text import Json
 from ricordo.errors import Forbidden
 from ricordo.features.knowledge.memories import service
 from ricordo.features.knowledge.memories.models import (

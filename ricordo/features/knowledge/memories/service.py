@@ -52,13 +52,17 @@ Call memory_finish_edits when you are done, at once if there is nothing to keep.
 
 @dataclass(frozen=True, slots=True)
 class Filing:
-    """A change of a block's text, by the version or proposal with this id."""
+    """A change of a block's text, by the version or proposal with this id.
+
+    `reason` is the proposing agent's.
+    """
 
     id: str
     status: str
     label: str
     before: str
     after: str
+    reason: str = ""
 
     @property
     def added(self) -> str:
@@ -215,6 +219,7 @@ def changes_of(tx: Transaction, scope: Scope, run_id: str) -> list[Filing]:
                 proposal.label,
                 before=proposal.base_value or "",
                 after=proposal.value or "",
+                reason=proposal.reasoning,
             )
         )
     return [filing for filing in filings if filing.added or filing.removed]

@@ -6,16 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from ricordo.api.models.base import (
-    From,
-    Json,
-    RequestModel,
-    RequestPart,
-    ResponseModel,
-    Timestamp,
-    given,
-)
+from ricordo.api.models.base import From, RequestModel, RequestPart, ResponseModel, Timestamp, given
 from ricordo.api.models.tools import ToolResponse
+from ricordo.domain.text import Json
 from ricordo.domain.tool import Tool
 from ricordo.errors import Invalid
 from ricordo.features.mcp.client.service import ServerSecrets

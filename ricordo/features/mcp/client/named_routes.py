@@ -9,9 +9,9 @@ from fastapi import Response
 
 from ricordo.api.answers import answer
 from ricordo.api.call import RequestContext
-from ricordo.api.models.base import Json
 from ricordo.api.models.tools import ToolResponse, ToolRunRequest, ToolRunResponse
 from ricordo.api.routing import Routes
+from ricordo.domain.text import Json
 from ricordo.domain.tool import Tool
 from ricordo.errors import NotFound, Unavailable
 from ricordo.features.mcp.client import queries, routes, service

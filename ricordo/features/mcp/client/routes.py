@@ -11,10 +11,11 @@ from fastapi.responses import RedirectResponse
 
 from ricordo.api.answers import answer
 from ricordo.api.call import RequestContext
-from ricordo.api.models.base import Json, NoteResponse
+from ricordo.api.models.base import NoteResponse
 from ricordo.api.models.tools import ToolResponse, ToolRunRequest, ToolRunResponse
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.ids import new_id
+from ricordo.domain.text import Json
 from ricordo.errors import Conflict, Invalid, Unavailable
 from ricordo.features.mcp.client import queries, service
 from ricordo.features.mcp.client.models import (

@@ -2,7 +2,7 @@
 
 from fastapi import Request, Response
 
-from ricordo.api.models.base import Json
+from ricordo.domain.text import Json
 from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.pages.shell import Pages, done, form_of, render
 

@@ -1,7 +1,7 @@
 """
 title: Ricordo
 description: The agents of a Ricordo server as models, with a memory for each user.
-version: 0.1.0
+version: 0.2.0
 """
 
 # Add it in Open WebUI under Admin Panel, Functions. Then enter the address of the server, and a key
@@ -12,9 +12,14 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel, Field
+
+# The longest proposal that a dialog shows whole: nothing is approved unseen.
+_MOST_LINES = 20
+_MOST_CHARACTERS = 1500
 
 
 class Pipe:
@@ -27,6 +32,11 @@ class Pipe:
         API_KEY: str = Field("", description="A key made by: ricordo key create --role service")
         LINK_URL: str = Field(
             "", description="Address of the server in users' browsers, if that is another one."
+        )
+        ASK_IN_CHAT: bool = Field(
+            True,
+            description="Ask users in the chat about what an agent wants to remember. API_KEY needs "
+            "the scope memory:approve for it.",
         )
 
     def __init__(self) -> None:
@@ -52,6 +62,8 @@ class Pipe:
         __chat_id__: str | None = None,
         __task__: str | None = None,
         __event_emitter__: Any = None,
+        __event_call__: Any = None,
+        __session_id__: str | None = None,
     ) -> Any:
         """Return the answer, as a stream if Open WebUI asks for one.
 
@@ -67,17 +79,24 @@ class Pipe:
         ]
         chat = {
             "user_id": f"open-webui:{__user__['id']}",
+            "user_name": str(__user__.get("name") or "")[:255],
             "chat_id": __chat_id__ or None,
             "model": body["model"].rpartition(".")[2],
             "messages": messages,
         }
-        pieces = self._answer(chat, __event_emitter__)
+        # Without a session there is no browser that could answer a question.
+        ask = __event_call__ if __session_id__ and self.valves.ASK_IN_CHAT else None
+        pieces = self._answer(chat, __event_emitter__, ask)
         return pieces if body.get("stream") else "".join([piece async for piece in pieces])
 
-    async def _answer(self, chat: dict[str, Any], emitter: Any) -> AsyncIterator[str]:
-        """Yield the answer's text; show the agent's other work as a status."""
+    async def _answer(self, chat: dict[str, Any], emitter: Any, ask: Any) -> AsyncIterator[str]:
+        """Yield the answer's text; show the agent's other work as a status.
+
+        `ask` shows a question in the user's browser, and returns the answer.
+        """
         conversation_id = ""
         has_links = False
+        proposals: list[dict[str, Any]] = []
         async with self._client() as client:
             try:
                 async for event in _events(client, chat):
@@ -85,11 +104,16 @@ class Pipe:
                     for piece in _text_pieces(event):
                         yield piece
                     has_links |= bool(event["type"] == "status" and event.get("url"))
+                    if event.get("may_decide"):
+                        proposals.append(event)
                     if event["type"] == "artifact":
                         await _embed(client, event["path"], chat["user_id"], emitter)
                     elif event["type"] != "done" or not has_links:
                         # "Done" does not replace a status with a link, which stays.
                         await self._show_status(event, emitter)
+                if ask:
+                    for proposal in proposals:
+                        await self._decide(client, chat["user_id"], proposal, ask, emitter)
             except asyncio.CancelledError:
                 if conversation_id:
                     await _cancel(client, conversation_id, chat["user_id"])
@@ -105,10 +129,51 @@ class Pipe:
             case "done":
                 await _show(emitter, "Done", done=True)
             case "tool_call":
-                await _show(emitter, f"Used {event['name']}")
+                verb = {"running": "Using", "failed": "Could not use"}.get(event["status"], "Used")
+                await _show(emitter, f"{verb} {event['name']}")
             case "status":
                 link = f" ({self._link(event['url'])})" if event.get("url") else ""
                 await _show(emitter, f"{event['content']}{link}", done=bool(link))
+
+    async def _decide(
+        self,
+        client: httpx.AsyncClient,
+        user: str,
+        proposal: dict[str, Any],
+        ask: Any,
+        emitter: Any,
+    ) -> None:
+        """Let the user decide about a proposal in the chat.
+
+        Cancelling both questions leaves it waiting, as does a browser that does not answer.
+        """
+        shown = _proposal_text(proposal)
+        if shown is None:
+            return  # it is too long for a dialog, and the link stays
+        link = f"Decide at {self._link(proposal['url'])}"
+        try:
+            if await ask(
+                _question("Remember this?", f"{shown}\n\nCancel: do not remember it now.")
+            ):
+                decision = "approve"
+            elif await ask(
+                _question(
+                    "Reject it?",
+                    f"{shown}\n\nConfirm: it is not remembered. Cancel: it waits for you.",
+                )
+            ):
+                decision = "reject"
+            else:
+                await _show(emitter, f"It waits for you. {link}", done=True)
+                return
+        except Exception:  # Open WebUI raises various errors for a browser that has left
+            return
+        status = await _send_decision(client, user, proposal["id"], decision)
+        words = {"approved": "Remembered", "rejected": "Not remembered"}
+        if status in words:
+            await _show(emitter, f"{words[status]}: {proposal['label']}", done=True)
+        else:
+            await _show(emitter, f"Ricordo could not decide this. {link}", done=True)
 
     def _link(self, url: str) -> str:
         base = self.valves.SERVER_URL.rstrip("/")
@@ -149,6 +214,40 @@ async def _events(client: httpx.AsyncClient, chat: dict[str, Any]) -> AsyncItera
         async for line in answer.aiter_lines():
             if line.startswith("data: {"):
                 yield json.loads(line[6:])
+
+
+def _question(title: str, message: str) -> dict[str, Any]:
+    """Return the event that asks in Open WebUI's own dialog, with the buttons Confirm and Cancel."""
+    return {"type": "confirmation", "data": {"title": title, "message": message}}
+
+
+def _proposal_text(proposal: dict[str, Any]) -> str | None:
+    """Return the whole proposal as Markdown, or None if it is too long for a dialog.
+
+    The dialog renders Markdown. Lines that are indented by four spaces are shown as they are.
+    """
+    lines = [f"+ {line}" for line in proposal["added"].splitlines()]
+    lines += [f"− {line}" for line in proposal["removed"].splitlines()]
+    reason = str(proposal.get("reason") or "").strip()
+    if len(lines) > _MOST_LINES or len("".join(lines)) + len(reason) > _MOST_CHARACTERS:
+        return None
+    parts = ["\n".join(f"    {line}" for line in [f"{proposal['label']}:", *lines])]
+    if reason:
+        parts += ["Why:", "\n".join(f"    {line}" for line in reason.splitlines())]
+    return "\n\n".join(parts)
+
+
+async def _send_decision(
+    client: httpx.AsyncClient, user: str, proposal_id: str, decision: str
+) -> str:
+    """Approve or reject the proposal; return its status, `failed` on an error."""
+    try:
+        answer = await client.post(
+            f"/users/{quote(user, safe='')}/diffs/{decision}", json={"ids": [proposal_id]}
+        )
+        return str(answer.raise_for_status().json()[0]["status"])
+    except (httpx.HTTPError, ValueError, LookupError):
+        return "failed"
 
 
 async def _cancel(client: httpx.AsyncClient, conversation_id: str, user: str) -> None:

@@ -4,10 +4,11 @@ import asyncio
 from typing import Literal
 
 from ricordo.api.call import RequestContext, for_user
-from ricordo.api.models.base import Json, ResponseModel, Timestamp
+from ricordo.api.models.base import ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.clock import SECOND
 from ricordo.domain.remote import Access, Remote
+from ricordo.domain.text import Json
 from ricordo.errors import Conflict, Invalid
 from ricordo.features.openwebui.mirror import queries, sync
 from ricordo.features.openwebui.mirror.options import OpenWebUISettings

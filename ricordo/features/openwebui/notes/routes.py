@@ -12,10 +12,11 @@ from pydantic import Field
 
 from ricordo.api.answers import answer
 from ricordo.api.call import RequestContext, told
-from ricordo.api.models.base import Json, ResponseModel
+from ricordo.api.models.base import ResponseModel
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Block
 from ricordo.domain.ids import is_id
+from ricordo.domain.text import Json
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.openai.models import LenientRequest
 from ricordo.memory import submission, user_memory

@@ -7,8 +7,9 @@ from typing import Literal
 
 from fastapi import Request
 
-from ricordo.api.models.base import Json, ResponseModel
+from ricordo.api.models.base import ResponseModel
 from ricordo.api.routing import Routes, needs
+from ricordo.domain.text import Json
 from ricordo.errors import DatabaseFailed, DatabaseFailure, RicordoError, Unavailable
 from ricordo.features.operations.admin.state import operations_of
 from ricordo.runtime import Runtime

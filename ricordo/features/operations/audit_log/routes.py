@@ -11,10 +11,11 @@ from fastapi import Depends, Query
 from fastapi.responses import StreamingResponse
 
 from ricordo.api.call import Paged, RequestContext
-from ricordo.api.models.base import Json, ResponseModel, Timestamp
+from ricordo.api.models.base import ResponseModel, Timestamp
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import parse_date
 from ricordo.domain.scope import ADMIN
+from ricordo.domain.text import Json
 from ricordo.errors import Forbidden
 from ricordo.features.operations.audit_log import queries
 from ricordo.features.operations.audit_log.queries import AuditFilter

@@ -11,8 +11,7 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from ricordo.api.models.base import stamp
-from ricordo.domain.clock import DAY, SystemClock
+from ricordo.domain.clock import DAY, SystemClock, stamp
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import LOCAL_USER
 from ricordo.errors import RicordoError, Unavailable

@@ -12,12 +12,13 @@ from fastapi import Response
 from fastapi.responses import FileResponse
 
 from ricordo.api.call import RequestContext, note
-from ricordo.api.models.base import Json, NoteResponse, ResponseModel, Timestamp, binary
+from ricordo.api.models.base import NoteResponse, ResponseModel, Timestamp, binary
 from ricordo.api.models.jobs import JobResponse
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import SECOND, to_datetime
 from ricordo.domain.job import Job
 from ricordo.domain.scope import ADMIN, LOCAL_ORGANIZATION, Scope
+from ricordo.domain.text import Json
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.identity.accounts.keys import require_operator
 from ricordo.features.operations.backups.jobs import ATTEMPTS, MAKE

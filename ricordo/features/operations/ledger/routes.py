@@ -10,9 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ricordo.agents.budgets import budget_of, set_budget
 from ricordo.api.call import RequestContext
-from ricordo.api.models.base import From, Json, ResponseModel, Timestamp
+from ricordo.api.models.base import From, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.clock import DAY, EARLIEST, day_of, parse_date
+from ricordo.domain.text import Json
 from ricordo.domain.usage import Budget
 from ricordo.errors import Invalid
 from ricordo.features.operations.ledger.queries import Grouping, LedgerEntry, LedgerQuery, entries

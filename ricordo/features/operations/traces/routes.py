@@ -6,9 +6,10 @@ import orjson
 from fastapi import Query
 
 from ricordo.api.call import RequestContext
-from ricordo.api.models.base import From, Json, ResponseModel, Timestamp
+from ricordo.api.models.base import From, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.run import Run, Step, Trace
+from ricordo.domain.text import Json
 from ricordo.errors import NotFound
 from ricordo.storage import agents, runs
 from ricordo.storage.engine.store import Transaction

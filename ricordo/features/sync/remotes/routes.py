@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pydantic import Field, SecretStr
 
 from ricordo.api.call import RequestContext, note
-from ricordo.api.models.base import Json, NoteResponse, RequestModel, ResponseModel, Timestamp
+from ricordo.api.models.base import NoteResponse, RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.remote import Access, Remote
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.sync.remotes import queries, service
 from ricordo.memory import user_memory

@@ -3,10 +3,10 @@
 The events are `status`, `tool_call`, `artifact`, `reasoning`, `message`, `error` and `done`.
 """
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import replace
-from typing import Annotated, Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 import orjson
 from fastapi import Response
@@ -15,55 +15,94 @@ from pydantic import Field
 
 from ricordo.agents.turn import run_turn
 from ricordo.api.call import RequestContext, for_user, scope_of_user
-from ricordo.api.models.base import HealthResponse, Json
+from ricordo.api.models.base import HealthResponse
 from ricordo.api.routing import Routes, needs
 from ricordo.api.server import health as server_health
 from ricordo.api.sse import STREAM, sse_response
 from ricordo.domain.clock import SECOND
-from ricordo.domain.event import Event, StepSaved
+from ricordo.domain.event import (
+    Event,
+    Failed,
+    MessageRestarted,
+    RunEnded,
+    StepSaved,
+    ToolCallDelta,
+)
+from ricordo.domain.hidden_text import with_marks
 from ricordo.domain.message import ToolReturnPart
-from ricordo.domain.scope import IMPERSONATE, Scope
+from ricordo.domain.scope import APPROVE, IMPERSONATE, Scope
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid, NotFound
-from ricordo.features.knowledge.memories.service import changes_of
-from ricordo.features.openai.answers import PING, AnswerReader, data, deltas_of
+from ricordo.features.knowledge.memories.service import Filing, changes_of
+from ricordo.features.openai.answers import PING, AnswerReader, data, deltas_of, no_note
 from ricordo.features.openai.models import ChatMessage, ChatRequest, LenientRequest
 from ricordo.features.openai.queries import NamedAgent, agent_of
 from ricordo.features.openai.routes import reader_of
-from ricordo.features.openai.turns import chat_turn
+from ricordo.features.openai.temporary import temporary_turn
+from ricordo.features.openai.turns import chat_name, chat_turn, is_temporary
 from ricordo.features.tutor.courses import queries as courses
+from ricordo.features.tutor.courses.applying import named_agents
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(tags=["tutor"], scope="messages", open_paths=("/health",))
 _FRESH = 2 * SECOND
+_STATUS_LENGTH = 100  # characters of a change that its status shows
 
 
 class TutorChatRequest(LenientRequest):
     """A chat to continue: all of its messages, the last one by the student.
 
     `model` is a course, or an agent's name or id; with one course it can be left out. `user_id` is
-    needed with a service's key. `resume` resumes the answer that was started for the same messages.
+    needed with a service's key; `user_name` then is the student's name for people, and replaces the
+    id that the student is shown by. `resume` resumes the answer that was started for the same
+    messages. A chat whose `chat_id` begins with `local:` is answered without being kept.
     """
 
     user_id: str | None = Field(None, min_length=1, max_length=255)
+    user_name: str | None = Field(None, max_length=255)
     chat_id: str | None = Field(None, max_length=255)
     model: str | None = Field(None, max_length=300)
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=10_000)]
     resume: bool = False
 
 
+@dataclass(slots=True)
 class TutorReader(AnswerReader):
-    """Reads a turn as deltas of an answer, with its tool calls and artifacts."""
+    """Reads a turn as deltas of an answer, with its tool calls and artifacts.
 
-    has_called = False
+    A call is running from its first piece on, and ends with its result, with the step that the model
+    began anew, or with the run.
+    """
+
+    has_called: bool = False
+    _names: dict[str, str] = field(default_factory=dict)  # of running calls, by their ids
 
     def read(self, event: Event) -> Iterator[Json]:
         """Yield the event's deltas of the answer."""
-        if isinstance(event, StepSaved):
-            self.has_called |= any(message.tool_calls for message in event.messages)
+        if isinstance(event, ToolCallDelta) and event.name:
+            yield from self._begin(event.call_id, event.name)
+        elif isinstance(event, StepSaved):
             for message in event.messages:
-                yield from ({"tool": call.name} for call in message.tool_calls)
-                yield from map(_artifact, message.tool_returns)
+                for call in message.tool_calls:
+                    yield from self._begin(call.call_id, call.name)
+                for part in message.tool_returns:
+                    yield from self._end(part.call_id, is_ok=part.status == "success")
+                    yield _artifact(part)
+        elif isinstance(event, MessageRestarted | RunEnded | Failed):
+            for call_id in list(self._names):
+                yield from self._end(call_id, is_ok=False)
         yield from AnswerReader.read(self, event)
+
+    def _begin(self, call_id: str, name: str) -> Iterator[Json]:
+        self.has_called = True
+        if call_id not in self._names:
+            self._names[call_id] = name
+            yield {"tool": {"id": call_id, "name": name, "status": "running"}}
+
+    def _end(self, call_id: str, *, is_ok: bool) -> Iterator[Json]:
+        if name := self._names.pop(call_id, None):
+            status = "completed" if is_ok else "failed"
+            yield {"tool": {"id": call_id, "name": name, "status": status}}
 
 
 @router.get("/health", response_model=HealthResponse)
@@ -80,12 +119,14 @@ async def stream(context: RequestContext, body: TutorChatRequest) -> Response:
 
     A lost connection does not end the answer: `resume` streams it again.
     """
-    context = await _as_student(context, body.user_id)
+    context = await _as_student(context, body.user_id, body.user_name or "")
     agent = await _agent(context, body.model)
     name = {"chat_id": body.chat_id} if body.chat_id else None
     chat = ChatRequest.model_construct(
         model=agent.model, messages=body.messages, stream=True, metadata=name
     )
+    if is_temporary(chat_name(context, chat)):
+        return await _stream_temporary(context, agent, chat)
     content = body.model_dump_json(exclude={"resume"}).encode()
     new_turn = await chat_turn(context, agent, chat, is_retry=body.resume, sent=content)
     answer_reader = reader_of(context, new_turn)
@@ -98,14 +139,31 @@ async def stream(context: RequestContext, body: TutorChatRequest) -> Response:
     return sse_response(_events(context, deltas, reader, conversation_id))
 
 
-async def _as_student(context: RequestContext, user: str | None) -> RequestContext:
+async def _stream_temporary(
+    context: RequestContext, agent: NamedAgent, chat: ChatRequest
+) -> Response:
+    """Stream the answer to a chat that is not kept."""
+    turn = await temporary_turn(context, agent, chat)
+    reader = TutorReader(context.store.clock, (), "")
+    keepalive = context.runtime.settings.keepalive
+    deltas = deltas_of(turn, reader, no_note, keepalive, stops_when_left=False)
+    return sse_response(_events(context, deltas, reader, ""))
+
+
+async def _as_student(
+    context: RequestContext, user: str | None, person_name: str
+) -> RequestContext:
     """Return the context of this student; a new student is created.
+
+    `person_name` is the name that the student has at the service that asks, if it is known.
 
     Raises Forbidden, and Invalid without a user.
     """
     scope = context.scope
     if user is not None and scope.subject is None and scope.may(IMPERSONATE):
-        acting = await scope_of_user(context.store, scope, user, makes=True)
+        acting = await scope_of_user(
+            context.store, scope, user, makes=True, person_name=person_name
+        )
         return replace(context, scope=acting or scope)
     if user is not None:
         return await for_user(context, user, reads=False)
@@ -170,11 +228,11 @@ def _agents_of_courses(tx: Transaction, scope: Scope) -> Mapping[str, str]:
     agent_ids: dict[str, str] = {}
     stored_courses = courses.everyone(tx, scope)
     for course in stored_courses:
-        for name, agent_id in course.agents.items():
+        for name, agent_id in named_agents(course).items():
             agent_ids[f"{course.name}/{name}"] = agent_id
     for course in stored_courses:
-        if len(course.agents) == 1:
-            agent_ids[course.name] = next(iter(course.agents.values()))
+        if len(named := named_agents(course)) == 1:
+            agent_ids[course.name] = next(iter(named.values()))
     return agent_ids
 
 
@@ -203,7 +261,7 @@ async def _events(
             elif path := delta.get("artifact"):
                 yield data({"type": "artifact", "path": path})
             elif tool := delta.get("tool"):
-                yield data({"type": "tool_call", "name": tool, "status": "completed"})
+                yield data({"type": "tool_call", **tool})
             elif text := delta.get("reasoning_content"):
                 yield data({"type": "reasoning", "content": text})
             elif text := delta.get("content"):
@@ -211,15 +269,41 @@ async def _events(
     run = reader.run
     if reader.failed:
         yield data({"type": "error", "message": reader.failed.message, "kind": reader.failed.kind})
-    elif run:
-        page = f"{str(context.request.base_url).rstrip('/')}/ui/people/{context.scope.subject}"
-        changes: Sequence[Any] = ()
-        if reader.has_called:
-            changes = await context.store.read(lambda tx: changes_of(tx, context.scope, run.id))
-        for change in changes:
-            verb = "Remembered" if change.status == "applied" else "Proposed to remember"
-            status = f"{verb}: {change.label}"
-            yield data({"type": "status", "content": status, "url": page, "id": change.id})
+    elif run and reader.has_called:
+        for change in await context.store.read(lambda tx: changes_of(tx, context.scope, run.id)):
+            yield data(_change_json(context, change))
     yield data(
         {"type": "done", "run_id": run.id if run else None, "conversation_id": conversation_id}
     )
+
+
+def _change_json(context: RequestContext, change: Filing) -> Json:
+    """Return the status event of a change of memory, or of a proposal that waits.
+
+    Hidden text is shown as marks. `may_decide` is set where the caller's key may approve and reject in the student's name.
+    """
+    is_applied = change.status == "applied"
+    verb = "Remembered" if is_applied else "Proposed to remember"
+    added = with_marks(change.added)
+    removed = with_marks(change.removed)
+    lines = (added or removed).split("\n")
+    text = lines[0].strip()
+    if len(text) > _STATUS_LENGTH:
+        text = f"{text[:_STATUS_LENGTH]}…"
+    elif len(lines) > 1:
+        text = f"{text} …"
+    if not added:
+        verb = "Forgot" if is_applied else "Proposed to forget"
+    base = str(context.request.base_url).rstrip("/")
+    return {
+        "type": "status",
+        "content": f"{verb}: {text}",
+        "url": f"{base}/ui/people/{context.scope.subject}",
+        "id": change.id,
+        "status": change.status,
+        "label": change.label,
+        "added": added,
+        "removed": removed,
+        "reason": with_marks(change.reason),
+        "may_decide": not is_applied and context.scope.may(APPROVE),
+    }

@@ -3,13 +3,15 @@
 The server applies them when it starts and when they change.
 """
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from ricordo.cli.client import any_server
+from ricordo.cli.client import any_server, running_server, set_up_quiet_logs
 from ricordo.errors import Conflict, NotFound
-from ricordo.features.tutor.courses.course_file import FILE, parse_course, read_courses
+from ricordo.features.tutor.courses.course_file import FILE, parse_course
 from ricordo.features.tutor.courses.options import CourseSettings
 from ricordo.settings import load_settings
 
@@ -51,30 +53,51 @@ def new(
 
 
 @app.command("check")
-def check(names: list[str] = typer.Argument(None, help="Courses.  [all]")) -> None:
-    """Check the files of courses. Ends with 1 where something is wrong."""
+def check(
+    names: list[str] = typer.Argument(None, help="Courses.  [all]"),
+    server: str | None = _Server,
+) -> None:
+    """Check the files of courses as they would be applied, and change nothing.
+
+    Ends with 1 where something is wrong, or where there are no courses.
+    """
     folder = _folder()
-    courses, faults = read_courses(folder)
-    names = names or [*courses, *faults]
-    unknown = [
-        f"{name}: there is no such course in {folder}."
-        for name in names
-        if name not in courses and name not in faults
+    courses = {course["name"]: course for course in _reviewed(server)}
+    names = names or [*courses]
+    sentences = [
+        f"{name}: there is no such course in {folder}." for name in names if name not in courses
     ]
-    sentences = [*unknown, *(faults[name] for name in names if name in faults)]
     for name in names:
-        if course := courses.get(name):
-            counts = (
-                _count(len(course.agents), "agent"),
-                _count(len(course.blocks), "block"),
-                _count(len(course.tasks), "task"),
-            )
+        course = courses.get(name)
+        if course and course["fault"]:
+            sentences.append(str(course["fault"]))
+        elif course:
+            counts = [_count(course[f"{noun}s"], noun) for noun in ("agent", "block", "task")]
             typer.echo(f"{name}: {', '.join(counts)}")
+    if not names:
+        sentences = [f"There are no courses in {folder}. Make one with: ricordo course new NAME"]
     if sentences:
         typer.echo("\n".join(sentences), err=True)
         raise typer.Exit(1)
-    if not names:
-        typer.echo(f"There are no courses in {folder}. Make one with: ricordo course new NAME")
+
+
+def _reviewed(server: str | None) -> list[dict[str, Any]]:
+    """Return each course with its fault, as a running server sees it, else this process."""
+    settings, providers = load_settings()
+    with running_server(settings, server) as client:
+        if client:
+            reviewed: list[dict[str, Any]] = client.ask("POST", "/v1/courses/check")
+            return reviewed
+    set_up_quiet_logs(settings)
+    # Slow to load, and needed only if no server runs.
+    from ricordo.app import open_runtime
+    from ricordo.features.tutor.courses.service import review_courses, review_lines
+
+    async def review() -> list[dict[str, Any]]:
+        async with open_runtime(settings, providers, has_background_work=False) as runtime:
+            return review_lines(await review_courses(runtime))
+
+    return asyncio.run(review())
 
 
 def _count(number: int, noun: str) -> str:

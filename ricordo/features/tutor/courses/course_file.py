@@ -5,7 +5,9 @@ A block can have fields. Every fault names its line.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -16,8 +18,10 @@ from ricordo.domain.clock import zone
 from ricordo.domain.text import normal_text
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features.automation.schedules.cron import parse as parse_cron
+from ricordo.features.tutor.courses.options import CourseSettings
 from ricordo.memory.schemas import BLOCK_KEYS, Lines, read_toml, schema_in, unfit
 from ricordo.memory.sections import Problem, refuse
+from ricordo.settings import Settings
 
 T = TypeVar("T")
 FILE = "agents.toml"
@@ -80,6 +84,12 @@ class CourseAgent:
     context_window: int | None = None
     max_steps: int | None = None
     workspace: Workspace = "none"
+    # The lines of its keys, and of the names in its lists, such as ("tools", "web_search").
+    places: Mapping[tuple[str, ...], int] = field(default_factory=dict, repr=False, compare=False)
+
+    def line_of(self, *place: str) -> int:
+        """Return the line of a key or of a name in its list, else of the agent."""
+        return self.places.get(place) or self.places.get(place[:1]) or self.line
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +208,8 @@ def parse_course(text: str, name: str) -> Course:
     """
     file_name = f"{name}/{FILE}"
     if not _NAME.fullmatch(name):
-        raise Invalid(f'"{name[:80]}" cannot be the name of a course. {_NAMING}')
+        sentence = f'"{name[:80]}" cannot be the name of a course. {_NAMING}'
+        refuse([Problem(1, sentence)], file_name)
     table = read_toml(text, file_name)
     problems: list[Problem] = []
     entry = _Entry(table, Lines(text), problems)
@@ -263,6 +274,8 @@ def _agent(entry: _Entry) -> CourseAgent | None:
     tools = table.get("tools")
     if isinstance(tools, list) and not all(isinstance(tool, str) for tool in tools):
         entry.add_problem('"tools" must be a list of names, as ["conversation_search"].', "tools")
+    if table.get("model") == "":
+        entry.add_problem('"model" is empty. Fill it in, or remove the line.', "model")
     entry.require_between("context_window", 1_000, 10_000_000)
     entry.require_between("max_steps", 1, 200)
     if isinstance(table.get("workspace"), str) and table["workspace"] not in _WORKSPACES:
@@ -271,7 +284,19 @@ def _agent(entry: _Entry) -> CourseAgent | None:
         return None
     settings = {key: setting for key, setting in table.items() if key != "tools"}
     tool_names = None if tools is None else tuple(tools)
-    return CourseAgent(**settings, tools=tool_names, line=entry.line)
+    places = _places(entry, tools=tool_names or ())
+    return CourseAgent(**settings, tools=tool_names, line=entry.line, places=places)
+
+
+def _places(entry: _Entry, **lists: Sequence[str]) -> dict[tuple[str, ...], int]:
+    """Return the lines of an entry's keys, and of the names in these lists."""
+    places: dict[tuple[str, ...], int] = {
+        (key,): entry.lines.of(*entry.path, key).line for key in entry.table
+    }
+    for key, names_in_list in lists.items():
+        for name in names_in_list:
+            places[key, name] = entry.lines.line_of_item(name, *entry.path, key)
+    return places
 
 
 def _block(entry: _Entry) -> CourseBlock | None:
@@ -365,10 +390,13 @@ def _duplicates(named_lines: Sequence[tuple[str, int]], noun: str) -> list[Probl
     return problems
 
 
-def read_courses(folder: Path) -> tuple[dict[str, Course], dict[str, str]]:
-    """Return a folder's usable courses by name, and the others' faults.
+def read_courses(
+    folder: Path, new_texts: Mapping[str, str] | None = None
+) -> tuple[dict[str, Course], dict[str, str]]:
+    """Return a folder's courses by name, and the faults of those that cannot be read.
 
-    Courses that give one label different fields are all refused, each with the places.
+    Courses that give one label different fields are all refused, each with the places. `new_texts`
+    are texts by name in place of the files.
 
     Raises:
         Unavailable: the folder cannot be read.
@@ -381,16 +409,30 @@ def read_courses(folder: Path) -> tuple[dict[str, Course], dict[str, str]]:
         raise Unavailable(
             f"{folder} cannot be read: {error.strerror}. See to its permissions."
         ) from error
-    for path in paths:
-        name = path.parent.name
+    readers: dict[str, Callable[[], str]] = {
+        path.parent.name: partial(read_text, path) for path in paths
+    }
+    for name, text in (new_texts or {}).items():
+        readers[name] = partial(normal_text, text)
+    for name, read in sorted(readers.items()):
         try:
-            courses[name] = parse_course(read_text(path), name)
+            courses[name] = parse_course(read(), name)
         except (Invalid, Unavailable) as error:
             faults[name] = str(error)
     for name, fault in conflicts(courses.values()).items():
         faults[name] = fault
         del courses[name]
     return courses, faults
+
+
+def state_of(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return each course's file with its time and size, which differ after a change."""
+    states = []
+    for path in sorted(folder.glob(f"*/{FILE}")):
+        with suppress(OSError):
+            status = path.stat()
+            states.append((str(path), status.st_mtime_ns, status.st_size))
+    return tuple(states)
 
 
 def read_text(path: Path) -> str:
@@ -404,11 +446,16 @@ def read_text(path: Path) -> str:
             f"{file_name} cannot be read: {error.strerror}. See to its permissions."
         ) from error
     if len(content) > _MAX_FILE_BYTES:
-        raise Invalid(f"{file_name} is larger than {_MAX_FILE_BYTES} bytes. Shorten it.")
+        last_line = content.count(b"\n") + 1
+        refuse(
+            [Problem(last_line, f"here the file exceeds {_MAX_FILE_BYTES} bytes. Shorten it.")],
+            file_name,
+        )
     try:
         return normal_text(content.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise Invalid(f"{file_name} is not UTF-8 text. Save it as UTF-8.") from None
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        refuse([Problem(line, "this is not UTF-8 text. Save the file as UTF-8.")], file_name)
 
 
 def conflicts(courses: Iterable[Course]) -> dict[str, str]:
@@ -438,3 +485,17 @@ def _conflict(label: str, location: str, other_location: str) -> str:
         f'{location}: the block "{label}" has other fields in {other_location}. '
         "Give both the same fields, or rename one."
     )
+
+
+def findings(settings: Settings) -> list[str]:
+    """Return the faults of courses' files, and the names of the others, for `ricordo doctor`."""
+    try:
+        courses, faults = read_courses(
+            CourseSettings().courses_dir or settings.data_dir / "courses"
+        )
+    except Unavailable as error:
+        return [f"!{error}"]
+    lines = [f"!{line}" for fault in faults.values() for line in fault.splitlines()]
+    if courses:
+        lines.append(f"courses: {', '.join(courses)} (tools and models: ricordo course check)")
+    return lines

@@ -69,3 +69,13 @@ class CourseCheckResponse(ResponseModel):
     agents: Annotated[list[CourseAgentResponse], From("agents")]
     blocks: list[CourseBlockResponse]
     tasks: list[CourseTaskResponse]
+
+
+class CourseFaultResponse(ResponseModel):
+    """A course's file that was checked: the sizes of its parts, or its faults."""
+
+    name: str
+    fault: str | None
+    agents: int
+    blocks: int
+    tasks: int

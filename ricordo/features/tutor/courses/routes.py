@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 
 from ricordo.api.call import Paged, RequestContext, note
-from ricordo.api.models.base import Json
 from ricordo.api.routing import Routes
 from ricordo.domain.scope import LOCAL_ORGANIZATION
+from ricordo.domain.text import Json
 from ricordo.errors import NotFound
 from ricordo.features.tutor.courses import queries, service
+from ricordo.features.tutor.courses.applying import shown
 from ricordo.features.tutor.courses.models import (
     CourseAgentResponse,
     CourseBlockResponse,
     CourseCheckResponse,
+    CourseFaultResponse,
     CourseRequest,
     CourseResponse,
     CourseTaskResponse,
@@ -35,13 +37,13 @@ def _require_home(context: RequestContext) -> None:
 @router.get("/", response_model=list[CourseResponse])
 def list_courses(tx: Transaction, context: RequestContext, paging: Paged) -> Sequence[StoredCourse]:
     """List the courses, by default the newest first."""
-    return queries.page(tx, context.scope, paging.page())
+    return [shown(course) for course in queries.page(tx, context.scope, paging.page())]
 
 
 @router.get("/{course_name}", response_model=CourseTextResponse)
 def retrieve(tx: Transaction, context: RequestContext, course_name: str) -> StoredCourse:
     """Return a course with its file."""
-    return queries.get(tx, context.scope, course_name)
+    return shown(queries.get(tx, context.scope, course_name))
 
 
 @router.post("/apply", response_model=list[CourseResponse])
@@ -51,7 +53,15 @@ async def apply(context: RequestContext) -> Sequence[StoredCourse]:
     A course with a fault stays as it was applied before.
     """
     _require_home(context)
-    return await service.apply_all(context.runtime)
+    return [shown(course) for course in await service.apply_all(context.runtime)]
+
+
+@router.post("/check", response_model=list[CourseFaultResponse])
+async def check_all(context: RequestContext) -> list[Json]:
+    """Check the files of all courses as they would be applied, and store nothing."""
+    _require_home(context)
+    review = await service.review_courses(context.runtime)
+    return service.review_lines(review)
 
 
 @router.post("/{course_name}/check", response_model=CourseCheckResponse)
@@ -83,7 +93,7 @@ async def put(context: RequestContext, course_name: str, body: CourseRequest) ->
     A course that cannot be used is not written.
     """
     _require_home(context)
-    return await service.put(context.runtime, course_name, body.source)
+    return shown(await service.put(context.runtime, course_name, body.source))
 
 
 @router.delete("/{course_name}")

@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field
 
-from ricordo.api.models.base import Json, RequestModel, RequestPart, ResponseModel, Timestamp
+from ricordo.api.models.base import RequestModel, RequestPart, ResponseModel, Timestamp
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid
 from ricordo.features.automation.schedules.cron import read_stored
 from ricordo.features.tutor.tasks.queries import BackgroundTask, TaskRun

@@ -1,8 +1,9 @@
 """Background tasks over HTTP: create, pause and start them, and list their runs."""
 
 from ricordo.api.call import Paged, RequestContext, note
-from ricordo.api.models.base import Json, NoteResponse
+from ricordo.api.models.base import NoteResponse
 from ricordo.api.routing import Routes
+from ricordo.domain.text import Json
 from ricordo.features.openai.queries import agent_of
 from ricordo.features.tutor.tasks import queries, service
 from ricordo.features.tutor.tasks.models import (

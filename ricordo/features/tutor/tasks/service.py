@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 
 from ricordo.domain.clock import DAY, SECOND
 from ricordo.domain.ids import new_id
@@ -12,8 +11,7 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope, User, background_sco
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.automation.schedules import cron
 from ricordo.features.tutor.courses import queries as courses
-from ricordo.features.tutor.courses.course_file import CourseTask, parse_course
-from ricordo.features.tutor.courses.service import SCOPE
+from ricordo.features.tutor.courses.applying import SCOPE, applied_course
 from ricordo.features.tutor.tasks import queries
 from ricordo.features.tutor.tasks.models import TaskRequest
 from ricordo.features.tutor.tasks.queries import BackgroundTask, TaskRun, Trigger
@@ -273,11 +271,11 @@ def follow_courses(tx: Transaction) -> None:
     history: one whose agent is missing waits for it, and all wait if the file cannot be read.
     """
     for course in courses.everyone(tx, SCOPE):
-        course_tasks = _tasks_in(course.source or "", course.name)
-        if course_tasks is None:
+        applied = applied_course(course.source, course.name)
+        if applied is None:
             continue
         stored = {task.name: task for task in queries.of_course(tx, SCOPE, course.name)}
-        for course_task in course_tasks:
+        for course_task in applied.tasks:
             name = f"{course.name}.{course_task.name}"
             old_task = stored.pop(name, None)
             agent_id = course.agents.get(course_task.agent)
@@ -310,15 +308,6 @@ def follow_courses(tx: Transaction) -> None:
             _store(tx, old_task, changed)
         for removed_task in stored.values():
             queries.remove(tx, removed_task)
-
-
-@lru_cache(maxsize=64)
-def _tasks_in(source: str, name: str) -> tuple[CourseTask, ...] | None:
-    """Return the tasks that the file names; None if it cannot be read."""
-    try:
-        return parse_course(source, name).tasks if source else None
-    except Invalid:  # applied by an older version with other rules
-        return None
 
 
 def begin(

@@ -13,9 +13,9 @@ from ricordo.domain.block import Block
 from ricordo.domain.clock import SECOND
 from ricordo.domain.scope import Scope, User
 from ricordo.errors import Forbidden
+from ricordo.features.tutor.courses.applying import TEACHERS_SEE
 from ricordo.features.tutor.courses.course_file import CourseBlock
 from ricordo.features.tutor.courses.queries import StoredCourse
-from ricordo.features.tutor.courses.service import TEACHERS_SEE
 from ricordo.features.tutor.tasks.queries import task_runs, tasks
 from ricordo.storage import blocks, users
 from ricordo.storage.engine.repository import Page

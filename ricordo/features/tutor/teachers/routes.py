@@ -3,10 +3,11 @@
 from typing import Annotated
 
 from ricordo.api.call import Paged, RequestContext
-from ricordo.api.models.base import From, Json, ResponseModel, Timestamp
+from ricordo.api.models.base import From, ResponseModel, Timestamp
 from ricordo.api.routing import Routes, needs
+from ricordo.domain.text import Json
 from ricordo.features.tutor.courses import queries as courses
-from ricordo.features.tutor.courses.service import blocks_of
+from ricordo.features.tutor.courses.applying import blocks_of
 from ricordo.features.tutor.teachers import queries
 from ricordo.storage.engine.store import Transaction
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from ricordo.api.call import RequestContext
-from ricordo.api.models.base import Json, ResponseModel
+from ricordo.api.models.base import ResponseModel
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Policy
 from ricordo.domain.block_schema import FieldKind
+from ricordo.domain.text import Json
 from ricordo.errors import Invalid
 from ricordo.memory.schemas import FOLDER, read_schema, schema_names
 from ricordo.memory.sections import starting_text

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from fastapi import Request, Response
 
-from ricordo.api.models.base import Json
 from ricordo.api.routing import needs
+from ricordo.domain.text import Json
 from ricordo.errors import NotFound
 from ricordo.pages.shell import Pages, done, render
 

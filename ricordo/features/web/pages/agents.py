@@ -23,6 +23,7 @@ async def list_agents(request: Request) -> Response:
         "/v1/agents/",
         query_text=search_text,
         tags=tag,
+        hidden=False,
         after=query.get("after") or None,
         limit=_PAGE + 1,
     )

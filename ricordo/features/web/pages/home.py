@@ -10,21 +10,28 @@ from fastapi import Request, Response
 
 from ricordo import __version__
 from ricordo.api.routing import needs
+from ricordo.domain.ids import new_id
 from ricordo.domain.model import LIBRARIAN
 from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, Scope
 from ricordo.features.web.pages import queries
 from ricordo.features.web.pages.chat import own_conversation
+from ricordo.features.web.pages.memory_rules import put_off_of
+from ricordo.features.web.pages.queries import MemoryOwner
+from ricordo.features.web.pages.suggestions import divided, joined
 from ricordo.pages.inside import Api
-from ricordo.pages.shell import Pages, base_of, done, form_of, render
+from ricordo.pages.shell import Pages, address_of, base_of, done, form_of, render, require_id
 from ricordo.runtime import Runtime
+from ricordo.storage import proposals, versions
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.proposals import ProposalFilter
 
 router = Pages()
 # People paste the address into a shell as part of commands, so only the characters of a host and
 # port are repeated.
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
 _MOST_SHOWN = 20
+_MOST_LINES = 6  # lines of the caller's own memory
 FIRST_AGENT = {
     "name": "Companion",
     "memory_blocks": [
@@ -40,20 +47,13 @@ async def show_home(request: Request) -> Response:
     """Show the caller's open decisions, or a description of this server."""
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     if me is None:
-        return await render(request, "welcome.html", version=__version__)
+        return await render(
+            request, "login.html", next="/", words="", version=__version__, is_first=True
+        )
     runtime: Runtime = request.app.state.runtime
-
-    def read(tx: Transaction) -> dict[str, Any]:
-        lists: dict[str, Any] = {"proposals": [], "approvals": [], "conversations": []}
-        if me.may("memory:read"):
-            page = Page(limit=_MOST_SHOWN, is_bounded=True)
-            lists["proposals"] = queries.waiting(tx, me, page)
-        if me.may("messages:read", "messages:write"):
-            lists["approvals"] = queries.recent_conversations(tx, me, _MOST_SHOWN, waits=True)
-            lists["conversations"] = queries.recent_conversations(tx, me, 10)
-        return lists
-
-    lists = await runtime.store.read(read)
+    lists = await runtime.store.read(lambda tx: _lists(tx, me))
+    suggestions = joined(lists.pop("waiting"), {}, is_self=True)
+    now, later = divided(suggestions, put_off_of(request))
     api = Api(request)
     model = runtime.models.default_handle()
     failed = None
@@ -69,8 +69,83 @@ async def show_home(request: Request) -> Response:
         is_librarian=model == LIBRARIAN,
         address=address_of_server(request),
         needs_key=me.key_id is not None,
+        suggestions=now,
+        later=later,
+        may_decide=me.may("memory:approve", "memory:override"),
+        may_say=me.may("messages:write"),
+        otid=new_id("otid"),
         **lists,
     )
+
+
+def _lists(tx: Transaction, me: Scope) -> dict[str, Any]:
+    """Read the lists of the page: the caller's own memory, and counts of others'.
+
+    The texts of proposals are read for the caller's own memory only.
+    """
+    lists: dict[str, Any] = {
+        "owner": None,
+        "waiting": [],
+        "own_total": 0,
+        "sources": {},
+        "lines": [],
+        "counts": [],
+        "approvals": [],
+        "conversations": [],
+        "last": None,
+    }
+    if me.may("memory:read"):
+        lists |= _own_memory(tx, me)
+        if me.subject_id is None:
+            lists["counts"] = queries.waiting_by_owner(tx, me, _MOST_SHOWN, without=me.user_id)
+    if me.may("messages:read", "messages:write"):
+        recent = queries.recent_conversations(tx, me, 10)
+        own = (one for one in recent if one.user_id == (me.subject or me.user_id))
+        lists["last"] = next(own, None)
+        lists["conversations"] = [one for one in recent if one is not lists["last"]]
+        lists["approvals"] = queries.recent_conversations(tx, me, _MOST_SHOWN, waits=True)
+    lists["own_shown"] = len(lists["waiting"])
+    return lists
+
+
+def _own_memory(tx: Transaction, me: Scope) -> dict[str, Any]:
+    """Read the caller's own memory in a few lines, and its proposals."""
+    user_id = me.subject or me.user_id
+    chain = versions.of_owner(tx, me, "user", user_id)
+    if chain is None:
+        return {}
+    page = Page(limit=_MOST_SHOWN, is_bounded=True)
+    waiting = queries.waiting(tx, me, page, ProposalFilter(chain_id=chain.id, waits=True))
+    return {
+        "owner": MemoryOwner("user", user_id, me.user_name),
+        "waiting": waiting,
+        "own_total": sum(proposals.waiting_counts(tx, chain.id).values()),
+        "sources": queries.messages_of_runs(tx, me, [member.proposal.run_id for member in waiting]),
+        "lines": queries.first_lines(tx, chain.id, _MOST_LINES),
+    }
+
+
+@router.post("/ui/say")
+@needs("messages:write")
+async def say(request: Request) -> Response:
+    """Send a message from the home page, and show the chat.
+
+    It goes on with a conversation, or begins the caller's own with the agent.
+    """
+    form = await form_of(request)
+    api = Api(request)
+    agent_id = require_id(form.get("agent", ""), "agent")
+    conversation_id = form.get("conversation", "")
+    if conversation_id:
+        conversation_id = require_id(conversation_id, "conversation")
+    else:
+        conversation_id = await own_conversation(request, agent_id)
+    page = address_of(f"/ui/agents/{agent_id}/chat", conversation=conversation_id)
+    if text := form.get("message", "").strip():
+        message = {"role": "user", "content": text, "otid": form.get("otid") or new_id("otid")}
+        sent = {"messages": [message], "streaming": False, "agent_id": agent_id}
+        await api.ask("POST", f"/v1/conversations/{conversation_id}/messages", sent)
+    return done(request, f"{page}#end")
 
 
 @router.post("/ui/first")

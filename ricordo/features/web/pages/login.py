@@ -25,6 +25,8 @@ async def show_login(request: Request) -> Response:
         "login.html",
         next=local_path(request.query_params.get("next", "")) or "/",
         words="",
+        version="",
+        is_first=False,
     )
 
 
@@ -46,7 +48,15 @@ async def log_in(request: Request) -> Response:
             "This key is unknown, expired or revoked. Check it, or ask an administrator for a new "
             "one."
         )
-        return await render(request, "login.html", status=401, next=next, words=problem)
+        return await render(
+            request,
+            "login.html",
+            status=401,
+            next=next,
+            words=problem,
+            version="",
+            is_first=False,
+        )
     await _end_session(request)
     request.scope[RECORDED_SCOPE] = caller
     response = done(request, next)

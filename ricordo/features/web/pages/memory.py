@@ -5,29 +5,53 @@ the same.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from fastapi import Request, Response
 
 from ricordo.api.routing import needs
+from ricordo.domain.block import NEVER_REMEMBER
 from ricordo.domain.scope import REQUEST_SCOPE, Scope
+from ricordo.domain.version import BlockVersion, ChangeMetadata
 from ricordo.errors import Forbidden
 from ricordo.features.web.pages import queries
 from ricordo.features.web.pages.block_address import (
     BlockAddress,
-    blocks_beside,
+    TimelineEntry,
     find_block,
-    of_user,
     open_block,
     read_versions,
 )
-from ricordo.features.web.pages.queries import ListedBlock, MemoryOwner
+from ricordo.features.web.pages.block_form import FIELD, text_of_form
+from ricordo.features.web.pages.memory_rules import add_rule, put_off, put_off_of, remove_rule
+from ricordo.features.web.pages.memory_sections import (
+    MOST_ON_PAGE,
+    MemorySection,
+    rights_at,
+    section_of,
+    sections_of_agent,
+    sections_of_user,
+    titles_of,
+)
+from ricordo.features.web.pages.memory_text import field_text, title_of
+from ricordo.features.web.pages.queries import MemoryOwner, WaitingProposal
+from ricordo.features.web.pages.suggestions import divided, joined
 from ricordo.memory import user_memory
+from ricordo.memory.schemas import Schemas, schemas_in
+from ricordo.memory.sections import read_sections
 from ricordo.pages.inside import Api, RefusedByApi
-from ricordo.pages.shell import Pages, address_of, done, fields_of, form_of, render
-from ricordo.storage import agents, users
+from ricordo.pages.shell import (
+    Pages,
+    address_of,
+    done,
+    fields_of,
+    form_of,
+    local_path,
+    render,
+)
+from ricordo.storage import agents, blocks, history, proposals, users, versions
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.proposals import ProposalFilter
@@ -37,7 +61,8 @@ _by_id = Pages("/ui/blocks/{block_id}", scope="agents")
 _of_agent = Pages("/ui/agents/{agent_id}/memory", scope="agents")
 _BLOCK = "/{user_id}/blocks/{label:path}"
 _PAGE = 50
-_MOST_PROPOSALS = 20  # on one page, each with two texts
+_MOST_PROPOSALS = 50  # on one page, each with two texts
+_MOST_EXPECTED = 30  # blocks that courses will keep
 _RECENT = 8  # versions in the timeline beside a text
 # Longer pages (characters) are rendered in a thread: Markdown and differences take up to 25 µs a
 # character.
@@ -82,136 +107,214 @@ async def list_people(request: Request) -> Response:
 
 @router.get("/{user_id}")
 async def show_person(request: Request, user_id: str) -> Response:
-    """Show a person's memory: all waiting proposals, and the first block."""
+    """Show a person's memory: the texts, suggestions, and the newest changes."""
     scope = request.scope[REQUEST_SCOPE]
+    runtime = request.app.state.runtime
+    schemas = schemas_in(runtime.settings.data_dir)
 
     def read(tx: Transaction) -> dict[str, Any]:
         memory = user_memory.open_memory(tx, scope, user_id)
-        owner = MemoryOwner("user", memory.user.id, memory.user.name)
-        listed = queries.blocks_of_chain(tx, owner, memory.chain.id)
-        first = _first(listed)
-        address = of_user(tx, scope, memory.user, memory.chain.id, first.label) if first else None
-        proposal_filter = ProposalFilter(chain_id=memory.chain.id, waits=True)
-        deleted = queries.deleted_labels(tx, memory.chain.id)
-        return {"owner": owner, "deleted": deleted} | _memory(
-            tx, scope, address, listed, proposal_filter
+        user = memory.user
+        owner = MemoryOwner("user", user.id, user.name)
+        sections = sections_of_user(tx, scope, user, memory.chain, schemas)
+        is_self = scope.user_id == user.id
+        page = Page(limit=_MOST_PROPOSALS, is_bounded=True)
+        waiting = queries.waiting(
+            tx, scope, page, ProposalFilter(chain_id=memory.chain.id, waits=True)
         )
+        newest = history.page(tx, memory.chain.id, limit=_RECENT)
+        labels = [section.block.label for section in sections]
+        rules = blocks.labelled(tx, memory.chain.id, NEVER_REMEMBER)
+        owns = ChangeMetadata(scope.acting_for(user).actor).is_owners_of(memory.chain)
+        return {
+            "owner": owner,
+            "is_self": is_self,
+            "owns": owns,
+            "sections": sections,
+            "waiting": waiting,
+            "waiting_total": sum(proposals.waiting_counts(tx, memory.chain.id).values()),
+            "entries": [TimelineEntry(version) for version in newest],
+            "titles": titles_of(sections),
+            "sources": _sources(tx, scope, waiting, newest),
+            "deleted": queries.deleted_labels(tx, memory.chain.id),
+            "expected": queries.expected_blocks(tx, scope, user, labels, _MOST_EXPECTED),
+            "rules": rules.value.split("\n") if rules and rules.value else [],
+        }
 
-    return await _show(request, await request.app.state.runtime.store.read(read), is_whole=True)
+    variables = await runtime.store.read(read)
+    return await _show_memory(request, variables)
 
 
 @_of_agent.get("")
 async def show_agents_memory(request: Request, agent_id: str) -> Response:
-    """Show an agent's memory: its blocks, and the first of them."""
+    """Show an agent's memory: the texts of its blocks, suggestions and changes."""
     scope = request.scope[REQUEST_SCOPE]
+    runtime = request.app.state.runtime
+    schemas = schemas_in(runtime.settings.data_dir)
 
     def read(tx: Transaction) -> dict[str, Any]:
-        agent = agents.load(tx, scope, agent_id).agent
-        owner = MemoryOwner("agent", agent.id, agent.name)
-        listed = blocks_beside(tx, scope, owner, "")
-        first = _first(listed)
-        address = find_block(tx, scope, {"block_id": first.id}) if first else None
-        return _memory(tx, scope, address, listed) | {"owner": owner}
+        state = agents.load(tx, scope, agent_id)
+        owner = MemoryOwner("agent", state.agent.id, state.agent.name)
+        sections = sections_of_agent(tx, scope, [block.id for block in state.blocks], schemas)
+        chain = versions.of_owner(tx, scope, "agent", state.agent.id)
+        waiting: list[WaitingProposal] = []
+        newest: list[BlockVersion] = []
+        if chain:
+            page = Page(limit=_MOST_PROPOSALS, is_bounded=True)
+            waiting = queries.waiting(
+                tx, scope, page, ProposalFilter(chain_id=chain.id, waits=True)
+            )
+            newest = history.page(tx, chain.id, limit=_RECENT)
+        return {
+            "owner": owner,
+            "is_self": False,
+            "owns": scope.may_decide_for("agent", owner.id),
+            "sections": sections,
+            "waiting": waiting,
+            "waiting_total": len(waiting),
+            "entries": [TimelineEntry(version) for version in newest],
+            "titles": titles_of(sections),
+            "sources": _sources(tx, scope, waiting, newest),
+            "deleted": [],
+            "expected": [],
+            "rules": [],
+        }
 
-    return await _show(request, await request.app.state.runtime.store.read(read))
+    return await _show_memory(request, await runtime.store.read(read))
+
+
+def _sources(
+    tx: Transaction,
+    scope: Scope,
+    waiting: Sequence[WaitingProposal],
+    block_versions: Sequence[BlockVersion],
+) -> Mapping[str, str]:
+    run_ids = [member.proposal.run_id for member in waiting]
+    return queries.messages_of_runs(
+        tx, scope, [*run_ids, *(version.run_id for version in block_versions)]
+    )
+
+
+async def _show_memory(request: Request, variables: dict[str, Any]) -> Response:
+    scope: Scope = request.scope[REQUEST_SCOPE]
+    owner: MemoryOwner = variables["owner"]
+    is_users = owner.kind == "user"
+    suggestions = joined(variables["waiting"], variables["titles"], is_self=variables["is_self"])
+    now, later = divided(suggestions, put_off_of(request))
+    length = sum(len(section.block.value) for section in variables["sections"])
+    return await render(
+        request,
+        "memory.html",
+        suggestions=now,
+        later=later,
+        may_write=scope.may("memory:write" if is_users else "agents:write"),
+        may_decide=variables["owns"] and scope.may("memory:approve", "memory:override"),
+        opened=None,
+        is_large=length > _LARGE,
+        **variables,
+    )
 
 
 @_by_id.get("")
 @router.get(_BLOCK)
 async def show_block(request: Request) -> Response:
     """Show one block: its text or editor, proposals, and newest versions."""
-    return await _show_block(request)
+    return await show_block_page(request)
 
 
-def _first(listed: Sequence[ListedBlock]) -> ListedBlock | None:
-    waiting = [block for block in listed if block.waiting]
-    return next(iter([*waiting, *listed]), None)
-
-
-def _memory(
-    tx: Transaction,
-    scope: Scope,
-    address: BlockAddress | None,
-    listed: Sequence[ListedBlock],
-    proposal_filter: ProposalFilter | None = None,
+def _block_variables(
+    tx: Transaction, scope: Scope, address: BlockAddress, schemas: Schemas
 ) -> dict[str, Any]:
-    """Read the memory around a block for its page."""
-    if address is None:
-        return {
-            "listed": listed,
-            "address": None,
-            "waiting_here": [],
-            "entries": [],
-            "has_older": False,
-        }
-    proposal_filter = proposal_filter or ProposalFilter(
-        chain_id=address.chain.id, label=address.label, waits=True
-    )
-    waiting = queries.waiting(
-        tx, scope, Page(limit=_MOST_PROPOSALS, is_bounded=True), proposal_filter
-    )
+    """Read one block with all around it for its page."""
+    proposal_filter = ProposalFilter(chain_id=address.chain.id, label=address.label, waits=True)
+    page = Page(limit=_MOST_PROPOSALS, is_bounded=True)
+    waiting = queries.waiting(tx, scope, page, proposal_filter)
     entries, has_older = read_versions(tx, address, _RECENT)
-    runs = [waiting_proposal.proposal.run_id for waiting_proposal in waiting]
-    runs += [entry.version.run_id for entry in entries]
-    deleted = []
-    if address.owner.kind == "user":
-        deleted = queries.deleted_labels(tx, address.chain.id)
+    is_self = address.owner.id == scope.user_id
+    section = None
+    if address.block:
+        section = section_of(
+            address.block,
+            address.owner,
+            schemas,
+            rights=rights_at(scope, address),
+            is_self=is_self,
+            most=MOST_ON_PAGE,
+        )
     return {
         "owner": address.owner,
         "address": address,
-        "listed": listed,
-        "waiting_here": waiting,
+        "section": section,
+        "is_self": is_self,
+        "title": section.title
+        if section
+        else title_of(address.label, None, address.owner.name, is_self=is_self),
+        "waiting": waiting,
         "entries": entries,
         "has_older": has_older,
-        "sources": queries.messages_of_runs(tx, scope, runs),
-        "deleted": deleted,
+        "sources": _sources(tx, scope, waiting, [entry.version for entry in entries]),
     }
 
 
-async def _show_block(request: Request, **changes: Any) -> Response:
-    scope = request.scope[REQUEST_SCOPE]
+async def show_block_page(request: Request, **changes: Any) -> Response:
+    """Render the page of the request's block.
+
+    `typed` is a text that could not be saved, and `words` is the reason. `opened` is the piece of
+    the text that is open, with its form or its source.
+    """
+    scope: Scope = request.scope[REQUEST_SCOPE]
     path_params = request.path_params
+    runtime = request.app.state.runtime
+    schemas = schemas_in(runtime.settings.data_dir)
 
     def read(tx: Transaction) -> dict[str, Any]:
-        address = find_block(tx, scope, path_params)
-        beside = blocks_beside(tx, scope, address.owner, address.chain.id)
-        return _memory(tx, scope, address, beside)
+        return _block_variables(tx, scope, find_block(tx, scope, path_params), schemas)
 
-    return await _show(request, await request.app.state.runtime.store.read(read), **changes)
-
-
-async def _show(request: Request, memory: dict[str, Any], **changes: Any) -> Response:
-    """Render a page of memory.
-
-    `typed` is a text that could not be saved, and `words` is the reason.
-    """
-    address: BlockAddress | None = memory["address"]
-    scope: Scope = request.scope[REQUEST_SCOPE]
+    variables = await runtime.store.read(read)
+    address: BlockAddress = variables["address"]
+    section: MemorySection | None = variables["section"]
     length = sum(
-        len(waiting.proposal.value or "") + len(waiting.proposal.base_value or "")
-        for waiting in memory["waiting_here"]
+        len(member.proposal.value or "") + len(member.proposal.base_value or "")
+        for member in variables["waiting"]
     )
-    if address and address.block:
-        length += len(address.block.value)
-    may_write = scope.may("memory:write" if memory["owner"].kind == "user" else "agents:write")
-    may_edit = bool(address and address.block and may_write and address.decision != "refuse")
+    length += len(address.block.value) if address.block else 0
+    may_edit = bool(section and section.may_edit)
+    suggestions = joined(
+        variables["waiting"], {address.label: variables["title"]}, is_self=variables["is_self"]
+    )
+    now, later = divided(suggestions, put_off_of(request))
     defaults: dict[str, Any] = {
         "is_edited": may_edit and "edit" in request.query_params,
-        "may_write": may_write,
+        "may_write": scope.may(
+            "memory:write" if variables["owner"].kind == "user" else "agents:write"
+        ),
         "may_edit": may_edit,
-        "may_decide": bool(address and address.owns)
-        and scope.may("memory:approve", "memory:override"),
+        "may_decide": address.owns and scope.may("memory:approve", "memory:override"),
         "typed": None,
         "reason": None,
         "is_changed": False,
         "words": "",
+        "opened": None,
         "policies": POLICIES,
-        "is_whole": False,
         "is_large": length > _LARGE,
-        "sources": {},
-        "deleted": [],
+        "suggestions": now,
+        "later": later,
+        "values": _field_values(section),
     }
-    return await render(request, "memory.html", **(defaults | memory | changes))
+    return await render(request, "block.html", **(defaults | variables | changes))
+
+
+def _field_values(section: MemorySection | None) -> Mapping[str, str]:
+    """Return the values of a block's fields for its form; none for a free text."""
+    if section is None or section.schema is None:
+        return {}
+    reading = read_sections(section.block.value, section.schema)
+    if reading.problems:
+        return {}
+    return {
+        field.name: field_text(reading.fields.get(field.name, field.empty))
+        for field in section.schema.fields
+    }
 
 
 @_by_id.post("")
@@ -224,6 +327,8 @@ async def save_block(request: Request) -> Response:
     address = await open_block(request)
     form = await form_of(request)
     text = form.get("value", "")
+    if any(name.startswith(FIELD) for name in form):
+        text = await text_of_form(request, address, form)
     reason = form.get("reason", "").strip() or None
     method = "PATCH"
     body: dict[str, Any] = {"value": text}
@@ -238,7 +343,7 @@ async def save_block(request: Request) -> Response:
         if refusal.status in (401, 403, 404):
             raise
         is_changed = refusal.status == _PRECONDITION_FAILED
-        return await _show_block(
+        return await show_block_page(
             request,
             status=_CHANGED if is_changed else refusal.status,
             typed=text,
@@ -340,20 +445,54 @@ async def _make(api: Api, owner: MemoryOwner, form: dict[str, str]) -> dict[str,
 @router.post("/{user_id}/decide")
 @needs("memory:approve", "memory:override")
 async def decide(request: Request, user_id: str) -> Response:
-    """Approve or reject the proposals whose ids the form has.
+    """Decide on the proposals whose ids the form has.
 
-    Those are all proposals of the form's page.
+    `decision` is approve, reject, later (they wait, out of the way for a day) or never: rejected,
+    and a rule that nothing like `rule` is remembered.
     """
     owner = await _owner_of(request)
     fields = await fields_of(request)
     form = dict(fields)
     ids = [field for name, field in fields if name == "id"]
-    decision = "approve" if form.get("decision") == "approve" else "reject"
-    body = {"ids": ids, "reason": form.get("reason") or None}
-    outcomes = await Api(request).ask("POST", f"/users/{user_id}/diffs/{decision}", body)
+    path = local_path(form.get("next", "")) or owner.path
+    decision = form.get("decision", "reject")
+    if decision == "later":
+        response = done(request, path, "Not now: it waits, and comes back here tomorrow.")
+        put_off(request, response, ids)
+        return response
+    reason = form.get("reason", "").strip() or None
+    if decision == "never":
+        await add_rule(Api(request), user_id, form.get("rule", ""))
+        reason = reason or "Never remember things like this."
+    verb = "approve" if decision == "approve" else "reject"
+    body = {"ids": ids, "reason": reason}
+    outcomes = await Api(request).ask("POST", f"/users/{user_id}/diffs/{verb}", body)
+    return done(request, path, _outcome_words(outcomes, decision))
+
+
+def _outcome_words(outcomes: Sequence[Mapping[str, Any]], decision: str) -> str:
     counts = Counter(outcome["status"] for outcome in outcomes)
+    if decision == "never" and counts["rejected"]:
+        return "Rejected. Nothing like it will be remembered or proposed again."
+    if set(counts) == {"approved"}:
+        return "Remembered."
+    if set(counts) == {"rejected"}:
+        return "Rejected, nothing changed."
     parts = [f"{count} {status}" for status, count in sorted(counts.items())]
-    return done(request, owner.path, f"{', '.join(parts)}.".capitalize())
+    return f"{', '.join(parts)}.".capitalize()
+
+
+@router.post("/{user_id}/rules")
+async def change_rules(request: Request, user_id: str) -> Response:
+    """Add a rule against remembering things like `rule`, or remove the rule `remove`."""
+    owner = await _owner_of(request)
+    form = await form_of(request)
+    api = Api(request)
+    if "remove" in form:
+        await remove_rule(api, user_id, form["remove"])
+        return done(request, f"{owner.path}#rules", "The rule is gone.")
+    await add_rule(api, user_id, form.get("rule", ""))
+    return done(request, f"{owner.path}#rules", "Nothing like it will be remembered.")
 
 
 async def _owner_of(request: Request) -> MemoryOwner:

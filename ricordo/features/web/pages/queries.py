@@ -4,15 +4,18 @@ The API would have to be called once for each row.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import ColumnElement, and_, case, false, func, or_, select
+from sqlalchemy import ColumnElement, String, and_, case, cast, false, func, or_, select
 
-from ricordo.domain.message import Message
+from ricordo.domain.block import NEVER_REMEMBER, OwnerKind
+from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import Scope, User
 from ricordo.domain.version import BlockVersion, Proposal
+from ricordo.features.web.pages.memory_text import without_day
+from ricordo.memory.user_copies import COPY, FOR_ALL
 from ricordo.storage import history
 from ricordo.storage import messages as stored_messages
 from ricordo.storage import proposals as stored_proposals
@@ -30,6 +33,7 @@ from ricordo.storage.schema.core_tables import (
     users,
 )
 from ricordo.storage.schema.memory_tables import (
+    agents_blocks,
     blocks,
     blocks_log,
     chains,
@@ -48,7 +52,7 @@ _WAITS = proposals.c.status.in_(("open", "conflicted"))
 class MemoryOwner:
     """The owner of a chain's memory; `path` is the page of that memory."""
 
-    kind: str
+    kind: OwnerKind
     id: str
     name: str
 
@@ -93,6 +97,109 @@ def waiting(
     """Return waiting proposals that the caller may see, newest first."""
     proposal_filter = proposal_filter or ProposalFilter(waits=True)
     return _with_owners(tx, stored_proposals.page(tx, scope, page, proposal_filter))
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingCount:
+    """The number of changes that wait for one owner."""
+
+    owner: MemoryOwner
+    count: int
+
+
+def waiting_by_owner(
+    tx: Transaction, scope: Scope, limit: int, *, without: str | None = None
+) -> list[WaitingCount]:
+    """Return the owners for whom changes wait, most first, by one statement.
+
+    `without` is the id of a user who is left out.
+    """
+    name = case(
+        (chains.c.owner_kind == "user", users.c.name),
+        else_=func.coalesce(agents.c.name, "a shared block"),
+    )
+    count = func.count()
+    columns = (chains.c.owner_kind, chains.c.owner_id, name.label("name"))
+    statement = (
+        select(*columns, count.label("waiting"))
+        .select_from(proposals)
+        .join(chains, chains.c.id == proposals.c.chain_id)
+        .outerjoin(users, and_(chains.c.owner_kind == "user", users.c.id == chains.c.owner_id))
+        .outerjoin(agents, and_(chains.c.owner_kind == "agent", agents.c.id == chains.c.owner_id))
+        .where(*in_scope(proposals, scope), _WAITS)
+        .group_by(chains.c.owner_kind, chains.c.owner_id, users.c.name, agents.c.name)
+        .order_by(count.desc(), chains.c.owner_id)
+        .limit(limit)
+    )
+    if without is not None:
+        statement = statement.where(chains.c.owner_id != without)
+    return [
+        WaitingCount(MemoryOwner(row.owner_kind, row.owner_id, row.name or ""), row.waiting)
+        for row in tx.all(statement)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedBlock:
+    """A block that an agent of a course will keep about a user, once they talk."""
+
+    agent_id: str
+    agent_name: str
+    label: str
+    title: str | None
+    description: str | None
+
+
+def expected_blocks(
+    tx: Transaction, scope: Scope, user: User, labels: Collection[str], limit: int
+) -> list[ExpectedBlock]:
+    """Return the blocks that courses will keep about a user, without those with these labels."""
+    users_scope = replace(scope, subject_id=user.id, role="user")
+    statement = (
+        select(
+            agents.c.id,
+            agents.c.name,
+            blocks.c.label,
+            blocks.c.title,
+            blocks.c.description,
+            blocks.c.metadata,
+        )
+        .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
+        .join(agents, agents.c.id == agents_blocks.c.agent_id)
+        .where(
+            agents.c.organization_id == scope.organization_id,
+            *may_use(users_scope),
+            agents.c.hidden.is_(False),
+            blocks.c.shared.is_(False),
+            cast(blocks.c.metadata, String).contains(FOR_ALL),
+            blocks.c.label.not_in([*labels]),
+        )
+        .order_by(agents.c.seq, agents_blocks.c.seq)
+        .limit(limit)
+    )
+    return [
+        ExpectedBlock(row.id, row.name, row.label, row.title, row.description)
+        for row in tx.all(statement)
+        if row.metadata.get(COPY) == FOR_ALL
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceMessage:
+    """The message that began a run: its page, and its text."""
+
+    path: str
+    text: str
+
+
+def source_of_run(tx: Transaction, scope: Scope, run_id: str | None) -> SourceMessage | None:
+    """Return the message that began a run, if the caller may read it."""
+    path = messages_of_runs(tx, scope, [run_id]).get(run_id or "")
+    if path is None:
+        return None
+    message = stored_messages.by_ids(tx, [path.rpartition("=")[2]])[0]
+    texts = [part.text for part in message.parts if isinstance(part, TextPart)]
+    return SourceMessage(path, "\n".join(texts))
 
 
 def proposal(tx: Transaction, scope: Scope, id: str) -> WaitingProposal:
@@ -348,7 +455,9 @@ def blocks_of_chain(tx: Transaction, owner: MemoryOwner, chain_id: str) -> list[
     """
     counts = stored_proposals.waiting_counts(tx, chain_id)
     existing = _listed(
-        tx, blocks.c.chain_id == chain_id, lambda row: f"{owner.path}/blocks/{quote(row.label)}"
+        tx,
+        and_(blocks.c.chain_id == chain_id, blocks.c.label != NEVER_REMEMBER),
+        lambda row: f"{owner.path}/blocks/{quote(row.label)}",
     )
     labels = {block.label for block in existing}
     proposed = [
@@ -401,6 +510,23 @@ def _listed(
         )
         for row in tx.all(statement.where(condition).order_by(blocks.c.label).limit(_MOST_NAMES))
     ]
+
+
+def first_lines(tx: Transaction, chain_id: str, limit: int) -> list[str]:
+    """Return the first lines of a user's memory, without headings; those about the person first."""
+    is_about = case((blocks.c.label.in_(["human", "user", "student", "person"]), 0), else_=1)
+    statement = (
+        select(func.substr(blocks.c.value, 1, 2_000).label("text"))
+        .where(blocks.c.chain_id == chain_id, blocks.c.label != NEVER_REMEMBER)
+        .order_by(is_about, blocks.c.label)
+        .limit(limit)
+    )
+    lines: list[str] = []
+    for row in tx.all(statement):
+        for line in row.text.split("\n"):
+            if line.strip() and not line.startswith("#"):
+                lines.append(without_day(line)[1].lstrip(" -*").strip())
+    return lines[:limit]
 
 
 def deleted_labels(tx: Transaction, chain_id: str) -> list[str]:

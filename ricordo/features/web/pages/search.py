@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from ricordo.api.call import CallContext, for_user
+from ricordo.api.call import HttpCall, for_user
 from ricordo.api.search import FoundMessageResponse, MessageSearchRequest
 from ricordo.domain.passage import GOOD_SIMILARITY
 from ricordo.domain.scope import REQUEST_SCOPE
@@ -98,9 +98,7 @@ async def _find(request: Request, api: Api, kind: str, query: dict[str, str | No
 async def _messages_of_all(request: Request, body: MessageSearchRequest) -> list[Any]:
     """Return the API's search results; of very many agents only recent ones count."""
     runtime = request.app.state.runtime
-    context = await for_user(
-        CallContext(request, runtime, request.scope[REQUEST_SCOPE]), body.user_id
-    )
+    context = await for_user(HttpCall(runtime, request.scope[REQUEST_SCOPE], request), body.user_id)
     start, end = body.span(UTC)
 
     def message_filter(tx: Transaction) -> MessageFilter:

@@ -12,13 +12,12 @@ from pathlib import Path
 import orjson
 
 from ricordo.agents.run_end import CALLBACK
-from ricordo.agents.turn import Answer, record_of
-from ricordo.api.messages import run_view, turn_json
-from ricordo.api.models.base import Json
+from ricordo.agents.turn import record_of
 from ricordo.domain.clock import SECOND, to_datetime
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import Json
 from ricordo.errors import RicordoError, Unavailable
 from ricordo.llm.addresses import post
 from ricordo.runtime import Runtime
@@ -47,7 +46,7 @@ async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
         return  # the process was killed right after it stored the result
     # wire fact: incoming messages are included, as in the retired Letta V1 server's list of a run
     messages = await runtime.store.read(lambda tx: record_of(tx, run))
-    body = _body(run, turn_json(Answer(run, tuple(messages)), run_view(run)))
+    body = _body(run, runtime.wire.result_of(run, messages))
     changes, failure = await deliver(runtime, job, run.callback["url"], body)
     await runtime.store.write(lambda tx: runs.note_callback(tx, run_id, changes))
     if failure:

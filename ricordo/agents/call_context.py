@@ -1,0 +1,33 @@
+"""The context of a call: the opened parts, and the caller's scope."""
+
+from dataclasses import dataclass
+
+from ricordo.domain.scope import Actor, Scope, User
+from ricordo.memory.proposals import expiry_of
+from ricordo.memory.submission import Submission
+from ricordo.runtime import Runtime
+from ricordo.storage.engine.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """A call by an HTTP request, a command or a job."""
+
+    runtime: Runtime
+    scope: Scope
+
+    @property
+    def store(self) -> Store:
+        return self.runtime.store
+
+    def submission(self, user: User | None = None, reason: str | None = None) -> Submission:
+        """Return an edit by the caller, in this user's memory."""
+        if user:
+            author = self.actor_for(user)
+        else:
+            author = self.scope.actor
+        return Submission(author, reason, expiry_of(self.runtime.settings))
+
+    def actor_for(self, user: User) -> Actor:
+        """Return the author of the caller's edits in this user's memory."""
+        return self.scope.acting_for(user).actor

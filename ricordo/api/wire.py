@@ -1,0 +1,28 @@
+"""The format of the HTTP API, for what is stored or sent without a request."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ricordo.agents.turn import Answer
+from ricordo.api.messages import run_view, turn_json
+from ricordo.api.models.messages import MessageFormat
+from ricordo.api.sse import SseEncoder
+from ricordo.domain.clock import Clock
+from ricordo.domain.message import Message
+from ricordo.domain.run import Run
+from ricordo.domain.text import Json
+
+
+class ApiFormat:
+    """The runtime's WireFormat."""
+
+    def stream_encoder(
+        self, options: Mapping[str, Any], clock: Clock, *, has_tokens: bool
+    ) -> SseEncoder:
+        """Return an encoder of a stream with numbered events."""
+        view = MessageFormat.from_json(dict(options))
+        return SseEncoder(view, clock, has_tokens=has_tokens, first=1)
+
+    def result_of(self, run: Run, messages: Sequence[Message]) -> Json:
+        """Return the result of an ended run."""
+        return turn_json(Answer(run, tuple(messages)), run_view(run))

@@ -1,0 +1,147 @@
+"""Temporary chats of Open WebUI, which are answered without being kept.
+
+The agent answers from its prompt and the user's memory, without tools, since those could write. No
+message, fact or proposal is stored, only the cost of the answer.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, replace
+
+from ricordo.agents.budgets import has_budget, require_budget
+from ricordo.agents.conversations import effective, system_message
+from ricordo.api.call import RequestContext
+from ricordo.domain.agent import AgentState
+from ricordo.domain.event import Event, Failed, ReasoningDelta, RunEnded, RunStarted, TextDelta
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import Message, TextPart
+from ricordo.domain.model import ModelReply, ModelRequest, ReasoningChunk, TextChunk
+from ricordo.domain.run import Run, StopReason
+from ricordo.domain.usage import Expense, Usage
+from ricordo.errors import Invalid, ModelError
+from ricordo.features.openai.models import ChatMessage, ChatRequest
+from ricordo.features.openai.queries import NamedAgent
+from ricordo.features.openai.turns import parts_of
+from ricordo.llm.chat import ChatModel, chunks_of
+from ricordo.llm.tokens import message_tokens
+from ricordo.storage import agents, runs
+from ricordo.storage.engine.store import Transaction
+
+_NOTICE = (
+    "This chat is temporary: nothing that is said in it is kept, and you have no tools in it. Do "
+    "not promise to remember anything."
+)
+# The answer has at least this share of the window.
+_ANSWER_SHARE = 4
+
+
+@dataclass(slots=True)
+class TemporaryTurn:
+    """An answer to a temporary chat, as events. Nothing of it is stored but its cost."""
+
+    context: RequestContext
+    model: ChatModel
+    request: ModelRequest
+    run: Run
+
+    async def events(self) -> AsyncGenerator[Event]:
+        """Yield the events of the answer, as those of a turn."""
+        yield RunStarted(self.run)
+        step_id = new_id("step")
+        message_id = new_id("message")
+        try:
+            async for piece in self.model.answer(self.request):
+                chunks = [piece]
+                if isinstance(piece, ModelReply):
+                    await self._save_cost(piece.usage)
+                    chunks = [] if self.request.stream else list(chunks_of(piece))
+                for chunk in chunks:
+                    if isinstance(chunk, TextChunk):
+                        yield TextDelta(self.run.id, step_id, message_id, 0, chunk.text)
+                    elif isinstance(chunk, ReasoningChunk):
+                        yield ReasoningDelta(self.run.id, step_id, message_id, 0, chunk.text)
+        except ModelError as error:
+            yield Failed(self._ended("llm_api_error"), error.kind, str(error))
+        else:
+            yield RunEnded(self._ended("end_turn"))
+
+    async def cancel(self) -> None:
+        """Do nothing: the call to the model ends with the generator of events."""
+
+    def _ended(self, reason: StopReason) -> Run:
+        return self.run.ended(reason, self.context.store.clock.now())
+
+    async def _save_cost(self, usage: Usage) -> None:
+        self.run = replace(self.run, usage=usage)
+        expense = Expense(
+            self.run.organization_id,
+            purpose="other",
+            model=self.model.info.handle,
+            usage=usage,
+            agent_id=self.run.agent_id,
+            user_id=self.run.user_id,
+        )
+        await self.context.store.write(lambda tx: runs.add_expense(tx, expense))
+
+
+async def temporary_turn(
+    context: RequestContext, agent: NamedAgent, body: ChatRequest
+) -> TemporaryTurn:
+    """Return the turn that answers a temporary chat.
+
+    Raises:
+        Invalid: The last message is not the user's.
+        NotFound: There is no such agent, or no such model.
+        Unsupported: The chat has parts that are not supported.
+    """
+    if body.messages[-1].role != "user":
+        raise Invalid("The last message of a temporary chat has to be the user's.")
+    runtime = context.runtime
+    scope = context.scope
+
+    def read(tx: Transaction) -> tuple[AgentState, Message]:
+        state = agents.load(tx, scope, agent.id)
+        conversation = replace(state.conversation, user_id=scope.subject, window=())
+        state = effective(replace(state, conversation=conversation))
+        if has_budget(runtime.settings, state.agent):
+            require_budget(tx, runtime.settings, state.agent)
+        system, _ = system_message(tx, runtime, state)
+        return state, system
+
+    state, system = await context.store.read(read)
+    providers = await runtime.organization_providers.of(scope.organization_id)
+    now = context.store.clock.now()
+    run = Run(
+        new_id("run"), scope.organization_id, agent.id, "", user_id=scope.subject, created_at=now
+    )
+    settings = state.agent.model_settings
+    if (response_format := body.answer_format()) is not None:
+        settings = replace(settings, response_format=response_format)
+    request = ModelRequest(
+        _fitting(system, body.messages, run, state.agent.context_window),
+        settings=settings,
+        stream=body.stream,
+        user_id=scope.user_id,
+    )
+    return TemporaryTurn(context, providers.get(state.agent.model), request, run)
+
+
+def _fitting(
+    system: Message, chat: Sequence[ChatMessage], run: Run, context_window: int
+) -> tuple[Message, ...]:
+    """Return the prompt and the last messages of the chat that fit into the window."""
+    instructions = [message.text for message in chat if message.role in ("system", "developer")]
+    system = system.with_text("\n\n".join([system.text, *instructions, _NOTICE]))
+    room = context_window - context_window // _ANSWER_SHARE - message_tokens(system)
+    messages: list[Message] = []
+    for said in reversed(chat):
+        if said.role == "user":
+            message = run.new_message("user", parts_of(said), run.created_at)
+        elif said.role == "assistant" and said.text.strip():
+            message = run.new_message("assistant", (TextPart(said.text),), run.created_at)
+        else:
+            continue
+        room -= message_tokens(message)
+        if messages and room < 0:
+            break
+        messages.append(message)
+    return (system, *reversed(messages))

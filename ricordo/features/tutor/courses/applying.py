@@ -1,0 +1,341 @@
+"""A course's agents in the database: create them, and change them to a new file."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from ricordo.agents.agent_types import chosen_system, traits_of
+from ricordo.agents.lifecycle import AgentSpec, BlockSpec, insert_agent, new_block, prepare
+from ricordo.domain.agent import Agent, AgentType
+from ricordo.domain.block import Chain
+from ricordo.domain.ids import new_id, unique
+from ricordo.domain.model import ModelInfo
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.text import Json
+from ricordo.domain.version import ChangeMetadata
+from ricordo.errors import Collision, Invalid, RicordoError, Unavailable
+from ricordo.features.documents.templates.jobs import Migration, rework
+from ricordo.features.documents.templates.models import TemplateSaveRequest
+from ricordo.features.files.workspaces import TOOLS as WORKSPACE_TOOLS
+from ricordo.features.tutor.courses import queries
+from ricordo.features.tutor.courses.course_file import (
+    Course,
+    CourseAgent,
+    CourseBlock,
+    parse_course,
+)
+from ricordo.features.tutor.courses.queries import StoredCourse
+from ricordo.memory.schemas import similar_name
+from ricordo.memory.sections import Problem, refuse, starting_text
+from ricordo.memory.submission import Submission
+from ricordo.memory.user_copies import COPY, FOR_ALL
+from ricordo.runtime import Runtime
+from ricordo.storage import agents, blocks, tools, versions
+from ricordo.storage.engine.store import Transaction
+
+# Courses belong to the first organization of a server.
+SCOPE = Scope()
+# In an agent's settings: its course, and its name in the course's file.
+MARK = "course"
+TEACHERS_SEE = "teachers_see"
+_AGENT_TYPE: AgentType = "letta_v1_agent"
+_BLOCK_SETTINGS = (
+    "description",
+    "limit",
+    "policy",
+    "shared",
+    "title",
+    "schema_ref",
+    "metadata",
+)
+PreparedAgents = Sequence[tuple[AgentSpec, ModelInfo]]
+
+
+async def prepare_course(
+    runtime: Runtime, course: Course
+) -> tuple[PreparedAgents, Sequence[Problem]]:
+    """Return the specs of a course's agents with their models, and all problems on this server."""
+    prepared = []
+    problems: list[Problem] = []
+    for agent in course.agents:
+        try:
+            prepared.append(await prepare(runtime, SCOPE, _spec(runtime, course, agent)))
+        except RicordoError as error:
+            problems.append(Problem(agent.line_of("model"), str(error)))
+
+    def find(tx: Transaction) -> list[Problem]:
+        return [*_missing_tools(tx, course), *_block_problems(tx, course)]
+
+    return prepared, [*problems, *await runtime.store.read(find)]
+
+
+def _missing_tools(tx: Transaction, course: Course) -> Iterator[Problem]:
+    """Yield a problem for each tool that this server does not have."""
+    for agent in course.agents:
+        names = unique(agent.tools or ())
+        stored = tools.by_names(tx, SCOPE, names)
+        for name in names:
+            if name in stored:
+                continue
+            every_name = tools.names(tx, SCOPE)
+            sentence = (
+                f'there is no tool "{name}".{similar_name(name, every_name)}'
+                f"{tools.replacement([name])}"
+            )
+            yield Problem(agent.line_of("tools", name), sentence)
+
+
+def _block_problems(tx: Transaction, course: Course) -> Iterator[Problem]:
+    """Yield a problem for each block that could not be stored."""
+    chain = Chain(new_id("chain"), SCOPE.organization_id, "agent", "")
+    for block in course.blocks:
+        try:
+            new_block(tx, SCOPE, spec_of_block(course, block), chain)
+        except RicordoError as error:
+            yield Problem(block.line, str(error))
+
+
+@contextmanager
+def _located(course: Course, line: int) -> Iterator[None]:
+    """Give a refusal inside the block the place in the course's file."""
+    try:
+        yield
+    except (Unavailable, Collision):
+        raise
+    except RicordoError as error:
+        if str(error).startswith(f"{course.file_name}: "):
+            raise  # it has a nearer place
+        refuse([Problem(line, str(error))], course.file_name)
+
+
+def _spec(runtime: Runtime, course: Course, agent: CourseAgent) -> AgentSpec:
+    """Return what a new agent of the course is made of."""
+    system = chosen_system(None, traits_of(_AGENT_TYPE).prompt_key, runtime.settings.data_dir)
+    name = course.name if len(course.agents) == 1 else f"{course.name}/{agent.name}"
+    workspace_tools = () if agent.workspace == "none" else WORKSPACE_TOOLS
+    return AgentSpec(
+        name=agent.title or name,
+        agent_type=_AGENT_TYPE,
+        # The course's instructions follow the system prompt of all agents.
+        system=f"{system}\n\n{agent.instructions.strip()}\n",
+        model=agent.model,
+        context_window=agent.context_window,
+        description=agent.description or course.description,
+        metadata={"course": course.name},
+        timezone=course.timezone or runtime.settings.timezone,
+        blocks=tuple(spec_of_block(course, block) for block in course.blocks),
+        tool_names=(*(agent.tools or ()), *workspace_tools),
+        has_base_tools=agent.tools is None,
+        tags=("course",),
+    )
+
+
+def store_course(
+    tx: Transaction,
+    runtime: Runtime,
+    course: Course,
+    prepared: Sequence[tuple[AgentSpec, ModelInfo]],
+) -> StoredCourse:
+    stored = queries.get(tx, SCOPE, course.name, locks=True)
+    applied_texts = {block.label: spec_of_block(course, block).value for block in blocks_of(stored)}
+    agent_ids: dict[str, str] = {}
+    for course_agent, (spec, info) in zip(course.agents, prepared, strict=True):
+        agent_id = stored.agents.get(course_agent.name)
+        mark = {
+            MARK: {
+                "course": course.name,
+                "agent": course_agent.name,
+                "max_steps": course_agent.max_steps,
+                "workspace": course_agent.workspace,
+            }
+        }
+        with _located(course, course_agent.line):
+            if agent_id and agents.find(tx, SCOPE, agent_id):
+                _change(
+                    tx,
+                    runtime,
+                    agent_id,
+                    course=course,
+                    spec=spec,
+                    info=info,
+                    mark=mark,
+                    applied_texts=applied_texts,
+                )
+                _change_timezone(tx, agent_id, course.timezone)
+            else:
+                new_spec = replace(spec, id=new_id("agent"), settings={**spec.settings, **mark})
+                agent_id = insert_agent(tx, runtime, SCOPE, new_spec, info).agent.id
+        agent_ids[course_agent.name] = agent_id
+    _retire(tx, [id for name, id in stored.agents.items() if name not in agent_ids])
+    applied = replace(
+        stored,
+        title=course.title,
+        description=course.description,
+        source=course.text,
+        digest=course.digest,
+        fault=None,
+        # An agent that the file no longer names stays, so that no conversation is lost.
+        agents={**stored.agents, **agent_ids},
+    )
+    queries.change(tx, applied)
+    return applied
+
+
+def _retire(tx: Transaction, agent_ids: Sequence[str]) -> None:
+    """Hide the agents that the file no longer names; their conversations are kept."""
+    for agent_id in agent_ids:
+        agent = agents.find(tx, SCOPE, agent_id)
+        if agent and not agent.hidden:
+            agents.update(tx, replace(agent, hidden=True), None)
+
+
+def _change_timezone(tx: Transaction, agent_id: str, timezone: str | None) -> None:
+    if not timezone:
+        return
+    agent = agents.load(tx, SCOPE, agent_id).agent
+    if agent.timezone != timezone:
+        agents.update(tx, replace(agent, timezone=timezone), None)
+
+
+def _change(
+    tx: Transaction,
+    runtime: Runtime,
+    agent_id: str,
+    *,
+    course: Course,
+    spec: AgentSpec,
+    info: ModelInfo,
+    mark: Json,
+    applied_texts: Mapping[str, str],
+) -> None:
+    """Change an existing agent to the spec of the course.
+
+    `applied_texts` are the starting texts of its blocks when the course was applied last.
+    """
+    agents.lock(tx, SCOPE, agent_id)
+    edit = Submission(Actor("administrator", SCOPE.user_id, "courses"), "Apply the course")
+    state = agents.load_whole(tx, SCOPE, agent_id)
+    _change_blocks(
+        tx,
+        state.agent,
+        course,
+        metadata=edit.metadata(""),
+        applied_texts=applied_texts,
+    )
+    options = TemplateSaveRequest(preserve_sources_on_migration=True)
+    base = traits_of(spec.agent_type).base_tools if spec.has_base_tools else ()
+    names = unique([*base, *spec.tool_names])
+    tools.find(tx, SCOPE, names, [])  # raises NotFound for a missing tool
+    migration = Migration(
+        scope=SCOPE,
+        spec=replace(spec, blocks=()),
+        info=info,
+        tool_names=names,
+        folder_ids=(),
+        edit=edit,
+        options=options,
+    )
+    rework(tx, runtime, migration, state=state, settings=mark, variables={})
+    changed = agents.load(tx, SCOPE, agent_id).agent
+    current = replace(changed, name=spec.name or changed.name, hidden=False)
+    if current != changed:
+        agents.update(tx, current, None)
+
+
+def _change_blocks(
+    tx: Transaction,
+    agent: Agent,
+    course: Course,
+    *,
+    metadata: ChangeMetadata,
+    applied_texts: Mapping[str, str],
+) -> None:
+    """Change the agent's own blocks to the specs of the course.
+
+    A text that the file has not changed stays as people left it.
+    """
+    chain = versions.of_owner(tx, SCOPE, "agent", agent.id)
+    own_chain = chain or Chain(new_id("chain"), agent.organization_id, "agent", agent.id)
+    new_chains = [] if chain else [own_chain]
+    if chain:
+        versions.lock(tx, chain.id)
+    block_ids = [block.id for block in blocks.attached(tx, agent.id)]
+    attached = blocks.by_ids(tx, SCOPE, block_ids)
+    own_blocks = {block.label: block for block in attached if block.chain_id == own_chain.id}
+    for course_block in course.blocks:
+        spec = spec_of_block(course, course_block)
+        block = own_blocks.pop(spec.label, None)
+        if block is None:
+            unsaved = new_block(tx, SCOPE, spec, own_chain)
+            stored = blocks.insert_all(tx, [unsaved], new_chains, metadata)
+            new_chains = []
+            blocks.attach(tx, agent.id, stored)
+            continue
+        settings = {name: getattr(spec, name) for name in _BLOCK_SETTINGS}
+        is_same_text = applied_texts.get(spec.label) == spec.value
+        text = block.value if is_same_text else spec.value
+        changed = replace(block, value=text, **settings)
+        with _located(course, course_block.line):
+            changed.require_fits(text)
+        if changed != block:
+            blocks.update(tx, block, changed, metadata)
+    for block in own_blocks.values():
+        blocks.remove(tx, block, metadata)
+
+
+def blocks_of(stored: StoredCourse) -> Sequence[CourseBlock]:
+    """Return the blocks of the course as it was applied last."""
+    course = applied_course(stored.source, stored.name)
+    return course.blocks if course else ()
+
+
+@lru_cache(maxsize=64)
+def applied_course(source: str | None, name: str) -> Course | None:
+    """Return the course as it was applied last; None if it never was.
+
+    None too if an older version with other rules applied it.
+    """
+    try:
+        return parse_course(source, name) if source else None
+    except Invalid:
+        return None
+
+
+def named_agents(stored: StoredCourse) -> dict[str, str]:
+    """Return the ids of the agents that the file names, without those that are retired."""
+    course = applied_course(stored.source, stored.name)
+    if course is None:
+        return dict(stored.agents)
+    names = {agent.name for agent in course.agents}
+    return {name: id for name, id in stored.agents.items() if name in names}
+
+
+def shown(stored: StoredCourse) -> StoredCourse:
+    """Return the course without its retired agents."""
+    return replace(stored, agents=named_agents(stored))
+
+
+def spec_of_block(course: Course, block: CourseBlock) -> BlockSpec:
+    metadata: dict[str, Any] = {} if block.shared else {COPY: FOR_ALL}
+    if block.teachers_see:
+        metadata[TEACHERS_SEE] = course.name
+    spec = BlockSpec(
+        label=block.label,
+        value=block.value,
+        description=block.description,
+        limit=block.limit,
+        metadata=metadata,
+        policy=block.policy,
+        shared=block.shared,
+        title=block.title,
+    )
+    if block.schema is None:
+        return spec
+    return replace(
+        spec,
+        value=starting_text(block.schema),
+        description=block.description or block.schema.description,
+        schema_ref=block.schema_name,
+    )

@@ -1,0 +1,181 @@
+"""The blocks of a memory, each with its text as people read it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from ricordo.domain.block import NEVER_REMEMBER, Block, Chain
+from ricordo.domain.block_schema import BlockSchema
+from ricordo.domain.scope import Scope, User
+from ricordo.domain.version import ChangeMetadata, PolicyDecision
+from ricordo.features.web.pages import queries
+from ricordo.features.web.pages.block_address import BlockAddress
+from ricordo.features.web.pages.memory_text import TextPiece, pieces_of, title_of
+from ricordo.features.web.pages.queries import MemoryOwner
+from ricordo.memory.schemas import Schemas
+from ricordo.pages.filters import MOST_MARKDOWN
+from ricordo.storage import blocks
+from ricordo.storage.engine.store import Transaction
+
+# Pieces of one block on the page of a whole memory, and on the block's own page.
+MOST_ON_OVERVIEW = 40
+MOST_ON_PAGE = 1_000
+# Characters of all texts on one page; later blocks are only named.
+_MOST_CHARACTERS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRights:
+    """The rights of a caller in a block; `decision` is the outcome of a change."""
+
+    decision: PolicyDecision
+    owns: bool
+    may_write: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySection:
+    """A block on a page of memory.
+
+    `pieces` are empty for a text that is too long to be shown in pieces, which `is_long` then.
+    `more` is the number of pieces that the page leaves out. `reader` is the name of the only agent
+    or course that reads the block; None: all do.
+    """
+
+    block: Block
+    title: str
+    page: str
+    line_page: str
+    pieces: Sequence[TextPiece]
+    more: int
+    is_long: bool
+    rights: BlockRights
+    reader: str | None
+    schema: BlockSchema | None
+
+    @property
+    def may_edit(self) -> bool:
+        return self.rights.may_write and self.rights.decision != "refuse"
+
+    @property
+    def decision(self) -> PolicyDecision:
+        return self.rights.decision
+
+    @property
+    def name(self) -> str:
+        """Return the name of the block's elements in a page."""
+        return f"block-{self.block.id[-12:]}"
+
+    @property
+    def version(self) -> str:
+        """Return the id of the version that the page shows."""
+        return self.block.head.hex() if self.block.head else ""
+
+
+def sections_of_user(
+    tx: Transaction, scope: Scope, user: User, chain: Chain, schemas: Schemas
+) -> list[MemorySection]:
+    """Return the sections of a user's blocks by title, without the rules."""
+    owner = MemoryOwner("user", user.id, user.name)
+    own_blocks = [
+        block for block in blocks.of_user(tx, scope, user.id) if block.label != NEVER_REMEMBER
+    ]
+    readers = queries.names_of_agents(
+        tx, scope, [block.agent_id for block in own_blocks if block.agent_id]
+    )
+    edit = ChangeMetadata(scope.acting_for(user).actor)
+    room = _MOST_CHARACTERS
+    sections = []
+    for block in own_blocks:
+        room -= len(block.value)
+        sections.append(
+            section_of(
+                block,
+                owner,
+                schemas,
+                rights=BlockRights(
+                    edit.policy_decision(block.rule, chain),
+                    owns=edit.is_owners_of(chain),
+                    may_write=scope.may("memory:write"),
+                ),
+                reader=block.course or readers.get(block.agent_id or ""),
+                is_self=scope.user_id == user.id,
+                most=MOST_ON_OVERVIEW if room >= 0 else 0,
+            )
+        )
+    return sorted(sections, key=lambda section: not section.title.startswith("About"))
+
+
+def sections_of_agent(
+    tx: Transaction, scope: Scope, block_ids: Sequence[str], schemas: Schemas
+) -> list[MemorySection]:
+    """Return the sections of an agent's blocks, in their order."""
+    own_blocks = blocks.by_ids(tx, scope, block_ids)
+    owners = queries.owners_of(tx, {block.chain_id for block in own_blocks})
+    edit = ChangeMetadata(scope.actor)
+    sections = []
+    for block in own_blocks:
+        owner = owners[block.chain_id]
+        chain = Chain(block.chain_id, block.organization_id, owner.kind, owner.id)
+        is_users = owner.kind == "user"
+        sections.append(
+            section_of(
+                block,
+                owner,
+                schemas,
+                rights=BlockRights(
+                    edit.policy_decision(block.rule, chain),
+                    owns=edit.is_owners_of(chain),
+                    may_write=scope.may("memory:write" if is_users else "agents:write"),
+                ),
+                is_self=owner.id == scope.user_id,
+                most=MOST_ON_OVERVIEW,
+            )
+        )
+    return sections
+
+
+def section_of(
+    block: Block,
+    owner: MemoryOwner,
+    schemas: Schemas,
+    *,
+    rights: BlockRights,
+    is_self: bool,
+    most: int,
+    reader: str | None = None,
+) -> MemorySection:
+    """Return the section of one block, with at most so many pieces of its text."""
+    page, line_page = f"/ui/blocks/{block.id}", f"/ui/blocks/{block.id}/line"
+    if owner.kind == "user":
+        label = quote(block.label)
+        page, line_page = f"{owner.path}/blocks/{label}", f"{owner.path}/line/{label}"
+    schema = schemas(block.schema_ref) if block.schema_ref else None
+    is_long = len(block.value) > MOST_MARKDOWN or not most
+    pieces = [] if is_long else pieces_of(block.value, schema)
+    if owner.kind == "user":
+        title = title_of(block.label, block.title, owner.name, is_self=is_self)
+    else:
+        title = block.title or block.label.replace("_", " ").capitalize()
+    return MemorySection(
+        block=block,
+        title=title,
+        page=page,
+        line_page=line_page,
+        pieces=pieces[:most],
+        more=max(0, len(pieces) - most),
+        is_long=is_long,
+        rights=rights,
+        reader=reader,
+        schema=schema,
+    )
+
+
+def rights_at(scope: Scope, address: BlockAddress) -> BlockRights:
+    """Return the caller's rights in the block of an address."""
+    right = "memory:write" if address.owner.kind == "user" else "agents:write"
+    return BlockRights(address.decision, owns=address.owns, may_write=scope.may(right))
+
+
+def titles_of(sections: Sequence[MemorySection]) -> Mapping[str, str]:
+    return {section.block.label: section.title for section in sections}

@@ -1,0 +1,166 @@
+"""A block's text as people read it: lines of Markdown, or the fields of its schema. Pure."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from ricordo.domain.block_schema import BlockSchema, FieldValue, heading_key
+from ricordo.errors import Invalid
+from ricordo.memory.sections import read_sections
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+_DAY = re.compile(r"(?P<mark>\s*(?:[-*+]\s+)?)(?P<day>\d{4}-\d{2}-\d{2}):\s+")
+_FENCES = ("fence", "code_block", "table_open", "blockquote_open", "html_block", "hr")
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """Lines of a text that people read and change as one; they count from 1.
+
+    `title` is the heading of a schema's field, and `hint` its description. `day` is a date in front
+    of the text, as YYYY-MM-DD; `text` lacks it. A piece after an empty line `has_gap`.
+    """
+
+    first: int
+    last: int
+    text: str
+    title: str = ""
+    hint: str = ""
+    day: str = ""
+    has_gap: bool = False
+    field: str = ""
+
+    @property
+    def lines(self) -> str:
+        """Return the lines as addresses and forms name them."""
+        return f"{self.first}-{self.last}"
+
+
+def pieces_of(text: str, schema: BlockSchema | None = None) -> list[TextPiece]:
+    """Return the pieces of a text: its fields if it follows a schema, else its Markdown."""
+    lines = text.split("\n")
+    if schema and not read_sections(text, schema).problems:
+        return _fields(lines, schema)
+    pieces = []
+    position = 0
+    for first, end in [*_ranges(text, lines), (len(lines), len(lines))]:
+        # Definitions of links are no part of Markdown's structure, and still lines of the text.
+        ranges = [(index, index + 1) for index in range(position, first)]
+        for begin, after in [*ranges, (first, end)]:
+            last = max((index for index in range(begin, after) if lines[index].strip()), default=-1)
+            if last >= 0:
+                has_gap = begin > 0 and not lines[begin - 1].strip()
+                piece_text = "\n".join(lines[begin : last + 1])
+                pieces.append(_piece(begin, last + 1, piece_text, has_gap=has_gap))
+        position = end
+    return pieces
+
+
+def lines_named(lines: str) -> tuple[int, int]:
+    """Read the lines of an address or a form, as "3-4". Raises Invalid."""
+    match = re.fullmatch(r"([1-9]\d{0,8})-([1-9]\d{0,8})", lines)
+    if match is None or int(match[2]) < int(match[1]):
+        raise Invalid("This line cannot be found. Load the page again.")
+    return int(match[1]), int(match[2])
+
+
+def with_lines(text: str, first: int, last: int, new_text: str | None) -> str:
+    """Return the text with other lines in place of these; None removes them.
+
+    Raises Invalid where the text has no such lines.
+    """
+    lines = text.split("\n")
+    if last > len(lines):
+        raise Invalid("The text is shorter now. Load the page again.")
+    new_lines = [] if new_text is None else new_text.rstrip("\n").split("\n")
+    return "\n".join([*lines[: first - 1], *new_lines, *lines[last:]])
+
+
+def title_of(label: str, title: str | None, owner_name: str, *, is_self: bool) -> str:
+    """Return a block's title for people.
+
+    A block of one agent has the agent's folder in its label, which is left out.
+    """
+    if title:
+        return title
+    parts = label.split("/")
+    if parts[0] == "agents" and len(parts) > 2:
+        parts = parts[2:]
+    if parts[-1].casefold() in ("human", "user", "student", "person"):
+        return "About me" if is_self else f"About {owner_name}"
+    words = " / ".join(part.replace("_", " ").replace("-", " ") for part in parts)
+    return words[:1].upper() + words[1:]
+
+
+def without_day(text: str) -> tuple[str, str]:
+    """Return a day in front of a line, and the line without it."""
+    match = _DAY.match(text)
+    if match is None:
+        return "", text
+    return match["day"], match["mark"] + text[match.end() :]
+
+
+def field_text(value: FieldValue) -> str:
+    """Return a field's value as a form shows it."""
+    if isinstance(value, tuple):
+        return "\n".join(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
+
+
+def _piece(begin: int, end: int, text: str, *, has_gap: bool = False) -> TextPiece:
+    day, rest = without_day(text)
+    return TextPiece(begin + 1, end, rest.lstrip("-*+ ") if day else rest, day=day, has_gap=has_gap)
+
+
+def _fields(lines: Sequence[str], schema: BlockSchema) -> list[TextPiece]:
+    by_heading = schema.by_heading()
+    starts = [index for index, line in enumerate(lines) if re.match(r"##(?:[ \t]|\Z)", line)]
+    pieces = []
+    for begin, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        field = by_heading[heading_key(lines[begin][2:].strip())]
+        value = "\n".join(
+            line[1:] if line.startswith("\\") else line for line in lines[begin + 1 : end]
+        )
+        is_day = field.kind == "date" and bool(value.strip())
+        pieces.append(
+            TextPiece(
+                begin + 1,
+                end,
+                value.strip("\n"),
+                day=value.strip() if is_day else "",
+                title=field.title,
+                hint=field.description,
+                field=field.name,
+            )
+        )
+    return pieces
+
+
+def _ranges(text: str, lines: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the ranges of the pieces as indexes of lines: first, and the one after the last."""
+    ranges: list[tuple[int, int]] = []
+    for token in _parser().parse(text):
+        if token.map is None:
+            continue
+        begin, end = token.map
+        end = min(end, len(lines))
+        is_item = token.level == 1 and token.type == "list_item_open"
+        if is_item or (token.level == 0 and token.type in (*_FENCES, "heading_open")):
+            ranges.append((begin, end))
+        elif token.level == 0 and token.type == "paragraph_open":
+            ranges += [(index, index + 1) for index in range(begin, end)]
+    return ranges
+
+
+@cache
+def _parser() -> "MarkdownIt":
+    from markdown_it import MarkdownIt  # 30 ms, for pages of memory only
+
+    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 20})
+    return parser.enable(["table"])

@@ -1,0 +1,126 @@
+"""Things that a person wants no agent to remember.
+
+The person's rules are the lines of a block of their own, `never-remember`. An agent's edit or
+proposal that adds a line like one of them is refused. The person, and whoever writes with the
+person's right, may write anything.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.block import NEVER_REMEMBER, Chain
+from ricordo.domain.scope import Scope
+from ricordo.errors import Conflict
+from ricordo.memory.edits import MemoryEdit, PassageDraft, added_lines
+from ricordo.search.words import STOP_WORDS, terms
+from ricordo.storage import versions
+from ricordo.storage.engine.store import Transaction
+
+REFUSED = (
+    "Nothing was saved: this person asked that things like this are never remembered. Do not save "
+    "or propose it again, in any words."
+)
+# The share of the shorter line's terms that the other has, from which the two are alike.
+_ALIKE = 0.75
+_STOP_WORDS = frozenset().union(*STOP_WORDS.values())
+# A list's mark and a day in front of a line, and the quotes of a quoted message.
+_FRAME = re.compile(r"^[\s>*+#•–—-]*(?:\d{4}-\d{2}-\d{2}:?\s*)?|^\s*\d{1,3}[.)]\s+")
+_QUOTES = "\"'“”„«» "
+_LONGEST_RULE = 400  # characters
+
+
+class Unwanted(Conflict):
+    """The person wants no agent to remember this."""
+
+
+def rule_of(line: str) -> str:
+    """Return a line of memory as a rule: without a list's mark, a day and quotes."""
+    return " ".join(_FRAME.sub("", line).strip(_QUOTES).split())[:_LONGEST_RULE]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """A person's rules, each as its set of terms."""
+
+    terms: Sequence[frozenset[str]]
+
+    @classmethod
+    def of_text(cls, text: str) -> "Rules":
+        rule_terms = (_terms(line) for line in text.split("\n"))
+        return cls([line_terms for line_terms in rule_terms if line_terms])
+
+    def refuse(self, before: str, after: str) -> bool:
+        """Return whether the later text adds a line like a rule.
+
+        A rule does not apply where the earlier text had such a line already.
+        """
+        if not self.terms:
+            return False
+        added = [line_terms for line in added_lines(before, after) if (line_terms := _terms(line))]
+        if not added:
+            return False
+        known = [_terms(line) for line in before.split("\n")]
+        return any(
+            any(_are_alike(rule, line_terms) for line_terms in added)
+            and not any(_are_alike(rule, line_terms) for line_terms in known)
+            for rule in self.terms
+        )
+
+    def require_wanted(self, before: str, after: str) -> None:
+        """Raise Unwanted where a rule refuses the later text."""
+        if self.refuse(before, after):
+            raise Unwanted(REFUSED)
+
+
+NO_RULES = Rules(())
+
+
+def rules_of(tx: Transaction, chain: Chain | None) -> Rules:
+    """Return the rules of a user's chain; none cost no statement."""
+    file = chain.files.get(NEVER_REMEMBER) if chain else None
+    if chain is None or file is None or chain.owner_kind != "user":
+        return NO_RULES
+    return Rules.of_text(versions.read_text(tx, chain.id, file[0]))
+
+
+def unwanted_calls(
+    tx: Transaction,
+    state: AgentState,
+    edits: Sequence[MemoryEdit],
+    passages: Iterable[PassageDraft],
+) -> Mapping[str, str]:
+    """Return the refusals of a step's calls by call id.
+
+    With an edit of a block all edits of this block are refused, and all edits of its call.
+    """
+    passages = list(passages)
+    user_id = state.conversation.user_id
+    if not user_id or not (edits or passages):
+        return {}
+    scope = Scope(state.agent.organization_id)
+    rules = rules_of(tx, versions.of_owner(tx, scope, "user", user_id))
+    if not rules.terms:
+        return {}
+    refused_calls = {draft.call_id for draft in passages if rules.refuse("", draft.text)}
+    refused_blocks = {
+        edit.base.id
+        for edit in edits
+        if edit.after and rules.refuse("" if edit.is_new else edit.base.value, edit.after.value)
+    }
+    count = -1
+    while count != len(refused_calls) + len(refused_blocks):
+        count = len(refused_calls) + len(refused_blocks)
+        refused_calls |= {edit.call_id for edit in edits if edit.base.id in refused_blocks}
+        refused_blocks |= {edit.base.id for edit in edits if edit.call_id in refused_calls}
+    return dict.fromkeys(refused_calls, REFUSED)
+
+
+def _terms(line: str) -> frozenset[str]:
+    return frozenset(terms(rule_of(line))) - _STOP_WORDS
+
+
+def _are_alike(first: frozenset[str], second: frozenset[str]) -> bool:
+    smaller = min(len(first), len(second))
+    return bool(smaller) and len(first & second) >= _ALIKE * smaller
