@@ -58,7 +58,7 @@ LATE = set(
     jsonschema jwt markdown_it mcp
     numpy openai
     procrastinate prometheus_client psycopg pydantic_ai pymysql re2 readline rich
-    sqlalchemy tokenizers typer urllib3 uvicorn uvloop
+    latex2mathml pygments sqlalchemy tokenizers typer urllib3 uvicorn uvloop
     """.split()
 )
 MOST_LATE_IMPORTS = 40  # of our own modules

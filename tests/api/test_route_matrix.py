@@ -1,14 +1,15 @@
 """Every route against every kind of caller who may not use it: refused before any work, and nobody is told what is another's.
 
 The routes are those of the app, and the OpenAPI document says what they take. A new route is in the matrix by itself; where it
-takes an id or a body of a new kind, the tables below need a line for it. docs/operate/trust.md gives
-the number of routes and cells.
+takes an id or a body of a new kind, the tables below need a line for it. Routes that are not one user's alone are in SHARED, or in
+`SHARED_ROUTES` of the package with the feature's tests.
 """
 
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 import httpx2
@@ -20,6 +21,7 @@ from ricordo.api.routing import GuardedRoute, Routes
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import ALL_SCOPES, IMPERSONATE
 from ricordo.memory.schemas import FOLDER
+from tests import features
 from tests.campaigns.sizes import short_and_long
 from tests.seams.people import (
     EVERY_USERS,
@@ -33,7 +35,6 @@ from tests.seams.people import (
 )
 from tests.seams.routes import Cell, cells_of, fill
 
-ROOT = Path(__file__).parents[2]
 REFUSED = (401, 403, 404)
 ROLES = ("user", "developer", "admin", "service")
 GIT = 3
@@ -420,8 +421,19 @@ SHARED = {
 ORDER = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
+def shared_routes_of_features() -> Iterator[str]:
+    """The patterns of shared routes that the tests of a feature name: `SHARED_ROUTES` of their package."""
+    for package in iter_modules(features.__path__, "tests.features."):
+        if package.ispkg:
+            yield getattr(import_module(package.name), "SHARED_ROUTES", "")
+
+
 ALL_SHARED = re.compile(
-    "|".join(line.strip() for lines in SHARED.values() for line in lines.strip().splitlines())
+    "|".join(
+        line.strip()
+        for lines in (*SHARED.values(), *shared_routes_of_features())
+        for line in lines.strip().splitlines()
+    )
 )
 
 
@@ -833,13 +845,6 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
         ):  # or else Ada may not use it
             detach = Cell("PATCH", cell.path.replace("attach", "detach"), ())
             detach.ask(world.http, hers, bearer(OPERATOR))
-
-
-def test_the_page_about_trust_knows_how_many_there_are(cells: list[Cell]) -> None:
-    page = (ROOT / "docs" / "operate" / "trust.md").read_text()
-    columns = len(NO_KEY) + 1 + len(ROLES) + 2 * len(OTHERS) + 1
-    assert f"{len(cells)} routes" in page
-    assert f"{len(cells) * columns + len(cells) - GIT + 3 * len(writes(cells)):,} cells" in page
 
 
 def test_a_route_without_a_scope_fails_when_it_is_made() -> None:

@@ -631,6 +631,20 @@ def proposal_states(
     }
 
 
+def users_of_conversations(
+    tx: Transaction, scope: Scope, ids: Iterable[str | None]
+) -> Mapping[str, tuple[str | None, str]]:
+    """Return the id and name of each conversation's user; no id for a shared conversation."""
+    conversation_ids = sorted({id for id in ids if id})[:_MOST_NAMES]
+    if not conversation_ids:
+        return {}
+    statement = select(conversations.c.id, conversations.c.user_id)
+    is_one = conversations.c.id.in_(conversation_ids)
+    rows = tx.all(statement.where(*in_scope(conversations, scope), is_one))
+    names = names_of_users(tx, scope, [row.user_id for row in rows])
+    return {row.id: (row.user_id, names.get(row.user_id, "")) for row in rows}
+
+
 def pages_of_blocks(tx: Transaction, block_versions: Sequence[BlockVersion]) -> Mapping[bytes, str]:
     """Return by version id the page of its block at that version.
 

@@ -1,0 +1,3 @@
+"""Agent cards. An agent without a list of its users is everybody's, and so is its card."""
+
+SHARED_ROUTES = "GET /v1/agents/<agent_id>/card"
