@@ -15,7 +15,7 @@ from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import Scope, User
 from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.features.web.pages.memory_text import without_day
-from ricordo.memory.user_copies import COPY, FOR_ALL
+from ricordo.memory.course_blocks import COPY, FOR_ALL
 from ricordo.storage import history
 from ricordo.storage import messages as stored_messages
 from ricordo.storage import proposals as stored_proposals
