@@ -220,12 +220,13 @@ async def show_versions(request: Request, agent_id: str) -> Response:
 async def change_line(request: Request, agent_id: str) -> Response:
     """Change one line of a block beside the chat, or delete it, and return the blocks."""
     form = await form_of(request)
-    conversation = await _conversation(request, agent_id, form.get("conversation"))
     scope: Scope = request.scope[REQUEST_SCOPE]
     place = {"block_id": form.get("block", "")}
     if form.get("user"):
         place = {"user_id": require_id(form["user"], "user"), "label": form.get("label", "")}
     address = await request.app.state.runtime.store.read(lambda tx: find_block(tx, scope, place))
+    # After the refusal of another user's block, since it may begin a conversation.
+    conversation = await _conversation(request, agent_id, form.get("conversation"))
     old = form.get("old", "")
     lines = address.block.value.split("\n") if address.block else []
     number = int(form["number"]) if form.get("number", "").isdecimal() else -1
