@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from ricordo.domain.clock import DAY, to_datetime
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict
-from ricordo.memory.edit_guard import added_lines
+from ricordo.memory.edits import added_lines
 from ricordo.storage import proposals
 from ricordo.storage.engine.store import Transaction
 

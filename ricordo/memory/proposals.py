@@ -20,7 +20,13 @@ from ricordo.domain.text import normal_json, normal_name
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Invalid, NotFound, TooLong
 from ricordo.memory.declined import require_not_declined
-from ricordo.memory.line_changes import (
+from ricordo.memory.edits import (
+    HIDDEN_REFUSED,
+    EditContext,
+    MemoryEdit,
+    by_block,
+)
+from ricordo.memory.text import (
     LineChange,
     edit_summary,
     effort,
@@ -32,12 +38,6 @@ from ricordo.memory.line_changes import (
     touch_same_lines,
 )
 from ricordo.memory.unwanted import rules_of
-from ricordo.memory.working_memory import (
-    HIDDEN_REFUSED,
-    EditContext,
-    MemoryEdit,
-    by_block,
-)
 from ricordo.settings import Settings
 from ricordo.storage import proposals, versions
 from ricordo.storage.engine.store import Transaction

@@ -28,7 +28,7 @@ from ricordo.features.memory_care.notifications.queries import (
 )
 from ricordo.memory import approval
 from ricordo.memory.approval import Approved, Conflicted
-from ricordo.memory.line_changes import line_changes
+from ricordo.memory.text import line_changes
 from ricordo.secret import Secret
 from ricordo.storage import jobs, proposals, users
 from ricordo.storage.engine.store import Transaction
