@@ -115,6 +115,7 @@ BODIES: dict[tuple[str, str], Any] = {
         "new_string": "Zero",
         "reasoning": "So.",
     },
+    ("POST", "/users/{user_id}/decision-links"): {"proposal_id": "{diff_id}"},
     ("POST", "/users/{user_id}/diffs/approve"): {"ids": ["{diff_id}"]},
     ("POST", "/users/{user_id}/diffs/reject"): {"ids": ["{diff_id}"]},
     ("POST", "/users/{user_id}/memories"): {"messages": "Hello."},
