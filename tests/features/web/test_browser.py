@@ -349,7 +349,7 @@ def test_a_line_is_edited_traced_and_forgotten_where_it_stands(
     line = page.locator(".line").filter(has_text="Ada likes tea.")
     line.hover()
     line.get_by_role("link", name="Edit this line").click()
-    page.get_by_label("This line").fill("Ada likes cocoa.")
+    page.get_by_label("This line", exact=True).fill("Ada likes cocoa.")
     page.get_by_role("button", name="Save").click()
     expect(page.locator(".toast")).to_contain_text("human was saved.")
     assert place.human() == "Ada likes cocoa.\nAda plays chess."
@@ -374,9 +374,10 @@ def test_pages_are_reached_by_the_keyboard(visitor: Visitor) -> None:
     page.keyboard.press("h")
     page.wait_for_url(f"{visitor.url}/")
     page.keyboard.press("/")
+    page.wait_for_url("**/ui/search")
     page.keyboard.type("chess")
     page.keyboard.press("Enter")
-    page.wait_for_url("**/ui/search?q=chess")
+    page.wait_for_url("**/ui/search?q=chess*")
     expect(page.locator("mark").first).to_have_text("chess")
 
 
@@ -400,7 +401,7 @@ def test_what_deletes_asks_first(visitor: Visitor, place: Place) -> None:
 def test_memory_is_edited_and_that_is_undone(visitor: Visitor, place: Place) -> None:
     place.set_human("Ada likes tea.")
     page = visitor.see(f"/ui/people/{place.ada}/blocks/human")
-    page.get_by_role("link", name="Edit").last.click()
+    page.get_by_role("link", name="Edit", exact=True).click()
     page.get_by_label("Text", exact=True).fill("Ada likes 🍵.")
     expect(page.locator("#length")).to_have_text(re.compile(r"^12 of \d+ characters$"))
     page.get_by_label("Why, for its history").fill("It is a sign")
@@ -531,16 +532,16 @@ def test_an_answer_is_given_again_and_both_stand_side_by_side(
 
 
 def test_a_line_of_memory_is_changed_beside_the_chat(visitor: Visitor, place: Place) -> None:
-    agent = place.talker("Likes tea.\nPlays chess.")
+    agent = place.talker("Keeps bees.\nPlays chess.")
     page = visitor.see(f"/ui/agents/{agent}/chat")
-    line = page.locator("#memory [data-line]", has_text="Likes tea.")
+    line = page.locator("#memory [data-line]", has_text="Keeps bees.")
     line.hover()
     line.get_by_role("button").click()
-    page.get_by_label("This line").fill("Likes coffee.")
+    page.get_by_label("This line", exact=True).fill("Keeps hens.")
     page.keyboard.press("Enter")
-    expect(page.locator("#memory .changed")).to_have_text("Likes coffee.")
+    expect(page.locator("#memory .changed")).to_have_text("Keeps hens.")
     block = place.ask("GET", f"/v1/agents/{agent}")["blocks"][0]
-    assert block["value"] == "Likes coffee.\nPlays chess."
+    assert block["value"] == "Keeps hens.\nPlays chess."
 
 
 def test_a_running_turn_is_stopped_and_one_that_runs_is_followed_after_a_reload(
