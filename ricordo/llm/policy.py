@@ -203,12 +203,10 @@ async def answer_by_policy(
             next_request = with_fault_told(request, error.reply, error.fault)
             has_shown_fault = True
             wait = 0.0
-        except EmptyReply as error:
-            wait = retries.next_wait(error, next_request)
-            if is_after_results(request):
-                next_request = with_sentence(request, _SILENT)
         except ModelError as error:
             wait = retries.next_wait(error, next_request)
+            if isinstance(error, EmptyReply) and is_after_results(request):
+                next_request = with_sentence(request, _SILENT)
         else:
             return
         if has_yielded:

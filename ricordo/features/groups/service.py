@@ -234,15 +234,13 @@ def _require_members(tx: Transaction, scope: Scope, group: Group) -> list[Agent]
             agents_by_id[id] = agents.get(tx, scope, id)
     if missing := [id for id in dict.fromkeys(group.everyone) if id not in agents_by_id]:
         raise NotFound(f"Agent with ID {', '.join(missing)} not found")
-    if twice := next((id for id in group.agent_ids if group.agent_ids.count(id) > 1), None):
+    if twice := _first_twice(group.agent_ids):
         raise Invalid(f"The agent {twice} is named twice. Name each member once.")
     if group.manager_agent_id in group.agent_ids:
         raise Invalid("The manager of a group is not one of its members. Take it out of agent_ids.")
     members = [agents_by_id[id] for id in group.agent_ids]
-    names = [member.name for member in members]
-    if group.manager_type == "dynamic" and (
-        same := next((name for name in names if names.count(name) > 1), None)
-    ):
+    same = _first_twice([member.name for member in members])
+    if same and group.manager_type == "dynamic":
         raise Invalid(
             f'Two members are called "{same}", and the manager calls them by name. Rename one of '
             "them."
@@ -253,12 +251,19 @@ def _require_members(tx: Transaction, scope: Scope, group: Group) -> list[Agent]
             f"The agent {manager.id} manages another group. An agent manages one at most."
         )
     if group.manager_type in ASLEEP:
-        for member in members:
-            if member.is_asleep_for not in (None, group.manager_agent_id):
-                raise Conflict(
-                    f"The agent {member.id} works on the memory of another agent already."
-                )
+        _require_no_other_manager(members, group.manager_agent_id)
     return members
+
+
+def _first_twice(names: Sequence[str]) -> str | None:
+    """Return the first name that occurs more than once."""
+    return next((name for name in names if names.count(name) > 1), None)
+
+
+def _require_no_other_manager(members: Sequence[Agent], manager_id: str | None) -> None:
+    for member in members:
+        if member.is_asleep_for not in (None, manager_id):
+            raise Conflict(f"The agent {member.id} works on the memory of another agent already.")
 
 
 def _change_manager(tx: Transaction, scope: Scope, before: Group, group: Group) -> None:

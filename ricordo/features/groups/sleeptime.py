@@ -53,6 +53,19 @@ _FORGOTTEN = 120 * SECOND
 _REFUSED = ("llm_bad_request", "context_window_exceeded")
 
 
+def _seq_before_view(turn: TurnContext, first_seq: int) -> int:
+    """Return the seq after which the reading of a new conversation starts.
+
+    It starts with the messages in view.
+    """
+    in_view = [message.seq for message in turn.window.messages[1:] if message.seq]
+    return min([*in_view, first_seq]) - 1
+
+
+def _are_users(messages: Sequence[Message]) -> bool:
+    return all(message.role == "user" for message in messages)
+
+
 def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message]) -> list[str]:
     """Store the turn's last message, and plan the runs that are due.
 
@@ -63,9 +76,7 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
     turn_end = queries.at_turn_end(tx, run)
     if turn_end is None:
         return []
-    # Reading of a new conversation starts with the messages in view.
-    in_view = [message.seq for message in turn.window.messages[1:] if message.seq]
-    before = min([*in_view, turn_end.first_seq]) - 1
+    before = _seq_before_view(turn, turn_end.first_seq)
     marks = [
         Mark(
             group_id=turn_end.group_id,
@@ -97,13 +108,8 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
         for mark in marks:
             sleep_queries.say(tx, mark)  # messages in view now are not read later either
         sleep_queries.skip(tx, turn_end.group_id, run.user_id)
-    if (
-        turn_end.is_paused
-        or not readable_to
-        or turn_end.frequency == 0
-        or count
-        or not any(message.role != "user" for message in new)
-    ):
+    is_off = turn_end.is_paused or turn_end.frequency == 0
+    if is_off or count or not readable_to or _are_users(new):
         return []
     planned = [
         _plan(tx, turn.runtime, turn_end.organization_id, id, run) for id in turn_end.member_ids

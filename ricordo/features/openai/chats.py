@@ -265,6 +265,10 @@ def _beginnings(chat: ClientChat) -> list[int]:
     return indexes[:0:-1]
 
 
+def _gated_names(message: Message) -> set[str]:
+    return {call.name for call in message.tool_calls if call.is_gated}
+
+
 async def _conversation_after(
     context: RequestContext, run_id: str, client_tools: Sequence[str]
 ) -> str | None:
@@ -286,9 +290,7 @@ async def _conversation_after(
         run, conversation, run_message_ids, waiting_message = await context.store.read(find)
     except NotFound:
         return None
-    if waiting_message and {
-        call.name for call in waiting_message.tool_calls if call.is_gated
-    } <= set(client_tools):
+    if waiting_message and _gated_names(waiting_message) <= set(client_tools):
         await cancel_conversation(context.runtime, context.scope, conversation.id)
         return conversation.id
     if run.ended_at is None:
@@ -297,8 +299,8 @@ async def _conversation_after(
     # A decision that a person made on the page continues the conversation itself.
     if is_last or run.ended_at is None or run.stop_reason == "requires_approval":
         return conversation.id
-    visible_ids = [id for id in run_message_ids if id in conversation.window]
-    last_id = visible_ids[-1] if visible_ids else ""
+    in_view = (id for id in reversed(run_message_ids) if id in conversation.window)
+    last_id = next(in_view, "")
     try:
         fork = await fork_conversation(
             context.runtime, context.scope, conversation.id, message_id=last_id

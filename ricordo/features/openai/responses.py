@@ -4,7 +4,7 @@ They come whole or streamed, one after another. Functions of the client are tool
 runs: a call is an item of the output, and its result comes in as an item.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 
 import orjson
@@ -60,70 +60,79 @@ async def _events(
     body: ResponsesRequest, deltas: AsyncGenerator[Json | None], reader: AnswerReader
 ) -> AsyncGenerator[bytes]:
     """Yield the response as server-sent events, while its text comes."""
-    number = 0
-
-    def event(kind: str, **fields: object) -> bytes:
-        nonlocal number
-        number += 1
-        return f"event: {kind}\n".encode() + b"data: %b\n\n" % orjson.dumps(
-            {"type": kind, "sequence_number": number - 1, **fields}
-        )
-
-    has_text = False
-
-    def begin_text() -> bytes:
-        nonlocal has_text
-        has_text = True
-        empty_item = {**_item(reader, "in_progress"), "content": []}
-        added = event("response.output_item.added", output_index=0, item=empty_item)
-        return added + event("response.content_part.added", **text_position(), part=_text(""))
-
-    def text_position() -> Json:
-        return {"item_id": _item(reader, "")["id"], "output_index": 0, "content_index": 0}
-
+    events = _EventWriter(reader)
     async with aclosing(deltas):
         async for delta in deltas:
             if delta is None:
                 yield PING
             elif "role" in delta:
-                yield event("response.created", response=_response(body, reader, "in_progress"))
+                response = _response(body, reader, "in_progress")
+                yield events.event("response.created", response=response)
             elif delta.get("content"):
-                if not has_text:
-                    yield begin_text()
-                yield event(
-                    "response.output_text.delta",
-                    **text_position(),
-                    delta=delta["content"],
-                    logprobs=[],
-                )
+                if not events.has_text:
+                    yield events.begin_text()
+                yield events.text_event("output_text.delta", delta=delta["content"], logprobs=[])
     if reader.failed:
         error = failure_json(reader.failed)["error"]
         wire_error = {"code": "server_error", "message": error["message"]}
-        yield event(
-            "response.failed", response={**_response(body, reader, "failed"), "error": wire_error}
-        )
+        response = {**_response(body, reader, "failed"), "error": wire_error}
+        yield events.event("response.failed", response=response)
         return
     output_items = _output(reader)
     if output_items[0]["type"] == "message":
-        if not has_text:
-            yield begin_text()
-        yield event("response.output_text.done", **text_position(), text=reader.text, logprobs=[])
-        yield event("response.content_part.done", **text_position(), part=_text(reader.text))
-        yield event("response.output_item.done", output_index=0, item=output_items[0])
+        if not events.has_text:
+            yield events.begin_text()
+        yield events.text_event("output_text.done", text=reader.text, logprobs=[])
+        yield events.text_event("content_part.done", part=_text(reader.text))
+        yield events.event("response.output_item.done", output_index=0, item=output_items[0])
     for index, output_item in enumerate(output_items):
         if output_item["type"] == "function_call":
-            call_position = {"item_id": output_item["id"], "output_index": index}
-            empty_call = {**output_item, "arguments": "", "status": "in_progress"}
-            yield event("response.output_item.added", output_index=index, item=empty_call)
-            yield event(
-                "response.function_call_arguments.delta",
-                **call_position,
-                delta=output_item["arguments"],
-            )
-            call_fields = {"name": output_item["name"], "arguments": output_item["arguments"]}
-            yield event("response.function_call_arguments.done", **call_position, **call_fields)
-            yield event("response.output_item.done", output_index=index, item=output_item)
-    yield event("response.completed", response=_response(body, reader, "completed"))
+            for chunk in events.call_events(index, output_item):
+                yield chunk
+    yield events.event("response.completed", response=_response(body, reader, "completed"))
+
+
+class _EventWriter:
+    """Writes the events of one response, and numbers them."""
+
+    def __init__(self, reader: AnswerReader) -> None:
+        self._reader = reader
+        self._number = 0
+        self.has_text = False
+
+    def event(self, kind: str, **fields: object) -> bytes:
+        fields = {"type": kind, "sequence_number": self._number, **fields}
+        self._number += 1
+        return f"event: {kind}\n".encode() + b"data: %b\n\n" % orjson.dumps(fields)
+
+    def begin_text(self) -> bytes:
+        self.has_text = True
+        empty_item = {**_item(self._reader, "in_progress"), "content": []}
+        added = self.event("response.output_item.added", output_index=0, item=empty_item)
+        return added + self.text_event("content_part.added", part=_text(""))
+
+    def text_event(self, kind: str, **fields: object) -> bytes:
+        """Return an event of the response's text, which is the first part of its first item."""
+        item_id = _item(self._reader, "")["id"]
+        return self.event(
+            f"response.{kind}", item_id=item_id, output_index=0, content_index=0, **fields
+        )
+
+    def call_events(self, index: int, call: Json) -> Iterator[bytes]:
+        """Yield the events of a function call, which is sent whole."""
+        position = {"item_id": call["id"], "output_index": index}
+        empty_call = {**call, "arguments": "", "status": "in_progress"}
+        yield self.event("response.output_item.added", output_index=index, item=empty_call)
+        yield self.event(
+            "response.function_call_arguments.delta", **position, delta=call["arguments"]
+        )
+        yield self.event(
+            "response.function_call_arguments.done",
+            **position,
+            name=call["name"],
+            arguments=call["arguments"],
+        )
+        yield self.event("response.output_item.done", output_index=index, item=call)
 
 
 def _response(body: ResponsesRequest, reader: AnswerReader, status: str) -> Json:

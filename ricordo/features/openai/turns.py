@@ -54,6 +54,14 @@ class ChatTurn:
             await self.notes.read(reader)
 
 
+def _results_of_tools(messages: Sequence[ChatMessage]) -> Approval | None:
+    """Return the results of the client's tools among these messages."""
+    results = tuple(_tool_return(message) for message in messages if message.role == "tool")
+    if results:
+        return Approval(results)
+    return None
+
+
 async def chat_turn(
     context: RequestContext,
     agent: NamedAgent,
@@ -117,15 +125,7 @@ async def chat_turn(
         for message in new_messages
         if message.role == "user" or (message.role == "assistant" and message.text.strip())
     )
-    tool_returns: tuple[ToolReturnPart, ...] = ()
-    if chat.is_answer:
-        tool_returns = tuple(
-            _tool_return(message) for message in new_messages if message.role == "tool"
-        )
-    if tool_returns:
-        approval = Approval(tool_returns)
-    else:
-        approval = None
+    approval = _results_of_tools(new_messages) if chat.is_answer else None
     request = TurnRequest(
         scope=context.scope,
         agent_id=agent.id,

@@ -244,11 +244,9 @@ def _generic(
     if outer == "Literal":
         return _literal([part.value for part in parts if isinstance(part, ast.Constant)])
     if outer == "Annotated":
-        description = next((text for part in parts[1:] if (text := _description(part))), None)
-        schema = _schema(parts[0], types, inside)
-        if description:
-            return {**schema, "description": description}
-        return schema
+        descriptions = map(_description, parts[1:])
+        description = next(filter(None, descriptions), None)
+        return _described(_schema(parts[0], types, inside), description)
     inner = [_schema(part, types, inside) for part in parts if not _is_ellipsis(part)]
     if outer == "Optional":
         return _union([*inner, {"type": "null"}])
@@ -283,6 +281,20 @@ def _union(schemas: list[dict[str, Any]]) -> dict[str, Any]:
     return {"anyOf": not_null}
 
 
+def _described(schema: dict[str, Any], description: str | None) -> dict[str, Any]:
+    if description:
+        return {**schema, "description": description}
+    return schema
+
+
+def _enum_members(node: ast.ClassDef) -> list[Any]:
+    return [
+        line.value.value
+        for line in node.body
+        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant)
+    ]
+
+
 def _of_class(
     node: ast.ClassDef, types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]
 ) -> dict[str, Any]:
@@ -291,12 +303,7 @@ def _of_class(
         base.id if isinstance(base, ast.Name) else getattr(base, "attr", "") for base in node.bases
     }
     if bases & {"Enum", "StrEnum", "IntEnum"}:
-        members = [
-            line.value.value
-            for line in node.body
-            if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant)
-        ]
-        return {"enum": members}
+        return {"enum": _enum_members(node)}
     properties: dict[str, Any] = {}
     required = []
     for base in node.bases:
@@ -317,11 +324,8 @@ def _of_class(
         properties[line.target.id] = _with_default(schema, line.value)
         if line.value is None or _is_required(line.value):
             required.append(line.target.id)
-    description = ast.get_docstring(node)
     schema = {"type": "object", "properties": properties, "required": required}
-    if description:
-        return {**schema, "description": description}
-    return schema
+    return _described(schema, ast.get_docstring(node))
 
 
 def _description(node: ast.expr) -> str | None:

@@ -162,6 +162,22 @@ _NONE = (
 )
 
 
+def _headers_for(engine: SearchEngine, key: str) -> dict[str, str]:
+    headers = {"user-agent": _HEADERS["user-agent"], "accept": "application/json"}
+    if engine.key_header == "Authorization":
+        headers[engine.key_header] = f"Bearer {key}"
+    elif engine.key_header:
+        headers[engine.key_header] = key
+    return headers
+
+
+def _results(engine: SearchEngine, body: bytes, count: int) -> list[dict[str, str]]:
+    rows: Any = orjson.loads(body)
+    for name in engine.results:
+        rows = rows[name]
+    return [_result(engine, row) for row in rows[:count]]
+
+
 async def search(
     settings: WebSettings, query: str, count: int, included: Sequence[str], excluded: Sequence[str]
 ) -> list[dict[str, str]]:
@@ -174,10 +190,7 @@ async def search(
     url = settings.web_search_url or (engine.url if engine else "")
     if engine is None or not url or (engine.key_header and not key):
         raise Unavailable(_NONE)
-    headers = {"user-agent": _HEADERS["user-agent"], "accept": "application/json"}
-    if engine.key_header:
-        is_bearer = engine.key_header == "Authorization"
-        headers[engine.key_header] = f"Bearer {key}" if is_bearer else key
+    headers = _headers_for(engine, key)
     fields = _request_fields(
         settings.web_search, engine, query, count=count, included=included, excluded=excluded
     )
@@ -196,10 +209,7 @@ async def search(
                 hint = " Check RICORDO_WEB_SEARCH_KEY." if answer.status_code in (401, 403) else ""
                 raise Unavailable(f"The search engine answered {answer.status_code}.{hint}")
             body = b"".join([piece async for piece in _bounded(answer)])
-        results: Any = orjson.loads(body)
-        for name in engine.results:
-            results = results[name]
-        return [_result(engine, result) for result in results[:count]]
+        return _results(engine, body, count)
     except (TimeoutError, httpx2.HTTPError, OSError) as error:
         raise Unavailable(
             f"The search engine cannot be reached ({type(error).__name__})."

@@ -147,6 +147,11 @@ def _add_agent(file: Json, other: Json) -> None:
     file["ricordo"]["agents"] |= other["ricordo"]["agents"]
 
 
+def _not_in_file(ids: LocalIds, blocks: Iterable[Block]) -> list[Block]:
+    """Return the blocks that no earlier agent of the file has."""
+    return [block for block in blocks if not ids.knows("block", block.id)]
+
+
 def _agent_file(
     tx: Transaction,
     context: CallContext,
@@ -169,12 +174,8 @@ def _agent_file(
         thread = []
     else:
         thread = _thread(tx, context, state.conversation)
-    if scrubs:
-        window = []
-    else:
-        window = list(state.conversation.window)
     by_id = {message.id: message for message in thread}
-    in_window = {id: by_id[id] for id in window if id in by_id}
+    in_window = {id: by_id[id] for id in state.conversation.window if id in by_id}
     folders = [
         folder
         for folder in files.folders_of_agent(tx, context.scope, agent_id)
@@ -182,17 +183,15 @@ def _agent_file(
     ]
     sources, text_files = _folders(tx, context, ids, folders)
     attached = own_blocks(tx, context.scope, agent_id)
-    new_blocks = [block for block in attached if not ids.knows("block", block.id)]
-    detached = [
-        block
-        for block in detached_blocks(tx, context.scope, agent_id, attached)
-        if not ids.knows("block", block.id)
-    ]
+    new_blocks = _not_in_file(ids, attached)
+    detached = _not_in_file(ids, detached_blocks(tx, context.scope, agent_id, attached))
     file = outline(context, ids, state, attached, detached)
     agent = file["agents"][0]
     local_id = agent["id"]
     agent |= {
-        "in_context_message_ids": [ids.of("message", id) for id in window if id in in_window],
+        "in_context_message_ids": [
+            ids.of("message", id) for id in state.conversation.window if id in in_window
+        ],
         "messages": [
             _with_local_group(ids, to_af(message, ids.of("message", message.id), local_id))
             for message in in_window.values()

@@ -220,6 +220,11 @@ def _link_only_agent(content: Json) -> None:
 # Agents
 
 
+def _mended_rules(rules: Any, notes: ImportNotes) -> list[Json]:
+    mended_rules = [_rule(rule, notes) for rule in _items(rules, "tool_rules", notes)]
+    return [rule for rule in mended_rules if rule]
+
+
 def _agent(agent: Json, file: MendedFile) -> Json:
     notes = file.notes
     content = file.content
@@ -261,11 +266,7 @@ def _agent(agent: Json, file: MendedFile) -> Json:
         "name": "Imported agent",
         **settings,
         "id": id,
-        "tool_rules": [
-            mended_rule
-            for rule in _items(rules, "tool_rules", notes)
-            if (mended_rule := _rule(rule, notes))
-        ],
+        "tool_rules": _mended_rules(rules, notes),
         "tool_ids": _existing_ids(
             agent, "tool_ids", (tool["id"] for tool in content["tools"]), notes
         ),

@@ -75,6 +75,16 @@ def from_whole(file_message: FileMessage, id: str, home: Home) -> Message:
     )
 
 
+def _listed_pieces(content: Any) -> list[Json]:
+    """Return a message's content as a list of parts. Raises Invalid."""
+    if isinstance(content, str) and content:
+        return [{"type": "text", "text": content}]
+    pieces = content or []
+    if not isinstance(pieces, list) or not all(isinstance(piece, dict) for piece in pieces):
+        raise Invalid("The content of a message of the file is neither a text nor a list of parts.")
+    return pieces
+
+
 def from_af(raw: Mapping[str, Any], id: str, home: Home, now: int) -> Message:
     """Return a message in the format of other servers. Raises Invalid."""
     role = raw.get("role")
@@ -83,14 +93,9 @@ def from_af(raw: Mapping[str, Any], id: str, home: Home, now: int) -> Message:
             f'A message of the file has the role "{role}". Roles are {", ".join(_ROLES)}.'
         )
     created_text = raw.get("created_at")
-    content = raw.get("content") or []
-    if isinstance(content, str):
-        pieces = [{"type": "text", "text": content}]
-    else:
-        pieces = content
-    if not isinstance(pieces, list) or not all(isinstance(piece, dict) for piece in pieces):
-        raise Invalid("The content of a message of the file is neither a text nor a list of parts.")
-    parts: list[Part] = [part for piece in pieces if (part := _part(piece))]
+    parts: list[Part] = [
+        part for piece in _listed_pieces(raw.get("content")) if (part := _part(piece))
+    ]
     texts = [part.text for part in parts if isinstance(part, TextPart)]
     if role == "tool":
         parts = [*_returns(raw, "\n".join(texts))]
@@ -160,15 +165,7 @@ def _part(piece: Mapping[str, Any]) -> Part | None:
         case "text":
             return TextPart(str(piece.get("text") or ""), piece.get("signature"))
         case "image":
-            source = piece.get("source") or {}
-            if not (source.get("data") or source.get("url")):
-                return TextPart(_NO_PICTURE)
-            return ImagePart(
-                source.get("media_type") or "image/png",
-                source.get("data"),
-                source.get("url"),
-                source.get("detail"),
-            )
+            return _picture(piece.get("source") or {})
         case "reasoning":
             return ReasoningPart(
                 str(piece.get("reasoning") or ""),
@@ -183,6 +180,17 @@ def _part(piece: Mapping[str, Any]) -> Part | None:
             ]
             return ReasoningPart("\n".join(str(summary.get("text") or "") for summary in summaries))
     return None
+
+
+def _picture(source: Mapping[str, Any]) -> Part:
+    if not (source.get("data") or source.get("url")):
+        return TextPart(_NO_PICTURE)
+    return ImagePart(
+        source.get("media_type") or "image/png",
+        source.get("data"),
+        source.get("url"),
+        source.get("detail"),
+    )
 
 
 def _calls(raw: Mapping[str, Any], *, is_gated: bool) -> list[Part]:

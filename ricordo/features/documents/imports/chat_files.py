@@ -7,7 +7,7 @@ that is no chat is left out with a reason, and a file that is too large is an er
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import PurePosixPath
@@ -265,6 +265,23 @@ def _entries_of_object(first: bytes, stream: _Bounded) -> Iterator[bytes]:
     yield from (orjson.dumps(entry) for entry in listed)
 
 
+def _is_hidden(message: Json) -> bool:
+    metadata = message.get("metadata") or {}
+    return bool(metadata.get("is_visually_hidden_from_conversation"))
+
+
+def _thoughts_of(content: Json) -> str:
+    thoughts = content.get("thoughts") or ()
+    return "\n".join(str(thought.get("content") or "") for thought in thoughts)
+
+
+def _leave_files(chat: ExportedChat, message: Json) -> None:
+    for _ in message.get("files") or ():
+        chat.left_out.leave(
+            "pictures and files", "", "the export names them, and does not hold them"
+        )
+
+
 def _chatgpt(entry: Json) -> ExportedChat:
     chat = _chat(
         entry.get("conversation_id") or entry["id"], entry.get("title"), entry.get("create_time")
@@ -273,9 +290,7 @@ def _chatgpt(entry: Json) -> ExportedChat:
     leaf = entry.get("current_node") or next(reversed(nodes), None)
     for id, node in _branch(nodes, leaf, "parent"):
         message = node.get("message")
-        if not message or (message.get("metadata") or {}).get(
-            "is_visually_hidden_from_conversation"
-        ):
+        if not message or _is_hidden(message):
             continue
         role = message["author"]["role"]
         content = message.get("content") or {}
@@ -289,9 +304,7 @@ def _chatgpt(entry: Json) -> ExportedChat:
         if role == "tool" or message.get("recipient") not in (None, "all"):
             chat.left_out.leave("uses of tools", "", _TOOLS)
             continue
-        thoughts = "\n".join(
-            str(thought.get("content") or "") for thought in content.get("thoughts") or ()
-        )
+        thoughts = _thoughts_of(content)
         texts = [_text_of(part, chat) for part in content.get("parts") or (content.get("text"),)]
         model = (message.get("metadata") or {}).get("model_slug")
         text = "\n".join(filter(None, texts))
@@ -321,10 +334,7 @@ def _claude(entry: Json) -> ExportedChat | list[ExportedChat]:
             texts.append(f"{name}:\n{attachment.get('extracted_content') or ''}")
         if any(piece.get("type") in ("tool_use", "tool_result") for piece in pieces):
             chat.left_out.leave("uses of tools", "", _TOOLS)
-        for _ in message.get("files") or ():
-            chat.left_out.leave(
-                "pictures and files", "", "the export names them, and does not hold them"
-            )
+        _leave_files(chat, message)
         role = {"human": "user"}.get(message["sender"], message["sender"])
         text = "\n".join(filter(None, texts))
         created = message.get("created_at")
@@ -351,6 +361,10 @@ def _claude_memories(entry: Json) -> list[ExportedChat]:
     return memories
 
 
+def _by_id(messages: Iterable[Json]) -> Json:
+    return {message["id"]: message for message in messages}
+
+
 def _openwebui(entry: Json) -> ExportedChat:
     if isinstance(entry.get("chat"), dict):
         fields: Json = entry["chat"]
@@ -362,9 +376,7 @@ def _openwebui(entry: Json) -> ExportedChat:
         fields.get("title") or entry.get("title"),
         entry.get("created_at") or fields.get("timestamp"),
     )
-    nodes = history.get("messages") or {
-        message["id"]: message for message in fields.get("messages") or ()
-    }
+    nodes = history.get("messages") or _by_id(fields.get("messages") or ())
     leaf = history.get("currentId") or next(reversed(nodes), None)
     for id, message in _branch(nodes, leaf, "parentId"):
         content = message.get("content")
@@ -372,10 +384,7 @@ def _openwebui(entry: Json) -> ExportedChat:
             parts = content
         else:
             parts = [content]
-        for _ in message.get("files") or ():
-            chat.left_out.leave(
-                "pictures and files", "", "the export names them, and does not hold them"
-            )
+        _leave_files(chat, message)
         text = "\n".join(filter(None, (_text_of(part, chat) for part in parts)))
         if message["role"] == "system":
             continue

@@ -291,6 +291,18 @@ class _Draft:
     outcome: Outcome
 
 
+def _attach_users(tx: Transaction, outcome: Outcome, run: LettaRun, draft: _Draft) -> None:
+    for letta_id in draft.links["identity_id"]:
+        if letta_id in run.users:
+            agent_access.attach_user(tx, str(draft.spec.id), run.users[letta_id])
+        else:
+            outcome.leave(
+                "users of agents",
+                f"{draft.spec.name}: {letta_id}",
+                "the user was not taken; see who may use the agent now",
+            )
+
+
 def _insert(tx: Transaction, outcome: Outcome, run: LettaRun, draft: _Draft) -> None:
     """Store the agent with its blocks, and its conversations without messages."""
     agent_id = str(draft.spec.id)
@@ -320,15 +332,7 @@ def _insert(tx: Transaction, outcome: Outcome, run: LettaRun, draft: _Draft) -> 
     for letta_id in links["archive_id"]:
         if letta_id in run.done:
             archives.attach(tx, agent_id, run.id("archive", letta_id))
-    for letta_id in links["identity_id"]:
-        if letta_id in run.users:
-            agent_access.attach_user(tx, agent_id, run.users[letta_id])
-        else:
-            outcome.leave(
-                "users of agents",
-                f"{agent_name}: {letta_id}",
-                "the user was not taken; see who may use the agent now",
-            )
+    _attach_users(tx, outcome, run, draft)
     for thread in draft.threads:
         if thread["model"]:
             outcome.leave(

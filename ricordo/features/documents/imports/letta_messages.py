@@ -99,6 +99,18 @@ class _Calls:
     of_approvals: dict[str, list[str]] = field(default_factory=dict)
 
 
+def _tool_returns(row: Row, calls: _Calls) -> list[dict[str, Any]]:
+    return [
+        {
+            **tool_return,
+            "name": calls.names.get(str(tool_return.get("tool_call_id"))),
+            **_output(tool_return),
+        }
+        for tool_return in row["tool_returns"] or ()
+        if isinstance(tool_return, dict)
+    ]
+
+
 def _read(run: LettaRun, row: Row, thread: _Thread, calls: _Calls) -> Message | None:
     """Return the message as stored here, None for the system message."""
     if row["content"] is not None:
@@ -111,15 +123,7 @@ def _read(run: LettaRun, row: Row, thread: _Thread, calls: _Calls) -> Message | 
         decision = {"type": "approval", "approve": row["approve"], "reason": row["denial_reason"]}
         call_ids = calls.of_approvals.get(row["approval_request_id"], [])
         raw["approvals"] = [{**decision, "tool_call_id": id} for id in call_ids]
-    raw["tool_returns"] = [
-        {
-            **tool_return,
-            "name": calls.names.get(str(tool_return.get("tool_call_id"))),
-            **_output(tool_return),
-        }
-        for tool_return in row["tool_returns"] or ()
-        if isinstance(tool_return, dict)
-    ]
+    raw["tool_returns"] = _tool_returns(row, calls)
     if row["role"] == "system" and thread.prompt is None:
         thread.prompt = row["id"]
         return None

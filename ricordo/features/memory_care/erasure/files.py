@@ -1,7 +1,7 @@
 """A user's files in the data folder: clones, remotes, backups, other databases."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -97,6 +97,33 @@ def without_password(address: str) -> str:
     return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}"
 
 
+def _is_used(path: Path, used_paths: Iterable[Path]) -> bool:
+    """Return whether one of the paths is this one, is inside it, or holds it."""
+    return any(other in (path, *path.parents) or path in other.parents for other in used_paths)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _count_unused(remotes_folder: Path, used_paths: Sequence[Path]) -> int:
+    """Count the entries of the folder that hold something, and that no memory uses."""
+    if not remotes_folder.is_dir():
+        return 0
+    unused = [
+        path
+        for path in remotes_folder.iterdir()
+        if not any(path in (other, *other.parents) for other in used_paths)
+    ]
+    files_of_each = (path.rglob("*") if path.is_dir() else [path] for path in unused)
+    return sum(
+        any(file.is_file() and file.stat().st_size for file in files) for files in files_of_each
+    )
+
+
 def _remove_remotes(
     data_dir: Path, erasure: Erasure, others: Sequence[str], updated: Erasure
 ) -> None:
@@ -110,7 +137,7 @@ def _remove_remotes(
         path = _path_at(address)
         if path is None or remotes_folder not in path.parents:
             updated.elsewhere.append(f"The memory's {kind} remote at {address} keeps a copy.")
-        elif any(other in (path, *path.parents) or path in other.parents for other in used_paths):
+        elif _is_used(path, used_paths):
             updated.elsewhere.append(
                 f"The memory's {kind} remote at {address} is one of others too, so it was left. It "
                 "keeps a copy: remove it, or the user's part of it."
@@ -118,30 +145,16 @@ def _remove_remotes(
         else:
             side_files = [path.with_name(pattern.format(path.name)) for pattern in _BESIDE]
             for file in filter(Path.exists, (path, *side_files)):
-                if file.is_dir() and not file.is_symlink():
-                    shutil.rmtree(file)
-                else:
-                    file.unlink()
+                _remove(file)
                 updated.files[_name(file, remotes_folder.parent)] = "removed"
     # Repositories whose remote was removed before still name their owner.
     for marker in sorted(remotes_folder.rglob(OWNER_FILE)):
         path = marker.parent
-        is_used = any(
-            other in (path, *path.parents) or path in other.parents for other in used_paths
-        )
-        if marker.read_text("utf-8", "replace").strip() in erasure.chains and not is_used:
+        owner = marker.read_text("utf-8", "replace").strip()
+        if owner in erasure.chains and not _is_used(path, used_paths):
             shutil.rmtree(path)
             updated.files[_name(path, remotes_folder.parent)] = "removed"
-    remaining = remotes_folder.iterdir() if remotes_folder.is_dir() else ()
-    unused = [
-        path
-        for path in remaining
-        if not any(path in (other, *other.parents) for other in used_paths)
-    ]
-    files_of_each = (path.rglob("*") if path.is_dir() else [path] for path in unused)
-    if count := sum(
-        any(file.is_file() and file.stat().st_size for file in files) for files in files_of_each
-    ):
+    if count := _count_unused(remotes_folder, used_paths):
         updated.elsewhere.append(
             f"{REMOTES} in the data folder holds things at which no memory is followed any more: "
             f"{count}. Where one was a remote of the user's memory, removed before, it still has a "

@@ -228,16 +228,21 @@ def purge_rows(
         if partition := row.get("archive_id") or (table is messages and agent_id):
             erasure.partitions[partition] = table.name
     if table is runs and not is_more:
-        # Versions of agents' own memory stay, and the operator should know where they are.
-        count = select(chains.c.owner_id, func.count().label("versions")).join(
-            commits, commits.c.chain == chains.c.seq
-        )
-        is_caused = commits.c.run_id.in_([row.id for row in items]) & (
-            chains.c.owner_kind == "agent"
-        )
-        for row in tx.all(count.where(is_caused).group_by(chains.c.owner_id)):
-            erasure.agents[row.owner_id] = erasure.agents.get(row.owner_id, 0) + row.versions
+        _count_agents_versions(tx, erasure, [row.id for row in items])
     return is_more
+
+
+def _count_agents_versions(tx: Transaction, erasure: Erasure, run_ids: Sequence[str]) -> None:
+    """Count the versions that these runs wrote in agents' own memory.
+
+    They stay, and the operator should know where they are.
+    """
+    count = select(chains.c.owner_id, func.count().label("versions")).join(
+        commits, commits.c.chain == chains.c.seq
+    )
+    is_caused = commits.c.run_id.in_(run_ids) & (chains.c.owner_kind == "agent")
+    for row in tx.all(count.where(is_caused).group_by(chains.c.owner_id)):
+        erasure.agents[row.owner_id] = erasure.agents.get(row.owner_id, 0) + row.versions
 
 
 def purge_by_id(tx: Transaction, erasure: Erasure, items: Sequence[str], table: Table) -> bool:

@@ -2,7 +2,7 @@
 
 import secrets
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import takewhile
@@ -187,6 +187,17 @@ def _lock_chain(tx: Transaction, organization_id: str) -> Any:
     return chain
 
 
+def _without_pseudonym(
+    pairs: Iterable[tuple[Person, Person]], pseudonyms: Container[Person]
+) -> set[Person]:
+    return {
+        person
+        for pair in pairs
+        for person in pair
+        if (person[1] or person[2]) and person not in pseudonyms
+    }
+
+
 def _people(
     tx: Transaction,
     organization_id: str,
@@ -208,12 +219,7 @@ def _people(
             for_user_id = None
         caller: Person = (organization_id, draft.user_id, draft.address)
         pairs.append((caller, (organization_id, for_user_id, "")))
-    new_people = {
-        person
-        for pair in pairs
-        for person in pair
-        if (person[1] or person[2]) and person not in pseudonyms
-    }
+    new_people = _without_pseudonym(pairs, pseudonyms)
     # A user erased meanwhile gets no pseudonym, since it would lead back to them.
     user_ids = sorted({user_id for _, user_id, _ in new_people if user_id})
     existing_ids = _existing_users(tx, organization_id, user_ids)

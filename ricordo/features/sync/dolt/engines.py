@@ -15,12 +15,12 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from ricordo.errors import Invalid, RicordoError, TooLong, Unavailable
 from ricordo.features.sync.remotes.service import PRIVATE, FolderMarker, require_folder
@@ -101,6 +101,18 @@ class DoltAddress:
         )
 
 
+def _mysql_address(parts: SplitResult, hostname: str, port: int) -> DoltAddress:
+    """Return the address of a server, without the password."""
+    if ":" in hostname:
+        host = f"[{hostname}]"
+    else:
+        host = hostname
+    user = unquote(parts.username or "root")
+    database = unquote(parts.path.strip("/"))
+    plain = f"mysql://{quote(user, safe='')}@{host}:{port}/{quote(database, safe='')}"
+    return DoltAddress(plain, host=hostname, port=port, user=user, database=database)
+
+
 def read_address(
     address: str,
     password: str | None = None,
@@ -133,24 +145,10 @@ def read_address(
     elif parts.scheme not in ("mysql", "dolt") or not parts.hostname or not parts.path.strip("/"):
         raise Invalid(f"This is no address of a Dolt database. {_HOW}")
     else:
-        if ":" in parts.hostname:
-            host = f"[{parts.hostname}]"
-        else:
-            host = parts.hostname
-        user = unquote(parts.username or "root")
-        database = unquote(parts.path.strip("/"))
-        plain = f"mysql://{quote(user, safe='')}@{host}:{port or _PORT}/{quote(database, safe='')}"
+        dolt_address = _mysql_address(parts, parts.hostname, port or _PORT)
         if parts.password is not None:
             password = unquote(parts.password)
-        dolt_address = DoltAddress(
-            plain,
-            host=parts.hostname,
-            port=port or _PORT,
-            user=user,
-            password=password,
-            database=database,
-            allow_private=allow_private,
-        )
+        dolt_address = replace(dolt_address, password=password, allow_private=allow_private)
     dolt_address.require_usable()
     return dolt_address
 
