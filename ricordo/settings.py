@@ -512,6 +512,11 @@ _NAMES: Mapping[str, tuple[str, str]] = {
         for name in ("WORKSPACE_ID", "ENVIRONMENT", "API_KEY")
     },
 }
+# Values of older settings that mean nothing any more, each with advice.
+_GONE: Mapping[tuple[str, str], str] = {
+    ("HONCHO_ENVIRONMENT", "demo"): "Honcho's demo server is gone, so Honcho stays off. "
+    "Set RICORDO_HONCHO_URL or RICORDO_HONCHO_ENVIRONMENT to use another.",
+}
 # Advice for older settings without a new name.
 _ADVICE: Mapping[str, str] = {
     "USER_DATA_DIR": "Files of users are in the database: docs/agents/workspaces.md",
@@ -621,7 +626,9 @@ def _adopt_older_settings(
         if not name.startswith(_OLDER) or not text:
             continue
         rest = name.removeprefix(_OLDER)
-        if rest in _NAMES:
+        if advice := _GONE.get((rest, text.strip().lower())):
+            log.warning("%s=%s: %s", name, text.strip(), advice)
+        elif rest in _NAMES:
             new_name, begin = _NAMES[rest]
             if not variables.get(new_name):
                 environment[new_name] = text if text.startswith(begin) else f"{begin}{text}"

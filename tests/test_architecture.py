@@ -58,7 +58,7 @@ LATE = set(
     jsonschema jwt markdown_it mcp
     numpy openai
     procrastinate prometheus_client psycopg pydantic_ai pymysql re2 readline rich
-    sqlalchemy tokenizers typer urllib3 uvicorn uvloop
+    latex2mathml pygments sqlalchemy tokenizers typer urllib3 uvicorn uvloop
     """.split()
 )
 MOST_LATE_IMPORTS = 40  # of our own modules
@@ -337,6 +337,39 @@ def side_doors(modules: Iterable[Module]) -> list[str]:
     ]
 
 
+CORE_TABLES = ("ricordo.storage.schema.core_tables", "ricordo.storage.schema.memory_tables")
+# Erasure deletes and covers a user's rows in all tables, by what each column says.
+ERASURE = "features/memory_care/erasure/"
+
+
+def writes_of_core_tables(modules: Iterable[Module]) -> list[str]:
+    """Who changes a row of the core keeps its rules too, such as versions, sizes and the index: storage does."""
+    return [
+        f"{module.path}:{node.lineno} writes {node.args[0].id}"
+        for module in modules
+        if module.part not in ("storage", "search") and not module.path.startswith(ERASURE)
+        for node in calls_of(module, ("insert", "update", "delete"))
+        if isinstance(node.args[0], ast.Name) and node.args[0].id in core_tables_of(module)
+    ]
+
+
+def calls_of(module: Module, names: Sequence[str]) -> Iterator[ast.Call]:
+    for node in ast.walk(module.tree):
+        is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args
+        if is_call and node.func.id in names:  # type: ignore[attr-defined]
+            yield node  # type: ignore[misc]
+
+
+def core_tables_of(module: Module) -> set[str]:
+    """The names by which the module has tables of the core."""
+    return {
+        alias.asname or alias.name
+        for node in module.tree.body
+        if isinstance(node, ast.ImportFrom) and node.module in CORE_TABLES
+        for alias in node.names
+    }
+
+
 # Modules of a feature that work for requests, jobs and commands alike.
 SERVICES = re.compile(r"^(\w+_)?(service|jobs|queries|records|tables)\.py$")
 
@@ -428,6 +461,7 @@ CHECKS: tuple[Callable[[list[Module]], list[str]], ...] = (
     *(wrong_directions, mixed_features, many_parameters),
     *(import_cycles, mutual_folders, late_imports, without_docstring, side_doors, hidden_state),
     services_of_http,
+    writes_of_core_tables,
 )
 
 # --- the house ---
@@ -625,6 +659,15 @@ BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]]
         ({"a.py": "A = []\nclass B:\n    def f(self):\n        A.append(1)"}, "a.py:4"),
         ({"a.py": "A = None\ndef f():\n    global A\n    A = 1"}, "a.py:3 changes A"),
         ({"a.py": "A = B()\ndef f():\n    del A.x"}, "a.py:3 changes A"),
+    ],
+    writes_of_core_tables: [
+        (
+            {
+                "features/a/queries.py": "from ricordo.storage.schema.core_tables import jobs as j\n"
+                "def f(tx):\n    tx.run(delete(j).where(x))"
+            },
+            "features/a/queries.py:3 writes j",
+        ),
     ],
     services_of_http: [
         ({"features/a/b/service.py": "from ricordo.api import x"}, "features/a/b/service.py:1"),

@@ -27,6 +27,15 @@ _NAMING = (
 )
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _LONGEST_TITLE = 200
+_KIND_WORDS: dict[FieldKind, str] = {
+    "string": "one line",
+    "text": "text",
+    "list": 'a list, each item on a line with "- "',
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "yes or no",
+    "date": "a day as 2026-05-31",
+}
 _MUST_BE: dict[FieldKind, str] = {
     "string": 'must be text. Write it as "Alice".',
     "text": "must be text. Write it between ''' and '''.",
@@ -58,6 +67,20 @@ class SchemaField:
         if not self.title:
             title = self.name.replace("_", " ")
             object.__setattr__(self, "title", title[:1].upper() + title[1:])
+
+    @property
+    def summary(self) -> str:
+        """The field in one line: its heading, kind, limits and description."""
+        parts = [_KIND_WORDS[self.kind]]
+        if self.max_items is not None:
+            parts.append(f"at most {self.max_items} items")
+        if self.max_length is not None:
+            each = " in each" if self.kind == "list" else ""
+            parts.append(f"at most {self.max_length} characters{each}")
+        if self.required:
+            parts.append("required")
+        words = " ".join(self.description.split())
+        return f"## {self.title} ({', '.join(parts)}){': ' if words else ''}{words}"
 
     @property
     def empty(self) -> FieldValue:
@@ -152,6 +175,12 @@ class BlockSchema:
             for field in self.fields
             for key in (heading_key(field.title), heading_key(field.name))
         }
+
+
+def described(schema: BlockSchema, description: str) -> str:
+    """Return a block's description with its fields, for agents that fill them in."""
+    fields = "\n".join(f"- {field.summary}" for field in schema.fields)
+    return f"{description}\nIts fields, each below its heading:\n{fields}".strip()
 
 
 def heading_key(heading: str) -> str:

@@ -119,3 +119,12 @@ def _store(blobs: Mapping[str, bytes], bodies: dict[bytes, bytes], suffix: str) 
     id = object_id("tree", body)
     bodies[id] = body
     return id
+
+
+@dataclass(frozen=True, slots=True)
+class GitObject:
+    """An object of a repository: its kind, its id (20 bytes) and its body."""
+
+    kind: Kind
+    id: bytes
+    body: bytes

@@ -15,15 +15,13 @@ from ricordo.domain.block import Block, Chain, new_in, require_label
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Invalid
+from ricordo.memory.course_blocks import COPY, FOR_ALL
 from ricordo.memory.user_memory import open_memory
 from ricordo.memory.working_memory import MemoryEdit
 from ricordo.storage import blocks, versions
 from ricordo.storage.engine.store import Transaction
 
 REASON = "Copy of the agent's block"
-# In a block's metadata: all agents that talk with the user see its copies, not only this agent.
-COPY = "copy"
-FOR_ALL = "for_all_agents"
 _LONGEST = 40  # characters of an agent's name in a label
 _UNFIT = re.compile(r"[^a-z0-9]+")
 

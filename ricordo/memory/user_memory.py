@@ -14,6 +14,7 @@ from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.text import normal_text
 from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale
+from ricordo.memory.course_blocks import begin_as_course
 from ricordo.memory.line_changes import change_summary
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import ProposalDraft, propose, require_shown
@@ -175,6 +176,8 @@ def make(
     """
     label = require_label(label)
     text = normal_text(text)
+    if not is_revival:
+        settings = begin_as_course(tx, chain, label, settings)
     block = new_in(chain, label, metadata.author.id, tx.clock.now(), value=text, **settings)
     block.require_fits(text)
     if label in chain.files:

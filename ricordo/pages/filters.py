@@ -12,6 +12,8 @@ from orjson import OPT_INDENT_2, dumps
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.hidden_text import UnseenRun, unseen_runs, with_marks
+from ricordo.pages.formulas import add_formulas
+from ricordo.pages.highlight import highlight
 from ricordo.pages.reasons import shown_reason
 
 if TYPE_CHECKING:
@@ -34,9 +36,9 @@ _TAG_OR_MARK = re.compile("<[^<>]*>|\ue000([0-9]{1,9})\ue001")
 def at(timestamp: str | None) -> Markup:
     """Format a time of the API for the browser's own time zone.
 
-    None gives an empty text.
+    None gives an empty text, and so does the beginning of 1970: such a thing was always there.
     """
-    if not timestamp:
+    if not timestamp or timestamp.startswith("1970-01-01T00:00:00"):
         return Markup("")
     time = datetime.fromisoformat(timestamp.replace("Z", "+00:00")).astimezone(UTC)
     exact = time.strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -141,7 +143,8 @@ def _mark(run: UnseenRun) -> Markup:
 def _markdown() -> "MarkdownIt":
     from markdown_it import MarkdownIt
 
-    parser = MarkdownIt("commonmark", {"html": False, "breaks": True, "maxNesting": 20})
+    options = {"html": False, "breaks": True, "maxNesting": 20, "highlight": highlight}
+    parser = MarkdownIt("commonmark", options)
     parser.enable(["table", "strikethrough"])
     parser.disable("image")
 
@@ -150,7 +153,17 @@ def _markdown() -> "MarkdownIt":
         html: str = renderer.renderToken(tokens, index, options, env)
         return html
 
+    def open_cell(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        # The pages allow no styles in attributes.
+        if style := tokens[index].attrs.pop("style", None):
+            tokens[index].attrSet("class", str(style).replace("text-align:", "to-"))
+        html: str = renderer.renderToken(tokens, index, options, env)
+        return html
+
     parser.add_render_rule("link_open", open_link)
+    parser.add_render_rule("th_open", open_cell)
+    parser.add_render_rule("td_open", open_cell)
+    add_formulas(parser)
     return parser
 
 

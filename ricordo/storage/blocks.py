@@ -49,6 +49,7 @@ from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.history_size import grow, size_of_log
 from ricordo.storage.listed_texts import LENGTH, LISTED_COLUMNS, listed_texts, require_whole
 from ricordo.storage.quotas import require_room, require_room_to_attach
+from ricordo.storage.schema.core_tables import agents, agents_tags
 from ricordo.storage.schema.memory_tables import (
     agents_blocks,
     agents_pairs,
@@ -116,6 +117,15 @@ _OF_AGENT = (
 )
 _ATTACHED = ROWS.select.join(agents_blocks, agents_blocks.c.block_id == blocks.c.id).where(
     equal(agents_blocks, "agent_id")
+)
+_OF_TAGGED_AGENTS = (
+    ROWS.select.join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
+    .join(chains, (chains.c.id == blocks.c.chain_id) & (chains.c.owner_kind == "agent"))
+    .join(agents_tags, agents_tags.c.agent_id == agents_blocks.c.agent_id)
+    .join(agents, agents.c.id == agents_blocks.c.agent_id)
+    .where(equal(agents_tags, "tag"), equal(blocks, "organization_id", "label"))
+    .where(~agents.c.hidden)
+    .order_by(blocks.c.seq)
 )
 _INSERT_TAG = insert(blocks_tags)
 _INSERT_LOG = insert(blocks_log)
@@ -319,6 +329,34 @@ def of_agent(
         if row.whose != _OTHER_USERS:
             add_seen(visible, replace(block, is_users=True) if row.whose else block)
     return tuple(visible.values())
+
+
+def of_tagged_agents(tx: Transaction, scope: Scope, label: str, tag: str) -> list[Block]:
+    """Return the agents' own blocks of this label, of shown agents with this tag, oldest first."""
+    return ROWS.all(
+        tx,
+        _OF_TAGGED_AGENTS,
+        {"organization_id": scope.organization_id, "label": label, "tag": tag},
+    )
+
+
+def redescribe_users(
+    tx: Transaction, scope: Scope, label: str, *, old: str | None, new: str | None
+) -> int:
+    """Give users' blocks of this label, which all agents see, the new description.
+
+    Blocks whose description is another one than `old` keep it. Returns the number of changes.
+    """
+    users_chains = select(chains.c.id).where(
+        chains.c.organization_id == scope.organization_id, chains.c.owner_kind == "user"
+    )
+    described = (
+        blocks.update()
+        .where(blocks.c.chain_id.in_(users_chains), blocks.c.label == label)
+        .where(blocks.c.agent_id.is_(None), blocks.c.course.is_(None))
+        .where(blocks.c.description == old if old else blocks.c.description.is_(None))
+    )
+    return tx.run(described.values(description=new))
 
 
 def attached(tx: Transaction, agent_id: str) -> list[Block]:

@@ -88,6 +88,8 @@ _OWN = select(jobs.c.id).where(jobs.c.status == "running", equal(jobs, "worker")
 # A locked row is skipped: a server that froze during a write must not hold up the other jobs.
 _IS_SILENT = (jobs.c.status == "running") & (jobs.c.heartbeat_at < bindparam("before"))
 _SILENT = ROWS.select.where(_IS_SILENT).order_by(jobs.c.seq).with_for_update(skip_locked=True)
+_DELETE_WAITING = delete(jobs).where(equal(jobs, "key"), _IS_WAITING)
+_save_payload = ROWS.updates("payload")
 _TWIN = select(jobs.c.id).where(equal(jobs, "kind", "key"), _IS_WAITING, jobs.c.is_single)
 
 
@@ -105,6 +107,15 @@ class Queue:
 
     def count(self, status: JobStatus) -> int:
         return sum(of_kind.get(status, 0) for of_kind in self.depth.values())
+
+
+def save_payload(tx: Transaction, job: Job) -> None:
+    _save_payload(tx, job)
+
+
+def delete_waiting(tx: Transaction, key: str) -> None:
+    """Delete the waiting jobs with this key."""
+    tx.run(_DELETE_WAITING, {"key": key})
 
 
 def on_wake_up(tx: Transaction, notify: Callable[[], None] | None) -> None:

@@ -39,6 +39,7 @@ _ATTACH = insert(agents_tools)
 _DETACH = delete(agents_tools).where(equal(agents_tools, "agent_id", "tool_id"))
 _DETACH_FROM_ALL = delete(agents_tools).where(equal(agents_tools, "tool_id"))
 _DELETE = delete(tools).where(equal(tools, "id"))
+_DELETE_ALL = delete(tools).where(one_of(tools.c.id, "ids"))
 _DETACH_ALL = delete(agents_tools).where(equal(agents_tools, "agent_id"))
 
 
@@ -174,6 +175,11 @@ def detach(tx: Transaction, agent_id: str, tool_id: str) -> bool:
 
 def detach_all(tx: Transaction, agent_id: str) -> None:
     tx.run(_DETACH_ALL, {"agent_id": agent_id})
+
+
+def delete_all(tx: Transaction, tool_ids: Sequence[str]) -> None:
+    """Delete these tools, which no agent has."""
+    tx.run(_DELETE_ALL, {"ids": list(tool_ids)})
 
 
 def remove(tx: Transaction, tool_id: str) -> None:

@@ -340,14 +340,14 @@ SHARED = {
         POST /ui/tasks/<task_name>/(enable|disable|run)
     """,
     "pages with lists show what the caller may see, and forms make what the caller may make": """
-        POST /ui/first
-        GET /ui/(runs|jobs|models|search|people|schedules)
+        POST /ui/(first|say)
+        GET /ui/(chat|runs|jobs|models|search|people|schedules)
         (GET|POST) /ui/imports
         (GET|POST) /ui/agents
         GET /ui/agents/<agent_id>(/settings|/context|/archive|/memory|/memory/new)?
         POST /ui/agents/<agent_id>/memory/new
-        GET /ui/agents/<agent_id>/chat(/part)?
-        POST /ui/agents/<agent_id>/chat(/new|/fork|/stop|/decide|/change)?
+        GET /ui/agents/<agent_id>/chat(/part|/versions)?
+        POST /ui/agents/<agent_id>/chat(/new|/fork|/again|/stop|/decide|/change)?
         POST /ui/agents/<agent_id>/(settings|tools/<tool_id>|secrets|delete|reset|archive)
         (GET|POST) /ui/mcp
         GET /ui/mcp/<mcp_server_id>

@@ -11,11 +11,11 @@ from ricordo.domain.job import Job
 from ricordo.domain.model import EmbeddingInfo, EmbeddingPurpose
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.domain.usage import Expense, Usage
-from ricordo.features.operations.ledger.queries import LedgerQuery, entries
 from ricordo.llm.embedding.remote import RemoteEmbedder, count
 from ricordo.llm.policy import CallPolicy
 from ricordo.storage import jobs, runs
 from ricordo.storage.engine.repository import Page
+from ricordo.storage.ledger import LedgerQuery, entries
 from tests.agents.conftest import *  # noqa: F403 - its stage
 from tests.seams.stage import Stage
 from tests.seams.stores import START

@@ -6,7 +6,8 @@ import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from ricordo.features.sync.git.objects import GitObject, git_object
+from ricordo.domain.git_objects import GitObject
+from ricordo.features.sync.git.objects import git_object
 from tests.support.attacked_server import LIMIT, AttackedServer
 from tests.support.git import WHO, entry, pack
 from tests.support.model_server import Answer, completion, tool_call

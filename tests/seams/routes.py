@@ -141,9 +141,11 @@ BODIES: dict[tuple[str, str], Any] = {
 # The fields of the pages' forms.
 FORMS: dict[str, Mapping[str, str]] = {
     "/ui/first": {"message": "Hello."},
+    "/ui/say": {"agent": "{agent_id}", "message": "Hello."},
     "/ui/agents": {"name": "Mine", "model": "scripted/model"},
     "/ui/agents/{agent_id}/chat": {"message": "Hello."},
     "/ui/agents/{agent_id}/chat/change": {"title": "Mine."},
+    "/ui/agents/{agent_id}/chat/line": {"user": "{owner_id}", "label": "notes"},
     "/ui/agents/{agent_id}/chat/undo": {"user": "{owner_id}", "run": "{run_id}"},
     "/ui/agents/{agent_id}/settings": {"description": "Mine."},
     "/ui/agents/{agent_id}/tools/{tool_id}": {"do": "attach"},

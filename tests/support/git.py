@@ -7,8 +7,8 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from ricordo.domain.git_objects import tree_of
-from ricordo.features.sync.git.objects import GitObject, git_object
+from ricordo.domain.git_objects import GitObject, tree_of
+from ricordo.features.sync.git.objects import git_object
 
 WHO = b"Ada <ada@home.example> 1767225600 +0100"
 

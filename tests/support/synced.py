@@ -10,12 +10,12 @@ from ricordo.domain.remote import Access, Remote
 from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.errors import RicordoError
-from ricordo.features.sync.remotes import queries, service
+from ricordo.features.sync.remotes import service
 from ricordo.memory import approval, user_memory
 from ricordo.memory.remote_kind import RemoteKind
 from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
 from ricordo.settings import Settings
-from ricordo.storage import blocks, history, proposals, users
+from ricordo.storage import blocks, history, proposals, remotes, users
 from ricordo.storage.engine.store import Store, Transaction
 
 ADA, NINA = Actor("administrator", "user-1", "Ada"), Actor("agent", "agent-1", "Nina")
@@ -109,7 +109,7 @@ class SyncedMemory:
         return made
 
     async def noted(self) -> Remote:
-        return await self.store.read(lambda tx: queries.get(tx, Scope(), self.remote.id))
+        return await self.store.read(lambda tx: remotes.get(tx, Scope(), self.remote.id))
 
     async def sync(self, store: Store | None = None) -> Remote:
         if not hasattr(self, "remote"):

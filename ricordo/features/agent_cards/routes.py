@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Literal
 
 from ricordo.api.call import RequestContext
-from ricordo.api.models.base import Json, ResponseModel
+from ricordo.api.models.base import ResponseModel
 from ricordo.api.routing import Routes
 from ricordo.domain.agent import AgentState, AgentType
 from ricordo.domain.block import Block
 from ricordo.domain.scope import Scope
+from ricordo.domain.text import Json
 from ricordo.domain.tool import Tool
 from ricordo.storage import agents
 from ricordo.storage.engine.store import Transaction

@@ -28,10 +28,9 @@ from ricordo.domain.text import Json
 from ricordo.domain.tool import Tool
 from ricordo.domain.usage import Expense
 from ricordo.errors import NotFound
-from ricordo.features.letta import queries
 from ricordo.llm.chat import whole_reply
 from ricordo.llm.exchange import EXCHANGE, Exchange, NotSent
-from ricordo.storage import agents, runs, tools
+from ricordo.storage import agents, runs, tags, tools
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import sync_tools
@@ -64,7 +63,7 @@ def list_tags(
 ) -> list[str]:
     """List the tags of agents and blocks, each once."""
     page = Page(query.limit, query.before, query.after, order=query.order)
-    return queries.tags(tx, context.scope, page, query.name or query.query_text)
+    return tags.page_of_tags(tx, context.scope, page, query.name or query.query_text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,10 +109,13 @@ async def chat_turn(
     notes = ChatNotes(context.store, states, continuation.is_begun)
     new_messages = body.messages[continuation.new_from :]
     system = () if continuation.is_begun else _system_messages(body.messages)
-    users = tuple(
+    # Answers among the new messages are the client's copies, as after an earlier message was deleted.
+    said = tuple(
         NewMessage("user", parts[id(message)], is_untrusted=message.has_passages)
-        for message in new_messages
         if message.role == "user"
+        else NewMessage("assistant", (TextPart(message.text),), sender_id=context.scope.user_id)
+        for message in new_messages
+        if message.role == "user" or (message.role == "assistant" and message.text.strip())
     )
     tool_returns: tuple[ToolReturnPart, ...] = ()
     if chat.is_answer:
@@ -126,7 +129,7 @@ async def chat_turn(
     request = TurnRequest(
         scope=context.scope,
         agent_id=agent.id,
-        messages=() if chat.is_answer else (*system, *users),
+        messages=() if chat.is_answer else (*system, *said),
         approval=approval,
         conversation_id=continuation.conversation_id,
         streams_tokens=body.stream,

@@ -278,6 +278,11 @@ async function settle() {
     transcript.dataset.last = messages[messages.length - 1].dataset.message;
   }
   live.replaceChildren();
+  const chats = document.querySelector(".chats"), fresh = part.querySelector("[data-chats] .chats");
+  if (chats && fresh && !chats.contains(document.activeElement)) {
+    chats.replaceWith(fresh);
+    localTimes(fresh);
+  }
   toEnd();
   if (part.dataset.running) setTimeout(settle, 1500);
   else setRunning(false);

@@ -2,10 +2,16 @@
 // What every page can do beyond links and forms: local times, keys, messages that go away.
 
 function localTimes(root) {
-  const format = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+  // Short, as people say it: the time of today, the day of this year; the title has it exactly.
+  const now = new Date(), hour = { hour: "numeric", minute: "2-digit" }, day = { month: "short", day: "numeric" };
+  const formatOf = (date) => {
+    if (date.toDateString() === now.toDateString()) return hour;
+    return date.getFullYear() === now.getFullYear() ? { ...day, ...hour } : { ...day, year: "numeric" };
+  };
   for (const time of root.querySelectorAll("time[datetime]:not([data-local])")) {
     time.dataset.local = "";
-    time.textContent = format.format(new Date(time.dateTime));
+    const date = new Date(time.dateTime);
+    time.textContent = new Intl.DateTimeFormat(undefined, formatOf(date)).format(date);
   }
 }
 

@@ -202,3 +202,99 @@ def test_students_change_no_courses(server: ServerInThread, http: httpx2.Client)
         refused(http.request(method, path, json={"source": AGENT}, headers=ada), 403)
     refused(http.post("/v1/courses/apply", headers=ada), 403)
     refused(http.delete("/v1/courses/essay", headers=ada), 403)
+
+
+FIELDS = """[[block]]
+label = "journey"
+description = "How far the essay is."
+limit = 700
+teachers_see = true
+[block.fields.topic]
+description = "In one sentence."
+max_length = 90
+[block.fields.decisions]
+kind = "list"
+max_items = 4
+required = true
+"""
+
+
+def test_the_fields_of_a_block_reach_the_agent_and_the_page_of_the_course(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    agent = put(http, "essay", AGENT, FIELDS)["agents"]["coach"]
+    say(http, agent, "ada", "Hello")
+    prompt = server.model.requests[-1].messages[0].text
+    for words in (
+        "How far the essay is.",
+        "## Topic (one line, at most 90 characters): In one sentence.",
+        "## Decisions (a list, each item on a line with",
+        "at most 4 items, required)",
+    ):
+        assert words in prompt
+    assert "In one sentence." in http.get("/ui/courses/essay").text
+
+
+def test_a_student_who_writes_a_courses_block_first_gets_its_settings(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    agent = put(http, "essay", AGENT, FIELDS)["agents"]["coach"]
+    ok(http.put("/users/ada/blocks/journey", json={"body": "## Topic\nThe sea"}))
+    block = ok(http.get("/users/ada/blocks/journey"))
+    assert (block["limit"], block["policy"], block["schema_ref"]) == (700, "propose", "journey")
+    assert block["description"].startswith("How far the essay is.")
+    say(http, agent, "ada", "Hello")
+    student = ok(http.get("/v1/courses/essay/students/ada"))
+    assert "The sea" in str(student["blocks"])
+    own = {"body": "x", "limit": 50, "description": "Mine", "policy": "direct"}
+    ok(http.put("/users/bea/blocks/journey", json=own))
+    block = ok(http.get("/users/bea/blocks/journey"))
+    assert (block["limit"], block["policy"], block["description"]) == (50, "direct", "Mine")
+    ok(http.put("/users/ada/blocks/other", json={"body": "x"}))
+    assert ok(http.get("/users/ada/blocks/other"))["schema_ref"] is None
+
+
+def test_a_changed_description_reaches_everybody_who_did_not_write_another(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    agent = put(http, "essay", AGENT, FIELDS)["agents"]["coach"]
+    for user, body in (("ada", {"body": "x"}), ("bea", {"body": "x", "description": "Mine"})):
+        ok(http.put(f"/users/{user}/blocks/journey", json=body))
+    put(http, "essay", AGENT, FIELDS.replace("How far", "Where"))
+    assert ok(http.get("/users/ada/blocks/journey"))["description"].startswith("Where the essay")
+    assert ok(http.get("/users/bea/blocks/journey"))["description"] == "Mine"
+    say(http, agent, "ada", "Hello")
+    assert "Where the essay is." in server.model.requests[-1].messages[0].text
+
+
+def test_an_agent_reads_the_folders_that_its_file_names(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    for name in ("Reading list", "Own"):
+        ok(http.post("/v1/folders/", json={"name": name}))
+    folders = {folder["name"]: folder["id"] for folder in ok(http.get("/v1/folders/"))}
+    named = AGENT + 'folders = ["Reading list"]\n'
+
+    def attached(agent: str) -> list[str]:
+        return sorted(one["name"] for one in ok(http.get(f"/v1/agents/{agent}/folders")))
+
+    agent = put(http, "essay", named)["agents"]["coach"]
+    assert attached(agent) == ["Reading list"]
+    ok(http.patch(f"/v1/agents/{agent}/folders/attach/{folders['Own']}"))
+    put(http, "essay", named.replace("well", "better"))
+    assert attached(agent) == ["Own", "Reading list"]
+    put(http, "essay", AGENT)
+    assert attached(agent) == ["Own"]
+    source = {"source": AGENT + 'folders = ["Reading lists"]\n'}
+    assert "Line 5: there is no folder" in refused(http.put("/v1/courses/essay", json=source), 400)
+
+
+def test_one_label_has_one_policy_in_all_courses(http: httpx2.Client) -> None:
+    put(http, "essay", AGENT, STUDENT)
+    source = {
+        "source": AGENT
+        + STUDENT.replace("[block.fields.name]", 'policy = "direct"\n[block.fields.name]')
+    }
+    fault = refused(http.put("/v1/courses/art", json=source), 400)
+    assert "art/agents.toml: Line 5: " in fault
+    assert "has another policy in essay/agents.toml: Line 6" in fault

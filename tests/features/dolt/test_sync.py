@@ -31,12 +31,11 @@ from ricordo.features.sync.dolt.database import (
 )
 from ricordo.features.sync.dolt.engines import DoltAddress, open_engine
 from ricordo.features.sync.dolt.sync import ALL_USERS, DoltRemotes, database_of_all
-from ricordo.features.sync.remotes import queries as remotes
 from ricordo.features.sync.remotes.service import HANDLERS, add
 from ricordo.memory import user_memory
 from ricordo.secret import Secret
 from ricordo.settings import Settings
-from ricordo.storage import deletion, history, jobs
+from ricordo.storage import deletion, history, jobs, remotes
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Store

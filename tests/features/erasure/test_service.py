@@ -9,6 +9,7 @@ from filelock import FileLock
 from sqlalchemy import Table, func, insert, select, text
 
 from ricordo.domain.block import Chain
+from ricordo.domain.git_objects import GitObject
 from ricordo.domain.job import Job, JobHandler
 from ricordo.domain.message import CompactionPart, TextPart, ToolReturnPart
 from ricordo.domain.remote import SYNC, Remote
@@ -26,16 +27,24 @@ from ricordo.features.memory_care.erasure.queries import (
 )
 from ricordo.features.memory_care.erasure.service import find_receipt, forget
 from ricordo.features.sync.git.adoption import adopt
-from ricordo.features.sync.git.objects import GitObject
 from ricordo.features.sync.git.push import Push
 from ricordo.features.sync.git.repository import refreshed
-from ricordo.features.sync.remotes import queries as remotes
 from ricordo.memory import user_memory
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.plugins import load_plugins
 from ricordo.search.index import insert_messages, insert_passages
 from ricordo.search.vectors import add_vectors, next_batch
-from ricordo.storage import archives, blocks, conversations, history, jobs, runs, users, versions
+from ricordo.storage import (
+    archives,
+    blocks,
+    conversations,
+    history,
+    jobs,
+    remotes,
+    runs,
+    users,
+    versions,
+)
 from ricordo.storage import versions as version_rows
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction

@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy import func, select
 
 from ricordo.domain.block import Block, Chain
+from ricordo.domain.git_objects import GitObject
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Stale, TooLong
 from ricordo.features.sync.git.adoption import Adoption, adopt
-from ricordo.features.sync.git.objects import GitObject
 from ricordo.features.sync.git.push import Push
 from ricordo.features.sync.git.repository import refreshed
 from ricordo.memory.proposals import ProposalDraft, propose

@@ -11,19 +11,12 @@ from pathlib import Path
 import pytest
 from dulwich.protocol import pkt_line as line
 
-from ricordo.domain.git_objects import object_id
+from ricordo.domain.git_objects import GitObject, object_id
 from ricordo.domain.redaction import redact
 from ricordo.errors import Invalid, RicordoError, TooLong
 from ricordo.features.sync.git import objects
 from ricordo.features.sync.git import push as pushing
-from ricordo.features.sync.git.objects import (
-    GitObject,
-    Lacking,
-    git_object,
-    read_commit,
-    read_pack,
-    read_tree,
-)
+from ricordo.features.sync.git.objects import Lacking, git_object, read_commit, read_pack, read_tree
 from ricordo.features.sync.git.push import EntryBudget, Push, Refused
 from ricordo.features.sync.git.receiver import PushCommand, read_push
 from tests.support.git import WHO, commit_of, entry, git, pack, pack_sum

@@ -16,12 +16,11 @@ from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.sync.git import sync as following
 from ricordo.features.sync.git import transport
 from ricordo.features.sync.git.sync import GitRemotes
-from ricordo.features.sync.remotes import queries as remotes
 from ricordo.features.sync.remotes.service import sync
 from ricordo.memory import user_memory
 from ricordo.memory.user_memory import open_memory
 from ricordo.settings import Settings
-from ricordo.storage import blocks, proposals
+from ricordo.storage import blocks, proposals, remotes
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Store
 from tests.support.git import fsck, git, ids, run_git

@@ -217,3 +217,14 @@ def test_the_older_names_of_the_settings_are_taken(
         "local",
         True,
     )
+
+
+@pytest.mark.parametrize("value", ["demo", "Demo", " demo "])
+def test_a_server_with_the_demo_environment_starts_without_honcho(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, value: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RALPH_HONCHO_ENVIRONMENT", value)
+    load_settings(data_dir=tmp_path)
+    assert not HonchoSettings().is_on
+    assert "demo server is gone" in caplog.text

@@ -8,9 +8,9 @@ from ricordo.domain.clock import DAY
 from ricordo.domain.run import Run
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.domain.usage import Expense, Usage
-from ricordo.features.operations.ledger.queries import Grouping, LedgerEntry, LedgerQuery, entries
 from ricordo.storage import deletion, runs
 from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.ledger import Grouping, LedgerEntry, LedgerQuery, entries
 from tests.seams import make
 from tests.seams.stores import START, count_statements
 

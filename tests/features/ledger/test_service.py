@@ -7,7 +7,6 @@ import pytest
 
 from ricordo.domain.usage import Usage
 from ricordo.errors import Invalid
-from ricordo.features.operations.ledger.queries import LedgerEntry
 from ricordo.features.operations.ledger.service import (
     FILE,
     Cost,
@@ -18,6 +17,7 @@ from ricordo.features.operations.ledger.service import (
     settle,
     total,
 )
+from ricordo.storage.ledger import LedgerEntry
 
 GOOD = """
 currency = "USD"

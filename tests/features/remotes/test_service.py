@@ -19,7 +19,6 @@ from ricordo.features.sync.dolt.engines import open_engine, read_address
 from ricordo.features.sync.dolt.sync import DoltRemotes
 from ricordo.features.sync.git import transport
 from ricordo.features.sync.git.sync import GitRemotes
-from ricordo.features.sync.remotes import queries as remotes
 from ricordo.features.sync.remotes.service import HANDLERS, SWEEP, access_of, add, require_folder
 from ricordo.memory import user_memory
 from ricordo.memory.user_memory import UserMemory
@@ -27,7 +26,7 @@ from ricordo.plugins import Feature, Plugins
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.settings import Settings
-from ricordo.storage import jobs, versions
+from ricordo.storage import jobs, remotes, versions
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.schema.core_tables import organizations

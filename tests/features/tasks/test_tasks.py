@@ -166,6 +166,20 @@ def test_idle_students_get_a_proposal_each_and_see_nothing_of_the_task(
     assert len(runs_of(http)) == 3
 
 
+def test_a_tasks_own_prompt_and_steps_are_for_the_task_alone(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    source = COURSE + 'system = "Now you are a librarian."\nmax_steps = 2\n'
+    agent = ok(http.put("/v1/courses/essay", json={"source": source}))["agents"]["coach"]
+    server.answers_with(notes_what_was_said)
+    say(http, agent, "ada", "I like the sea.")
+    start(http, user_id="ada")
+    look(server)
+    assert ok(http.get(f"/background/tasks/{TASK}"))["max_steps"] == 2
+    prompts = [request.messages[0].text for request in server.model.requests]
+    assert ["Now you are a librarian." in prompt for prompt in prompts] == [False, True, True]
+
+
 def test_a_course_says_its_tasks_and_a_pause_stays(
     server: ServerInThread, http: httpx2.Client, coach: str
 ) -> None:

@@ -136,6 +136,23 @@ def test_a_chat_goes_on_and_forks_where_it_was_edited(
     ]
 
 
+def test_where_a_message_was_deleted_later_answers_stay_once(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    server.says("One.", "Two.", "Three.", "Four.", "Five.")
+    for texts in (("a",), ("a", "One.", "b"), ("a", "One.", "b", "Two.", "c")):
+        chat(http, "hal", "c3", *texts)
+    deleted = ("a", "One.", "c", "Three.", "d")
+    chat(http, "hal", "c3", *deleted)
+    assert [message.text for message in server.model.requests[-1].messages[1:]] == list(deleted)
+    chat(http, "hal", "c3", *deleted, "Four.", "e")
+    assert [message.text for message in server.model.requests[-1].messages[1:]] == [
+        *deleted,
+        "Four.",
+        "e",
+    ]
+
+
 def test_students_and_chats_are_apart(server: ServerInThread, http: httpx2.Client) -> None:
     server.says("One.", "Two.", "Three.")
     made = {

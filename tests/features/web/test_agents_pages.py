@@ -199,7 +199,7 @@ def test_one_search_finds_messages_passages_and_blocks_and_marks_the_words(
     assert "bicycles" not in page, "what is found for the turns around it alone is left out"
     assert "<h2>Memory</h2>" not in page
     assert (
-        "Nothing was found"
+        "Nothing matches"
         in browser.get(
             "/ui/search", params={"q": "chess", "agent": "agent-none", "kind": "memory"}
         ).text

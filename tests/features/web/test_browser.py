@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from ricordo.llm.scripted import call
-from tests.seams.server import ServerInThread, serving
+from tests.seams.server import Gate, ServerInThread, serving
 from tests.support.browser import Visitor, visit
 
 HOSTILE = (
@@ -456,6 +456,91 @@ def test_an_answer_streams_in_and_the_memory_beside_it_shows_what_changed(
     expect(page.locator("#memory .changed")).to_have_text("Likes tea.")
     expect(page.locator("#transcript .change")).to_contain_text("human of local")
     expect(page.get_by_label("Message to Talker")).to_have_value("")
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (1024, 768), (390, 844)])
+def test_the_chat_follows_the_conversation_and_the_reader(
+    browser: Browser, place: Place, size: tuple[int, int], request: pytest.FixtureRequest
+) -> None:
+    agent = place.talker("Unknown.")
+    past = [{"role": "user", "content": f"Message {number}."} for number in range(200)]
+    place.ask("POST", f"/v1/agents/{agent}/messages/import", {"messages": past})
+    request.addfinalizer(place.server.forget)
+    with visit(browser, place.server.url, width=size[0], height=size[1]) as visitor:
+        page = visitor.see(f"/ui/agents/{agent}/chat?conversation=default")
+        expect(page.get_by_text("Message 199.", exact=True)).to_be_in_viewport()
+
+        for question, scrolls in (("Is this in view?", False), ("And while I read?", True)):
+            gate = Gate(
+                place.server, "".join(f"Line {line}.\n\n" for line in range(80)) + "The end."
+            )
+            place.server.answers_with(gate)
+            page.get_by_label("Message to Talker").fill(question)
+            page.keyboard.press("Enter")
+            gate.wait()
+            for shown in (
+                page.get_by_text(question, exact=True),
+                page.get_by_role("button", name="Stop", exact=True),
+                page.locator("#progress"),
+            ):
+                expect(shown).to_be_in_viewport()
+            expect(page.get_by_role("button", name="Send", exact=True)).to_be_hidden()
+            if scrolls:
+                page.mouse.move(size[0] / 2, size[1] / 3)
+                page.mouse.wheel(0, -900)
+                page.wait_for_function("innerHeight + scrollY < document.body.scrollHeight - 300")
+                position = page.evaluate("scrollY")
+            gate.open()
+            expect(page.locator("#live")).to_be_empty()
+            expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+            answer = page.locator(".message.agent").last.get_by_text("The end.")
+            if scrolls:
+                assert page.evaluate("scrollY") == position
+                expect(answer).not_to_be_in_viewport()
+                page.get_by_role("button", name="new", exact=True).click()
+            expect(answer).to_be_in_viewport()
+            expect(page.locator("#to-new")).to_be_hidden()
+        visitor.require_quiet()
+
+
+def test_an_answer_is_given_again_and_both_stand_side_by_side(
+    visitor: Visitor, place: Place
+) -> None:
+    agent = place.talker("Unknown.")
+    page = visitor.see(f"/ui/agents/{agent}/chat")
+    for question in ("What is red?", "What is tea?"):
+        place.server.says(f"First: {question}")
+        page.get_by_label("Message to Talker").fill(question)
+        page.keyboard.press("Enter")
+        expect(page.locator("#transcript .message.agent").last).to_contain_text("First")
+        expect(page.locator("#live")).to_be_empty()
+    place.server.says("Second: a drink.")
+    again = page.locator("#transcript .message.agent").last
+    again.hover()
+    again.get_by_role("button", name="Answer again").click()
+    expect(page.locator("#transcript .message.agent").last).to_contain_text("Second: a drink.")
+    expect(page.locator("#transcript")).to_contain_text("First: What is red?")
+    assert page.locator(".chats a[aria-current]").count() == 1
+    page.get_by_role("link", name="Version before").click()
+    expect(page.locator("#transcript .message.agent").last).to_contain_text("First: What is tea?")
+    page.get_by_role("link", name="1 / 2").click()
+    expect(page.locator(".versions .card")).to_have_count(2)
+    expect(page.locator(".versions .card").last).to_contain_text("Second: a drink.")
+    visitor.see("/ui/chat")
+    expect(page.locator("#transcript .message.agent").last).to_contain_text("Second: a drink.")
+
+
+def test_a_line_of_memory_is_changed_beside_the_chat(visitor: Visitor, place: Place) -> None:
+    agent = place.talker("Likes tea.\nPlays chess.")
+    page = visitor.see(f"/ui/agents/{agent}/chat")
+    line = page.locator("#memory [data-line]", has_text="Likes tea.")
+    line.hover()
+    line.get_by_role("button").click()
+    page.get_by_label("This line").fill("Likes coffee.")
+    page.keyboard.press("Enter")
+    expect(page.locator("#memory .changed")).to_have_text("Likes coffee.")
+    block = place.ask("GET", f"/v1/agents/{agent}")["blocks"][0]
+    assert block["value"] == "Likes coffee.\nPlays chess."
 
 
 def test_a_running_turn_is_stopped_and_one_that_runs_is_followed_after_a_reload(

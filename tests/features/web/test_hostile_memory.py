@@ -89,7 +89,7 @@ def test_rendered_memory_has_no_tags_but_those_of_markdown(kind: str) -> None:
     for rendered in (str(markdown(HOSTILE[kind])), str(plain(HOSTILE[kind]))):
         found = Tags(rendered)
         assert found.names <= TAGS
-        assert found.attributes <= {"href", "title", "rel", "class", "start"}
+        assert found.attributes <= {"href", "title", "rel", "class", "start", "tabindex"}
         assert not [link for link in found.links if RUNS.match(link)]
         assert not re.search(
             "[\u202a-\u202e\u2066-\u2069\u200f\u061c]", re.sub("<[^>]*>", "", rendered)

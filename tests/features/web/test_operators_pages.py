@@ -152,7 +152,8 @@ def test_a_message_of_a_megabyte_is_cut_on_pages_of_many_messages(tmp_path: Path
         # The answer is that it does not fit into the window; the message is kept all the same.
         browser.post(f"/v1/agents/{agent}/messages", json=said)
         run = browser.get("/v1/runs/").json()[0]["id"]
-        for path, most in ((f"/ui/runs/{run}", 30_000), (f"/ui/agents/{agent}/chat", 100_000)):
+        chat = f"/ui/agents/{agent}/chat?conversation=default"
+        for path, most in ((f"/ui/runs/{run}", 30_000), (chat, 100_000)):
             page = browser.get(path).text
             assert "Begin long" in page, path
             assert "more characters, which the API has." in page, path

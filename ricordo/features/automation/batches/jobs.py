@@ -134,7 +134,7 @@ async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
         return  # an earlier attempt was killed right after it stored the outcome
     body = orjson.dumps(callback_body(batch))
     changes, failure = await deliver(runtime, job, callback["url"], body)
-    await runtime.store.write(lambda tx: queries.note_callback(tx, batch, changes))
+    await runtime.store.write(lambda tx: service.note_callback(tx, batch, changes))
     if failure:
         raise failure
 

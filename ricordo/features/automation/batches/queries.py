@@ -12,7 +12,6 @@ from ricordo.storage import messages
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import json_value, numbers, reference, seq, strings, table
-from ricordo.storage.schema.core_tables import jobs
 from ricordo.storage.schema.core_tables import messages as message_rows
 
 # `status` is "waiting", "completed" or "failed". `request` is emptied when it is answered: from
@@ -106,8 +105,3 @@ def page_of_messages(
     )
     is_of_agent = message_rows.c.step_id.is_not(None)
     return messages.page(tx, scope, page, is_of_batch, is_of_agent, agent_id=agent_id)
-
-
-def note_callback(tx: Transaction, job: Job, changes: dict[str, Any]) -> None:
-    payload = {**job.payload, "callback": {**job.payload["callback"], **changes}}
-    tx.run(update(jobs).where(jobs.c.id == job.id).values(payload=payload))

@@ -1,6 +1,7 @@
 """Create, cancel and end batches: jobs with rows for their requests."""
 
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
@@ -117,3 +118,9 @@ def add_callback(tx: Transaction, job: Job) -> None:
             id=f"job-{job_uuid}",
         )
         jobs.add(tx, callback)
+
+
+def note_callback(tx: Transaction, batch: Job, changes: Mapping[str, Any]) -> None:
+    """Store the outcome of the batch's callback."""
+    callback = {**batch.payload["callback"], **changes}
+    jobs.save_payload(tx, replace(batch, payload={**batch.payload, "callback": callback}))

@@ -13,6 +13,7 @@ from sqlalchemy import Index, delete, func, select
 from ricordo.agents.deferred import Sender
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
+from ricordo.storage import jobs as stored_jobs
 from ricordo.storage.engine.repository import Page, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import json_value, reference, root, strings, table, timestamps
@@ -75,7 +76,6 @@ _ROWS = Repository(ScheduledMessage, schedules, name="Schedule")
 _LOCK = _ROWS.select.where(equal(schedules, "id")).with_for_update()
 _COUNT = select(func.count().label("schedules")).where(equal(schedules, "agent_id"))
 _DELETE = delete(schedules).where(equal(schedules, "id"))
-_DELETE_JOBS = delete(jobs).where(equal(jobs, "key"), jobs.c.status == "waiting")
 _IS_AT_WORK = (
     select(jobs.c.seq)
     .where(jobs.c.key == schedules.c.id, jobs.c.status.in_(("waiting", "running")))
@@ -110,7 +110,7 @@ def count(tx: Transaction, agent_id: str) -> int:
 def delete_one(tx: Transaction, schedule_id: str) -> None:
     """Delete the schedule with its waiting jobs."""
     tx.run(_DELETE, {"id": schedule_id})
-    tx.run(_DELETE_JOBS, {"key": schedule_id})
+    stored_jobs.delete_waiting(tx, schedule_id)
 
 
 def planned_after(tx: Transaction, time: int) -> list[ScheduledMessage]:

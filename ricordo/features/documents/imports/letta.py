@@ -31,11 +31,11 @@ from ricordo.features.documents.imports.letta_messages import import_messages
 from ricordo.features.documents.imports.letta_run import REFUSALS, SOURCE, LettaRun, reason_of
 from ricordo.features.documents.imports.letta_tables import LettaTables, Row, decrypt
 from ricordo.features.documents.imports.queries import Outcome
-from ricordo.features.identity.accounts.queries import attach_block
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agent_access, archives, blocks, conversations, tools
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.identity_blocks import attach_block
 
 _COUNTED_TABLES = (
     "identities",

@@ -20,7 +20,8 @@ from ricordo.domain.ids import pattern
 from ricordo.domain.scope import ADMIN, APPROVE, IMPERSONATE
 from ricordo.domain.text import Json
 from ricordo.errors import Invalid, NotFound
-from ricordo.features.identity.access_tokens import queries, service
+from ricordo.features.identity.access_tokens import service
+from ricordo.storage import access_tokens
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import ApiKey, hash_of
 
@@ -148,7 +149,7 @@ def list_tokens(
     tx: Transaction, context: RequestContext, query: Annotated[TokenQuery, Depends()]
 ) -> Json:
     """Return the valid tokens of your key, the newest first; for administrators all."""
-    keys = queries.page(tx, context.scope, query.agent_id, query.limit + 1, query.offset)
+    keys = access_tokens.page(tx, context.scope, query.agent_id, query.limit + 1, query.offset)
     tokens = [TokenResponse.from_key(key, key.id) for key in keys[: query.limit]]
     return TokensResponse.of(None, tokens=tokens, hasNextPage=len(keys) > query.limit)
 
@@ -162,7 +163,9 @@ async def delete(context: RequestContext, token: str) -> dict[str, bool]:
     """
     authentication = context.request.app.state.authentication
     hash = hash_of(authentication.secret, token)
-    if not await context.store.write(lambda tx: queries.delete_one(tx, context.scope, token, hash)):
+    if not await context.store.write(
+        lambda tx: access_tokens.delete_one(tx, context.scope, token, hash)
+    ):
         raise NotFound("There is no such token, or another key made it. Read the list of tokens.")
     authentication.forget()
     return {"success": True}

@@ -8,8 +8,7 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import NOBODY, Scope
 from ricordo.errors import Conflict, Forbidden, Invalid
-from ricordo.features.identity.access_tokens import queries
-from ricordo.storage import agents
+from ricordo.storage import access_tokens, agents
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import TOKEN, ApiKey, hash_of
 
@@ -59,8 +58,8 @@ def create(
         agents.require(
             tx, replace(scope, role="user", subject_id=scope.subject or NOBODY), agent_id
         )
-    queries.delete_ended(tx)
-    if queries.count(tx, scope) >= MOST:
+    access_tokens.delete_ended(tx)
+    if access_tokens.count(tx, scope) >= MOST:
         raise Conflict(
             f"There are {MOST:,} tokens that have not expired. Delete some, or wait until they "
             "expire."
@@ -81,5 +80,5 @@ def create(
         expires_at=until,
         scopes=(*sorted(needed), *reach),
     )
-    queries.insert_one(tx, stored)
+    access_tokens.insert_one(tx, stored)
     return stored, token

@@ -20,10 +20,9 @@ from ricordo.api.routing import Routes, needs
 from ricordo.domain.scope import User
 from ricordo.domain.text import Json, normal_json
 from ricordo.errors import Forbidden, Invalid
-from ricordo.features.identity.accounts import queries
 from ricordo.features.identity.accounts.keys import forget_cached
 from ricordo.features.memory_care.erasure.service import forget
-from ricordo.storage import agent_access, agents, blocks, users
+from ricordo.storage import agent_access, agents, blocks, identity_blocks, users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.users import UserDraft, user_id_of
 
@@ -192,7 +191,7 @@ def list_blocks(
 
     Blocks that are being deleted, or are another user's, are left out.
     """
-    attached = tuple(queries.blocks_of(tx, _user(tx, context, identity_id).id))
+    attached = tuple(identity_blocks.blocks_of(tx, _user(tx, context, identity_id).id))
     return blocks.listed(tx, context.scope, paging.page(), blocks.BlockFilter(ids=attached))
 
 
@@ -228,7 +227,7 @@ def attach_block(tx: Transaction, context: RequestContext, block_id: str, identi
     """Attach a block to an identity."""
     users.require_all_users(context.scope)
     block = blocks.get(tx, context.scope, block_id)
-    queries.attach_block(tx, block_id, _user(tx, context, identity_id).id)
+    identity_blocks.attach_block(tx, block_id, _user(tx, context, identity_id).id)
     return block
 
 
@@ -238,7 +237,7 @@ def detach_block(tx: Transaction, context: RequestContext, block_id: str, identi
     """Detach a block from an identity."""
     users.require_all_users(context.scope)
     block = blocks.get(tx, context.scope, block_id)
-    queries.detach_block(tx, block_id, _user(tx, context, identity_id).id)
+    identity_blocks.detach_block(tx, block_id, _user(tx, context, identity_id).id)
     return block
 
 
@@ -273,11 +272,11 @@ def _attach(tx: Transaction, context: RequestContext, user: User, body: Identity
             agents.require(tx, context.scope, id)
             agent_access.attach_user(tx, id, user.id)
     if body.block_ids is not None:
-        for id in set(queries.blocks_of(tx, user.id)) - {*body.block_ids}:
-            queries.detach_block(tx, id, user.id)
+        for id in set(identity_blocks.blocks_of(tx, user.id)) - {*body.block_ids}:
+            identity_blocks.detach_block(tx, id, user.id)
         for id in body.block_ids:
             blocks.get(tx, context.scope, id)
-            queries.attach_block(tx, id, user.id)
+            identity_blocks.attach_block(tx, id, user.id)
 
 
 def _properties(properties: Sequence[IdentityProperty]) -> tuple[Json, ...]:
@@ -291,7 +290,7 @@ def _response(tx: Transaction, user: User) -> Json:
 def _responses(tx: Transaction, page: Sequence[User]) -> list[Json]:
     ids = [user.id for user in page]
     agent_ids = agent_access.agents_of_users(tx, ids)
-    block_ids = queries.blocks_of_users(tx, ids)
+    block_ids = identity_blocks.blocks_of_users(tx, ids)
     return [
         IdentityResponse.of(
             user,

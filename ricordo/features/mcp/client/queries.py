@@ -37,7 +37,6 @@ _USED = select(agents_tools.c.agent_id, agents_tools.c.tool_id).where(
     one_of(agents_tools.c.tool_id, "ids")
 )
 _DELETE = delete(mcp_servers).where(equal(mcp_servers, "id"))
-_DELETE_TOOLS = delete(tools).where(one_of(tools.c.id, "ids"))
 _STATE = ("fingerprint", "held", "reason")
 _KEEP = setter(mcp_tools, *_STATE, where=mcp_tools.c.tool_id == bindparam("this_id"))
 get = _SERVERS.get
@@ -116,10 +115,6 @@ def agents_with(tx: Transaction, tool_ids: Sequence[str]) -> Mapping[str, list[s
     for row in tx.all(_USED, {"ids": list(tool_ids)}):
         agent_ids.setdefault(row.tool_id, []).append(row.agent_id)
     return agent_ids
-
-
-def delete_tools(tx: Transaction, tool_ids: Sequence[str]) -> None:
-    tx.run(_DELETE_TOOLS, {"ids": list(tool_ids)})
 
 
 def delete_one(tx: Transaction, server: McpServer) -> None:

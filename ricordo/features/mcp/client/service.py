@@ -205,7 +205,7 @@ def save(
     by_id = {served.tool_id: served.remote_name for served, _ in queries.tools_of(tx, server.id)}
     for state in changes.states:
         queries.keep(tx, state)
-    queries.delete_tools(tx, changes.removed)
+    tools.delete_all(tx, changes.removed)
     refused = {**changes.refused, **refused}
     queries.note(tx, replace(server, refused=refused, last_error=None, last_at=now))
     return {
@@ -320,7 +320,7 @@ def delete(tx: Transaction, scope: Scope, server: McpServer) -> None:
     tools.lock(tx, scope)
     ids = [tool.id for _, tool in queries.tools_of(tx, server.id)]
     agent_ids = {agent for ids_ in queries.agents_with(tx, ids).values() for agent in ids_}
-    queries.delete_tools(tx, ids)
+    tools.delete_all(tx, ids)
     queries.delete_one(tx, server)
     for agent_id in sorted(agent_ids):
         try:

@@ -16,8 +16,8 @@ import orjson
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import is_id
 from ricordo.domain.scope import Scope
-from ricordo.features.mcp.oauth import RESOURCE, queries
-from ricordo.storage import users
+from ricordo.features.mcp.oauth import RESOURCE
+from ricordo.storage import oauth_grants, users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import PREFIX, ApiKey, authenticate, hash_of, scope_of
 
@@ -127,8 +127,8 @@ def open_grant(tx: Transaction, secret: bytes, consent: ProgramConsent) -> Issue
         requests_per_minute=consent.requests_per_minute,
         max_body_bytes=consent.max_body_bytes,
     )
-    if not queries.insert(tx, grant):
-        queries.revoke(tx, grant.id)
+    if not oauth_grants.insert(tx, grant):
+        oauth_grants.revoke(tx, grant.id)
         return scope_of(grant, user)
     access = _issue(tx, secret, grant, client_id=consent.client_id, scopes=grant.scopes)
     return Issued(access, refresh, scope_of(grant, user))
@@ -157,10 +157,10 @@ def refresh_grant(
     }
     if not is_current and not _is_signed(secret, token):
         return None
-    if not is_current or not queries.rotate(tx, grant, changes):
-        queries.revoke(tx, grant.id)
+    if not is_current or not oauth_grants.rotate(tx, grant, changes):
+        oauth_grants.revoke(tx, grant.id)
         return caller
-    queries.delete_access(tx, grant.id)
+    oauth_grants.delete_access(tx, grant.id)
     access = _issue(tx, secret, grant, client_id=client_id, scopes=tuple(scopes))
     return Issued(access, refresh, caller)
 
@@ -170,7 +170,7 @@ def find_grant(tx: Transaction, token: str) -> ApiKey | None:
     id = token.removeprefix(_REFRESH_TOKEN).partition(".")[0]
     if not token.startswith(_REFRESH_TOKEN) or not is_id(id, "key"):
         return None
-    return queries.find(tx, id)
+    return oauth_grants.find(tx, id)
 
 
 def revoke_grant(tx: Transaction, secret: bytes, client_id: str, token: str) -> Scope | None:
@@ -178,9 +178,9 @@ def revoke_grant(tx: Transaction, secret: bytes, client_id: str, token: str) -> 
 
     Returns the scope of its person.
     """
-    access = queries.find_access(tx, hash_of(secret, token))
+    access = oauth_grants.find_access(tx, hash_of(secret, token))
     if access:
-        grant = queries.find(tx, access.created_by or "")
+        grant = oauth_grants.find(tx, access.created_by or "")
     else:
         grant = find_grant(tx, token)
     if grant is None:
@@ -192,7 +192,7 @@ def revoke_grant(tx: Transaction, secret: bytes, client_id: str, token: str) -> 
     holder = authenticate(tx, grant.hash) if is_own else None
     if holder is None:
         return None
-    queries.revoke(tx, grant.id)
+    oauth_grants.revoke(tx, grant.id)
     return holder[1]
 
 
@@ -213,7 +213,7 @@ def _issue(
         scopes=tuple(sorted(scopes)),
         last_used_at=None,
     )
-    queries.insert_access(tx, access)
+    oauth_grants.insert_access(tx, access)
     return token
 
 
@@ -232,4 +232,4 @@ def _is_signed(secret: bytes, token: str) -> bool:
 
 def _refresh_hash(secret: bytes, client_id: str, token: str) -> str:
     """Return the stored form of a refresh token, which only its client can use."""
-    return f"{queries.REFRESH}{hash_of(secret, f'{client_id} {token}')}"
+    return f"{oauth_grants.REFRESH}{hash_of(secret, f'{client_id} {token}')}"

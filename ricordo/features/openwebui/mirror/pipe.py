@@ -21,6 +21,11 @@ from pydantic import BaseModel, Field
 _MOST_LINES = 20
 _MOST_CHARACTERS = 1500
 
+# What the pipe says in place of an answer, which is no part of the chat.
+_REFUSED = "Ricordo refused: "
+_UNREACHABLE = "Ricordo does not answer ("
+_FAILURES = (_REFUSED, _UNREACHABLE)
+
 
 class Pipe:
     """The class that Open WebUI loads: `pipes` lists models, `pipe` answers."""
@@ -76,6 +81,7 @@ class Pipe:
         messages = [
             {"role": message["role"], "content": message.get("content") or ""}
             for message in body["messages"]
+            if not str(message.get("content") or "").startswith(_FAILURES)
         ]
         chat = {
             "user_id": f"open-webui:{__user__['id']}",
@@ -120,9 +126,9 @@ class Pipe:
                 raise
             except httpx.HTTPError as error:
                 reason = type(error).__name__
-                yield f"Ricordo does not answer ({reason}). Check SERVER_URL and the server."
+                yield f"{_UNREACHABLE}{reason}). Check SERVER_URL and the server."
             except _RequestRefused as error:
-                yield f"Ricordo refused: {error}"
+                yield f"{_REFUSED}{error}"
 
     async def _show_status(self, event: dict[str, Any], emitter: Any) -> None:
         match event["type"]:
@@ -196,7 +202,7 @@ class _RequestRefused(Exception):
 def _text_pieces(event: dict[str, Any]) -> list[str]:
     """Return the event's part of the answer's text."""
     if event["type"] == "error":
-        return [f"Ricordo refused: {event['message']}"]
+        return [f"{_REFUSED}{event['message']}"]
     if event["type"] != "message":
         return []
     content = event["content"]

@@ -12,10 +12,9 @@ from ricordo.domain.text import Json
 from ricordo.errors import Conflict, Invalid
 from ricordo.features.openwebui.mirror import queries, sync
 from ricordo.features.openwebui.mirror.options import OpenWebUISettings
-from ricordo.features.sync.remotes import queries as remotes
 from ricordo.features.sync.remotes import service
 from ricordo.memory.user_memory import open_memory
-from ricordo.storage import jobs
+from ricordo.storage import jobs, remotes
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/users/{user_id}/workspace/sync", tags=["workspaces"], scope="memory")

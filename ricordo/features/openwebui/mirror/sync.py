@@ -16,10 +16,10 @@ from ricordo.features.openwebui.mirror.files import FileSync, refusals
 from ricordo.features.openwebui.mirror.notes import NoteSync
 from ricordo.features.openwebui.mirror.options import OpenWebUISettings
 from ricordo.features.openwebui.mirror.sessions import OpenWebUI, connected
-from ricordo.features.sync.remotes import queries as remotes
 from ricordo.features.sync.remotes.service import RemoteMoved, add_for_all, owner_of, until_settled
 from ricordo.runtime import Runtime
 from ricordo.settings import Settings
+from ricordo.storage import remotes
 from ricordo.storage.engine.store import Store, Transaction
 
 KIND = "openwebui"

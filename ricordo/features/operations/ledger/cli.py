@@ -12,11 +12,11 @@ from ricordo.cli.client import running_server
 from ricordo.domain.clock import SystemClock
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid
-from ricordo.features.operations.ledger.queries import Grouping, entries
 from ricordo.features.operations.ledger.routes import LedgerParameters, LedgerResponse
 from ricordo.features.operations.ledger.service import FILE, read_prices, settle
 from ricordo.settings import load_settings
 from ricordo.storage.engine.database import read_beside
+from ricordo.storage.ledger import Grouping, entries
 
 app = typer.Typer()
 MOST_LINES = 1000

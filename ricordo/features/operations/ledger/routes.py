@@ -16,10 +16,10 @@ from ricordo.domain.clock import DAY, EARLIEST, day_of, parse_date
 from ricordo.domain.text import Json
 from ricordo.domain.usage import Budget
 from ricordo.errors import Invalid
-from ricordo.features.operations.ledger.queries import Grouping, LedgerEntry, LedgerQuery, entries
 from ricordo.features.operations.ledger.service import LedgerLine, read_prices, settle, total
 from ricordo.storage import agents, users
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.ledger import Grouping, LedgerEntry, LedgerQuery, entries
 
 router = Routes(prefix="/v1", tags=["ledger"], scope="providers")
 _DEFAULT_DAYS = 30

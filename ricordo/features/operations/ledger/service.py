@@ -20,7 +20,7 @@ from typing import Any
 
 from ricordo.domain.usage import Usage
 from ricordo.errors import Invalid, Unavailable
-from ricordo.features.operations.ledger.queries import LedgerEntry
+from ricordo.storage.ledger import LedgerEntry
 
 _MILLION = 1_000_000
 FILE = "prices.toml"  # in the data folder

@@ -14,13 +14,12 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import NotFound
 from ricordo.features.sync.dolt.database import DoltRow, RemoteCommit
-from ricordo.features.sync.remotes import queries as remotes
 from ricordo.memory import approval, user_memory
 from ricordo.memory.commit_authors import CommitAuthors
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import ProposalDraft, Unchanged, propose
 from ricordo.memory.user_memory import UserMemory
-from ricordo.storage import history, proposals, versions
+from ricordo.storage import history, proposals, remotes, versions
 from ricordo.storage.engine.store import Transaction
 
 _PROPOSAL = re.compile(r"proposal-[0-9a-f-]{36}")

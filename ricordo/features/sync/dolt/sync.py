@@ -45,7 +45,6 @@ from ricordo.features.sync.dolt.engines import (
     read_address,
 )
 from ricordo.features.sync.dolt.pulled_commit import open_conflicts, pull_commit
-from ricordo.features.sync.remotes import queries as remotes
 from ricordo.features.sync.remotes.service import (
     add_for_all,
     owner_of,
@@ -54,7 +53,7 @@ from ricordo.features.sync.remotes.service import (
 )
 from ricordo.runtime import Runtime
 from ricordo.settings import Settings
-from ricordo.storage import blocks, history, proposals, versions
+from ricordo.storage import blocks, history, proposals, remotes, versions
 from ricordo.storage.engine.store import Store, Transaction
 
 _KIND = "dolt"

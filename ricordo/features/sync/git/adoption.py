@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ricordo.domain.block import Block, Chain, new_in
+from ricordo.domain.git_objects import GitObject
 from ricordo.domain.scope import Scope
 from ricordo.domain.text import is_normal_name, is_normal_text
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Stale
-from ricordo.features.sync.git import queries
-from ricordo.features.sync.git.objects import Commit, GitObject
-from ricordo.storage import blocks, history, versions
+from ricordo.features.sync.git.objects import Commit
+from ricordo.storage import blocks, git_objects, history, versions
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.quotas import require_room
 from ricordo.storage.versions import Change
@@ -102,7 +102,7 @@ def adopt(
         tx.quotas.require_history(chain.history_bytes + grown)
     grown += versions.insert_rows(tx, rows)
     commits = [GitObject("commit", commit.id, commit.body) for commit, _ in adoption.main]
-    grown += queries.insert_pushed(tx, chain_id, [*commits, *adoption.merged])
+    grown += git_objects.insert_pushed(tx, chain_id, [*commits, *adoption.merged])
     versions.advance(tx, chain, grown)
     _store_blocks(tx, chain, before, after=after, metadata=metadata)
     return _normalise_texts(tx, chain, before, after=after)
@@ -242,17 +242,17 @@ def _store_blocks(
     """Change the rows of blocks from `before` to `after`, both by id."""
     for id, block in before.items():
         if id not in after:
-            queries.delete_block(tx, block)
+            git_objects.delete_block(tx, block)
             settings = {name: getattr(block, name) for name in blocks.SETTINGS}
             blocks.log(tx, block, {"deleted": settings}, metadata)
     renamed = [
         block for id, block in after.items() if id in before and block.label != before[id].label
     ]
-    queries.relabel(tx, renamed, before)
+    git_objects.relabel(tx, renamed, before)
     for id, block in after.items():
         stored = before.get(id)
         if stored is None:
-            queries.insert_block(tx, block)
+            git_objects.insert_block(tx, block)
         elif block != stored:
             changed = replace(
                 block,
@@ -261,4 +261,4 @@ def _store_blocks(
                 updated_by=metadata.author.id,
                 updated_at=tx.clock.now(),
             )
-            queries.write_block(tx, changed, stored)
+            git_objects.write_block(tx, changed, stored)

@@ -11,12 +11,11 @@ from itertools import groupby
 from typing import Any
 
 from ricordo.domain.authors import plain_signature, signature
-from ricordo.domain.git_objects import commit_body, tree_of
+from ricordo.domain.git_objects import GitObject, commit_body, tree_of
 from ricordo.domain.scope import Actor
 from ricordo.errors import Conflict, NotFound
-from ricordo.features.sync.git import queries
-from ricordo.features.sync.git.objects import FOLDER, GitObject, git_object, read_commit, read_tree
-from ricordo.storage import versions
+from ricordo.features.sync.git.objects import FOLDER, git_object, read_commit, read_tree
+from ricordo.storage import git_objects, versions
 from ricordo.storage.engine.store import Store, Transaction
 
 MOST_ROWS = 500
@@ -59,14 +58,14 @@ def begin(tx: Transaction, chain_id: str, after: int) -> HistoryPortion:
 
     Raises NotFound.
     """
-    chain = queries.chain_of(tx, chain_id)
+    chain = git_objects.chain_of(tx, chain_id)
     if after > chain.versions:
         raise NotFound(
             f"This memory has {chain.versions} versions, and none with the number {after}."
         )
     files: dict[str, bytes] = {}
     head: bytes | None = None
-    for row in tx.all(queries.CHANGES, {"chain_id": chain_id, "until": after}) if after else ():
+    for row in tx.all(git_objects.CHANGES, {"chain_id": chain_id, "until": after}) if after else ():
         _apply(files, row)
         head = row.id
     return HistoryPortion(number=after, head=head, files=files)
@@ -82,8 +81,8 @@ def following(
 
     Raises NotFound if the memory was erased meanwhile.
     """
-    chain = queries.chain_of(tx, chain_id)
-    rows = queries.versions_after(tx, chain_id, before.number, MOST_ROWS)
+    chain = git_objects.chain_of(tx, chain_id)
+    rows = git_objects.versions_after(tx, chain_id, before.number, MOST_ROWS)
     maker = _ObjectMaker(tx, chain_id, before, known_ids, rows)
     number = before.number
     head = before.head
@@ -108,7 +107,7 @@ def tip(tx: Transaction, chain_id: str) -> bytes | None:
 
     Raises NotFound.
     """
-    head: bytes | None = queries.chain_of(tx, chain_id).head
+    head: bytes | None = git_objects.chain_of(tx, chain_id).head
     return head
 
 
@@ -122,9 +121,9 @@ def number_of(tx: Transaction, chain_id: str, id: bytes) -> int | None:
     visited = {id}
     while waiting:
         commit_id = waiting.pop(0)
-        if (number := queries.number_of(tx, chain_id, commit_id)) is not None:
+        if (number := git_objects.number_of(tx, chain_id, commit_id)) is not None:
             return number
-        pushed_object = queries.pushed(tx, chain_id, commit_id)
+        pushed_object = git_objects.pushed(tx, chain_id, commit_id)
         if pushed_object is not None and pushed_object.kind == "commit":
             parents = [
                 parent
@@ -161,7 +160,7 @@ class _ObjectMaker:
             numbers = (rows[0].number, rows[-1].number)
         else:
             numbers = (0, 0)
-        self._stored, self._pushed_ids = queries.stored_between(tx, chain_id, *numbers)
+        self._stored, self._pushed_ids = git_objects.stored_between(tx, chain_id, *numbers)
 
     def add_commit(self, rows: Sequence[Any]) -> None:
         first = rows[0]
@@ -202,10 +201,10 @@ class _ObjectMaker:
             if (
                 self._has(id)
                 or id in self._main
-                or queries.number_of(self._tx, self._chain_id, id) is not None
+                or git_objects.number_of(self._tx, self._chain_id, id) is not None
             ):
                 continue  # versions are added in their own order
-            pushed_object = queries.pushed(self._tx, self._chain_id, id)
+            pushed_object = git_objects.pushed(self._tx, self._chain_id, id)
             if pushed_object is None:
                 continue
             self._add(pushed_object)
@@ -220,7 +219,7 @@ class _ObjectMaker:
                     self._add_text(entry.id)
 
     def _add_pushed_version(self, id: bytes, tree: bytes) -> None:
-        pushed_object = queries.pushed(self._tx, self._chain_id, id)
+        pushed_object = git_objects.pushed(self._tx, self._chain_id, id)
         if pushed_object:
             commit = read_commit(pushed_object.body)
         else:

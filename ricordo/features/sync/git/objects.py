@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from ricordo.domain.git_objects import Kind, object_id
+from ricordo.domain.git_objects import GitObject, Kind, object_id
 from ricordo.errors import Invalid, TooLong
 
 if TYPE_CHECKING:
@@ -41,15 +41,6 @@ _BROKEN = (
     "The pack that was sent is damaged. Push again; if that does not help, check the repository "
     "with `git fsck`."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class GitObject:
-    """An object of a repository: its kind, its id (20 bytes) and its body."""
-
-    kind: Kind
-    id: bytes
-    body: bytes
 
 
 @dataclass(frozen=True, slots=True)

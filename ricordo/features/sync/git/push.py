@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ricordo.domain.authors import signature
 from ricordo.domain.block import DEFAULT_LIMIT, require_label
-from ricordo.domain.git_objects import SUFFIX, commit_body, fits_git, path_of, tree_of
+from ricordo.domain.git_objects import SUFFIX, GitObject, commit_body, fits_git, path_of, tree_of
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor
 from ricordo.errors import Conflict, Invalid, Stale
@@ -76,7 +76,7 @@ class Push:
     `limits` are those of blocks by label, in characters.
     """
 
-    new: Mapping[bytes, objects.GitObject]
+    new: Mapping[bytes, GitObject]
     find: objects.Find
     limits: Mapping[str, int] = field(default_factory=dict)
     budget: EntryBudget = field(default_factory=EntryBudget)
@@ -186,7 +186,7 @@ class Push:
             self._commits[id] = objects.read_commit(self._object(id, "commit").body)
         return self._commits[id]
 
-    def _object(self, id: bytes, kind: str) -> objects.GitObject:
+    def _object(self, id: bytes, kind: str) -> GitObject:
         git_object = self.new.get(id) or self.find(id)
         if git_object is None and id == objects.EMPTY_TREE.id:
             git_object = objects.EMPTY_TREE
@@ -315,12 +315,10 @@ class Push:
                 "memory does not keep. Take it out of the commit."
             )
 
-    def _commits_with_trees(
-        self, commits: Iterable[objects.Commit]
-    ) -> tuple[objects.GitObject, ...]:
-        objects_by_id: dict[bytes, objects.GitObject] = {}
+    def _commits_with_trees(self, commits: Iterable[objects.Commit]) -> tuple[GitObject, ...]:
+        objects_by_id: dict[bytes, GitObject] = {}
         for commit in commits:
-            objects_by_id[commit.id] = objects.GitObject("commit", commit.id, commit.body)
+            objects_by_id[commit.id] = GitObject("commit", commit.id, commit.body)
             waiting = [commit.tree]
             while waiting:
                 tree = self._object(waiting.pop(), "tree")
@@ -402,7 +400,7 @@ def merged(
     """
     sides = [push.files_of(commit) if commit else {} for commit in (base, tip, remote_tip)]
     files: dict[str, bytes] = {}
-    new_objects: list[objects.GitObject] = []
+    new_objects: list[GitObject] = []
     conflicts: list[str] = []
     for label in sorted(set().union(*sides)):
         common, ours, others = (side.get(label) for side in sides)
@@ -430,7 +428,7 @@ def merged(
             "Merge the branch from-ricordo into main there."
         )
     tree = tree_of(files)
-    new_objects += [objects.GitObject("tree", id, body) for id, body in tree.bodies.items()]
+    new_objects += [GitObject("tree", id, body) for id, body in tree.bodies.items()]
     new_objects.append(
         objects.git_object(
             "commit", commit_body(tree.id, (tip, remote_tip), signature(author), now, MERGE_MESSAGE)

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from filelock import AsyncFileLock, Timeout
 
-from ricordo.domain.git_objects import object_id
+from ricordo.domain.git_objects import GitObject, object_id
 from ricordo.errors import NotFound, RicordoError, Unavailable
 from ricordo.features.sync.git import history
 from ricordo.features.sync.git.history import HistoryPortion
-from ricordo.features.sync.git.objects import EMPTY_TREE, KINDS, GitObject, read_commit, read_tree
+from ricordo.features.sync.git.objects import EMPTY_TREE, KINDS, read_commit, read_tree
 from ricordo.storage import chain_files
 from ricordo.storage.engine.store import Store
 

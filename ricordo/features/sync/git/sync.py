@@ -26,14 +26,14 @@ from ricordo.domain.authors import signature
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.block_schema import BlockSchema
 from ricordo.domain.clock import SECOND, to_datetime
-from ricordo.domain.git_objects import blob_id, commit_body, tree_of
+from ricordo.domain.git_objects import GitObject, blob_id, commit_body, tree_of
 from ricordo.domain.remote import Access, Remote
 from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Invalid, RicordoError
-from ricordo.features.sync.git import history, queries, transport
+from ricordo.features.sync.git import history, transport
 from ricordo.features.sync.git.adoption import Adoption, Describe, adopt
-from ricordo.features.sync.git.objects import MOST_BYTES, Commit, GitObject, git_object, read_pack
+from ricordo.features.sync.git.objects import MOST_BYTES, Commit, git_object, read_pack
 from ricordo.features.sync.git.push import Push, known_parents, merged
 from ricordo.features.sync.git.repository import BRANCH, find_object, open_repository, refreshed
 from ricordo.features.sync.git.transport import GitAddress
@@ -49,7 +49,7 @@ from ricordo.memory import approval, schemas
 from ricordo.memory.commit_authors import CommitAuthors
 from ricordo.offload import offload
 from ricordo.settings import Settings
-from ricordo.storage import blocks, proposals, versions
+from ricordo.storage import blocks, git_objects, proposals, versions
 from ricordo.storage import history as stored_history
 from ricordo.storage.chain_files import OWNER_FILE
 from ricordo.storage.engine.store import Store, Transaction
@@ -238,7 +238,9 @@ class _GitSync:
     async def _push(self, path: Path, remote_branches: Refs, tip: bytes | None) -> None:
         waiting = await self._store.read(lambda tx: open_branches(tx, self._chain_id))
         if await self._store.read(
-            lambda tx: any(queries.pushed(tx, self._chain_id, branch.commit) for branch in waiting)
+            lambda tx: any(
+                git_objects.pushed(tx, self._chain_id, branch.commit) for branch in waiting
+            )
         ):
             await self._store.write(lambda tx: approve_merged(tx, self._chain_id, self._owner))
             waiting = await self._store.read(lambda tx: open_branches(tx, self._chain_id))
@@ -311,7 +313,7 @@ def approve_merged(tx: Transaction, chain_id: str, by: Actor) -> None:
     """Approve the proposals whose commits the owner merged at the remote."""
     chain = versions.lock(tx, chain_id)
     for branch in open_branches(tx, chain_id) if chain else ():
-        if not queries.pushed(tx, chain_id, branch.commit):
+        if not git_objects.pushed(tx, chain_id, branch.commit):
             continue
         now = tx.clock.now()
         note = "Merged at a remote"
@@ -322,7 +324,7 @@ def approve_merged(tx: Transaction, chain_id: str, by: Actor) -> None:
 
 
 def _branch(tx: Transaction, proposal: Proposal) -> ProposalBranch:
-    base = proposal.base or queries.head_at(tx, proposal.chain_id, proposal.created_at)
+    base = proposal.base or git_objects.head_at(tx, proposal.chain_id, proposal.created_at)
     if base:
         number = history.number_of(tx, proposal.chain_id, base) or 0
     else:

@@ -19,8 +19,9 @@ from socket import SHUT_RDWR, socket
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+from ricordo.domain.git_objects import GitObject
 from ricordo.errors import Forbidden, Invalid, TooLong, Unavailable
-from ricordo.features.sync.git.objects import MOST_BYTES, GitObject
+from ricordo.features.sync.git.objects import MOST_BYTES
 from ricordo.features.sync.git.repository import make_repository, open_repository, packed
 from ricordo.features.sync.remotes.service import PRIVATE, RemoteMoved, require_folder
 from ricordo.llm.addresses import connect, require_callable

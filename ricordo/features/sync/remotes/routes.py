@@ -10,9 +10,9 @@ from ricordo.api.routing import Routes, needs
 from ricordo.domain.remote import Access, Remote
 from ricordo.domain.text import Json
 from ricordo.errors import Invalid, NotFound
-from ricordo.features.sync.remotes import queries, service
+from ricordo.features.sync.remotes import service
 from ricordo.memory import user_memory
-from ricordo.storage import jobs
+from ricordo.storage import jobs, remotes
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/users/{user_id}/remotes", tags=["users' memory"], scope="memory")
@@ -84,7 +84,7 @@ async def add(context: RequestContext, user_id: str, body: RemoteRequest) -> Rem
 @router.get("", response_model=list[RemoteResponse])
 def list_remotes(tx: Transaction, context: RequestContext, user_id: str) -> Sequence[Remote]:
     """List the remotes of the user's memory, oldest first."""
-    return queries.of_chain(tx, user_memory.open_memory(tx, context.scope, user_id).chain.id)
+    return remotes.of_chain(tx, user_memory.open_memory(tx, context.scope, user_id).chain.id)
 
 
 @router.post("/{remote_id}/follow", response_model=NoteResponse)
@@ -101,12 +101,12 @@ def sync(tx: Transaction, context: RequestContext, user_id: str, remote_id: str)
 @needs("memory:approve", "admin")
 def remove(tx: Transaction, context: RequestContext, user_id: str, remote_id: str) -> Json:
     """Remove a remote. Its content stays there."""
-    queries.remove(tx, _find(tx, context, user_id, remote_id))
+    remotes.remove(tx, _find(tx, context, user_id, remote_id))
     return note("The memory is followed there no more. What is there stays there.")
 
 
 def _find(tx: Transaction, context: RequestContext, user_id: str, remote_id: str) -> Remote:
-    remote = queries.get(tx, context.scope, remote_id)
+    remote = remotes.get(tx, context.scope, remote_id)
     if remote.chain_id != user_memory.open_memory(tx, context.scope, user_id).chain.id:
         raise NotFound(f"Remote with ID {remote_id} not found")
     return remote

@@ -24,13 +24,12 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.remote import SYNC, Access, Remote
 from ricordo.domain.scope import Scope, User
 from ricordo.errors import Conflict, Invalid, LeaseLost, NotFound, RicordoError, Stale, Unavailable
-from ricordo.features.sync.remotes import queries
 from ricordo.memory.remote_kind import RemoteKind
 from ricordo.memory.user_memory import open_memory
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.settings import Settings
-from ricordo.storage import jobs, users
+from ricordo.storage import jobs, remotes, users
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.jobs import FencedStore
 
@@ -69,7 +68,7 @@ async def add(
     # would become one.
     is_shared = getattr(kind, "is_shared", False)
     access = await asyncio.to_thread(kind.read, requested, settings)
-    listed = await store.read(lambda tx: queries.of_kind(tx, kind.kind))
+    listed = await store.read(lambda tx: remotes.of_kind(tx, kind.kind))
     claimed, aliases = await asyncio.to_thread(
         _folder_at, kind, access, [remote.address for remote in listed]
     )
@@ -84,7 +83,7 @@ async def add(
         for existing in (
             existing
             for address in (access.address, *aliases)
-            for existing in queries.at(tx, kind.kind, address)
+            for existing in remotes.at(tx, kind.kind, address)
         ):
             if existing.chain_id == chain.id:
                 raise Conflict(f"{access.address} is a remote of this memory already.")
@@ -107,7 +106,7 @@ async def add(
             settings={name: setting for name, setting in stored_settings.items() if setting},
             created_at=tx.clock.now(),
         )
-        queries.insert_one(tx, remote)
+        remotes.insert_one(tx, remote)
         jobs.add(tx, remote.job())
         return remote
 
@@ -128,7 +127,7 @@ async def add_for_all(
     """
     store = runtime.store
     access = await asyncio.to_thread(kind.read, requested, runtime.settings)
-    listed = await store.read(lambda tx: queries.of_kind(tx, kind.kind))
+    listed = await store.read(lambda tx: remotes.of_kind(tx, kind.kind))
     claimed, aliases = await asyncio.to_thread(
         _folder_at, kind, access, [remote.address for remote in listed]
     )
@@ -142,7 +141,7 @@ async def add_for_all(
         raise Conflict(CLAIMED.format(access.address))
 
     def work(tx: Transaction, after: int) -> int | None:
-        rows = queries.chains_without(
+        rows = remotes.chains_without(
             tx, organization_id, kind.kind, addresses, after=after, limit=_AT_ONCE
         )
         for row in rows:
@@ -156,7 +155,7 @@ async def add_for_all(
                 address=access.address,
                 created_at=tx.clock.now(),
             )
-            queries.insert_one(tx, remote)
+            remotes.insert_one(tx, remote)
             jobs.add(tx, remote.job())
         return rows[-1].seq if rows else None
 
@@ -282,13 +281,13 @@ async def sync(store: Store, settings: Settings, kind: RemoteKind, remote: Remot
             message = str(error)
         await store.write(lambda tx: note_error(tx, remote, message, started))
         raise
-    await store.write(lambda tx: queries.note(tx, synced))
+    await store.write(lambda tx: remotes.note(tx, synced))
     return synced
 
 
 def note_error(tx: Transaction, remote: Remote, message: str, at: int) -> None:
-    stored = queries.get(tx, Scope(remote.organization_id), remote.id)
-    queries.note(tx, replace(stored, last_error=message, last_at=at))
+    stored = remotes.get(tx, Scope(remote.organization_id), remote.id)
+    remotes.note(tx, replace(stored, last_error=message, last_at=at))
 
 
 async def until_settled(attempt: Callable[[], Awaitable[Remote]]) -> Remote:
@@ -307,7 +306,7 @@ async def until_settled(attempt: Callable[[], Awaitable[Remote]]) -> Remote:
 
 def owner_of(tx: Transaction, remote: Remote) -> User:
     """Return the memory's user. Raises NotFound if it was erased."""
-    return users.require(tx, Scope(remote.organization_id), queries.owner_of(tx, remote.chain_id))
+    return users.require(tx, Scope(remote.organization_id), remotes.owner_of(tx, remote.chain_id))
 
 
 async def require_lease(store: Store) -> None:
@@ -352,7 +351,7 @@ async def _sync(runtime: Runtime, job: Job, _report: Report) -> None:
     scope = Scope(job.organization_id)
     remote_id = job.payload["remote_id"]
     try:
-        remote = await runtime.store.read(lambda tx: queries.get(tx, scope, remote_id))
+        remote = await runtime.store.read(lambda tx: remotes.get(tx, scope, remote_id))
     except NotFound:
         return  # it was removed, or its user was erased
     kind = runtime.remotes.get(remote.kind)
@@ -374,7 +373,7 @@ async def _sync(runtime: Runtime, job: Job, _report: Report) -> None:
 
 async def _sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
     def work(tx: Transaction) -> None:
-        for remote in queries.due(tx, list(runtime.remotes), tx.clock.now() - _SYNC_AFTER):
+        for remote in remotes.due(tx, list(runtime.remotes), tx.clock.now() - _SYNC_AFTER):
             jobs.add(tx, remote.job())
 
     await runtime.store.write(work)

@@ -10,6 +10,7 @@ from ricordo.agents.agent_types import chosen_system, traits_of
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, insert_agent, new_block, prepare
 from ricordo.domain.agent import Agent, AgentType
 from ricordo.domain.block import Chain
+from ricordo.domain.block_schema import described
 from ricordo.domain.ids import new_id, unique
 from ricordo.domain.model import ModelInfo
 from ricordo.domain.scope import Actor, Scope
@@ -18,6 +19,7 @@ from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Collision, Invalid, RicordoError, Unavailable
 from ricordo.features.documents.templates.jobs import Migration, rework
 from ricordo.features.documents.templates.models import TemplateSaveRequest
+from ricordo.features.files.folders import queries as folders
 from ricordo.features.files.workspaces import TOOLS as WORKSPACE_TOOLS
 from ricordo.features.tutor.courses import queries
 from ricordo.features.tutor.courses.course_file import (
@@ -27,10 +29,10 @@ from ricordo.features.tutor.courses.course_file import (
     parse_course,
 )
 from ricordo.features.tutor.courses.queries import StoredCourse
+from ricordo.memory.course_blocks import COPY, COURSE_TAG, FOR_ALL
 from ricordo.memory.schemas import similar_name
 from ricordo.memory.sections import Problem, refuse, starting_text
 from ricordo.memory.submission import Submission
-from ricordo.memory.user_copies import COPY, FOR_ALL
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, blocks, tools, versions
 from ricordo.storage.engine.store import Transaction
@@ -66,7 +68,11 @@ async def prepare_course(
             problems.append(Problem(agent.line_of("model"), str(error)))
 
     def find(tx: Transaction) -> list[Problem]:
-        return [*_missing_tools(tx, course), *_block_problems(tx, course)]
+        return [
+            *_missing_tools(tx, course),
+            *_missing_folders(tx, course),
+            *_block_problems(tx, course),
+        ]
 
     return prepared, [*problems, *await runtime.store.read(find)]
 
@@ -85,6 +91,40 @@ def _missing_tools(tx: Transaction, course: Course) -> Iterator[Problem]:
                 f"{tools.replacement([name])}"
             )
             yield Problem(agent.line_of("tools", name), sentence)
+
+
+def _missing_folders(tx: Transaction, course: Course) -> Iterator[Problem]:
+    """Yield a problem for each folder that this server does not have."""
+    for agent in course.agents:
+        for name in unique(agent.folders):
+            if not _folder_ids(tx, [name]):
+                sentence = (
+                    f'there is no folder "{name}". Make it on the page Files, with its files.'
+                )
+                yield Problem(agent.line_of("folders", name), sentence)
+
+
+def _folder_ids(tx: Transaction, names: Sequence[str]) -> list[str]:
+    """Return the ids of the organization's folders with these names."""
+    found_folders = [folders.find_folder(tx, SCOPE.organization_id, name, None) for name in names]
+    return unique([folder.id for folder in found_folders if folder])
+
+
+def _set_folders(
+    tx: Transaction,
+    runtime: Runtime,
+    agent_id: str,
+    *,
+    names: Sequence[str],
+    old_names: Sequence[str],
+) -> None:
+    """Attach the folders that the file names; those that people attached stay."""
+    folder_ids = _folder_ids(tx, names)
+    old_ids = _folder_ids(tx, old_names)
+    attached_ids = [folder.id for folder in folders.folders_of_agent(tx, SCOPE, agent_id)]
+    others = [id for id in attached_ids if id not in old_ids]
+    if [*folder_ids, *others] != attached_ids:
+        runtime.set_folders(tx, SCOPE, agent_id, unique([*folder_ids, *others]))
 
 
 def _block_problems(tx: Transaction, course: Course) -> Iterator[Problem]:
@@ -128,7 +168,7 @@ def _spec(runtime: Runtime, course: Course, agent: CourseAgent) -> AgentSpec:
         blocks=tuple(spec_of_block(course, block) for block in course.blocks),
         tool_names=(*(agent.tools or ()), *workspace_tools),
         has_base_tools=agent.tools is None,
-        tags=("course",),
+        tags=(COURSE_TAG,),
     )
 
 
@@ -140,6 +180,8 @@ def store_course(
 ) -> StoredCourse:
     stored = queries.get(tx, SCOPE, course.name, locks=True)
     applied_texts = {block.label: spec_of_block(course, block).value for block in blocks_of(stored)}
+    old_course = applied_course(stored.source, stored.name)
+    old_folders = {agent.name: agent.folders for agent in old_course.agents} if old_course else {}
     agent_ids: dict[str, str] = {}
     for course_agent, (spec, info) in zip(course.agents, prepared, strict=True):
         agent_id = stored.agents.get(course_agent.name)
@@ -167,6 +209,13 @@ def store_course(
             else:
                 new_spec = replace(spec, id=new_id("agent"), settings={**spec.settings, **mark})
                 agent_id = insert_agent(tx, runtime, SCOPE, new_spec, info).agent.id
+            _set_folders(
+                tx,
+                runtime,
+                agent_id,
+                names=course_agent.folders,
+                old_names=old_folders.get(course_agent.name, ()),
+            )
         agent_ids[course_agent.name] = agent_id
     _retire(tx, [id for name, id in stored.agents.items() if name not in agent_ids])
     applied = replace(
@@ -277,6 +326,10 @@ def _change_blocks(
         is_same_text = applied_texts.get(spec.label) == spec.value
         text = block.value if is_same_text else spec.value
         changed = replace(block, value=text, **settings)
+        if changed.description != block.description and not course_block.shared:
+            blocks.redescribe_users(
+                tx, SCOPE, spec.label, old=block.description, new=changed.description
+            )
         with _located(course, course_block.line):
             changed.require_fits(text)
         if changed != block:
@@ -336,6 +389,6 @@ def spec_of_block(course: Course, block: CourseBlock) -> BlockSpec:
     return replace(
         spec,
         value=starting_text(block.schema),
-        description=block.description or block.schema.description,
+        description=described(block.schema, block.description or block.schema.description),
         schema_ref=block.schema_name,
     )

@@ -43,6 +43,7 @@ _AGENT: dict[str, type] = {
     "instructions": str,
     "model": str,
     "tools": list,
+    "folders": list,
     "context_window": int,
     "max_steps": int,
     "workspace": str,
@@ -52,6 +53,8 @@ _TASK: dict[str, type] = {
     "name": str,
     "agent": str,
     "instructions": str,
+    "system": str,
+    "max_steps": int,
     "cron": str,
     "idle_minutes": int,
     "cooldown_minutes": int,
@@ -71,7 +74,7 @@ _EXAMPLES = {
 class CourseAgent:
     """An agent of a course.
 
-    `tools` are names, None for the base tools. `line` is its place in the file.
+    `tools` are names, None for the base tools; `folders` are names of files to read. `line` is its place in the file.
     """
 
     name: str
@@ -81,6 +84,7 @@ class CourseAgent:
     description: str | None = None
     model: str | None = None
     tools: tuple[str, ...] | None = None
+    folders: tuple[str, ...] = ()
     context_window: int | None = None
     max_steps: int | None = None
     workspace: Workspace = "none"
@@ -125,12 +129,15 @@ class CourseTask:
     """A task that an agent does for each student without being asked.
 
     It runs at the times of a cron expression, or after the student was away for `idle_minutes`.
+    `system` is added to the agent's prompt meanwhile.
     """
 
     name: str
     agent: str
     instructions: str
     line: int = 0
+    system: str | None = None
+    max_steps: int | None = None
     cron: str | None = None
     timezone: str | None = None
     idle_minutes: int | None = None
@@ -272,8 +279,13 @@ def _agent(entry: _Entry) -> CourseAgent | None:
     entry.require_name()
     entry.require_instructions('"instructions" say what the agent does. Fill them in.')
     tools = table.get("tools")
-    if isinstance(tools, list) and not all(isinstance(tool, str) for tool in tools):
-        entry.add_problem('"tools" must be a list of names, as ["conversation_search"].', "tools")
+    folders = table.get("folders")
+    for key, names, example in (
+        ("tools", tools, "conversation_search"),
+        ("folders", folders, "Reading list"),
+    ):
+        if isinstance(names, list) and not all(isinstance(name, str) for name in names):
+            entry.add_problem(f'"{key}" must be a list of names, as ["{example}"].', key)
     if table.get("model") == "":
         entry.add_problem('"model" is empty. Fill it in, or remove the line.', "model")
     entry.require_between("context_window", 1_000, 10_000_000)
@@ -282,10 +294,14 @@ def _agent(entry: _Entry) -> CourseAgent | None:
         entry.add_problem(f'"workspace" must be one of: {", ".join(_WORKSPACES)}.', "workspace")
     if len(entry.problems) > problem_count:
         return None
-    settings = {key: setting for key, setting in table.items() if key != "tools"}
-    tool_names = None if tools is None else tuple(tools)
-    places = _places(entry, tools=tool_names or ())
-    return CourseAgent(**settings, tools=tool_names, line=entry.line, places=places)
+    settings = {key: table[key] for key in table if key not in ("tools", "folders")}
+    return CourseAgent(
+        **settings,
+        tools=None if tools is None else tuple(tools),
+        folders=tuple(folders or ()),
+        line=entry.line,
+        places=_places(entry, tools=tools or (), folders=folders or ()),
+    )
 
 
 def _places(entry: _Entry, **lists: Sequence[str]) -> dict[tuple[str, ...], int]:
@@ -370,6 +386,7 @@ def _task(entry: _Entry) -> CourseTask | None:
     for key in ("idle_minutes", "cooldown_minutes"):
         entry.require_between(key, 1, 525_600)
     entry.require_between("active_days", 1, 3650)
+    entry.require_between("max_steps", 1, 200)
     if len(entry.problems) > problem_count:
         return None
     return CourseTask(**{"agent": "", **table}, line=entry.line)
@@ -459,7 +476,7 @@ def read_text(path: Path) -> str:
 
 
 def conflicts(courses: Iterable[Course]) -> dict[str, str]:
-    """Return the faults, by course, of labels with other fields in another course."""
+    """Return the faults, by course, of labels with other fields or policies in another course."""
     first_blocks: dict[str, tuple[Course, CourseBlock]] = {}
     faults: dict[str, list[str]] = {}
     for course in courses:
@@ -467,23 +484,30 @@ def conflicts(courses: Iterable[Course]) -> dict[str, str]:
             if block.shared:  # each course has its own text
                 continue
             other, same = first_blocks.setdefault(block.label, (course, block))
-            if other is course or block.fields == same.fields:
+            if other is course:
+                continue
+            if block.fields != same.fields:
+                difference = "other fields"
+            elif block.policy != same.policy:
+                difference = "another policy"
+            else:
                 continue
             location = f"{course.file_name}: Line {block.line}"
             other_location = f"{other.file_name}: Line {same.line}"
             faults.setdefault(other.name, []).append(
-                _conflict(block.label, other_location, location)
+                _conflict(block.label, difference, other_location, location)
             )
             faults.setdefault(course.name, []).append(
-                _conflict(block.label, location, other_location)
+                _conflict(block.label, difference, location, other_location)
             )
     return {name: "\n".join(dict.fromkeys(lines)) for name, lines in faults.items()}
 
 
-def _conflict(label: str, location: str, other_location: str) -> str:
+def _conflict(label: str, difference: str, location: str, other_location: str) -> str:
+    noun = "fields" if difference == "other fields" else "policy"
     return (
-        f'{location}: the block "{label}" has other fields in {other_location}. '
-        "Give both the same fields, or rename one."
+        f'{location}: the block "{label}" has {difference} in {other_location}. '
+        f"Give both the same {noun}, or rename one."
     )
 
 

@@ -90,6 +90,7 @@ async def _answer(runtime: Runtime, scope: Scope, task: BackgroundTask, run: Tas
     """Let the agent do the task, and return the ended run."""
     timezone = await _prepare(runtime, scope, task, run)
     event = task_event(task.name, task.instructions, local_time(run.created_at, timezone))
+    system = await runtime.store.read(lambda tx: service.system_of(tx, task))
     request = TurnRequest(
         scope=scope,
         agent_id=task.agent_id,
@@ -97,6 +98,7 @@ async def _answer(runtime: Runtime, scope: Scope, task: BackgroundTask, run: Tas
         conversation_id=run.conversation_id,
         max_steps=task.max_steps or DEFAULT_MAX_STEPS,
         purpose="task",
+        instructions=system,
     )
     answer = await collect_for_job(await run_turn(runtime, request), "this task")
     changes = await runtime.store.read(lambda tx: changes_of(tx, scope, answer.run.id))

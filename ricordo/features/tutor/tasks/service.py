@@ -303,11 +303,22 @@ def follow_courses(tx: Transaction) -> None:
                 cron=expression,
                 idle_minutes=course_task.idle_minutes,
                 cooldown_minutes=course_task.cooldown_minutes,
+                max_steps=course_task.max_steps,
                 active_days=course_task.active_days or ACTIVE_DAYS,
             )
             _store(tx, old_task, changed)
         for removed_task in stored.values():
             queries.remove(tx, removed_task)
+
+
+def system_of(tx: Transaction, task: BackgroundTask) -> str:
+    """Return what the task's course adds to the agent's prompt for it."""
+    course = courses.find(tx, SCOPE, task.course) if task.course else None
+    applied = applied_course(course.source, course.name) if course else None
+    for course_task in applied.tasks if applied else ():
+        if f"{task.course}.{course_task.name}" == task.name:
+            return (course_task.system or "").strip()
+    return ""
 
 
 def begin(

@@ -93,7 +93,10 @@ async def show_part(request: Request, agent_id: str) -> Response:
         agent=agent,
         conversation=conversation,
         readers=await _readers(request, conversation),
-        turns=await _turns(request, conversation, new_messages),
+        turns=await _turns(
+            request, conversation, new_messages, before_id=query.get("after") or None
+        ),
+        lists=await _lists(request, agent_id, conversation),
         blocks=await _blocks(request, agent, conversation),
         run=await _running(api, conversation),
     )
@@ -193,7 +196,7 @@ async def show_versions(request: Request, agent_id: str) -> Response:
     home = f"/v1/conversations/{conversation['id']}/messages"
     first_id = query.get("message") or ""
     messages = await _messages(api, home, before=None, around=first_id)
-    turns = await _turns(request, conversation, messages, is_beginning=True)
+    turns = await _turns(request, conversation, messages)
     turn = next((turn for turn in turns if turn.items[0][1]["id"] == first_id), None)
     columns = []
     for id in turn.versions.ids if turn and turn.versions else [conversation["id"]]:
@@ -217,12 +220,13 @@ async def show_versions(request: Request, agent_id: str) -> Response:
 async def change_line(request: Request, agent_id: str) -> Response:
     """Change one line of a block beside the chat, or delete it, and return the blocks."""
     form = await form_of(request)
-    conversation = await _conversation(request, agent_id, form.get("conversation"))
     scope: Scope = request.scope[REQUEST_SCOPE]
     place = {"block_id": form.get("block", "")}
     if form.get("user"):
         place = {"user_id": require_id(form["user"], "user"), "label": form.get("label", "")}
     address = await request.app.state.runtime.store.read(lambda tx: find_block(tx, scope, place))
+    # After the refusal of another user's block, since it may begin a conversation.
+    conversation = await _conversation(request, agent_id, form.get("conversation"))
     old = form.get("old", "")
     lines = address.block.value.split("\n") if address.block else []
     number = int(form["number"]) if form.get("number", "").isdecimal() else -1
@@ -294,9 +298,11 @@ async def _page(
     home = f"/v1/conversations/{conversation['id']}/messages"
     messages = await _messages(api, home, before=query.get("before"), around=query.get("message"))
     older = ""
+    before_id = None
     if messages:
         first_id = messages[0]["id"]
-        if await api.get(home, before=first_id, order="asc", limit=1):
+        if earlier := await api.get(home, before=first_id, order="asc", limit=1):
+            before_id = earlier[-1]["id"]
             older = address_of(_path(agent_id, conversation), before=first_id)
     if query.get("edit"):
         draft = await _text_of(api, query["edit"], query.get("of") or conversation["id"])
@@ -308,7 +314,7 @@ async def _page(
         conversation=conversation,
         readers=await _readers(request, conversation),
         lists=await _lists(request, agent_id, conversation),
-        turns=await _turns(request, conversation, messages, is_beginning=not older),
+        turns=await _turns(request, conversation, messages, before_id=before_id),
         last=messages[-1]["id"] if messages else "",
         older=older,
         is_newest=not query.get("before") and not query.get("message"),
@@ -373,7 +379,7 @@ async def _turns(
     conversation: Json,
     messages: Iterable[Json],
     *,
-    is_beginning: bool = False,
+    before_id: str | None = None,
 ) -> list[ShownTurn]:
     """Return the turns with what they changed in memory, and with their versions."""
     turns = list(turns_of(messages))
@@ -390,7 +396,7 @@ async def _turns(
             changes = dict(queries.changes_of_runs(tx, scope, run_ids))
             states = dict(queries.proposal_states(tx, scope, run_ids))
         versions = conversation_queries.versions_of_turns(
-            tx, conversation["id"], note, first_ids, is_beginning=is_beginning
+            tx, conversation["id"], note, first_ids, before_id=before_id
         )
         return changes, states, versions
 

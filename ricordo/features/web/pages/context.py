@@ -81,7 +81,8 @@ def _lessons(request: Request, handle: str) -> list[str]:
 
 def _sections(window: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the sections with their texts and places in a bar."""
-    size = max(window["context_window_size_max"], window["context_window_size_current"], 1)
+    # The bar is as long as what is used: in a large window it would be a hair otherwise.
+    size = max(sum(window.get(count) or 0 for count, _, _ in SECTIONS), 1)
     start = 0.0
     sections = []
     for number, (count, name, text) in enumerate(SECTIONS):

@@ -175,12 +175,12 @@ def versions_of_turns(
     description: str | None,
     message_ids: Sequence[str],
     *,
-    is_beginning: bool,
+    before_id: str | None,
 ) -> Mapping[str, TurnVersions]:
     """Return the versions of turns, by the id of the turn's first message.
 
     Turns with one version are left out. `message_ids` are the first messages of the shown turns in
-    order, which the caller may see; with `is_beginning` nothing was said before them.
+    order, which the caller may see; `before_id` is the message before them, None at the beginning.
     """
     root = root_of(conversation_id, description)
     rows = _family(tx, root)
@@ -191,7 +191,8 @@ def versions_of_turns(
     if shown is None:
         return {}
     first_seq = _first_seqs(tx, [*rows])
-    places = _places(tx, shown, message_ids)
+    places = _places(tx, shown, [*([before_id] if before_id else []), *message_ids])
+    is_beginning = not places or places[0][0] != before_id
     branches: dict[str, dict[str, tuple[int, str]]] = {}
     for other in versions.values():
         fork = _fork_of(shown, other)
@@ -200,7 +201,7 @@ def versions_of_turns(
         part, seq = fork
         turn = next((id for id, place in places if place > (part, seq)), None)
         earlier = [id for id, place in places if place <= (part, seq)]
-        if turn is None or not (earlier or is_beginning):
+        if turn in (None, before_id) or not (earlier or is_beginning):
             continue
         own = _branch(shown, part, seq, first_seq)
         branch = _branch(other, part, seq, first_seq)
@@ -282,7 +283,9 @@ def _places(
 ) -> list[tuple[str, tuple[int, float]]]:
     """Return each message with its place in the version's history: (index of the part, seq)."""
     statement = select(messages.c.id, messages.c.conversation_id, messages.c.seq)
-    rows = {row.id: row for row in tx.all(statement.where(messages.c.id.in_([*message_ids])))}
+    is_said = messages.c.role != "system"
+    found_rows = tx.all(statement.where(messages.c.id.in_([*message_ids]), is_said))
+    rows = {row.id: row for row in found_rows}
     index = {id: number for number, (id, _) in enumerate(version.parts)}
     return [
         (id, (index[rows[id].conversation_id], rows[id].seq))

@@ -15,7 +15,7 @@ from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import Scope, User
 from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.features.web.pages.memory_text import without_day
-from ricordo.memory.user_copies import COPY, FOR_ALL
+from ricordo.memory.course_blocks import COPY, FOR_ALL
 from ricordo.storage import history
 from ricordo.storage import messages as stored_messages
 from ricordo.storage import proposals as stored_proposals
@@ -632,6 +632,20 @@ def proposal_states(
     return {
         (row.step_id, row.label): row.status for row in tx.all(statement.order_by(proposals.c.seq))
     }
+
+
+def users_of_conversations(
+    tx: Transaction, scope: Scope, ids: Iterable[str | None]
+) -> Mapping[str, tuple[str | None, str]]:
+    """Return the id and name of each conversation's user; no id for a shared conversation."""
+    conversation_ids = sorted({id for id in ids if id})[:_MOST_NAMES]
+    if not conversation_ids:
+        return {}
+    statement = select(conversations.c.id, conversations.c.user_id)
+    is_one = conversations.c.id.in_(conversation_ids)
+    rows = tx.all(statement.where(*in_scope(conversations, scope), is_one))
+    names = names_of_users(tx, scope, [row.user_id for row in rows])
+    return {row.id: (row.user_id, names.get(row.user_id, "")) for row in rows}
 
 
 def pages_of_blocks(tx: Transaction, block_versions: Sequence[BlockVersion]) -> Mapping[bytes, str]:

@@ -21,7 +21,6 @@ from ricordo.storage.engine.store import Transaction
 router = Pages("/ui/search", scope="messages")
 KINDS = ("messages", "archive", "memory")
 _MOST = 20
-_LEAST = 3
 # Agents whose messages are searched if none is named: each costs a fifth of a millisecond.
 _MOST_AGENTS = 100
 
@@ -49,6 +48,7 @@ async def search(request: Request) -> Response:
     else:
         is_narrowed = await store.read(lambda tx: agents.count(tx, scope)) > _MOST_AGENTS
     block_ids = [block["id"] for block in hits["memory"]]
+    conversation_ids = {message["conversation_id"] for message in hits["messages"]}
     return await render(
         request,
         "search.html",
@@ -58,6 +58,9 @@ async def search(request: Request) -> Response:
         most_agents=_MOST_AGENTS,
         is_narrowed=is_narrowed,
         names=await store.read(lambda tx: queries.names_of_agents(tx, scope, agent_ids)),
+        talks=await store.read(
+            lambda tx: queries.users_of_conversations(tx, scope, conversation_ids)
+        ),
         owners=await store.read(lambda tx: queries.owners_of_blocks(tx, scope, block_ids)),
         without=lambda name: address_of("/ui/search", **{**query, name: None}),
         with_kind=lambda kind: address_of("/ui/search", **{**query, "kind": kind}),
@@ -92,7 +95,7 @@ async def _find(request: Request, api: Api, kind: str, query: dict[str, str | No
     else:
         hits = await _messages_of_all(request, MessageSearchRequest.model_validate(body))
     beginnings = filters.stems(query["q"] or "")
-    return [hit for hit in hits if _is_near(hit, beginnings)] or hits[:_LEAST]
+    return [hit for hit in hits if _is_near(hit, beginnings)]
 
 
 async def _messages_of_all(request: Request, body: MessageSearchRequest) -> list[Any]:

@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import LargeBinary, bindparam, delete, func, select
 
 from ricordo.domain.block import Block
+from ricordo.domain.git_objects import GitObject
 from ricordo.errors import NotFound
-from ricordo.features.sync.git.objects import GitObject
 from ricordo.storage import proposals
 from ricordo.storage.engine.repository import Missing, Repository, setter
 from ricordo.storage.engine.store import Overtaken, Transaction

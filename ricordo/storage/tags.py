@@ -10,7 +10,7 @@ from ricordo.storage.schema.core_tables import agents, agents_tags
 from ricordo.storage.schema.memory_tables import blocks, blocks_tags
 
 
-def tags(tx: Transaction, scope: Scope, page: Page, name: str | None) -> list[str]:
+def page_of_tags(tx: Transaction, scope: Scope, page: Page, name: str | None) -> list[str]:
     """Return the tags that the caller sees, each once, in alphabetical order.
 
     `name` is a part of the tags. Cursors are tags.

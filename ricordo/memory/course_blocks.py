@@ -1,0 +1,35 @@
+"""Blocks of courses: each student's own, as the course describes them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ricordo.domain.block import Chain
+from ricordo.domain.scope import Scope
+from ricordo.storage import blocks
+from ricordo.storage.engine.store import Transaction
+
+# In a block's metadata: all agents that talk with the user see its copies, not only this agent.
+COPY = "copy"
+FOR_ALL = "for_all_agents"
+COURSE_TAG = "course"  # of agents that a course made
+_SETTINGS = ("description", "limit", "policy", "title", "schema_ref")
+
+
+def begin_as_course(
+    tx: Transaction, chain: Chain, label: str, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a new block's settings, filled up from a course's block of the same label.
+
+    A student who writes such a block first gets its schema, description, limit, policy and the
+    teachers who see it, as if the tutor had begun it.
+    """
+    if chain.owner_kind != "user" or settings.get("agent_id") or settings.get("course"):
+        return dict(settings)
+    scope = Scope(chain.organization_id)
+    models = blocks.of_tagged_agents(tx, scope, label, COURSE_TAG)
+    model = next((block for block in models if block.metadata.get(COPY) == FOR_ALL), None)
+    if model is None:
+        return dict(settings)
+    filled = {name: getattr(model, name) for name in _SETTINGS}
+    filled |= {name: setting for name, setting in settings.items() if setting is not None}
+    return filled | {"metadata": {**model.metadata, **(settings.get("metadata") or {})}}
