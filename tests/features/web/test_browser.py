@@ -374,9 +374,10 @@ def test_pages_are_reached_by_the_keyboard(visitor: Visitor) -> None:
     page.keyboard.press("h")
     page.wait_for_url(f"{visitor.url}/")
     page.keyboard.press("/")
+    expect(page.get_by_label("Words or a question")).to_be_focused()
     page.keyboard.type("chess")
     page.keyboard.press("Enter")
-    page.wait_for_url("**/ui/search?q=chess")
+    page.wait_for_url("**/ui/search?q=chess*")
     expect(page.locator("mark").first).to_have_text("chess")
 
 
@@ -400,7 +401,7 @@ def test_what_deletes_asks_first(visitor: Visitor, place: Place) -> None:
 def test_memory_is_edited_and_that_is_undone(visitor: Visitor, place: Place) -> None:
     place.set_human("Ada likes tea.")
     page = visitor.see(f"/ui/people/{place.ada}/blocks/human")
-    page.get_by_role("link", name="Edit").last.click()
+    page.get_by_role("link", name="Edit", exact=True).click()
     page.get_by_label("Text", exact=True).fill("Ada likes 🍵.")
     expect(page.locator("#length")).to_have_text(re.compile(r"^12 of \d+ characters$"))
     page.get_by_label("Why, for its history").fill("It is a sign")
