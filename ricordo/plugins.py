@@ -115,6 +115,8 @@ class Feature:
         commands: Commands of `ricordo`.
         findings: Functions of the settings that return lines of `ricordo doctor`; a line that
             begins with ! is a warning.
+        gauges: Functions of a transaction that return values for `/metrics`: by name, the help and
+            the value.
         open: A function of the runtime that returns an async context manager. It is entered when
             the server starts, its value is kept in `runtime.features` by the feature's name, and
             it is left after turns and jobs have ended.
@@ -141,6 +143,7 @@ class Feature:
     pages: tuple[PluginPage, ...] = ()
     commands: tuple[Commands, ...] = ()
     findings: tuple[Part, ...] = ()
+    gauges: tuple[Part, ...] = ()
     open: Part = None
 
 
@@ -268,6 +271,10 @@ class Plugins:
 
     def pages(self) -> list[PluginPage]:
         return self._collect("pages")
+
+    def gauges(self) -> "list[Callable[[Transaction], dict[str, tuple[str, float]]]]":
+        """The functions that return values for `/metrics`, each with its help, by name."""
+        return [function for _, function in self._functions("gauges")]
 
     def findings(self, settings: "Settings") -> list[tuple[str, str]]:
         """Return the findings of plugins about this installation, by plugin name."""

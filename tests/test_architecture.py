@@ -555,6 +555,7 @@ INSIDE = {
     "conftest.py": "the store that tests of repositories get",
     "test_docs.py": "what the pages name",
     "test_logs.py": "a pure module",
+    "test_message_path.py": "the worker, which it switches off",
     "test_offload.py": "a pure module",
     "test_patterns.py": "every pattern of the source",
     "test_features.py": "which features need others, which only the plugins know",

@@ -407,9 +407,9 @@ def test_the_link_stays_above_the_answer_and_text_like_an_event_is_text(
     [
         ([True], "approved", "Remembered: music"),
         ([False, True], "rejected", "Not remembered: music"),
-        ([False, False], "open", "It waits for you. Decide at "),
-        ([None, None], "open", "It waits for you. Decide at "),
-        ([TimeoutError()], "open", "Proposed to remember: *The* harp"),
+        ([False, False], "open", "Proposed to remember: *The* harp … – decide at "),
+        ([None, None], "open", "Proposed to remember: *The* harp … – decide at "),
+        ([TimeoutError()], "open", "Proposed to remember: *The* harp … – decide at "),
     ],
 )
 def test_a_user_decides_in_the_chat_about_what_is_shown_whole(
@@ -492,7 +492,8 @@ def test_what_no_dialog_shows_whole_and_keys_that_may_not_decide_leave_the_link(
             __event_call__=ask,
             __session_id__="a-browser",
         )
-        assert "/ui/people/" in shown[-1]
+        assert ("/decide?token=" in shown[-1]) == (key == approving)
+        assert ("/ui/people/" in shown[-1]) == (key == service)
 
 
 def test_a_temporary_chat_is_answered_with_memory_and_leaves_nothing(

@@ -1,9 +1,10 @@
 """The path of a message stays short, and `docs/internals/message-path.md` tells the truth about it.
 
 One real message with one tool call goes through the app (a blocking send over HTTP, with a model that calls `memory_insert`), and
-every function of ours that runs is noted with what it calls.
+every function of ours that runs is noted with what it calls. All of them count, whatever their size and folder, and the test bounds
+their number. Only the worker is off: its jobs are no part of a message.
 
-A function is on the path if it
+The page lists the main ones. A function is on it if it
 
 - has four statements or more;
 - lies in `api/` (without what every request passes: guard, routing, the call; and without the wire and request models), `agents/`,
@@ -31,7 +32,9 @@ from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
+from unittest.mock import AsyncMock, patch
 
+from ricordo.background.worker import Worker
 from tests.seams.server import MODEL, serving
 from tests.seams.stage import call
 
@@ -41,7 +44,8 @@ PAGE = ROOT / "docs" / "internals" / "message-path.md"
 BEGIN, END = "<!-- the traced path -->\n", "<!-- end -->\n"
 
 LEAST_STATEMENTS = 4
-MOST_FUNCTIONS, MOST_FILES, MOST_WITH_LEAVES = 28, 12, 96
+# All functions that run, and their files. The aim is 260 in 55.
+MOST_FUNCTIONS, MOST_FILES = 430, 98
 FOLDERS = ("api/", "agents/", "prompt/", "tools/", "llm/")
 UNITS_OF_WORK = "storage/engine/store.py"
 NOT_ON_IT = (
@@ -110,7 +114,8 @@ def _profiled(trace: Trace) -> Iterator[None]:
 def traced(data_dir: Path) -> Trace:
     """The trace of one message, the second one of its agent."""
     trace = Trace()
-    with _profiled(trace), serving(data_dir) as server, server.http() as http:
+    no_jobs = patch.object(Worker, "start", AsyncMock())
+    with no_jobs, _profiled(trace), serving(data_dir) as server, server.http() as http:
         blocks = [{"label": "human", "value": "Her name is Ada."}]
         agent = http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": blocks}).json()[
             "id"
@@ -162,11 +167,15 @@ def _counts(place: Place) -> bool:
     return function is not None and _statements(function) >= LEAST_STATEMENTS
 
 
-def path_of(trace: Trace) -> tuple[list[Place], list[Place]]:
-    """The functions on the path, and all that count, leaves too."""
-    every = [place for place in trace.ran if _counts(place)]
+def all_of(trace: Trace) -> list[Place]:
+    """All functions that ran, without bodies of classes and modules."""
+    return [(file, name) for file, name in trace.ran if name in _functions(file)]
+
+
+def path_of(trace: Trace) -> list[Place]:
+    """The functions that the page lists."""
     handing_on = {caller for caller, called in trace.calls if _counts(called)}
-    return [place for place in every if place in handing_on], every
+    return [place for place in trace.ran if _counts(place) and place in handing_on]
 
 
 def listed(path: list[Place]) -> list[str]:
@@ -179,10 +188,12 @@ def listed(path: list[Place]) -> list[str]:
 
 
 def test_the_path_is_short_and_the_page_lists_it(tmp_path: Path) -> None:
-    path, every = path_of(traced(tmp_path))
-    assert len(path) <= MOST_FUNCTIONS, path
-    assert len({file for file, _ in path}) <= MOST_FILES, sorted({file for file, _ in path})
-    assert len(every) <= MOST_WITH_LEAVES, every
+    trace = traced(tmp_path)
+    every = all_of(trace)
+    files = {file for file, _ in every}
+    assert len(every) <= MOST_FUNCTIONS, every
+    assert len(files) <= MOST_FILES, sorted(files)
+    path = path_of(trace)
     names = [name.rpartition(".")[2] for _, name in path]
     assert len(set(names)) == len(names), (
         f"two functions on the path have one name: {sorted(names)}"
@@ -194,15 +205,9 @@ def test_the_path_is_short_and_the_page_lists_it(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        found, leaves_too = path_of(traced(Path(folder)))
+        message_trace = traced(Path(folder))
     text = PAGE.read_text()
     head, tail = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
-    PAGE.write_text(head + "".join(listed(found)) + tail)
-    print(
-        len(found),
-        "functions in",
-        len({file for file, _ in found}),
-        "files;",
-        len(leaves_too),
-        "with leaves",
-    )
+    PAGE.write_text(head + "".join(listed(path_of(message_trace))) + tail)
+    ran = all_of(message_trace)
+    print(len(ran), "functions in", len({file for file, _ in ran}), "files")

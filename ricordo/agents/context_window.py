@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ricordo.domain.message import Message
+from ricordo.domain.message import Message, TextPart
 
 
 @dataclass(slots=True)
@@ -46,8 +46,10 @@ class ContextWindow:
 
     def replace_system(self, text: str, key: str, now: int) -> None:
         """Put another text into the system message."""
-        system = self.messages[0].with_text(text)
-        self.messages[0] = replace(system, created_at=system.created_at or now)
+        system = self.messages[0]
+        self.messages[0] = replace(
+            system, parts=(TextPart(text),), created_at=system.created_at or now
+        )
         self.prompt_key = key
         self.has_new_system = True
 

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ricordo.agents.agent_types import traits_of
@@ -48,9 +49,8 @@ from ricordo.llm.answer_format import with_instruction
 from ricordo.llm.exchange import EXCHANGE, Exchange
 from ricordo.llm.output_budget import usual_output_tokens
 from ricordo.llm.policy import EmptyReply, is_after_results
-from ricordo.memory.edit_guard import EditGuard
-from ricordo.memory.schemas import schemas_in
-from ricordo.memory.working_memory import WorkingMemory
+from ricordo.memory.edits import EditGuard, WorkingMemory
+from ricordo.memory.schemas import enforced_schema
 from ricordo.prompt.system_prompt import system_prompt, with_skills
 from ricordo.prompt.transcript import has_pictures, transcript, without_pictures
 from ricordo.prompt.truncation import SystemPromptTooLong
@@ -140,7 +140,9 @@ def _acts_outside(turn: TurnContext, call: ToolCallPart) -> bool:
 
 def _new_step(turn: TurnContext, number: int) -> StepDraft:
     guard = EditGuard(turn.guard_sources)
-    memory = WorkingMemory(turn.state, guard, schemas_in(turn.runtime.settings.data_dir))
+    memory = WorkingMemory(
+        turn.state, guard, partial(enforced_schema, turn.runtime.settings.data_dir)
+    )
     return StepDraft(number, memory, turn.runtime.store.clock.now())
 
 

@@ -23,12 +23,12 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.usage import Expense, Purpose
 from ricordo.errors import ModelError, RicordoError
 from ricordo.llm.chat import whole_reply
+from ricordo.memory.commit import commit
+from ricordo.memory.edits import EditContext, EditReason, WorkingMemory
 from ricordo.memory.fact_lines import FactEdit, person_block, with_correction, with_fact
 from ricordo.memory.proposals import expiry_of
 from ricordo.memory.schemas import schemas_in
 from ricordo.memory.statements import notes_in, stated, to_forget, unnoted
-from ricordo.memory.step_commit import commit
-from ricordo.memory.working_memory import EditContext, EditReason, WorkingMemory
 from ricordo.prompt.texts import text
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, jobs, messages, runs

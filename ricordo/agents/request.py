@@ -19,8 +19,7 @@ from ricordo.domain.tool import ClientSkill, ToolRule
 from ricordo.llm.adaptation import has_results_role
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.exchange import Exchange
-from ricordo.memory.edit_guard import GuardSources, search_results
-from ricordo.memory.working_memory import WorkingMemory
+from ricordo.memory.edits import GuardSources, WorkingMemory, search_results
 from ricordo.runtime import Runtime
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.rules import CallRules

@@ -22,7 +22,7 @@ from ricordo.domain.model import ModelReply, ToolChoice, ToolSchema
 from ricordo.domain.run import StopReason
 from ricordo.domain.tool import Tool, ToolRule, ToolType
 from ricordo.errors import Invalid
-from ricordo.memory.working_memory import EditReason
+from ricordo.memory.edits import EditReason
 from ricordo.storage.conversations import is_any_default
 from ricordo.tools.presentation import (
     ToolPresentation,

@@ -21,7 +21,6 @@ from ricordo.agents.tracing import trace_of
 from ricordo.agents.turn_start import LEASE
 from ricordo.domain.agent import AgentState
 from ricordo.domain.event import Compacted, StepSaved
-from ricordo.domain.ids import unique
 from ricordo.domain.message import (
     CompactionPart,
     Message,
@@ -38,13 +37,11 @@ from ricordo.domain.run import Run, Step, StopReason, Trace
 from ricordo.domain.scope import Actor
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.domain.usage import Expense
+from ricordo.memory.commit import CommitOutcome, commit
 from ricordo.memory.compaction import Cut
-from ricordo.memory.edit_plan import CommitOutcome
+from ricordo.memory.edits import EditContext
 from ricordo.memory.proposals import expiry_of
-from ricordo.memory.schemas import schemas_in
-from ricordo.memory.step_commit import commit
 from ricordo.memory.summary import Summary
-from ricordo.memory.working_memory import EditContext
 from ricordo.prompt.transcript import heartbeat_event, local_time, truncate
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, jobs, messages, runs
@@ -98,7 +95,7 @@ async def save_step(
         is_untrusted=turn.is_untrusted(),
         expires_after=expiry_of(settings),
         user_texts=user_texts_in(turn.window.turn_messages()),
-        schemas=schemas_in(settings.data_dir),
+        schemas=step.memory.schemas,
     )
 
     def save(tx: Transaction) -> tuple[Run, AgentState, Step | None, list[Message]]:
@@ -343,15 +340,14 @@ def _record(
     That is the versions of blocks by id, and the passages that searches found.
     """
     versions = {block.id: block.head.hex() for block in turn.state.blocks if block.head}
-    passages = unique(
-        [
-            source
-            for message in turn.window.messages
-            for result in message.tool_returns
-            for source in result.sources
-            if source.startswith("passage-")
-        ]
-    )
+    sources = [
+        source
+        for message in turn.window.messages
+        for result in message.tool_returns
+        for source in result.sources
+        if source.startswith("passage-")
+    ]
+    passages = list(dict.fromkeys(sources))
     return step.record(
         turn,
         now,

@@ -37,7 +37,7 @@ from ricordo.domain.ids import new_id, unique
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.text import Json
 from ricordo.errors import Unsupported
-from ricordo.memory.step_commit import file_passages
+from ricordo.memory.commit import file_passages
 from ricordo.search import index
 from ricordo.search.index import PassageFilter, insert_passages
 from ricordo.search.vector_index import portions

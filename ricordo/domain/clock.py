@@ -65,6 +65,7 @@ def to_micros(time: datetime, zone: tzinfo = UTC) -> int:
     return (aware - _EPOCH) // timedelta(microseconds=1)
 
 
+@lru_cache(maxsize=1024)
 def zone(name: str) -> tzinfo:
     """Return the time zone with this IANA name. Raises Invalid if there is none."""
     if name == "UTC":

@@ -1,6 +1,7 @@
 """Sizes of models, read from their names without asking a provider."""
 
 import re
+from functools import lru_cache
 
 # The parameter limit of a small model, in billions.
 MOST_SMALL = 4.0
@@ -31,6 +32,7 @@ def billions(name: str) -> float | None:
     return next((size for pattern, size in _FAMILIES if pattern.search(name)), None)
 
 
+@lru_cache(maxsize=1024)
 def is_small(name: str) -> bool:
     """Return True if the name indicates at most 4 billion parameters."""
     size = billions(name)

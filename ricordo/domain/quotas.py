@@ -4,7 +4,7 @@ Quotas refuse growth only: a larger block from before the quota can still be rea
 deleted.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ricordo.errors import TooLong
 
@@ -28,17 +28,14 @@ class MemoryQuotas:
     list_characters: int = 4_000_000
     history_mb: int = 100
 
-    @property
-    def block_bytes(self) -> int:
-        return self.block_kb * KILOBYTE
+    block_bytes: int = field(init=False)
+    memory_bytes: int = field(init=False)
+    history_bytes: int = field(init=False)
 
-    @property
-    def memory_bytes(self) -> int:
-        return self.memory_mb * MEGABYTE
-
-    @property
-    def history_bytes(self) -> int:
-        return self.history_mb * MEGABYTE
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "block_bytes", self.block_kb * KILOBYTE)
+        object.__setattr__(self, "memory_bytes", self.memory_mb * MEGABYTE)
+        object.__setattr__(self, "history_bytes", self.history_mb * MEGABYTE)
 
     def require_block(self, label: str, size: int, before: int = 0) -> None:
         """Raise TooLong if a block of this size is too large and larger than before."""

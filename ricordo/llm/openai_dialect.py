@@ -5,6 +5,7 @@ Sources: the providers' own documents and the errors of their servers.
 
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from ricordo.domain.model import ModelRequest, ModelSettings
@@ -110,6 +111,7 @@ def thinks_at_openai(model: str) -> bool:
     return _OPENAI_THINKS.match(model) is not None
 
 
+@lru_cache(maxsize=1024)
 def is_openai(base_url: str) -> bool:
     return _OPENAI_ADDRESS.match(base_url) is not None
 

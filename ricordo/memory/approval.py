@@ -17,8 +17,7 @@ from ricordo.domain.redaction import redact_values
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, NotFound, RicordoError
-from ricordo.memory.line_changes import effort, merge_changes, same_text
-from ricordo.memory.merge import merge_lines
+from ricordo.memory.text import effort, merge_changes, merge_lines, same_text
 from ricordo.memory.user_memory import make, require_free, revive
 from ricordo.storage import agents, blocks, conversations, history, proposals, runs, versions
 from ricordo.storage.engine.repository import Page

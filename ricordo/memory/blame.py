@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import NotFound
-from ricordo.memory.line_changes import ends_alike
-from ricordo.memory.merge import matched_lines
+from ricordo.memory.text import ends_alike, matched_lines
 from ricordo.offload import few_at_once, offload
 from ricordo.storage import history, versions
 from ricordo.storage.engine.store import Store, Transaction

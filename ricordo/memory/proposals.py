@@ -19,7 +19,14 @@ from ricordo.domain.scope import Actor
 from ricordo.domain.text import normal_json, normal_name
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Invalid, NotFound, TooLong
-from ricordo.memory.line_changes import (
+from ricordo.memory.declined import require_not_declined
+from ricordo.memory.edits import (
+    HIDDEN_REFUSED,
+    EditContext,
+    MemoryEdit,
+    by_block,
+)
+from ricordo.memory.text import (
     LineChange,
     edit_summary,
     effort,
@@ -31,12 +38,6 @@ from ricordo.memory.line_changes import (
     touch_same_lines,
 )
 from ricordo.memory.unwanted import rules_of
-from ricordo.memory.working_memory import (
-    HIDDEN_REFUSED,
-    EditContext,
-    MemoryEdit,
-    by_block,
-)
 from ricordo.settings import Settings
 from ricordo.storage import proposals, versions
 from ricordo.storage.engine.store import Transaction
@@ -213,7 +214,8 @@ def propose(
     of one, makes no new proposal: the older one is returned, with `is_repeated`.
 
     Raises Unchanged where the block has the change already, Conflict at a limit of waiting
-    proposals, NotFound where the chain is erased, TooLong.
+    proposals, Declined where the owner rejected the same lately, NotFound where the chain is
+    erased, TooLong.
     """
     before = draft.block.value if draft.block else ""
     tx.quotas.require_text(draft.label, f"{draft.value or ''}{draft.description or ''}", before)
@@ -232,6 +234,7 @@ def propose(
     if not metadata.is_owners_of(chain) and draft.value is not None:
         rules_of(tx, chain).require_wanted(before, draft.value)
     _require_change(tx, chain, draft)
+    require_not_declined(tx, chain.id, draft.label, (before, draft.value), metadata)
     of_author = proposals.waiting_by(tx, chain.id, draft.label, metadata.author)
     comparison = _DraftComparison(draft)
     # The newest are compared first, as far as the limit allows.

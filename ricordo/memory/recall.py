@@ -20,7 +20,7 @@ from ricordo.domain.scope import NOBODY
 from ricordo.errors import RicordoError
 from ricordo.llm.chat import KnowsWords
 from ricordo.llm.registry.models import Embedders
-from ricordo.memory.working_memory import PassageDraft
+from ricordo.memory.edits import PassageDraft
 from ricordo.search import index
 from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchMode, SearchResult
 from ricordo.search.vector_index import VectorFilter, VectorIndex

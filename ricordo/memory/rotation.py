@@ -20,7 +20,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Passage
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Invalid
-from ricordo.memory.working_memory import EditContext
+from ricordo.memory.edits import EditContext
 from ricordo.storage import blocks
 from ricordo.storage.engine.store import Transaction
 
@@ -99,10 +99,6 @@ class Rotation:
     strategy: str
     threshold: float
     keeps: float
-
-
-def may_rotate(block: Block) -> bool:
-    return bool(block.metadata.get(KEY))
 
 
 def read_rotation(metadata: Mapping[str, Any]) -> Rotation | None:

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -434,22 +434,23 @@ def read_block(
     return read(text, require_schema(parsed.schema_ref, data_dir))
 
 
-def schemas_in(data_dir: Path) -> Schemas:
-    """Return a lookup of the schemas in a data folder.
+def enforced_schema(data_dir: Path, name: str) -> BlockSchema | None:
+    """Return the schema of this name in a data folder, if there is one.
 
     An unreadable schema is logged and not enforced.
     """
+    folder = data_dir / FOLDER
+    try:
+        if name in schema_names(folder):
+            return read_schema(name, folder)
+    except RicordoError as error:
+        log.warning("a block schema cannot be read", extra={"schema": name, "reason": error})
+    return None
 
-    def find(name: str) -> BlockSchema | None:
-        folder = data_dir / FOLDER
-        try:
-            if name in schema_names(folder):
-                return read_schema(name, folder)
-        except RicordoError as error:
-            log.warning("a block schema cannot be read", extra={"schema": name, "reason": error})
-        return None
 
-    return find
+def schemas_in(data_dir: Path) -> Schemas:
+    """Return a lookup of the schemas in a data folder."""
+    return partial(enforced_schema, data_dir)
 
 
 def no_schemas(_name: str) -> BlockSchema | None:

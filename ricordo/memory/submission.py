@@ -14,10 +14,10 @@ from ricordo.domain.text import normal_text
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Forbidden, NotFound
 from ricordo.memory import user_memory
-from ricordo.memory.line_changes import change_summary
+from ricordo.memory.edits import require_storable
 from ricordo.memory.proposals import ProposalDraft, Unchanged, propose, require_shown
+from ricordo.memory.text import change_summary
 from ricordo.memory.user_memory import PutOptions, UserMemory
-from ricordo.memory.working_memory import require_storable
 from ricordo.storage import blocks, versions
 from ricordo.storage.engine.store import Transaction
 

@@ -13,8 +13,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import NEVER_REMEMBER, Chain
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict
-from ricordo.memory.edit_guard import added_lines
-from ricordo.memory.working_memory import MemoryEdit, PassageDraft
+from ricordo.memory.edits import MemoryEdit, PassageDraft, added_lines
 from ricordo.search.words import STOP_WORDS, terms
 from ricordo.storage import versions
 from ricordo.storage.engine.store import Transaction

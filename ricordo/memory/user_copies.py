@@ -16,8 +16,8 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Invalid
 from ricordo.memory.course_blocks import COPY, FOR_ALL
+from ricordo.memory.edits import MemoryEdit
 from ricordo.memory.user_memory import open_memory
-from ricordo.memory.working_memory import MemoryEdit
 from ricordo.storage import blocks, versions
 from ricordo.storage.engine.store import Transaction
 

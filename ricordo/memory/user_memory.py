@@ -15,11 +15,10 @@ from ricordo.domain.text import normal_text
 from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, Stale
 from ricordo.memory.course_blocks import begin_as_course
-from ricordo.memory.line_changes import change_summary
-from ricordo.memory.merge import merge_lines
+from ricordo.memory.edits import replaced_piece, require_storable
 from ricordo.memory.proposals import ProposalDraft, propose, require_shown
 from ricordo.memory.rotation import read_rotation
-from ricordo.memory.working_memory import replaced_piece, require_storable
+from ricordo.memory.text import change_summary, merge_lines
 from ricordo.storage import agents, blocks, history, proposals, users, versions
 from ricordo.storage.engine.store import Transaction
 

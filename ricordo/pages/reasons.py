@@ -5,7 +5,7 @@ Programs write reasons too: summaries of a change, and verbs with a block's labe
 
 import re
 
-# Written by `memory.line_changes.change_summary`.
+# Written by `memory.text.change_summary`.
 _SUMMARY = re.compile(r'[^"\n]{1,255}: (?P<sign>[+-]) "(?P<line>.*)"', re.DOTALL)
 _DAY = re.compile(r"\s*(?:[-*+]\s+)?(?:\d{4}-\d{2}-\d{2}:\s+)?")
 _COPIED = "Copy of the agent's block"

@@ -31,7 +31,7 @@ from ricordo.domain.ids import is_any_id
 from ricordo.domain.scope import APPROVE, OVERRIDE, REQUEST_SCOPE, Scope
 from ricordo.domain.text import normal_text
 from ricordo.errors import DatabaseFailed, Invalid, NotFound, RicordoError
-from ricordo.memory.merge import by_words
+from ricordo.memory.text import by_words
 from ricordo.offload import SMALL, offload
 from ricordo.pages import filters, statics
 from ricordo.pages.inside import RefusedByApi

@@ -68,11 +68,11 @@ class MemorySection:
 
 
 def render_memory(section: MemorySection) -> str:
-    parts = [
-        _blocks(section),
-        _rules(section.rule_lines),
-        _directories(section.directories, section.max_files_open),
-    ]
+    parts = [_blocks(section)]
+    if section.rule_lines:
+        parts.append(_rules(section.rule_lines))
+    if section.directories:
+        parts.append(_directories(section.directories, section.max_files_open))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -134,14 +134,10 @@ def _like(sign: str) -> str:
 
 
 def _rules(lines: Sequence[str]) -> str:
-    if not lines:
-        return ""
     return "\n".join(["<tool_usage_rules>", _RULES_INTRODUCTION, "", *lines, "</tool_usage_rules>"])
 
 
 def _directories(directories: Sequence[PromptDirectory], max_files_open: int) -> str:
-    if not directories:
-        return ""
     open_files = sum(file.is_open for directory in directories for file in directory.files)
     limits = (
         f"<file_limits>\n- current_files_open={open_files}\n- "

@@ -7,7 +7,7 @@ providers' prompt caches hit.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import blake2b
 from itertools import accumulate
@@ -61,8 +61,11 @@ def system_prompt(
     With `is_brief`, for a small model, only the date and the count follow the memory.
     """
     agent = state.agent
-    content = (state.blocks, tuple(rule_lines), state.directories, agent.max_files_open)
-    memory = render_memory(MemorySection(agent.agent_type, provider, *content))
+    section = MemorySection(agent.agent_type, provider, state.blocks, tuple(rule_lines))
+    if state.directories:
+        max_files = agent.max_files_open
+        section = replace(section, directories=state.directories, max_files_open=max_files)
+    memory = render_memory(section)
     local = to_datetime(now).astimezone(zone(agent.timezone))
     tags = sorted({tag for archive in state.archives for tag in archive.tags})
     if is_brief:
@@ -70,7 +73,7 @@ def system_prompt(
     else:
         metadata = _metadata(state, local, recall_count, tags)
     template = agent.system
-    instructions = _instructions(state.instructions)
+    instructions = _instructions(state.instructions) if state.instructions else ""
     body = "\n\n".join(filter(None, (instructions, memory, metadata)))
     if PLACEHOLDER in template:
         text = template.replace(PLACEHOLDER, body)
@@ -85,9 +88,7 @@ def system_prompt(
 
 def _instructions(text: str) -> str:
     """Return the section with the instructions of a file of the workspace."""
-    if text:
-        return f"<workspace_instructions>\n{disarm(text)}\n</workspace_instructions>"
-    return ""
+    return f"<workspace_instructions>\n{disarm(text)}\n</workspace_instructions>"
 
 
 def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Sequence[str]) -> str:

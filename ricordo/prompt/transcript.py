@@ -238,9 +238,16 @@ def interrupted(after: Message, calls: Sequence[ToolCallPart], why: str = INTERR
 
 def _packaged(message: Message, timezone: str, cap: int) -> Message:
     time = local_time(message.created_at, timezone)
-    return replace(
-        message, parts=tuple(_packaged_result(part, time, cap) for part in message.tool_returns)
-    )
+    parts: list[Part] = []
+    for part in message.tool_returns:
+        content: Any = part.content
+        if len(part.content) > cap:
+            content = f"{part.content[:cap]}... [truncated {len(part.content) - cap} chars]"
+        elif part.is_json:
+            content = orjson.loads(part.content)
+        text = package_result(content, is_success=part.status == "success", time=time)
+        parts.append(replace(part, content=text, pictures=()))
+    return replace(message, parts=tuple(parts))
 
 
 def _plain_results(message: Message, calls: Mapping[str, ToolCallPart], cap: int) -> Message:
@@ -308,16 +315,6 @@ def _named_row(name: str, content: Any, indent: str) -> str:
     if isinstance(content, dict | list):
         return f"{indent}{name}:\n{plain_value(content, indent + '  ')}"
     return f"{indent}{name}: {plain_value(content)}"
-
-
-def _packaged_result(part: ToolReturnPart, time: str, cap: int) -> ToolReturnPart:
-    content = part.content
-    if len(content) > cap:
-        content = f"{content[:cap]}... [truncated {len(content) - cap} chars]"
-    elif part.is_json:
-        content = orjson.loads(content)
-    content = package_result(content, is_success=part.status == "success", time=time)
-    return replace(part, content=content, pictures=())
 
 
 def local_time(now: int, timezone: str) -> str:

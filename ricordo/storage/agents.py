@@ -167,12 +167,15 @@ def load(
     """
     agent, conversation, rows = _load_conversation(tx, scope, agent_id, conversation_id)
     user_id = scope.subject_id or conversation.user_id
+    usable_archives = _archives(rows)
+    if agent.is_asleep_for:
+        usable_archives = _with_shared_archives(tx, agent.is_asleep_for, usable_archives)
     return AgentState(
         agent,
         conversation,
         blocks=blocks.of_agent(tx, agent_id, user_id, agent.course, memory_id=agent.memory_id),
         tools=tools.of_agent(tx, agent_id),
-        archives=_usable_archives(tx, agent, _archives(rows)),
+        archives=usable_archives,
         has_other_conversations=bool(rows[0].has_others),
     )
 
@@ -205,7 +208,9 @@ def _load_conversation(
         "organization_id": scope.organization_id,
         "user_id": scope.subject,
     }
-    statement, parameters = for_caller(scope, _STATE, _STATE_FOR_ONE, parameters)
+    statement = _STATE
+    if not scope.uses_every_agent:
+        statement, parameters = for_caller(scope, _STATE, _STATE_FOR_ONE, parameters)
     pages = (tx.all(statement, parameters | {"conversation_id": id}) for id in ids)
     rows = next((rows for rows in pages if rows), ())
     agent = None
@@ -249,16 +254,11 @@ def _archives(rows: Sequence[Row[Any]]) -> tuple[Archive, ...]:
     return tuple(_visible_archive(row) for row in rows if row.archive_id)
 
 
-def _usable_archives(
-    tx: Transaction, agent: Agent, agents_own: tuple[Archive, ...]
+def _with_shared_archives(
+    tx: Transaction, main_id: str, agents_own: tuple[Archive, ...]
 ) -> tuple[Archive, ...]:
-    """Return the archives that the agent stores in and searches.
-
-    If it works on another agent's memory, that agent's archives come first.
-    """
-    if not agent.is_asleep_for:
-        return agents_own
-    shared = archives.of_agent(tx, agent.is_asleep_for)
+    """Return the archives of the agent on whose memory this one works, then its own."""
+    shared = archives.of_agent(tx, main_id)
     shared_ids = {archive.id for archive in shared}
     return (*shared, *(archive for archive in agents_own if archive.id not in shared_ids))
 

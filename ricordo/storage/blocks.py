@@ -576,19 +576,10 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
 
 
 def metadata_without_secrets(metadata: ChangeMetadata) -> ChangeMetadata:
-    return replace(
-        metadata,
-        reason=redact(normal_text(metadata.reason)).text,
-        author=author_without_secrets(metadata.author),
-    )
-
-
-def author_without_secrets(author: Actor) -> Actor:
-    """Return the author without secrets.
-
-    An author from elsewhere can choose any name.
-    """
-    return replace(author, id=redact(author.id).text, name=redact(author.name).text)
+    author = metadata.author
+    # An author from elsewhere can choose any name.
+    author = replace(author, id=redact(author.id).text, name=redact(author.name).text)
+    return replace(metadata, reason=redact(normal_text(metadata.reason)).text, author=author)
 
 
 def as_stored(block: Block, before: Block | None = None) -> Block:

@@ -86,12 +86,10 @@ def require_history(
     *,
     is_revival: bool = False,
 ) -> None:
-    """Raise TooLong where a locked chain's history is full, and these changes bring what it does not have.
+    """Raise TooLong where these changes of a locked chain bring what its full history does not have.
 
     Each is a block before and after. In a revival, blocks come back with the settings that they had.
     """
-    if not is_full(tx, chain):
-        return
     for before, after in changed:
         is_large = not is_revival and _has_large_settings(before, after)
         if is_large or not _has_text(tx, chain.id, _new_text(before, after)):

@@ -40,6 +40,15 @@ _WAITS = proposals.c.status.in_(["open", "conflicted"])
 _IN_CHAIN = equal(proposals, "chain_id") & _WAITS
 _WAITING = _SELECT.where(_IN_CHAIN).order_by(proposals.c.seq)
 _WAITING_BY = _WAITING.where(equal(proposals, "label", "author_kind", "author_id"))
+_REJECTED_BY = (
+    _SELECT.where(
+        equal(proposals, "chain_id", "label", "author_kind", "author_id"),
+        proposals.c.status == "rejected",
+        proposals.c.resolved_at >= bindparam("since"),
+    )
+    .order_by(proposals.c.resolved_at.desc())
+    .limit(bindparam("limit"))
+)
 _WAITING_IDS = (
     select(proposals.c.id)
     .where(_IN_CHAIN)
@@ -54,6 +63,8 @@ _COUNTS = (
 )
 _COUNTS_BY = _COUNTS.where(equal(proposals, "author_kind", "author_id"))
 _DUE = select(proposals.c.id).where(_WAITS, proposals.c.expires_at <= bindparam("now")).limit(500)
+# Rejected proposals of one author for one block that a new one is compared with.
+_REMEMBERED_REJECTIONS = 50
 # Proposals of a bounded page whose texts are read at once.
 _READ_AT_ONCE = 8
 # Note of proposals that expired with their deleted block; they reopen if it is restored.
@@ -226,6 +237,21 @@ def waiting_by(tx: Transaction, chain_id: str, label: str, author: Actor) -> lis
         "author_id": author.id,
     }
     return _proposals(tx, tx.all(_WAITING_BY, parameters))
+
+
+def rejected_by(
+    tx: Transaction, chain_id: str, label: str, author: Actor, since: int
+) -> list[Proposal]:
+    """Return this author's last proposals for this block that were rejected since a time."""
+    parameters = {
+        "chain_id": chain_id,
+        "label": label,
+        "author_kind": author.kind,
+        "author_id": author.id,
+        "since": since,
+        "limit": _REMEMBERED_REJECTIONS,
+    }
+    return _proposals(tx, tx.all(_REJECTED_BY, parameters))
 
 
 def waiting_ids(tx: Transaction, chain_id: str, limit: int) -> list[str]:

@@ -24,8 +24,8 @@ from ricordo.domain.scope import NOBODY, Scope
 from ricordo.domain.text import normal_json
 from ricordo.domain.tool import Tool, ToolType
 from ricordo.errors import Invalid, RicordoError
+from ricordo.memory.edits import WorkingMemory
 from ricordo.memory.recall import Recall
-from ricordo.memory.working_memory import WorkingMemory
 from ricordo.prompt.transcript import truncate
 from ricordo.sandbox.service import Sandbox
 from ricordo.settings import Settings

@@ -114,6 +114,32 @@ def test_hidden_text_is_reported_refused_from_agents_and_left_out_by_an_approval
     assert ("Likes green tea." in cleaned["body"], cleaned["has_hidden_text"]) == (True, False)
 
 
+def test_an_agent_does_not_propose_again_what_the_owner_declined(
+    http: httpx2.Client, ada: str
+) -> None:
+    def proposed(text: str, agent: str = "course-tutor") -> httpx2.Response:
+        edit = {"old_string": "Likes tea.", "new_string": f"Likes tea.\n{text}", "reasoning": ""}
+        return http.post(f"/users/{ada}/blocks/student/propose", json=edit | {"agent_id": agent})
+
+    first = ok(proposed("Has an exam in linear algebra on 3 May."))
+    post(http, ada, f"student/diffs/{first['id']}/reject")
+    for again in (
+        "Has an exam in linear algebra on 3 May.",
+        "- has an exam in linear algebra on 3 May",
+        "The student has an exam in linear algebra on 3 May!",
+        "She has the linear algebra exam on 3 May",
+        "Exam in linear algebra: on 3 May",
+    ):
+        assert "declined this change" in refused(proposed(again), 409), again
+    for other in (
+        "Has an exam in linear algebra on 4 May.",
+        "Has no exam in linear algebra on 3 May.",
+        "Has an exam in French history on 3 May.",
+    ):
+        ok(proposed(other))
+    ok(proposed("Has an exam in linear algebra on 3 May.", "another-tutor"))
+
+
 def test_replace_all_replaces_all_and_a_new_block_may_be_proposed(
     http: httpx2.Client, ada: str
 ) -> None:

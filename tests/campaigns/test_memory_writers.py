@@ -25,9 +25,9 @@ from ricordo.domain.version import BlockVersion
 from ricordo.errors import Stale
 from ricordo.memory import approval, user_memory
 from ricordo.memory.approval import Approved
-from ricordo.memory.step_commit import commit
+from ricordo.memory.commit import commit
+from ricordo.memory.edits import NO_REASON, EditContext, WorkingMemory
 from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
-from ricordo.memory.working_memory import NO_REASON, EditContext, WorkingMemory
 from ricordo.storage import agents, history, versions
 from ricordo.storage.engine.postgres import open_postgres
 from ricordo.storage.engine.store import Store, Transaction

@@ -7,10 +7,9 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.domain.scope import Actor, Scope
 from ricordo.memory import user_memory
-from ricordo.memory.edit_plan import CommitOutcome
-from ricordo.memory.step_commit import commit
+from ricordo.memory.commit import CommitOutcome, commit
+from ricordo.memory.edits import WorkingMemory
 from ricordo.memory.user_memory import PutOptions, UserMemory
-from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import agents, blocks
 from ricordo.storage.engine.store import Store, Transaction
 from tests.seams import make

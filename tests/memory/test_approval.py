@@ -17,11 +17,11 @@ from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, NotFound, Stale
 from ricordo.memory import approval, user_memory
 from ricordo.memory.approval import Approved, Conflicted
-from ricordo.memory.merge import unchanged_lines
+from ricordo.memory.commit import commit
+from ricordo.memory.edits import WorkingMemory
 from ricordo.memory.proposals import ProposalDraft, propose
-from ricordo.memory.step_commit import commit
+from ricordo.memory.text import unchanged_lines
 from ricordo.memory.user_memory import ProposalOptions, PutOptions
-from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import blocks, history, proposals, runs
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Overtaken, Transaction
@@ -594,6 +594,6 @@ async def test_an_approval_that_collides_compares_a_bounded_part_of_a_long_text_
         compared.append(len(old) + len(new))
         return unchanged_lines(old, new)
 
-    monkeypatch.setattr("ricordo.memory.line_changes.unchanged_lines", counted)
+    monkeypatch.setattr("ricordo.memory.text.unchanged_lines", counted)
     assert isinstance(await approve(store, proposal), Conflicted)
     assert sum(compared) < 6000, compared

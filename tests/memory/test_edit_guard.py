@@ -7,16 +7,17 @@ import pytest
 from ricordo.domain.agent import AgentState
 from ricordo.domain.message import ToolReturnPart
 from ricordo.errors import Invalid
-from ricordo.memory.edit_guard import (
+from ricordo.memory.edits import (
     EditGuard,
     GuardSources,
+    PassageDraft,
+    WorkingMemory,
     added_lines,
     changed_piece,
     only_repeats,
     repeated,
     search_results,
 )
-from ricordo.memory.working_memory import PassageDraft, WorkingMemory
 from tests.seams import make
 from tests.seams.growth import require_linear
 

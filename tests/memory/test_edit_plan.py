@@ -6,7 +6,7 @@ from dataclasses import replace
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.errors import NotFound
-from ricordo.memory.working_memory import WorkingMemory
+from ricordo.memory.edits import WorkingMemory
 from ricordo.storage import agents, blocks, conversations, versions
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction

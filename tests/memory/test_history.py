@@ -21,8 +21,8 @@ from ricordo.errors import Conflict, NotFound
 from ricordo.memory import approval, user_memory
 from ricordo.memory.approval import Approved, Conflicted
 from ricordo.memory.blame import blame
-from ricordo.memory.line_changes import merge_changes, same_text
 from ricordo.memory.proposals import Unchanged
+from ricordo.memory.text import merge_changes, same_text
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.storage import history, proposals, versions
 from ricordo.storage.engine.sqlite import SqliteStore

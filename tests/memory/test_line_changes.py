@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.memory.line_changes import (
+from ricordo.memory.text import (
     change_summary,
     edit_summary,
     line_changes,

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.memory import merge
-from ricordo.memory.merge import DiffPiece, by_words, merge_lines, unified
+from ricordo.memory import text as merging
+from ricordo.memory.text import DiffPiece, by_words, merge_lines, unified
 from tests.seams.growth import FACTOR, require_linear
 
 # Few different lines, so that texts repeat themselves and matching is hard.
@@ -225,7 +225,7 @@ def test_a_diff_is_the_same_whether_the_equal_ends_are_looked_at_or_not(
     ):
         quick = unified(before, after, "a", "b")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(merge, "_changed_region", lambda old, new: (0, len(old), len(new)))
+            patch.setattr(merging, "_changed_region", lambda old, new: (0, len(old), len(new)))
             assert quick == unified(before, after, "a", "b")
 
 
@@ -234,8 +234,8 @@ def test_a_small_change_of_a_long_text_is_compared_without_splitting_all_of_it(
 ) -> None:
     old = "".join(f"Line {number} about tea.\n" for number in range(20_000))
     split: list[int] = []
-    lines = merge._lines
-    monkeypatch.setattr(merge, "_lines", lambda text: split.append(len(text)) or lines(text))
+    lines = merging._lines
+    monkeypatch.setattr(merging, "_lines", lambda text: split.append(len(text)) or lines(text))
     for place in (0, 1, 9_999, 19_999):
         assert "+Line of milk." in unified(
             old, old.replace(f"Line {place} about tea.", "Line of milk."), "a", "b"

@@ -14,9 +14,8 @@ from ricordo.errors import Conflict
 from ricordo.memory import approval, user_memory
 from ricordo.memory import proposals as proposing
 from ricordo.memory.approval import Approved, Conflicted
-from ricordo.memory.line_changes import merge_changes
-from ricordo.memory.merge import unchanged_lines
 from ricordo.memory.proposals import ProposalDraft, Unchanged, propose
+from ricordo.memory.text import merge_changes, unchanged_lines
 from ricordo.storage import proposals
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
@@ -368,7 +367,7 @@ async def test_one_more_beside_a_hundred_for_a_long_text_compares_few_lines(
             proposals.insert_one(tx, one, (blob, depth, block.value))
 
     await store.write(flood)
-    monkeypatch.setattr("ricordo.memory.line_changes.unchanged_lines", counted)
+    monkeypatch.setattr("ricordo.memory.text.unchanged_lines", counted)
     made = await drafted(store, "\n".join(FLOODS[kind](99)))
     assert sum(compared) <= 2 * proposing._COMPARISON_LIMIT, len(compared)
     compared.clear()

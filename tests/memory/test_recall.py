@@ -7,8 +7,8 @@ import pytest
 
 from ricordo.errors import Unavailable
 from ricordo.llm.scripted import ScriptedEmbedder
+from ricordo.memory.edits import PassageDraft
 from ricordo.memory.recall import FoundMessage, most_alike
-from ricordo.memory.working_memory import PassageDraft
 from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.search.words import QUESTION_LENGTH
 from ricordo.storage import conversations

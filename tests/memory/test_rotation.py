@@ -8,9 +8,9 @@ import pytest
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.errors import Invalid
-from ricordo.memory.edit_plan import CommitOutcome
+from ricordo.memory.commit import CommitOutcome
+from ricordo.memory.edits import WorkingMemory
 from ricordo.memory.rotation import TAG, read_rotation
-from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import archives, blocks, history
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore

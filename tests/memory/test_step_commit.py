@@ -9,9 +9,8 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
-from ricordo.memory.edit_plan import CommitOutcome
-from ricordo.memory.step_commit import commit
-from ricordo.memory.working_memory import PassageDraft, WorkingMemory
+from ricordo.memory.commit import CommitOutcome, commit
+from ricordo.memory.edits import PassageDraft, WorkingMemory
 from ricordo.search.index import PassageFilter, Query, find_passages
 from ricordo.storage import agents, archives, blocks, proposals, versions
 from ricordo.storage.engine.sqlite import SqliteStore

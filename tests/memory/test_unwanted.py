@@ -5,9 +5,9 @@ import pytest
 from ricordo.domain.block import NEVER_REMEMBER
 from ricordo.domain.scope import Actor
 from ricordo.domain.version import ChangeMetadata
+from ricordo.memory.edits import PassageDraft, WorkingMemory
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.unwanted import REFUSED, Rules, Unwanted, rule_of
-from ricordo.memory.working_memory import PassageDraft, WorkingMemory
 from ricordo.storage import agents, blocks, conversations
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction

@@ -10,8 +10,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.domain.hidden_text import with_marks
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
-from ricordo.memory.edit_guard import EditGuard, GuardSources
-from ricordo.memory.working_memory import EditReason, PassageDraft, WorkingMemory
+from ricordo.memory.edits import EditGuard, EditReason, GuardSources, PassageDraft, WorkingMemory
 from tests.seams import make
 
 AGENT = make.agent()

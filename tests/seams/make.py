@@ -16,7 +16,7 @@ from ricordo.domain.run import Run, Step
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER, Actor, Scope
 from ricordo.domain.tool import Tool
 from ricordo.domain.version import ChangeMetadata
-from ricordo.memory.working_memory import EditContext
+from ricordo.memory.edits import EditContext
 from ricordo.search.index import insert_messages, insert_passages
 from ricordo.storage import agents, archives, blocks, conversations, deletion, messages, tools
 from ricordo.storage.engine.store import Store, Transaction

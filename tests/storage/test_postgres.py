@@ -28,9 +28,9 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, Invalid, Unavailable
-from ricordo.memory import step_commit as committing
-from ricordo.memory.step_commit import file_passages
-from ricordo.memory.working_memory import PassageDraft, WorkingMemory
+from ricordo.memory import commit as committing
+from ricordo.memory.commit import file_passages
+from ricordo.memory.edits import PassageDraft, WorkingMemory
 from ricordo.search import rebuild
 from ricordo.search.index import insert_messages
 from ricordo.settings import Settings

@@ -15,7 +15,7 @@ from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
 from ricordo.errors import Unavailable
-from ricordo.memory.working_memory import WorkingMemory
+from ricordo.memory.edits import WorkingMemory
 from ricordo.storage import tools
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import to_json

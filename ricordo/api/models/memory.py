@@ -23,9 +23,9 @@ from ricordo.domain.scope import ActorKind
 from ricordo.domain.text import Json
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.memory.blame import Blame
-from ricordo.memory.merge import PieceKind, by_words, unified
 from ricordo.memory.schemas import require_schema, starting_settings
 from ricordo.memory.sections import starting_text
+from ricordo.memory.text import PieceKind, by_words, unified
 
 _MOST_AT_ONCE = 500
 # Characters of one line in an answer about lines.

@@ -9,8 +9,8 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message
 from ricordo.errors import Invalid
 from ricordo.features.groups.voice_transcript import lines_in, memory_text
+from ricordo.memory.edits import PassageDraft
 from ricordo.memory.matching import with_line_breaks
-from ricordo.memory.working_memory import PassageDraft
 from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.search.words import query_terms, terms
 from ricordo.storage import messages

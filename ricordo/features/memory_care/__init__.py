@@ -1,10 +1,26 @@
-"""Care of memory: erasure, audit and review."""
+"""Care of memory: erasure, audit, review, and notifications of what waits."""
 
-from ricordo.plugins import Commands, Feature
+from ricordo.plugins import Commands, Feature, PluginPage
 
 feature = Feature(
-    routes=("ricordo.features.memory_care.erasure.routes",),
-    jobs=("ricordo.features.memory_care.erasure.jobs:HANDLERS",),
+    tables=(
+        "ricordo.features.memory_care.notifications.queries:preferences",
+        "ricordo.features.memory_care.notifications.queries:notices",
+        "ricordo.features.memory_care.notifications.queries:decision_links",
+        "ricordo.features.memory_care.notifications.queries:owner_visits",
+    ),
+    routes=(
+        "ricordo.features.memory_care.erasure.routes",
+        "ricordo.features.memory_care.notifications.routes",
+        "ricordo.features.memory_care.notifications.pages",
+    ),
+    jobs=(
+        "ricordo.features.memory_care.erasure.jobs:HANDLERS",
+        "ricordo.features.memory_care.notifications.jobs:HANDLERS",
+    ),
+    middleware=("ricordo.features.memory_care.notifications.visits:NotedVisits",),
+    pages=(PluginPage("Notifications", "/ui/notifications", ("memory:read",)),),
+    gauges=("ricordo.features.memory_care.notifications.queries:gauges",),
     commands=(
         Commands(
             "memory",

@@ -10,8 +10,8 @@ import re
 from typing import Any
 
 from ricordo.errors import Invalid, NotFound
+from ricordo.memory.edits import LONGEST_REASON, EditReason, replaced_piece
 from ricordo.memory.matching import hint, search, with_line_breaks
-from ricordo.memory.working_memory import LONGEST_REASON, EditReason, replaced_piece
 from ricordo.prompt.memory import LINE_NUMBER_WARNING
 from ricordo.tools.toolbox import ToolContext
 

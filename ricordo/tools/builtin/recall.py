@@ -8,8 +8,8 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Passage, Relevance
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.errors import Invalid
+from ricordo.memory.edits import PassageDraft
 from ricordo.memory.recall import Likeness, most_alike, passages_like
-from ricordo.memory.working_memory import PassageDraft
 from ricordo.offload import offload
 from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.tools.builtin.search_results import results_of, timestamp

@@ -6,8 +6,8 @@ from typing import Any
 from ricordo.domain.agent import AgentState
 from ricordo.domain.scope import Scope
 from ricordo.features.memory_care.audit.service import Audit, audit, junk_in
-from ricordo.memory.step_commit import commit
-from ricordo.memory.working_memory import WorkingMemory
+from ricordo.memory.commit import commit
+from ricordo.memory.edits import WorkingMemory
 from ricordo.search.index import insert_archive, insert_messages
 from ricordo.storage import blocks
 from ricordo.storage.engine.store import Store

@@ -9,9 +9,9 @@ from ricordo.domain.block import Block
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.domain.scope import Scope
 from ricordo.llm.registry.models import Models
+from ricordo.memory.commit import commit
+from ricordo.memory.edits import WorkingMemory
 from ricordo.memory.recall import Recall
-from ricordo.memory.step_commit import commit
-from ricordo.memory.working_memory import WorkingMemory
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import agents
 from ricordo.storage.engine.store import Store

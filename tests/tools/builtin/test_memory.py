@@ -8,10 +8,9 @@ import pytest
 from ricordo.domain.block import Policy
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata, Proposal
-from ricordo.memory.edit_plan import CommitOutcome
+from ricordo.memory.commit import CommitOutcome, commit
+from ricordo.memory.edits import WorkingMemory
 from ricordo.memory.proposals import ProposalDraft, propose
-from ricordo.memory.step_commit import commit
-from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import agents, proposals
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore

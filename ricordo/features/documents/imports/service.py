@@ -30,7 +30,7 @@ from ricordo.features.documents.imports.chat_files import (
     read_chats,
 )
 from ricordo.features.documents.imports.queries import Outcome
-from ricordo.memory.step_commit import file_passages
+from ricordo.memory.commit import file_passages
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, archives, blocks, conversations, messages, users

@@ -32,8 +32,8 @@ from ricordo.features.knowledge.memories.models import (
     MemorySearchResponse,
 )
 from ricordo.memory import user_memory
+from ricordo.memory.commit import file_passages
 from ricordo.memory.recall import FoundMessage, FoundPassage
-from ricordo.memory.step_commit import file_passages
 from ricordo.storage import agents
 from ricordo.storage.engine.store import Transaction
 

@@ -22,7 +22,7 @@ from ricordo.errors import Collision, Conflict
 from ricordo.features.knowledge.memories.models import AddRequest, SaidMessage
 from ricordo.memory.blame import BlamedLine, blame
 from ricordo.memory.course_blocks import COPY, FOR_ALL
-from ricordo.memory.edit_guard import added_lines
+from ricordo.memory.edits import added_lines
 from ricordo.runtime import Runtime
 from ricordo.search.words import query_terms, terms
 from ricordo.storage import agents, conversations, history, messages, proposals

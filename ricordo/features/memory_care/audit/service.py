@@ -20,7 +20,7 @@ from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion
 from ricordo.memory.blame import blame
-from ricordo.memory.edit_guard import repeated
+from ricordo.memory.edits import repeated
 from ricordo.prompt.memory import disarm
 from ricordo.search.dates import MONTHS, WEEKDAYS
 from ricordo.search.words import fold, query_terms, terms

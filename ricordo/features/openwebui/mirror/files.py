@@ -21,7 +21,7 @@ from ricordo.features.openwebui.mirror.queries import SyncedItem
 from ricordo.features.openwebui.mirror.sessions import KnowledgeFile, NotTaken, OpenWebUI, text_of
 from ricordo.features.openwebui.mirror.texts import carried_over, plain_key, says_the_same
 from ricordo.features.sync.remotes.service import RemoteMoved, require_lease
-from ricordo.memory.merge import merge_lines
+from ricordo.memory.text import merge_lines
 from ricordo.storage.engine.store import Store, Transaction
 
 # Open WebUI converts these to a text that it searches. The text differs from the file, but is no

@@ -22,8 +22,8 @@ from ricordo.features.openwebui.mirror.sessions import OpenWebUI, StoredNote, gr
 from ricordo.features.openwebui.mirror.texts import carried_over, markdown_key, says_the_same
 from ricordo.features.sync.remotes.service import RemoteMoved, require_lease
 from ricordo.memory import user_memory
-from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import ProposalDraft, Unchanged, propose
+from ricordo.memory.text import merge_lines
 from ricordo.memory.user_memory import UserMemory
 from ricordo.pages.filters import markdown
 from ricordo.storage.engine.store import Store, Transaction

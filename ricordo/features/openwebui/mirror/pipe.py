@@ -117,9 +117,10 @@ class Pipe:
                     elif event["type"] != "done" or not has_links:
                         # "Done" does not replace a status with a link, which stays.
                         await self._show_status(event, emitter)
-                if ask:
-                    for proposal in proposals:
-                        await self._decide(client, chat["user_id"], proposal, ask, emitter)
+                for proposal in proposals:
+                    user = chat["user_id"]
+                    if not (ask and await self._decide(client, user, proposal, ask, emitter)):
+                        await self._show_decision_link(client, user, proposal, emitter)
             except asyncio.CancelledError:
                 if conversation_id:
                     await _cancel(client, conversation_id, chat["user_id"])
@@ -148,38 +149,43 @@ class Pipe:
         proposal: dict[str, Any],
         ask: Any,
         emitter: Any,
-    ) -> None:
-        """Let the user decide about a proposal in the chat.
+    ) -> bool:
+        """Let the user decide about a proposal in the chat; return whether that is done.
 
-        Cancelling both questions leaves it waiting, as does a browser that does not answer.
+        Cancelling both questions leaves it waiting, as does a browser that does not answer. A
+        proposal that is too long for a dialog is not asked about.
         """
         shown = _proposal_text(proposal)
         if shown is None:
-            return  # it is too long for a dialog, and the link stays
-        link = f"Decide at {self._link(proposal['url'])}"
+            return False
+        later = f"{shown}\n\nCancel: do not remember it now."
+        rejected = f"{shown}\n\nConfirm: it is not remembered. Cancel: it waits for you."
         try:
-            if await ask(
-                _question("Remember this?", f"{shown}\n\nCancel: do not remember it now.")
-            ):
+            if await ask(_question("Remember this?", later)):
                 decision = "approve"
-            elif await ask(
-                _question(
-                    "Reject it?",
-                    f"{shown}\n\nConfirm: it is not remembered. Cancel: it waits for you.",
-                )
-            ):
+            elif await ask(_question("Reject it?", rejected)):
                 decision = "reject"
             else:
-                await _show(emitter, f"It waits for you. {link}", done=True)
-                return
+                return False
         except Exception:  # Open WebUI raises various errors for a browser that has left
-            return
+            return False
         status = await _send_decision(client, user, proposal["id"], decision)
         words = {"approved": "Remembered", "rejected": "Not remembered"}
         if status in words:
             await _show(emitter, f"{words[status]}: {proposal['label']}", done=True)
-        else:
-            await _show(emitter, f"Ricordo could not decide this. {link}", done=True)
+        return status in words
+
+    async def _show_decision_link(
+        self, client: httpx.AsyncClient, user: str, proposal: dict[str, Any], emitter: Any
+    ) -> None:
+        """Show the address that opens this one decision without a login."""
+        with suppress(httpx.HTTPError, ValueError, LookupError):
+            answer = await client.post(
+                f"/users/{quote(user, safe='')}/decision-links",
+                json={"proposal_id": proposal["id"]},
+            )
+            address = self._link(answer.raise_for_status().json()["path"])
+            await _show(emitter, f"{proposal['content']} – decide at {address}", done=True)
 
     def _link(self, url: str) -> str:
         base = self.valves.SERVER_URL.rstrip("/")

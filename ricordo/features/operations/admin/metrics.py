@@ -41,10 +41,13 @@ async def metrics(context: RequestContext) -> Response:
             "Metrics are of the whole server, so they are shown to its first organization."
         )
 
-    def read(tx: Transaction) -> tuple[Queue, int]:
-        return jobs.read_queue(tx, None), proposals.count_waiting(tx, Scope())
+    def read(tx: Transaction) -> tuple[Queue, int, dict[str, tuple[str, float]]]:
+        gauges: dict[str, tuple[str, float]] = {}
+        for read_gauges in context.runtime.plugins.gauges():
+            gauges |= read_gauges(tx)
+        return jobs.read_queue(tx, None), proposals.count_waiting(tx, Scope()), gauges
 
-    queue, waiting = await context.store.read(read)
+    queue, waiting, more_gauges = await context.store.read(read)
     gauges = {
         "ricordo_turns_running": (
             "Turns that run in this process.",
@@ -54,6 +57,7 @@ async def metrics(context: RequestContext) -> Response:
             "Changes of memory that wait for their owners.",
             float(waiting),
         ),
+        **more_gauges,
     }
     text = _exposed(
         context.request.app.request_counts,

@@ -18,7 +18,7 @@ from ricordo.domain.version import BlockVersion, Proposal
 from ricordo.errors import Conflict
 from ricordo.features.sync.dolt.engines import Engine, EngineError, require_few
 from ricordo.features.sync.remotes.service import RemoteMoved
-from ricordo.memory.merge import merge_lines
+from ricordo.memory.text import merge_lines
 
 MAIN = "main"
 TABLE = "memory_blocks"

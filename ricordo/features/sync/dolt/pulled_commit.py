@@ -16,8 +16,8 @@ from ricordo.errors import NotFound
 from ricordo.features.sync.dolt.database import DoltRow, RemoteCommit
 from ricordo.memory import approval, user_memory
 from ricordo.memory.commit_authors import CommitAuthors
-from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import ProposalDraft, Unchanged, propose
+from ricordo.memory.text import merge_lines
 from ricordo.memory.user_memory import UserMemory
 from ricordo.storage import history, proposals, remotes, versions
 from ricordo.storage.engine.store import Transaction

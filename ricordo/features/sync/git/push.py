@@ -15,7 +15,7 @@ from ricordo.domain.scope import Actor
 from ricordo.errors import Conflict, Invalid, Stale
 from ricordo.features.sync.git import objects
 from ricordo.features.sync.git.adoption import Adoption, MainCommit
-from ricordo.memory.merge import merge_lines
+from ricordo.memory.text import merge_lines
 from ricordo.storage.versions import Change
 
 MOST_COMMITS = 500

@@ -41,8 +41,8 @@ from ricordo.features.sync.git.repository import (
     refreshed,
 )
 from ricordo.memory.commit_authors import CommitAuthors
-from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import ProposalDraft, Unchanged, expiry_of, propose
+from ricordo.memory.text import merge_lines
 from ricordo.offload import offload
 from ricordo.settings import Settings
 from ricordo.storage import blocks, users

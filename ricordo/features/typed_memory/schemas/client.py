@@ -18,8 +18,8 @@ from ricordo.domain.passage import Passage
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound, PreconditionFailed
 from ricordo.memory import submission
+from ricordo.memory.commit import file_passages
 from ricordo.memory.proposals import expiry_of
-from ricordo.memory.step_commit import file_passages
 from ricordo.memory.submission import Submission
 from ricordo.memory.user_copies import copy_of, needs_copy, users_chain
 from ricordo.runtime import Runtime, Wait

@@ -26,7 +26,6 @@ from ricordo.features.typed_memory.formats.service import (
     to_toml,
 )
 from ricordo.memory import approval, user_memory
-from ricordo.memory.merge import unified
 from ricordo.memory.schemas import (
     find_schema,
     read_block,
@@ -34,6 +33,7 @@ from ricordo.memory.schemas import (
     require_schema,
     starting_settings,
 )
+from ricordo.memory.text import unified
 from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
 from ricordo.settings import Settings
 from ricordo.storage import history, proposals, users

@@ -7,7 +7,7 @@ from functools import cached_property
 from ricordo.domain.version import Proposal
 from ricordo.features.web.pages.memory_text import title_of, without_day
 from ricordo.features.web.pages.queries import MemoryOwner, WaitingProposal
-from ricordo.memory.line_changes import line_changes
+from ricordo.memory.text import line_changes
 from ricordo.memory.unwanted import rule_of
 from ricordo.pages.reasons import own_reason
 

@@ -1,0 +1,96 @@
+"""Digests as e-mails, sent by the standard library's SMTP client."""
+
+import asyncio
+import smtplib
+import ssl
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.utils import formatdate, parseaddr
+
+from ricordo.domain.hidden_text import with_marks
+from ricordo.errors import Invalid, Unavailable
+from ricordo.features.memory_care.notifications.options import NotificationSettings
+from ricordo.features.memory_care.notifications.service import Digest
+
+_TIMEOUT = 30.0
+_PERMANENT = 500
+_CHANGES_SHOWN = 8
+
+
+def compose(digest: Digest, settings: NotificationSettings, job_id: str) -> EmailMessage:
+    """Return the digest as an e-mail; a repeated job's has the same id."""
+    sender = settings.mail_from or settings.smtp_user or ""
+    name, address = parseaddr(sender)
+    if "@" not in address:
+        raise Invalid("RICORDO_MAIL_FROM names no e-mail address. Set it to the sender's.")
+    host = address.rpartition("@")[2]
+    message = EmailMessage()
+    count = digest.waiting
+    noun = "suggestion waits" if count == 1 else "suggestions wait"
+    message["Subject"] = f"{count} {noun} for your decision"
+    message["From"] = Address(_one_line(name), addr_spec=address)
+    message["To"] = Address(addr_spec=_one_line(digest.address))
+    message["Date"] = formatdate()
+    message["Message-ID"] = f"<{job_id}@{host}>"
+    message["Auto-Submitted"] = "auto-generated"
+    message.set_content(_text(digest, settings))
+    return message
+
+
+async def send(message: EmailMessage, settings: NotificationSettings) -> None:
+    """Send the e-mail. Raises Invalid for a permanent refusal, else Unavailable."""
+    try:
+        await asyncio.to_thread(_send, message, settings)
+    except smtplib.SMTPResponseException as error:
+        kind = Invalid if error.smtp_code >= _PERMANENT else Unavailable
+        raise kind(f"The mail server answered {error.smtp_code}.") from error
+    except smtplib.SMTPRecipientsRefused as error:
+        codes = {code for code, _ in error.recipients.values()}
+        kind = Invalid if min(codes, default=_PERMANENT) >= _PERMANENT else Unavailable
+        raise kind("The mail server refuses the address of this user.") from error
+    except (smtplib.SMTPException, OSError) as error:
+        raise Unavailable(
+            f"The mail server cannot be reached ({type(error).__name__}). Check RICORDO_SMTP_HOST."
+        ) from error
+
+
+def _send(message: EmailMessage, settings: NotificationSettings) -> None:
+    host, port = settings.smtp_host or "", settings.smtp_port
+    context = ssl.create_default_context()
+    if settings.smtp_security == "tls":
+        client: smtplib.SMTP = smtplib.SMTP_SSL(host, port, timeout=_TIMEOUT, context=context)
+    else:
+        client = smtplib.SMTP(host, port, timeout=_TIMEOUT)
+    with client:
+        if settings.smtp_security == "starttls":
+            client.starttls(context=context)
+        if settings.smtp_user and settings.smtp_password:
+            client.login(settings.smtp_user, settings.smtp_password.get_secret_value())
+        client.send_message(message)
+
+
+def _text(digest: Digest, settings: NotificationSettings) -> str:
+    lines = [f"Hello {_one_line(digest.user.name)},", ""]
+    lines += ["Agents suggest changes of your memory. Nothing changes until you decide.", ""]
+    for entry in digest.entries:
+        proposal = entry.proposal
+        lines.append(f"{proposal.label}, by {_one_line(proposal.author.shown_name)}")
+        lines += [f"  {line}" for line in entry.changes[:_CHANGES_SHOWN]]
+        if proposal.has_hidden_text:
+            lines.append("  It has hidden text, shown here as marks.")
+        if proposal.reasoning:
+            lines.append(f"  Why: {_one_line(proposal.reasoning)}")
+        if entry.link:
+            lines.append(f"  Decide: {entry.link}")
+        lines.append("")
+    rest = digest.waiting - len(digest.entries)
+    if rest > 0:
+        lines += [f"{rest} more {'waits' if rest == 1 else 'wait'} for you.", ""]
+    if settings.public_url:
+        lines.append(f"All of them: {settings.public_url}")
+        lines.append("Each link works once, for a week, and for you alone: do not pass it on.")
+    return "\n".join(lines)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(with_marks(text).split())[:500]

@@ -1,0 +1,31 @@
+"""Settings of notifications."""
+
+from typing import Literal
+
+from pydantic import SecretStr
+
+from ricordo.setting_types import Address, FeatureSettings, about
+
+
+class NotificationSettings(FeatureSettings):
+    """The mail server for digests, and the address that their links lead to."""
+
+    public_url: Address | None = about(
+        "Address at which people reach this server, for links in e-mails, such as "
+        "https://memory.example.org."
+    )
+    smtp_host: str | None = about(
+        "Mail server for digests of proposals that wait; without it no e-mail is sent."
+    )
+    smtp_port: int = about("Port of the mail server.", 587, ge=1, le=65535)
+    smtp_security: Literal["starttls", "tls", "none"] = about(
+        "Encryption of the connection to the mail server.", "starttls"
+    )
+    smtp_user: str | None = about("Name for the mail server's login, if it needs one.")
+    smtp_password: SecretStr | None = about("Password for the mail server's login.")
+    mail_from: str | None = about(
+        "Sender of digests, such as Ricordo <memory@example.org>; by default smtp_user."
+    )
+    notify_email: Literal["off", "daily", "immediate"] = about(
+        "E-mail digests for users without a choice of their own or their organization's.", "off"
+    )

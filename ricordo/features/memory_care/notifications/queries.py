@@ -1,0 +1,283 @@
+"""The tables of notifications, and their SQL.
+
+`owner_id` of preferences is a user's or an organization's id. `notices` has a row for each proposal
+and channel that its owner was told of; `owner_visits` the time of the owner's last look.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Index, UniqueConstraint, and_, bindparam, func, or_, select, update
+
+from ricordo.domain.clock import DAY
+from ricordo.domain.scope import Scope
+from ricordo.storage.engine.repository import Missing, Replacing, Repository, equal
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.columns import (
+    numbers,
+    reference,
+    seq,
+    strings,
+    table,
+    timestamps,
+)
+from ricordo.storage.schema.memory_tables import chains, proposals
+
+Channel = Literal["email", "webhook"]
+When = Literal["off", "daily", "immediate"]
+_DECIDED_SINCE = 30 * DAY
+
+preferences = table(
+    "notification_preferences",
+    seq(),
+    reference("organization_id", "organizations"),
+    *strings("user_id"),
+    *strings("owner_id", null=False),
+    *strings("email", "webhook", erasure="keep"),
+    *strings("webhook_url"),
+    *numbers("hour", null=True),
+    *strings("problem"),
+    *timestamps("retry_at", null=True),
+    *timestamps("updated_at"),
+    UniqueConstraint("owner_id"),
+    erasure="delete",
+)
+notices = table(
+    "notices",
+    seq(),
+    reference("proposal_id", "proposals"),
+    *strings("user_id", null=False),
+    *strings("channel", null=False, erasure="keep"),
+    *timestamps("sent_at"),
+    UniqueConstraint("proposal_id", "channel"),
+    Index("notices_by_user", "user_id"),
+    erasure="delete",
+)
+decision_links = table(
+    "decision_links",
+    seq(),
+    reference("organization_id", "organizations"),
+    *strings("user_id", null=False),
+    reference("proposal_id", "proposals"),
+    *strings("token_hash", null=False, erasure="keep"),
+    *timestamps("created_at", "expires_at"),
+    *timestamps("used_at", null=True),
+    UniqueConstraint("token_hash"),
+    Index("decision_links_by_user", "user_id"),
+    Index("decision_links_by_proposal", "proposal_id"),
+    erasure="delete",
+)
+owner_visits = table(
+    "owner_visits",
+    seq(),
+    *strings("user_id", null=False),
+    *timestamps("seen_at"),
+    UniqueConstraint("user_id"),
+    erasure="delete",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """When a user, or an organization's users, are notified; None: as the next wider says."""
+
+    organization_id: str
+    owner_id: str
+    user_id: str | None = None
+    email: When | None = None
+    webhook: When | None = None
+    webhook_url: str | None = None
+    hour: int | None = None
+    problem: str | None = None
+    retry_at: int | None = None
+    updated_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionLink:
+    """A one-time link to the decision on one proposal, bound to its owner."""
+
+    organization_id: str
+    user_id: str
+    proposal_id: str
+    token_hash: str
+    created_at: int
+    expires_at: int
+    used_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UntoldProposal:
+    """A proposal that waits, and of which its owner was not told by a channel."""
+
+    id: str
+    organization_id: str
+    owner_id: str
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionFigures:
+    """Figures of decisions in the last 30 days: the median time in seconds, and the counts."""
+
+    median_seconds: float
+    decided: int
+    never_seen: int
+    waiting: int
+
+
+_PREFERENCES = Repository(Preferences, preferences, name="Preferences")
+_LINKS = Repository(DecisionLink, decision_links, name="Link")
+_OF_OWNERS = _PREFERENCES.select.where(preferences.c.owner_id.in_(bindparam("ids", expanding=True)))
+_SAVE = Replacing(
+    preferences,
+    *("email", "webhook", "webhook_url", "hour", "problem", "retry_at", "updated_at"),
+)
+_WAITS = proposals.c.status.in_(("open", "conflicted"))
+_UNTOLD = (
+    select(proposals.c.id, proposals.c.organization_id, chains.c.owner_id, proposals.c.created_at)
+    .join(chains, chains.c.id == proposals.c.chain_id)
+    .outerjoin(
+        notices,
+        and_(notices.c.proposal_id == proposals.c.id, notices.c.channel == bindparam("channel")),
+    )
+    .where(_WAITS, chains.c.owner_kind == "user", notices.c.seq.is_(None))
+    .order_by(proposals.c.created_at, proposals.c.seq)
+    .limit(bindparam("limit"))
+)
+_UNTOLD_OF_USER = _UNTOLD.where(chains.c.owner_id == bindparam("owner"))
+_WAITING_OF_USER = (
+    select(func.count())
+    .select_from(proposals)
+    .join(chains, chains.c.id == proposals.c.chain_id)
+    .where(_WAITS, chains.c.owner_kind == "user", chains.c.owner_id == bindparam("owner"))
+)
+_LINK = _LINKS.select.where(equal(decision_links, "token_hash"))
+_USE = (
+    update(decision_links)
+    .where(equal(decision_links, "token_hash"), decision_links.c.used_at.is_(None))
+    .values(used_at=bindparam("now"))
+)
+_DECIDED = (
+    select(proposals.c.created_at, proposals.c.resolved_at)
+    .join(chains, chains.c.id == proposals.c.chain_id)
+    .where(
+        chains.c.owner_kind == "user",
+        proposals.c.status.in_(("approved", "rejected")),
+        proposals.c.resolved_at >= bindparam("since"),
+    )
+    .order_by(proposals.c.seq.desc())
+    .limit(10_000)
+)
+_NEVER_SEEN = (
+    select(func.count())
+    .select_from(proposals)
+    .join(chains, chains.c.id == proposals.c.chain_id)
+    .outerjoin(owner_visits, owner_visits.c.user_id == chains.c.owner_id)
+    .where(
+        chains.c.owner_kind == "user",
+        proposals.c.status.in_(("open", "conflicted", "expired")),
+        or_(
+            owner_visits.c.seen_at.is_(None),
+            owner_visits.c.seen_at < proposals.c.created_at,
+        ),
+        proposals.c.created_at >= bindparam("since"),
+    )
+)
+
+
+def of_owners(tx: Transaction, ids: list[str]) -> dict[str, Preferences]:
+    """Return the preferences of these users and organizations, by owner."""
+    rows = _PREFERENCES.all(tx, _OF_OWNERS, {"ids": ids}) if ids else []
+    return {row.owner_id: row for row in rows}
+
+
+def save(tx: Transaction, row: Preferences) -> None:
+    tx.run(_SAVE, _PREFERENCES.values(row))
+
+
+def untold(tx: Transaction, channel: Channel, limit: int) -> list[UntoldProposal]:
+    """Return waiting proposals whose owners were not told by this channel, the oldest first."""
+    rows = tx.all(_UNTOLD, {"channel": channel, "limit": limit})
+    return [UntoldProposal(*row) for row in rows]
+
+
+def untold_of(tx: Transaction, channel: Channel, user_id: str, limit: int) -> list[UntoldProposal]:
+    parameters = {"channel": channel, "owner": user_id, "limit": limit}
+    return [UntoldProposal(*row) for row in tx.all(_UNTOLD_OF_USER, parameters)]
+
+
+def count_waiting(tx: Transaction, user_id: str) -> int:
+    """Return the number of proposals that wait for this user."""
+    return int(tx.all(_WAITING_OF_USER, {"owner": user_id})[0][0])
+
+
+def mark_told(tx: Transaction, channel: Channel, user_id: str, proposal_ids: list[str]) -> None:
+    """Store that the owner was told; a proposal that was deleted meanwhile is left out."""
+    existing = tx.all(select(proposals.c.id).where(proposals.c.id.in_(proposal_ids)))
+    now = tx.clock.now()
+    for row in existing:
+        tx.run(
+            Missing(notices),
+            {"proposal_id": row.id, "user_id": user_id, "channel": channel, "sent_at": now},
+        )
+
+
+def add_link(tx: Transaction, link: DecisionLink) -> None:
+    """Store a link, unless it exists: a repeated job makes the same one."""
+    tx.run(Missing(decision_links), _LINKS.values(link))
+
+
+def find_link(tx: Transaction, token_hash: str) -> DecisionLink | None:
+    return _LINKS.first(tx, _LINK, {"token_hash": token_hash})
+
+
+def use_link(tx: Transaction, link: DecisionLink) -> bool:
+    """Mark the link as used; False if it was used already."""
+    return bool(tx.run(_USE, {"token_hash": link.token_hash, "now": tx.clock.now()}))
+
+
+def note_visit(tx: Transaction, user_id: str) -> None:
+    """Store that the owner looks at what waits now."""
+    row: dict[str, Any] = {"user_id": user_id, "seen_at": tx.clock.now()}
+    tx.run(Replacing(owner_visits, "seen_at"), row)
+
+
+def figures(tx: Transaction, organization_id: str | None = None) -> DecisionFigures:
+    """Return the figures of decisions, of one organization or of all."""
+    since = tx.clock.now() - _DECIDED_SINCE
+    own: list[Any] = []
+    if organization_id is not None:
+        own = [proposals.c.organization_id == organization_id]
+    decided = tx.all(_DECIDED.where(*own), {"since": since})
+    times = sorted((row.resolved_at - row.created_at) / 1e6 for row in decided)
+    never_seen = int(tx.all(_NEVER_SEEN.where(*own), {"since": since})[0][0])
+    waiting = select(func.count()).select_from(proposals).where(_WAITS, *own)
+    median = times[len(times) // 2] if times else 0.0
+    return DecisionFigures(median, len(times), never_seen, int(tx.all(waiting)[0][0]))
+
+
+def inherited(tx: Transaction, scope: Scope, user_id: str | None) -> tuple[Preferences, ...]:
+    """Return the preferences of a user and of the organization, made up where there are none."""
+    ids = [id for id in (user_id, scope.organization_id) if id]
+    rows = of_owners(tx, ids)
+    return tuple(
+        rows.get(id)
+        or Preferences(scope.organization_id, id, user_id=id if id == user_id else None)
+        for id in ids
+    )
+
+
+def gauges(tx: Transaction) -> dict[str, tuple[str, float]]:
+    """Return the figures of decisions for `/metrics`, of the whole server."""
+    all_figures = figures(tx)
+    return {
+        "ricordo_decision_seconds_median": (
+            "Median time from a proposal to its owner's decision, in the last 30 days.",
+            all_figures.median_seconds,
+        ),
+        "ricordo_proposals_never_seen": (
+            "Proposals of the last 30 days that wait or expired and that their owners never saw.",
+            float(all_figures.never_seen),
+        ),
+    }

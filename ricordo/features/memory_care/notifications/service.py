@@ -1,0 +1,273 @@
+"""Digests of what waits: whom to tell and when, the one-time links, and the decisions by them.
+
+A digest is marked as told after it was sent. So a kill between the two sends it once more, with the
+same links and ids, and never loses it.
+"""
+
+import hashlib
+import hmac
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ricordo.domain.clock import DAY, day_of, to_datetime
+from ricordo.domain.hidden_text import with_marks
+from ricordo.domain.job import Job
+from ricordo.domain.scope import Actor, Scope, User
+from ricordo.domain.version import Proposal
+from ricordo.errors import Conflict, NotFound
+from ricordo.features.memory_care.notifications import queries
+from ricordo.features.memory_care.notifications.options import NotificationSettings
+from ricordo.features.memory_care.notifications.queries import (
+    Channel,
+    DecisionLink,
+    Preferences,
+    UntoldProposal,
+    When,
+)
+from ricordo.memory import approval
+from ricordo.memory.approval import Approved, Conflicted
+from ricordo.memory.text import line_changes
+from ricordo.secret import Secret
+from ricordo.storage import jobs, proposals, users
+from ricordo.storage.engine.store import Transaction
+
+SEND = "notifications.send"
+LINK_LIFETIME = 7 * DAY
+RETRY_AFTER = DAY
+_DEFAULT_HOUR = 7
+_HOUR = DAY // 24
+# Proposals of one look for what to tell, and of one digest.
+_SWEPT_AT_ONCE = 5_000
+MOST_IN_DIGEST = 50
+_ATTEMPTS = 8
+_EXCERPT = 300
+CHANNELS: tuple[Channel, ...] = ("email", "webhook")
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How one owner is told by one channel: when, at which hour (UTC), and where."""
+
+    when: When
+    hour: int
+    address: str
+    problem_at: int = 0
+
+    def is_due(self, first_created_at: int, now: int) -> bool:
+        """Return True if what waits since that time has to be told by now."""
+        if self.when == "off" or not self.address or now < self.problem_at:
+            return False
+        if self.when == "immediate":
+            return True
+        hour = day_of(first_created_at) + self.hour * _HOUR
+        return now >= (hour if hour > first_created_at else hour + DAY)
+
+
+@dataclass(frozen=True, slots=True)
+class DigestEntry:
+    """One proposal of a digest, with its link."""
+
+    proposal: Proposal
+    link: str | None
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """Lines that are added (+) and removed (−), with marks for hidden text."""
+        proposal = self.proposal
+        if proposal.value is None:
+            return ("This deletes the block.",)
+        before = (proposal.base_value or "").split("\n")
+        lines: list[str] = []
+        for change in line_changes(proposal.base_value or "", proposal.value) or []:
+            lines += [f"− {line}" for line in before[change.start : change.end] if line.strip()]
+            lines += [f"+ {line}" for line in change.lines if line.strip()]
+        return tuple(with_marks(line)[:_EXCERPT] for line in lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """What one owner is told."""
+
+    user: User
+    address: str
+    entries: tuple[DigestEntry, ...]
+    waiting: int
+
+    @property
+    def ids(self) -> list[str]:
+        return [entry.proposal.id for entry in self.entries]
+
+
+def delivery_of(
+    channel: Channel,
+    settings: NotificationSettings,
+    own: Preferences | None,
+    organization: Preferences | None,
+    user: User | None,
+) -> Delivery:
+    """Return the delivery of a user: the own choice, else the organization's, else the setting."""
+    rows = [row for row in (own, organization) if row]
+    choices: list[When | None] = [getattr(row, channel) for row in rows]
+    when = next((choice for choice in choices if choice), None)
+    hour = next((row.hour for row in rows if row.hour is not None), _DEFAULT_HOUR)
+    paused_until = max((row.retry_at or 0 for row in rows[:1] if row.user_id), default=0)
+    if channel == "email":
+        address = user.email if user and user.email and settings.smtp_host else ""
+        return Delivery(when or settings.notify_email, hour, address or "", paused_until)
+    url = next((row.webhook_url for row in rows if row.webhook_url), None)
+    return Delivery(when or "off", hour, url or "", paused_until)
+
+
+def plan(tx: Transaction, settings: NotificationSettings) -> int:
+    """Add a job for each owner and channel that is due; return their number."""
+    count = 0
+    for channel in CHANNELS:
+        groups: dict[str, UntoldProposal] = {}
+        for proposal in queries.untold(tx, channel, _SWEPT_AT_ONCE):
+            groups.setdefault(proposal.owner_id, proposal)
+        owner_ids = list(groups)
+        organization_ids = list({first.organization_id for first in groups.values()})
+        rows = queries.of_owners(tx, [*owner_ids, *organization_ids])
+        people = {user.id: user for user in users.ROWS.by_ids(tx, owner_ids)}
+        for owner_id, first in groups.items():
+            user = people.get(owner_id)
+            own, organization = rows.get(owner_id), rows.get(first.organization_id)
+            delivery = delivery_of(channel, settings, own, organization, user)
+            is_active = user is not None and user.disabled_at is None
+            if is_active and delivery.is_due(first.created_at, tx.clock.now()):
+                job = Job(
+                    SEND,
+                    first.organization_id,
+                    {"user_id": owner_id, "channel": channel},
+                    key=f"{SEND}:{channel}:{owner_id}",
+                    is_single=True,
+                    user_id=owner_id,
+                    most_attempts=_ATTEMPTS,
+                )
+                count += jobs.add(tx, job) is not None
+    return count
+
+
+def prepare(
+    tx: Transaction, job: Job, settings: NotificationSettings, secret: Secret
+) -> Digest | None:
+    """Return the job's digest with its links; None if nothing is to be told any more."""
+    channel, user_id = job.payload["channel"], job.payload["user_id"]
+    scope = Scope(job.organization_id)
+    untold = queries.untold_of(tx, channel, user_id, MOST_IN_DIGEST)
+    user = users.find(tx, scope, user_id)
+    if not untold or user is None:
+        return None
+    rows = queries.of_owners(tx, [user_id, job.organization_id])
+    delivery = delivery_of(
+        channel, settings, rows.get(user_id), rows.get(job.organization_id), user
+    )
+    if delivery.when == "off" or not delivery.address:
+        return None
+    entries = []
+    for row in untold:
+        token = _token(secret, job.id, row.id)
+        link = add_link(tx, user, row.id, token, settings)
+        entries.append(DigestEntry(proposals.get(tx, scope, row.id), link))
+    waiting = queries.count_waiting(tx, user_id)
+    return Digest(user, delivery.address, tuple(entries), waiting)
+
+
+def add_link(
+    tx: Transaction, user: User, proposal_id: str, token: str, settings: NotificationSettings
+) -> str | None:
+    """Store a one-time link, and return its address; None without a public address."""
+    now = tx.clock.now()
+    link = DecisionLink(
+        user.organization_id, user.id, proposal_id, _hash(token), now, now + LINK_LIFETIME
+    )
+    queries.add_link(tx, link)
+    if settings.public_url is None:
+        return None
+    return f"{settings.public_url.rstrip('/')}/decide?token={token}"
+
+
+def open_link(tx: Transaction, token: str) -> tuple[DecisionLink, User, Proposal]:
+    """Return the link with its owner and proposal; opening changes nothing.
+
+    Raises NotFound for an unknown link, Conflict for one that was used, decided or expired.
+    """
+    link = queries.find_link(tx, _hash(token))
+    if link is None:
+        raise NotFound("This link is not valid. Open Ricordo, and decide there.")
+    scope = Scope(link.organization_id, subject_id=link.user_id)
+    user = users.require(tx, Scope(link.organization_id), link.user_id)
+    proposal = proposals.get(tx, scope, link.proposal_id)
+    if link.used_at is not None or not proposal.waits:
+        raise Conflict(f"This was decided already: the proposal is {proposal.status}.")
+    if link.expires_at <= tx.clock.now() or user.disabled_at is not None:
+        raise Conflict("This link has expired. Open Ricordo, and decide there.")
+    return link, user, proposal
+
+
+def decide(
+    tx: Transaction, token: str, decision: str, reason: str | None
+) -> Approved | Conflicted | Proposal:
+    """Decide the link's proposal as its owner, and use the link up, in one transaction.
+
+    A conflict leaves it: its owner may still reject. Raises as `open_link` does.
+    """
+    link, user, proposal = open_link(tx, token)
+    scope = Scope(link.organization_id, subject_id=user.id)
+    actor = Actor("user", user.id, user.name)
+    if decision == "approve":
+        outcome = approval.approve(tx, scope, proposal.id, actor)
+        if isinstance(outcome, Conflicted):
+            return outcome
+    else:
+        outcome = approval.reject(tx, scope, proposal.id, actor, reason=reason)  # type: ignore[assignment]
+    if not queries.use_link(tx, link):
+        raise Conflict("This link was used at the same moment. Nothing was decided twice.")
+    queries.note_visit(tx, user.id)
+    return outcome
+
+
+def note_problem(tx: Transaction, job: Job, problem: str) -> None:
+    """Store why the user cannot be told, and wait a day before the next attempt."""
+    user_id = job.payload["user_id"]
+    own, _ = queries.inherited(tx, Scope(job.organization_id), user_id)
+    now = tx.clock.now()
+    paused = replace(own, problem=problem, retry_at=now + RETRY_AFTER, updated_at=now)
+    queries.save(tx, paused)
+
+
+def to_json(digest: Digest, *, job_id: str) -> Mapping[str, Any]:
+    """Return the digest as a webhook gets it."""
+    return {
+        "type": "proposals.waiting",
+        "delivery": job_id,
+        "user_id": digest.user.id,
+        "user": digest.user.name,
+        "waiting": digest.waiting,
+        "proposals": [
+            {
+                "id": entry.proposal.id,
+                "label": entry.proposal.label,
+                "author": entry.proposal.author.shown_name,
+                "reasoning": with_marks(entry.proposal.reasoning),
+                "changes": list(entry.changes),
+                "has_hidden_text": entry.proposal.has_hidden_text,
+                "created_at": to_datetime(entry.proposal.created_at).isoformat(),
+                "link": entry.link,
+            }
+            for entry in digest.entries
+        ],
+    }
+
+
+def _token(secret: Secret, job_id: str, proposal_id: str) -> str:
+    """Return the link's token, which a repeated job makes again."""
+    key = secret.derive("decision links")
+    digest = hmac.digest(key, f"{job_id}:{proposal_id}".encode(), "sha256")
+    return urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -1,0 +1,115 @@
+"""Declined thoughts: an agent does not propose again what the owner rejected lately.
+
+A thought counts as the same in equal or nearly equal words. Lines that differ in a number or a
+negation are different thoughts.
+"""
+
+import re
+from collections.abc import Iterable
+
+from ricordo.domain.clock import DAY, to_datetime
+from ricordo.domain.version import ChangeMetadata, Proposal
+from ricordo.errors import Conflict
+from ricordo.memory.edits import added_lines
+from ricordo.storage import proposals
+from ricordo.storage.engine.store import Transaction
+
+DECLINED_DAYS = 30
+DECLINED = (
+    'The owner declined this change of memory block "{}" on {}, so it was not proposed again. '
+    "Do not propose it in other words either, unless the user asks for it: then give the user's "
+    "words as the quote."
+)
+# Two lines say the same if they share this part of all their words.
+_ALIKE = 0.7
+_COMPARED_LINES = 200
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
+_NEGATIONS = frozenset(
+    "no not never none without cannot nicht kein keine keinen nie ohne non pas jamais sans mai"
+    " senza sin nunca sem".split()
+)
+# Words that add nothing to a thought.
+_EMPTY = frozenset(
+    "a an the is are was of to in on at and that user users student students their her his she he"
+    " they it der die das ist ein eine und le la il un una est".split()
+)
+
+
+class Declined(Conflict):
+    """The owner declined the same thought of this agent lately."""
+
+
+def require_not_declined(
+    tx: Transaction, chain_id: str, label: str, texts: tuple[str, str | None], by: ChangeMetadata
+) -> None:
+    """Raise Declined where an agent's change repeats its rejected proposals.
+
+    `texts` are those before and after the change; None after it is a deletion. What a user of the
+    turn asks for word for word may be proposed.
+    """
+    if by.author.kind != "agent" or by.is_quoted:
+        return
+    since = tx.clock.now() - DECLINED_DAYS * DAY
+    rejected = proposals.rejected_by(tx, chain_id, label, by.author, since)
+    if not rejected:
+        return
+    proposal = _declining(rejected, *texts)
+    if proposal and proposal.resolved_at:
+        raise Declined(DECLINED.format(label, f"{to_datetime(proposal.resolved_at):%Y-%m-%d}"))
+
+
+def _declining(rejected: list[Proposal], before: str, after: str | None) -> Proposal | None:
+    if after is None:
+        return next((proposal for proposal in rejected if proposal.value is None), None)
+    new_lines = _lines(before, after)
+    if not new_lines:
+        removed_lines = _lines(after, before)
+        for proposal in rejected:
+            base = proposal.base_value or ""
+            is_removal = proposal.value is not None and not _lines(base, proposal.value)
+            if is_removal and removed_lines and _lines(proposal.value or "", base) == removed_lines:
+                return proposal
+        return None
+    declined_lines = [
+        (line, proposal)
+        for proposal in rejected
+        if proposal.value is not None
+        for line in _lines(proposal.base_value or "", proposal.value)
+    ][:_COMPARED_LINES]
+    matches = [
+        next((proposal for other, proposal in declined_lines if says_same(line, other)), None)
+        for line in new_lines
+    ]
+    return matches[0] if all(matches) else None
+
+
+def says_same(line: str, other: str) -> bool:
+    """Return True if two lines say the same in equal or nearly equal words.
+
+    >>> says_same("- Likes green tea in the morning", "The user likes green tea in the morning.")
+    True
+    >>> says_same("Has no exam on 3 May", "Has an exam on 3 May")
+    False
+    """
+    words, other_words = _words(line), _words(other)
+    if words == other_words:
+        return True
+    differing = words ^ other_words
+    if any(word in _NEGATIONS or not word.isalpha() for word in differing):
+        return False
+    return bool(words & other_words) and len(words & other_words) >= _ALIKE * len(
+        words | other_words
+    )
+
+
+def _words(line: str) -> frozenset[str]:
+    words = frozenset(_WORD.findall(line.casefold()))
+    return words - _EMPTY or words
+
+
+def _lines(before: str, after: str) -> list[str]:
+    return [line for line in _spoken(added_lines(before, after)) if line][:_COMPARED_LINES]
+
+
+def _spoken(lines: Iterable[str]) -> list[str]:
+    return [line.strip() for line in lines if _WORD.search(line)]
