@@ -112,7 +112,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[School]:
 
 @pytest.fixture
 def school(opened: School) -> School:
-    opened.ask("ada", "POST", "/users/ada/diffs/reject", json={"all": True})
+    opened.ask("ada", "POST", "/users/ada/diffs/approve", json={"all": True})
     opened.put("Ada Rossi.\nLikes tea.")
     return opened
 
@@ -146,7 +146,7 @@ def test_not_now_leaves_a_suggestion_waiting_and_folds_it(school: School) -> Non
 
 
 def test_a_rejection_has_a_reason_that_is_optional(school: School) -> None:
-    ids = [ok(school.propose(line))["id"] for line in ("Has a cat.", "Plays chess.")]
+    ids = [ok(school.propose(line))["id"] for line in ("Sings in a choir.", "Paints boats.")]
     for id, reason in zip(ids, ("It is a dog.", ""), strict=True):
         school.send("ada", f"{school.memory}/decide", id=id, decision="reject", reason=reason)
     rejected = ok(school.ask("ada", "GET", "/users/ada/diffs", params={"status": "rejected"}))
