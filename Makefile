@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help install run test soak openwebui check site bench bench-retrieval bench-search pictures lock dist
 DIST ?= dist
 help:
-	@echo "make run      start the server on http://127.0.0.1:8283"
+	@echo "make run      start the server on http://127.0.0.1:8283; the first time it sets up .venv, in one to three minutes"
 	@echo "make test     run the tests, but for those of the architecture, which make check runs"
 	@echo "make soak     run the long campaigns and property tests"
 	@echo "make openwebui  install Open WebUI 0.12.4 (3 GB) beside .venv, and run what docs/tutor/open-webui.md says against it"
@@ -63,8 +63,8 @@ lock: .venv/.developing
 	$(LOCK) requirements/dev.in -o requirements/dev.txt
 	$(LOCK) pyproject.toml requirements/base.in -c requirements/dev.txt $(IMAGE_EXTRAS) -o requirements/container.txt
 
-dist: .venv/.developing
-	$(BIN)/uv build --quiet --offline --no-build-isolation --python $(BIN)/python --out-dir $(DIST)
+dist: .venv/.installed
+	$(BIN)/python -m hatchling build --directory $(DIST)
 
 # torch comes first and alone, so that a build for processors without a GPU stays where there is one.
 $(OPEN_WEBUI)/.installed:
@@ -78,6 +78,7 @@ $(OPEN_WEBUI)/.installed:
 	$(PYTHON) -m venv .venv
 	@touch $@
 .venv/.installed: .venv/.created requirements/base.txt requirements/embeddings.txt requirements/files.txt pyproject.toml
+	@echo "Installing Ricordo and the packages it needs into .venv, which takes one to three minutes, once."
 	$(PIP) install --quiet --require-hashes -r requirements/base.txt
 	@# The embedded model has no build for some platforms, and search does without it.
 	$(PIP) install --quiet --require-hashes --only-binary wordllama -r requirements/embeddings.txt \

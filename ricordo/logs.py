@@ -9,6 +9,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from traceback import format_tb
 from typing import Any, Literal, TextIO
@@ -48,6 +49,17 @@ _WITHOUT_VALUES = (
     *(Unavailable, Busy),
 )
 _OF_DATABASES = ("OperationalError", "InterfaceError")
+
+
+# The ids of the runs that a request began, for its log line.
+REQUEST_RUNS: ContextVar[list[str] | None] = ContextVar("request_runs", default=None)
+
+
+def note_run(run_id: str) -> None:
+    """Name the run in the log line of the request that began it."""
+    run_ids = REQUEST_RUNS.get()
+    if run_ids is not None:
+        run_ids.append(run_id)
 
 
 def set_up_logs(

@@ -28,6 +28,7 @@ from ricordo.domain.message import Message
 from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED, Run, StopReason
 from ricordo.domain.scope import Scope
 from ricordo.errors import DatabaseFailed, Invalid, ModelError, NotFound, RicordoError, Unavailable
+from ricordo.logs import note_run
 from ricordo.prompt.truncation import SystemPromptTooLong
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.storage import messages, runs
@@ -64,9 +65,11 @@ async def _begin_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
     """Return the turn of this request, new or accepted before."""
     started = await start_turn(runtime, request)
     if isinstance(started, str):
+        note_run(started)
         begin_again = partial(run_turn, runtime, request)
         return runtime.live.get(started) or PastTurn(runtime, request.scope, started, begin_again)
     turn = Turn(started)
+    note_run(started.run.id)
     turn.start()
     return turn
 

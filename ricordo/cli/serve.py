@@ -7,6 +7,7 @@ of their own process.
 import asyncio
 import gc
 import logging
+import re
 import socket
 import sys
 import threading
@@ -29,13 +30,16 @@ from ricordo.cli.heaps import limit_heaps
 from ricordo.cli.screen import as_typed
 from ricordo.cli.sockets import EVERY_ADDRESS, address_of, listening
 from ricordo.domain.model import LIBRARIAN
+from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.domain.scope import Scope as CallerScope
 from ricordo.errors import NO_ROOM, Conflict, RicordoError
 from ricordo.llm.registry.default_model import DefaultModel
-from ricordo.logs import set_up_logs
+from ricordo.logs import REQUEST_RUNS, JsonFormatter, set_up_logs
 from ricordo.runtime import Runtime
 from ricordo.settings import ProviderSettings, Settings
 
 log = logging.getLogger(__name__)
+_QUIET_PATH = re.compile(r"/health(?:/|$)|/static/|/metrics$")
 # After the turns have ended, their streams need only a moment.
 _STREAMS_SECONDS = 2
 # Longer than clients keep a connection for their next request (5 seconds, most): else that request
@@ -136,7 +140,8 @@ class Server(uvicorn.Server):
         *,
         announce: Callable[[Runtime], Awaitable[None]] | None = None,
     ) -> None:
-        entry: ASGIApp = RequestLog(app) if settings.log_level == "debug" else app
+        is_logged = settings.log_level in ("debug", "info")
+        entry: ASGIApp = RequestLog(app) if is_logged else app
         super().__init__(
             uvicorn.Config(
                 entry,
@@ -187,31 +192,60 @@ class Server(uvicorn.Server):
 
 
 class RequestLog:
-    """A log line for each request, at level debug.
+    """A log line for each request: who asked, for which route, and what came of it.
 
-    It leaves out the query string, which may hold a search.
+    It has the route in place of the address, which may hold names, and no query string, which may
+    hold a search. Probes and the files of pages are logged at level debug.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        level = logging.DEBUG if _QUIET_PATH.search(scope.get("path", "")) else logging.INFO
+        if scope["type"] != "http" or not log.isEnabledFor(level):
             await self._app(scope, receive, send)
             return
-        fields: dict[str, Any] = {"method": scope["method"], "path": scope["path"], "status": None}
+        status: int | None = None
 
         async def note(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                fields["status"] = message["status"]
+                status = message["status"]
             await send(message)
 
+        run_ids: list[str] = []
+        REQUEST_RUNS.set(run_ids)
         started = time.monotonic()
         try:
             await self._app(scope, receive, note)
         finally:
-            fields["milliseconds"] = round((time.monotonic() - started) * 1000, 1)
-            log.debug("request", extra=fields)
+            milliseconds = round((time.monotonic() - started) * 1000, 1)
+            fields = {**_asked(scope), "status": status, "ms": milliseconds}
+            if run_ids:
+                fields["run"] = run_ids[0]
+            log.log(level, "request", extra=fields)
+
+
+def _asked(scope: Scope) -> dict[str, Any]:
+    """Return who asked, by user and key, and for which route."""
+    caller: CallerScope | None = scope.get(REQUEST_SCOPE)
+    route = getattr(scope.get("route"), "path", None)
+    fields: dict[str, Any] = {"method": scope["method"], "route": route or "none"}
+    if caller:
+        fields["user"] = caller.user_id
+        if caller.key_id:
+            fields["key"] = caller.key_name or caller.key_id
+    return fields
+
+
+def _print(line: str, *, as_json: bool) -> None:
+    """Print a line for the operator, as the log's format has it."""
+    if as_json:
+        record = log.makeRecord(log.name, logging.INFO, __file__, 0, line, (), None)
+        typer.echo(JsonFormatter().format(record))
+    else:
+        typer.echo(as_typed(line))
 
 
 async def _announce(runtime: Runtime, looking: "asyncio.Task[DefaultModel]", port: int) -> None:
@@ -227,20 +261,23 @@ async def _announce(runtime: Runtime, looking: "asyncio.Task[DefaultModel]", por
     if default.handle == LIBRARIAN and not runtime.models.has_default():
         model = "none (no model is configured; see `ricordo doctor`)"
     option = "" if port == _DEFAULT_PORT else f" --server {address_of(settings.host, port)}"
-    typer.echo(as_typed(f"Ricordo is at {address} — data in {settings.data_dir} — model: {model}"))
-    typer.echo(as_typed(f"Talk to it with `ricordo chat{option}`; stop it with Ctrl-C."))
+    as_json = settings.log_format == "json"
+    _print(
+        f"Ricordo is at {address} — data in {settings.data_dir} — model: {model}", as_json=as_json
+    )
+    _print(f"Talk to it with `ricordo chat{option}`; stop it with Ctrl-C.", as_json=as_json)
     if looking.done():
-        _tell(default, looking)
+        _tell(default, looking, as_json=as_json)
     else:
-        looking.add_done_callback(partial(_tell, default))
+        looking.add_done_callback(partial(_tell, default, as_json=as_json))
 
 
-def _tell(announced: DefaultModel, looking: "asyncio.Task[DefaultModel]") -> None:
+def _tell(announced: DefaultModel, looking: "asyncio.Task[DefaultModel]", *, as_json: bool) -> None:
     """Print the default model if it was not printed, and its problems."""
     if looking.cancelled() or looking.exception():
         return
     default = looking.result()
     if default.handle != announced.handle:
-        typer.echo(as_typed(f"New agents use the model {default.handle} ({default.reason})."))
+        _print(f"New agents use the model {default.handle} ({default.reason}).", as_json=as_json)
     for line in default.lines:
-        typer.echo(as_typed(line))
+        _print(line, as_json=as_json)

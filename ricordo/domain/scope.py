@@ -161,6 +161,7 @@ class Scope:
     scopes: frozenset[str] = field(default=OPERATOR_SCOPES, repr=False)
     caller: str = ""
     key_id: str | None = None
+    key_name: str = ""
     identifier: str | None = None
     reach: Reach | None = field(default=None, repr=False)
     limits: Limits | None = field(default=None, repr=False)

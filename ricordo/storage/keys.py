@@ -302,6 +302,7 @@ def scope_of(key: ApiKey, user: User | None) -> Scope:
         scopes=scopes,
         caller=key.name if key.role == "service" else "",
         key_id=key.id,
+        key_name=key.name if key.kind == "key" else key.kind,
         identifier=user.identifier if user else None,
         reach=reach,
         limits=Limits(_counted_as(key), key.requests_per_minute, key.max_body_bytes),

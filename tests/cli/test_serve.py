@@ -51,25 +51,44 @@ def test_it_serves_refuses_company_and_ends_well_on_sigterm(new_shell: Shell) ->
         assert len(in_use.stderr.splitlines()) == 1
         serving.process.send_signal(signal.SIGTERM)
         said, warned = serving.process.communicate(timeout=LIMIT)
-        assert (said, [line for line in warned.splitlines() if "slow write" not in line]) == (
+        assert (
+            said,
+            [
+                line
+                for line in warned.splitlines()
+                if "slow write" not in line and "ricordo.cli.serve request" not in line
+            ],
+        ) == (
             "",
             [],
         )
         assert serving.process.returncode == 0
 
 
-async def test_at_debug_a_request_is_one_line_without_its_query(
+async def test_a_request_is_one_line_with_who_asked_and_its_run_without_its_query(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("DEBUG", "ricordo.cli.serve")
-    with running(tmp_path, ScriptedModel(()), log_level="debug") as (_, address):
+    caplog.set_level("INFO", "ricordo.cli.serve")
+    with running(tmp_path, ScriptedModel(("Hello.",))) as (_, address):
         async with httpx2.AsyncClient(base_url=address, trust_env=False, timeout=LIMIT) as http:
             assert (await http.get("/v1/agents/?query_text=secret")).status_code == 200
-    (record,) = [record for record in caplog.records if record.getMessage() == "request"]
-    fields = vars(record)
-    assert (fields["method"], fields["path"], fields["status"]) == ("GET", "/v1/agents/", 200)
-    assert fields["milliseconds"] > 0
-    assert "secret" not in str(fields)
+            assert (await http.get("/v1/health/live")).status_code == 200
+            assert (await http.get("/nothing-of-this-name")).status_code == 404
+            agent = await _ask(http)
+            answer = await http.post(f"/v1/agents/{agent}/messages", json={"input": "Hi"})
+            key = await http.post(
+                "/v1/keys/", json={"user": "ada", "name": "laptop", "role": "admin"}
+            )
+            header = {"authorization": f"Bearer {key.json()['key']}"}
+            await http.get("/users/ada/blocks", headers=header)
+    lines = [vars(record) for record in caplog.records if record.getMessage() == "request"]
+    listed, missing, _, said, _, blocks = lines
+    assert (listed["method"], listed["route"], listed["status"]) == ("GET", "/v1/agents/", 200)
+    assert (missing["route"], missing["status"]) == ("none", 404)
+    assert said["run"] == answer.json()["messages"][0]["run_id"]
+    assert (blocks["key"], blocks["route"]) == ("laptop", "/users/{user_id}/blocks")
+    assert all(line["user"].startswith("user-") and line["ms"] >= 0 for line in lines)
+    assert "secret" not in str(lines)
 
 
 @contextmanager

@@ -115,6 +115,7 @@ BODIES: dict[tuple[str, str], Any] = {
         "new_string": "Zero",
         "reasoning": "So.",
     },
+    ("POST", "/users/{user_id}/decision-links"): {"proposal_id": "{diff_id}"},
     ("POST", "/users/{user_id}/diffs/approve"): {"ids": ["{diff_id}"]},
     ("POST", "/users/{user_id}/diffs/reject"): {"ids": ["{diff_id}"]},
     ("POST", "/users/{user_id}/memories"): {"messages": "Hello."},
@@ -128,7 +129,9 @@ BODIES: dict[tuple[str, str], Any] = {
         "instructions": "Look.",
         "trigger": {"type": "cron", "schedule": "0 0 1 1 *"},
     },
-    ("PUT", "/v1/courses/{course_name}"): {"source": '[[agent]]\nname = "a"\ninstructions = "b"'},
+    ("PUT", "/v1/courses/{course_name}"): {
+        "source": '[[agent]]\nname = "coach"\ninstructions = "b"'
+    },
     ("POST", "/v1/courses/{course_name}/check"): {
         "source": '[[agent]]\nname = "a"\ninstructions = "b"'
     },

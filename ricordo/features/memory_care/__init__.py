@@ -19,7 +19,7 @@ feature = Feature(
         "ricordo.features.memory_care.notifications.jobs:HANDLERS",
     ),
     middleware=("ricordo.features.memory_care.notifications.visits:NotedVisits",),
-    pages=(PluginPage("Notifications", "/ui/notifications", ("memory:read",)),),
+    pages=(PluginPage("Notifications", "/ui/notifications", ("memory:approve",)),),
     gauges=("ricordo.features.memory_care.notifications.queries:gauges",),
     commands=(
         Commands(

@@ -275,6 +275,8 @@ async function settle() {
       htmx.process(turn);
     }
     localTimes(transcript);
+    const answer = [...transcript.querySelectorAll(".message.agent")].at(-1);
+    if (isRunning && answer) document.getElementById("spoken").textContent = answer.querySelector(".markdown, .plain").innerText.slice(0, 2000);
     transcript.dataset.last = messages[messages.length - 1].dataset.message;
   }
   live.replaceChildren();

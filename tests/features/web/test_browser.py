@@ -349,7 +349,7 @@ def test_a_line_is_edited_traced_and_forgotten_where_it_stands(
     line = page.locator(".line").filter(has_text="Ada likes tea.")
     line.hover()
     line.get_by_role("link", name="Edit this line").click()
-    page.get_by_label("This line").fill("Ada likes cocoa.")
+    page.get_by_label("This line", exact=True).fill("Ada likes cocoa.")
     page.get_by_role("button", name="Save").click()
     expect(page.locator(".toast")).to_contain_text("human was saved.")
     assert place.human() == "Ada likes cocoa.\nAda plays chess."
@@ -374,6 +374,7 @@ def test_pages_are_reached_by_the_keyboard(visitor: Visitor) -> None:
     page.keyboard.press("h")
     page.wait_for_url(f"{visitor.url}/")
     page.keyboard.press("/")
+    page.wait_for_url("**/ui/search")
     expect(page.get_by_label("Words or a question")).to_be_focused()
     page.keyboard.type("chess")
     page.keyboard.press("Enter")
@@ -532,16 +533,16 @@ def test_an_answer_is_given_again_and_both_stand_side_by_side(
 
 
 def test_a_line_of_memory_is_changed_beside_the_chat(visitor: Visitor, place: Place) -> None:
-    agent = place.talker("Likes tea.\nPlays chess.")
+    agent = place.talker("Keeps bees.\nPlays chess.")
     page = visitor.see(f"/ui/agents/{agent}/chat")
-    line = page.locator("#memory [data-line]", has_text="Likes tea.")
+    line = page.locator("#memory [data-line]", has_text="Keeps bees.")
     line.hover()
     line.get_by_role("button").click()
-    page.get_by_label("This line").fill("Likes coffee.")
+    page.get_by_label("This line", exact=True).fill("Keeps hens.")
     page.keyboard.press("Enter")
-    expect(page.locator("#memory .changed")).to_have_text("Likes coffee.")
+    expect(page.locator("#memory .changed")).to_have_text("Keeps hens.")
     block = place.ask("GET", f"/v1/agents/{agent}")["blocks"][0]
-    assert block["value"] == "Likes coffee.\nPlays chess."
+    assert block["value"] == "Keeps hens.\nPlays chess."
 
 
 def test_a_running_turn_is_stopped_and_one_that_runs_is_followed_after_a_reload(

@@ -110,11 +110,13 @@ def test_a_proposal_of_a_turn_is_decided_on_below_its_answer(talk: Talk, lines: 
     talk.say("I like coffee now.", conversation=conversation)
     page = talk.page(conversation=conversation)
     assert "wants to remember" in page
+    assert "</svg>proposed</span>" in page
     proposal = talk.http.get("/users/ada/diffs").json()[0]["id"]
     assert f"/ui/proposals/{proposal}/approve" in page
     talk.http.post(f"/ui/proposals/{proposal}/approve")
     page = talk.page(conversation=conversation)
     assert "wants to remember" not in page
+    assert "</svg>approved</span>" in page
     assert "Ada likes coffee." in page.split("Memory here")[1]
 
 

@@ -134,6 +134,40 @@ def order(form: Form) -> int:
     return next((number for number, word in enumerate(LAST, 1) if word in words), 0)
 
 
+def test_what_staff_say_on_an_agents_page_is_read_by_nobody_else(people: People) -> None:
+    """By default their conversation is their own; a shared one is chosen, and says so."""
+    agent = people.ask(OPERATOR, "GET", "/v1/agents/")[0]["id"]
+    home = f"/ui/agents/{agent}/chat"
+    shared = people.ask(OPERATOR, "GET", f"/v1/conversations/default?agent_id={agent}")["id"]
+    readers = [people.key("ada"), people.key("dora", "developer")]
+    staff = {
+        "admin": people.key("carla", "admin"),
+        "teacher": people.key("theo", "developer", (*ROLE_SCOPES["developer"], "memory:read")),
+        "operator": OPERATOR,
+    }
+    for name, key in staff.items():
+        assert "Only you and Tutor" in people.send(key, "GET", home).text, name
+        secret = f"Private note of the {name}: Bob repeats the year."
+        answer = people.send(key, "POST", home, data={"message": secret})
+        assert answer.status_code == 303
+        assert secret in people.send(key, "GET", home).text
+        for reader in readers:
+            assert secret not in people.send(reader, "GET", home).text, name
+            page = people.send(reader, "GET", f"{home}?conversation={shared}").text
+            assert secret not in page, name
+            assert "Everybody with a key can read this" in page
+            own = answer.headers["location"].split("conversation=")[1].split("#")[0]
+            assert people.send(reader, "GET", f"{home}?conversation={own}").status_code == 404
+        page = people.send(key, "GET", f"{home}?conversation={shared}").text
+        assert "What you write here is read by everybody with a key." in page
+    # A developer's key has no conversation of its own: the box comes after a click that says so.
+    page = people.send(readers[1], "GET", home).text
+    assert "Write here for everybody" in page
+    assert 'id="message"' not in page
+    page = people.send(readers[0], "GET", f"{home}?conversation={shared}").text
+    assert 'id="message"' not in page, "users only read what is shared"
+
+
 @pytest.mark.parametrize("role", ["stranger", "user", "developer", "teacher", "administrator"])
 def test_no_button_of_any_page_is_refused_to_who_sees_it(
     people: People, role: str, monkeypatch: pytest.MonkeyPatch

@@ -85,6 +85,8 @@ async def save_choices(request: Request) -> Response:
 
 def _address(request: Request) -> str:
     me: Scope = request.scope[REQUEST_SCOPE]
+    if not me.may("memory:read"):
+        raise Forbidden("This key lacks the scope memory:read, which this page needs.")
     return f"/users/{me.user_id}/notifications"
 
 

@@ -57,7 +57,7 @@ def check(
     names: list[str] = typer.Argument(None, help="Courses.  [all]"),
     server: str | None = _Server,
 ) -> None:
-    """Check the files of courses as they would be applied, and change nothing.
+    """Check the files of courses, and change nothing.
 
     Ends with 1 where something is wrong, or where there are no courses.
     """
