@@ -25,7 +25,7 @@ def shown_reason(reason: str | None, label: str = "") -> str:
     """Return the reason of a block's change in words for people."""
     text = (reason or "").strip()
     if summary := _SUMMARY.fullmatch(text):
-        line = _DAY.sub("", summary["line"], count=1).lstrip("#").strip(' "“”')
+        line = _DAY.sub("", summary["line"], count=1).lstrip("\\#").strip(' "“”')
         return f"{'Added' if summary['sign'] == '+' else 'Removed'}: {line}"
     return _words(text, label) or text or "Changed"
 

@@ -18,6 +18,7 @@ TYPES = {
     "ui.css": "text/css; charset=utf-8",
     "ui.js": "text/javascript; charset=utf-8",
     "chat.css": "text/css; charset=utf-8",
+    "memory.css": "text/css; charset=utf-8",
     "chat.js": "text/javascript; charset=utf-8",
     "htmx.min.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",

@@ -375,6 +375,7 @@ def test_pages_are_reached_by_the_keyboard(visitor: Visitor) -> None:
     page.wait_for_url(f"{visitor.url}/")
     page.keyboard.press("/")
     page.wait_for_url("**/ui/search")
+    expect(page.get_by_label("Words or a question")).to_be_focused()
     page.keyboard.type("chess")
     page.keyboard.press("Enter")
     page.wait_for_url("**/ui/search?q=chess*")

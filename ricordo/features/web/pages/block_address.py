@@ -13,6 +13,7 @@ from ricordo.domain.scope import REQUEST_SCOPE, Scope, User
 from ricordo.domain.version import BlockVersion, ChangeMetadata, PolicyDecision
 from ricordo.errors import Conflict, NotFound
 from ricordo.features.web.pages import queries
+from ricordo.features.web.pages.memory_text import title_of
 from ricordo.features.web.pages.queries import ListedBlock, MemoryOwner
 from ricordo.memory import user_memory
 from ricordo.storage import agents, blocks, history, proposals, users, versions
@@ -39,6 +40,14 @@ class BlockAddress:
     page: str
     decision: PolicyDecision
     owns: bool
+
+    @property
+    def title(self) -> str:
+        """Return the block's title for people."""
+        title = self.block.title if self.block else None
+        if self.owner.kind != "user":
+            return title or self.label.replace("_", " ").capitalize()
+        return title_of(self.label, title, self.owner.name, is_self=False)
 
     @property
     def version(self) -> str:

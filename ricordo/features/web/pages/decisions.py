@@ -10,6 +10,7 @@ from fastapi import Request, Response
 from ricordo.api.routing import needs
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.features.web.pages import queries
+from ricordo.features.web.pages.memory_text import title_of
 from ricordo.features.web.pages.queries import WaitingProposal
 from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.pages.shell import Pages, done, form_of, is_part, local_path, render
@@ -85,7 +86,13 @@ async def _page(request: Request, waiting: WaitingProposal, **changes: Any) -> R
     variables["next"] = local_path(variables["next"]) or waiting.owner.path
     status = _CONFLICT if variables["conflict"] and request.method == "POST" else 200
     template = "decision_part.html" if is_part(request) else "decision.html"
-    return await render(request, template, status=status, waiting=waiting, **variables)
+    title = title_of(
+        waiting.proposal.label,
+        None,
+        waiting.owner.name,
+        is_self=waiting.owner.id == request.scope[REQUEST_SCOPE].user_id,
+    )
+    return await render(request, template, status=status, waiting=waiting, title=title, **variables)
 
 
 async def _decided(

@@ -122,7 +122,8 @@ async def show_person(request: Request, user_id: str) -> Response:
         waiting = queries.waiting(
             tx, scope, page, ProposalFilter(chain_id=memory.chain.id, waits=True)
         )
-        newest = history.page(tx, memory.chain.id, limit=_RECENT)
+        newest = history.page(tx, memory.chain.id, limit=2 * _RECENT)
+        newest = [version for version in newest if version.label != NEVER_REMEMBER][:_RECENT]
         labels = [section.block.label for section in sections]
         rules = blocks.labelled(tx, memory.chain.id, NEVER_REMEMBER)
         owns = ChangeMetadata(scope.acting_for(user).actor).is_owners_of(memory.chain)
@@ -138,7 +139,7 @@ async def show_person(request: Request, user_id: str) -> Response:
             "sources": _sources(tx, scope, waiting, newest),
             "deleted": queries.deleted_labels(tx, memory.chain.id),
             "expected": queries.expected_blocks(tx, scope, user, labels, _MOST_EXPECTED),
-            "rules": rules.value.split("\n") if rules and rules.value else [],
+            "rules": rules.value.split("\n") if owns and rules and rules.value else [],
         }
 
     variables = await runtime.store.read(read)

@@ -548,8 +548,11 @@ def messages_of_runs(
     ids = sorted({id for id in run_ids if id})[:_MOST_NAMES]
     if not ids or not scope.may("messages:read"):
         return {}
+    # Events are user messages that the server wrote. A database may put a space after the colon.
+    parts = cast(messages.c.parts, String)
+    is_said = ~or_(parts.contains('"kind":"event"'), parts.contains('"kind": "event"'))
     is_first = select(func.min(messages.c.seq)).where(
-        messages.c.run_id.in_(ids), messages.c.role == "user"
+        messages.c.run_id.in_(ids), messages.c.role == "user", is_said
     )
     columns = (messages.c[name] for name in ("run_id", "agent_id", "conversation_id", "id"))
     statement = select(*columns).where(messages.c.seq.in_(is_first.group_by(messages.c.run_id)))
