@@ -33,8 +33,8 @@ from ricordo.storage import agents, runs
 from ricordo.storage.engine.store import Transaction
 
 CHAT_HEADER = "x-openwebui-chat-id"
-# Open WebUI begins the ids of its temporary chats with this.
-_TEMPORARY = "local:"
+# Open WebUI begins the ids of its temporary chats with these, since 0.12.4 and before.
+_TEMPORARY = ("temporary:", "local:")
 TASK_HEADER = "x-ricordo-task"
 TOOLS_HEADER = "x-ricordo-tools"
 _TASK = "### Task:"

@@ -310,7 +310,7 @@ def test_a_temporary_chat_is_answered_and_not_kept(
     server: ServerInThread, service: str, agent: str, http: httpx2.Client, is_streamed: bool
 ) -> None:
     server.says("For now only.")
-    more = headers(service, "gus", "local:socket")
+    more = headers(service, "gus", "temporary:socket" if is_streamed else "local:socket")
     del more["authorization"]
     with openai_client(server, service, **more) as client:
         made = client.chat.completions.create(

@@ -375,51 +375,6 @@ def test_programs_and_errors_reach_the_pipe(stage: Stage) -> None:
         assert stage.said(stage.bea, chat["id"]) == [["One.", "Two.", "Three."]]
 
 
-def test_users_decide_in_the_chat_and_temporary_chats_leave_nothing(stage: Stage) -> None:
-    essay = stage.models["essay"]
-    scopes = ["agents:read", "messages:read", "messages:write", "memory:read", "memory:write"]
-    approving = stage.server.key(
-        role="service", scopes=[*scopes, "tools:read", "memory:approve", "users:impersonate"]
-    )
-    place = "/api/v1/functions/id/ricordo/valves/update"
-    valves = {"SERVER_URL": stage.server.url}
-    stage.there.call("POST", place, valves | {"API_KEY": approving})
-    decisions = (
-        (stage.ada, "Likes figs.", ["Confirm"], "approved", "Remembered: student"),
-        (stage.bea, "Likes dates.", ["Cancel", "Confirm"], "rejected", "Not remembered: student"),
-    )
-    for user, line, buttons, status, told in decisions:
-        with (
-            stage.row(f"pipe, page: a proposal is {status} in the chat"),
-            stage.page(user, f"/?models={essay}") as page,
-        ):
-            send(page, f"Remember: {line}")
-            for title, button in zip(("Remember this?", "Reject it?"), buttons, strict=False):
-                page.get_by_text(title).wait_for()
-                page.get_by_text(f"+ {line}").wait_for()
-                page.get_by_role("button", name=button, exact=True).click()
-            page.locator(".status-description").last.get_by_text(told).wait_for()
-            (newest, *_) = ok(
-                stage.http.get(f"/users/{stage.name(user)}/diffs", params={"status": "all"})
-            )
-            assert (newest["status"], newest["label"]) == (status, "student")
-            assert (line in stage.block(user, "student")) == (status == "approved")
-    with stage.row("pipe: users have their names here"):
-        for user in (stage.ada, stage.bea):
-            shown = ok(stage.http.get(f"/v1/users/{stage.name(user)}"))["name"]
-            assert shown == user["name"]
-    with (
-        stage.row("pipe, page: a temporary chat is answered, and leaves nothing"),
-        stage.page(stage.ada, f"/?models={essay}&temporary-chat=true") as page,
-    ):
-        send(page, "I am kanari.")
-        answer_to(page, "I am kanari.")
-        database = sqlite3.connect(stage.server.settings.data_dir / "ricordo.db")
-        with closing(database):
-            assert not [row for row in database.iterdump() if "kanari" in row]
-    stage.there.call("POST", place, valves | {"API_KEY": stage.service})
-
-
 def test_files_go_both_ways(stage: Stage) -> None:
     there, ada, token = stage.there, stage.ada, stage.ada["token"]
     # Searched by meaning, as by default; the vectors are ours.
@@ -662,3 +617,48 @@ def test_the_connection_knows_users_by_headers_and_by_signed_tokens(
         there.start(FORWARD_USER_INFO_HEADER_JWT_SECRET=SECRET)
         check("By a token.")
         assert "By headers." in str(stage.said(stage.bea))
+
+
+def test_users_decide_in_the_chat_and_temporary_chats_leave_nothing(stage: Stage) -> None:
+    essay = stage.models["essay"]
+    scopes = ["agents:read", "messages:read", "messages:write", "memory:read", "memory:write"]
+    approving = stage.server.key(
+        role="service", scopes=[*scopes, "tools:read", "memory:approve", "users:impersonate"]
+    )
+    place = "/api/v1/functions/id/ricordo/valves/update"
+    valves = {"SERVER_URL": stage.server.url}
+    stage.there.call("POST", place, valves | {"API_KEY": approving})
+    decisions = (
+        (stage.ada, "Likes figs.", ["Confirm"], "approved", "Remembered: student"),
+        (stage.bea, "Likes dates.", ["Cancel", "Confirm"], "rejected", "Not remembered: student"),
+    )
+    for user, line, buttons, status, told in decisions:
+        with (
+            stage.row(f"pipe, page: a proposal is {status} in the chat"),
+            stage.page(user, f"/?models={essay}") as page,
+        ):
+            send(page, f"Remember: {line}")
+            for title, button in zip(("Remember this?", "Reject it?"), buttons, strict=False):
+                page.get_by_text(title).wait_for()
+                page.get_by_text(f"+ {line}").wait_for()
+                page.get_by_role("button", name=button, exact=True).click()
+            page.locator(".status-description").last.get_by_text(told).wait_for()
+            (newest, *_) = ok(
+                stage.http.get(f"/users/{stage.name(user)}/diffs", params={"status": "all"})
+            )
+            assert (newest["status"], newest["label"]) == (status, "student")
+            assert (line in stage.block(user, "student")) == (status == "approved")
+    with stage.row("pipe: users have their names here"):
+        for user in (stage.ada, stage.bea):
+            shown = ok(stage.http.get(f"/v1/users/{stage.name(user)}"))["name"]
+            assert shown == user["name"]
+    with (
+        stage.row("pipe, page: a temporary chat is answered, and leaves nothing"),
+        stage.page(stage.ada, f"/?models={essay}&temporary-chat=true") as page,
+    ):
+        send(page, "I am kanari.")
+        answer_to(page, "I am kanari.")
+        database = sqlite3.connect(stage.server.settings.data_dir / "ricordo.db")
+        with closing(database):
+            assert not [row for row in database.iterdump() if "kanari" in row]
+    stage.there.call("POST", place, valves | {"API_KEY": stage.service})

@@ -55,7 +55,8 @@ class TutorChatRequest(LenientRequest):
     `model` is a course, or an agent's name or id; with one course it can be left out. `user_id` is
     needed with a service's key; `user_name` then is the student's name for people, and replaces the
     id that the student is shown by. `resume` resumes the answer that was started for the same
-    messages. A chat whose `chat_id` begins with `local:` is answered without being kept.
+    messages. A chat whose `chat_id` begins with `temporary:` or `local:` is answered
+    without being kept.
     """
 
     user_id: str | None = Field(None, min_length=1, max_length=255)
