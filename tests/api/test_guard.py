@@ -141,7 +141,7 @@ def test_the_page_that_tells_what_runs_here_needs_no_key_and_counts_nobody(
     page = locked_http.get("/")
 
     assert page.status_code == 200
-    assert "This server is running." in page.text
+    assert "Every other request needs a key." in page.text
     assert "Agents" not in page.text
 
 

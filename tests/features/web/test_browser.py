@@ -311,28 +311,28 @@ def test_a_proposal_is_approved_edited_and_rejected_by_the_keyboard(
     visitor: Visitor, place: Place
 ) -> None:
     place.set_human("Ada likes tea.\nAda plays chess.")
-    place.propose("tea", "coffee")
+    place.propose("tea", "espresso")
     page = visitor.see(f"/ui/people/{place.ada}")
     page.keyboard.press("j")
     page.keyboard.press("a")
     expect(page.locator(".toast")).to_contain_text("Remembered.")
-    assert "coffee" in place.human()
-    place.propose("chess", "go")
+    assert "espresso" in place.human()
+    place.propose("chess", "backgammon")
     visitor.see(f"/ui/people/{place.ada}")
     page.keyboard.press("j")
     page.keyboard.press("e")
-    page.get_by_label("Text of the block").fill("Ada likes coffee.\nAda plays checkers.")
+    page.get_by_label("Text of the block").fill("Ada likes espresso.\nAda plays darts.")
     page.get_by_role("button", name="Approve with these words").click()
     expect(page.locator(".toast")).to_contain_text("human: applied.")
-    assert place.human() == "Ada likes coffee.\nAda plays checkers."
-    rejected = place.propose("checkers", "poker")
+    assert place.human() == "Ada likes espresso.\nAda plays darts."
+    rejected = place.propose("darts", "cricket")
     visitor.see(f"/ui/people/{place.ada}")
     page.keyboard.press("j")
     page.keyboard.press("r")
     page.keyboard.type("I do not.")
     page.keyboard.press("Enter")
     expect(page.locator(".toast")).to_contain_text("Rejected, nothing changed.")
-    assert "poker" not in place.human()
+    assert "cricket" not in place.human()
     decided = place.http.get("/users/ada/diffs", params={"status": "rejected"}).json()
     assert [one["note"] for one in decided if one["id"] == rejected] == ["I do not."]
 

@@ -53,6 +53,9 @@ class NotificationsResponse(ResponseModel):
     retry_at: Timestamp | None
 
 
+NotificationsRequest.take_back(NotificationsResponse)
+
+
 class LinkRequest(RequestModel):
     """The proposal that a one-time link is for."""
 
