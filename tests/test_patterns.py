@@ -49,6 +49,9 @@ MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str
     ("domain/ids.py", "pattern(prefix)"): lambda module: _compiled(
         [module.pattern("agent")], "fullmatch"
     ),
+    ("domain/ids.py", "pattern(prefix).replace('-4[', '-[45][', 1)"): lambda module: _compiled(
+        [module.pattern("agent").replace("-4[", "-[45][", 1)], "fullmatch"
+    ),
     ("features/librarian/grammar.py", "PATTERNS[name]"): _grammar,
     ("llm/embedding/remote.py", "family"): lambda module: _compiled(
         (row[0] for row in module._FAMILIES), "match"

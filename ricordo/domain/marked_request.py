@@ -75,12 +75,23 @@ def _marked_json(text: str) -> str:
 
 def _marked_tool(tool: "ToolSchema") -> "ToolSchema":
     description = with_marks(tool.description)
-    if description is tool.description and orjson.dumps(tool.parameters).isascii():
+    if description is tool.description and _is_ascii_json(tool.parameters):
         return tool
     parameters = _marked_value(tool.parameters)
     if description is tool.description and parameters == tool.parameters:
         return tool
     return replace(tool, description=description, parameters=parameters)
+
+
+def _is_ascii_json(parameters: Mapping[str, Any]) -> bool:
+    """Return whether the schema has ASCII characters only, as nearly all have.
+
+    False for a schema that orjson cannot write, such as one with a number of more than 64 bits.
+    """
+    try:
+        return orjson.dumps(parameters).isascii()
+    except TypeError:
+        return False
 
 
 def _marked_value(content: Any) -> Any:

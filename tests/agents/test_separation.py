@@ -323,7 +323,7 @@ async def test_a_users_block_does_not_hide_a_shared_one(stage: Stage) -> None:
     assert (seen["course"].value, seen["plan"].value) == ("The exam is in May.", "My own.")
 
 
-async def test_a_users_turn_costs_one_statement_more_and_an_edit_of_a_copy_nothing(
+async def test_a_users_turn_and_an_edit_of_a_copy_cost_one_statement_more_each(
     stage: Stage,
 ) -> None:
     agent_id = await stage.agent(HUMAN, tool_names=("core_memory_append",))
@@ -342,7 +342,8 @@ async def test_a_users_turn_costs_one_statement_more_and_an_edit_of_a_copy_nothi
             with count_statements(stage.store) as counted:
                 await stage.say(agent_id, scope=scope)
             counts.setdefault(user, []).append(len(counted.statements))
-    assert counts["ada"] == [counts["nobody"][0] + 1, counts["nobody"][1] + 1]
+    # An edit asks what the user does not want to be remembered.
+    assert counts["ada"] == [counts["nobody"][0] + 1, counts["nobody"][1] + 2]
 
 
 async def test_a_copy_finds_a_label_that_the_users_chain_can_hold(stage: Stage) -> None:

@@ -12,7 +12,7 @@ from ricordo.domain.agent import CompactionSettings
 from ricordo.domain.clock import DAY
 from ricordo.domain.job import Job
 from ricordo.domain.message import ImagePart, TextPart
-from ricordo.domain.model import ModelReply
+from ricordo.domain.model import ModelReply, ToolSchema
 from ricordo.domain.run import Step, Trace
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.domain.usage import Usage
@@ -170,7 +170,8 @@ async def test_a_request_that_is_no_json_leaves_no_trace_and_fails_no_turn(
     keep(stage, "all")
     agent = await stage.agent()
     stage.lines.append(ModelReply((TextPart("Fine."),), Usage(1, 1)))
-    assert text_of(await stage.say(agent, system="Half a character: \ud800")) == "Fine."
+    schema = ToolSchema("far", "", {"type": "object", "maximum": 2**70})
+    assert text_of(await stage.say(agent, client_tools=(schema,))) == "Fine."
     assert await kept(stage, agent) == []
     assert "a trace cannot be written" in caplog.text
 

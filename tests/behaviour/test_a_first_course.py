@@ -67,7 +67,7 @@ def test_the_page_goes_as_it_stands(server: ServerInThread, tmp_path: Path) -> N
 
     assert '"title":"Essays for spring"' in told("Start it")
     chats = told("Chat as two students")
-    assert chats.count("Proposed to remember: notes") == 2
+    assert chats.count("Proposed to remember: ") == 2
     decided = told("Decide")
     assert "grandfather" in decided
     with server.http() as http:
@@ -108,7 +108,9 @@ def test_two_students_and_an_idle_task_with_a_model(server: ServerInThread, tmp_
                 for _, data in events_of(http.post("/chat/stream", json=body).text)
                 if isinstance(data, dict)
             ]
-            assert "Proposed to remember: notes" in [event.get("content") for event in events]
+            assert [event["label"] for event in events if event.get("status") == "waits"] == [
+                "notes"
+            ]
         ok(http.post("/users/ada/diffs/approve", json={"all": True}))
         ok(http.post("/users/bob/diffs/reject", json={"all": True, "reason": "Not yet."}))
         assert "My grandfather sails." in ok(http.get("/users/ada/blocks/notes"))["body"]

@@ -8,7 +8,7 @@ import ricordo
 # Who may write the tables of core memory, and no other module: the door, what stands behind it, and erasure, which leaves less.
 DOOR = {"storage/blocks.py", "storage/versions.py", "storage/proposals.py"}
 BESIDE = {
-    "features/sync/git/queries.py",  # what an owner pushed by git keeps its ids, so it is stored as it came, its policies asked
+    "storage/git_objects.py",  # what an owner pushed by git keeps its ids, so it is stored as it came, its policies asked
     "features/memory_care/erasure/queries.py",
     "features/memory_care/erasure/service.py",
     "storage/history_size.py",  # the sum of a history's bytes alone

@@ -244,12 +244,13 @@ async def test_of_two_decisions_at_once_the_second_is_told_of_the_first(store: S
         "rejected": lambda tx, id: approval.reject(tx, Scope(), id, ADA),
         "expired": lambda tx, id: proposals.expire(tx),  # noqa: ARG005
     }
-    for first, second in (
+    pairs = (
         *(("approved", "approved"), ("approved", "rejected"), ("rejected", "approved")),
         *(("approved", "expired"), ("expired", "approved")),
-    ):
+    )
+    for number, (first, second) in enumerate(pairs):
         await put(store, "human", TEXT)
-        proposal = await proposed(store, "tea", "rum", expires_after=1)
+        proposal = await proposed(store, "tea", f"rum {number}", expires_after=1)
         both = [partial(works[which], id=proposal.id) for which in (first, second)]
         _, told = await overlapped(store, *both)  # type: ignore[arg-type]
         assert (await reread(store, proposal)).status == first, (first, second)

@@ -111,7 +111,7 @@ async def test_proposing_reads_no_more_where_many_of_others_wait(store: SqliteSt
         await store.write(
             lambda tx: propose(tx, ProposalDraft(chain.id, "human", "gin", block), metadata)
         )
-    assert len(counted.statements) <= 7
+    assert len(counted.statements) <= 8
     found = await store.read(lambda tx: proposals.waiting(tx, chain.id))
     assert [one.value for one in found] == [*(f"rum {number}" for number in range(1, 20)), "gin"]
     assert await store.read(lambda tx: proposals.waiting_ids(tx, chain.id, 99)) == [

@@ -1,5 +1,6 @@
 """Honcho beside the server: what is said arrives there in order and once, and it answers questions about its user alone."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -225,6 +226,8 @@ def test_a_server_with_the_demo_environment_starts_without_honcho(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RALPH_HONCHO_ENVIRONMENT", value)
-    load_settings(data_dir=tmp_path)
+    # Tests before this one may have set the level of all loggers.
+    with caplog.at_level(logging.WARNING, logger="ricordo.settings"):
+        load_settings(data_dir=tmp_path)
     assert not HonchoSettings().is_on
     assert "demo server is gone" in caplog.text

@@ -25,7 +25,7 @@ def test_beside_a_server_proposals_are_listed_and_decided(shell: Shell) -> None:
     with shell.serving() as server, httpx2.Client(base_url=server.address, trust_env=False) as http:
         address = ("--server", server.address)
         ids = []
-        for word in ("tea", "cof\x1b[31mfee", "milk"):
+        for word in ("tea", "coffee", "milk"):
             body = {
                 "old_string": "",
                 "new_string": f"Likes {word}.",
