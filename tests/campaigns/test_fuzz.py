@@ -53,7 +53,8 @@ def test_a_hostile_value_of_a_route_is_refused_or_can_be_read_again(
     assert not report.faults, str(report)
     assert errors_behind(caplog) == []
     assert len(report.routes) > 300 / every
-    assert report.accepted > 60 / every
+    # How many of a sample are accepted depends on which routes are in it.
+    assert report.accepted > (60 if every == 1 else 7)
 
 
 @pytest.mark.soak
