@@ -76,12 +76,15 @@ _LOGS = LogWatch()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Iterator[None]:
-    """Fail a test during which a text of a person came into the log."""
-    logging.getLogger().addHandler(_LOGS)
+    """Fail a test during which a text of a person came into the log; undo what it set up for logs."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.addHandler(_LOGS)
     try:
         yield
     finally:
-        logging.getLogger().removeHandler(_LOGS)
+        root.handlers[:] = handlers
+        root.setLevel(level)
         found = _LOGS.found.copy()
         _LOGS.found.clear()
     assert not found, f"a text of a person is in the log: {found}"

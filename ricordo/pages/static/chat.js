@@ -388,7 +388,10 @@ document.addEventListener("submit", async (event) => {
   const form = event.target;
   if (!form.querySelector("[data-again]")) return;
   event.preventDefault();
-  if (isRunning) return;
+  if (isRunning) {
+    tell("Wait for the end of the answer.");
+    return;
+  }
   const question = document.getElementById(form.elements.message.value);
   const shown = [...(question?.querySelectorAll("img.picture") ?? [])].map((picture) => picture.src.match(/^data:([^;]+);base64,(.*)$/)).filter(Boolean);
   const fields = { conversation, message: form.elements.message.value, edit: "yes" };

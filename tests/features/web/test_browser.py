@@ -516,6 +516,7 @@ def test_an_answer_is_given_again_and_both_stand_side_by_side(
         page.keyboard.press("Enter")
         expect(page.locator("#transcript .message.agent").last).to_contain_text("First")
         expect(page.locator("#live")).to_be_empty()
+        expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
     place.server.says("Second: a drink.")
     again = page.locator("#transcript .message.agent").last
     again.hover()
