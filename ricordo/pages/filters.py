@@ -91,6 +91,13 @@ def markdown(text: str | None) -> Markup:
     return _shown_marks(text, _markdown().render)
 
 
+def editable_markdown(text: str) -> Markup:
+    """Render Markdown for an editor that writes it back: formulas and signs stay as written."""
+    if len(text) > MOST_MARKDOWN:
+        return Markup("<pre>{}</pre>").format(text)
+    return Markup(_markdown(has_formulas=False).render(text))  # noqa: S704 - no HTML of the text
+
+
 def plain(text: str | None) -> Markup:
     """Return a text as it is, with marks for characters that are not shown."""
     text = text or ""
@@ -140,7 +147,7 @@ def _mark(run: UnseenRun) -> Markup:
 
 
 @cache
-def _markdown() -> "MarkdownIt":
+def _markdown(*, has_formulas: bool = True) -> "MarkdownIt":
     from markdown_it import MarkdownIt
 
     options = {"html": False, "breaks": True, "maxNesting": 20, "highlight": highlight}
@@ -163,7 +170,8 @@ def _markdown() -> "MarkdownIt":
     parser.add_render_rule("link_open", open_link)
     parser.add_render_rule("th_open", open_cell)
     parser.add_render_rule("td_open", open_cell)
-    add_formulas(parser)
+    if has_formulas:
+        add_formulas(parser)
     return parser
 
 

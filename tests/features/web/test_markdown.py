@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from ricordo.pages.filters import markdown
+from ricordo.pages.filters import editable_markdown, markdown
 
 LATEX = [
     r"x^2 < 3",
@@ -89,3 +89,8 @@ def test_code_is_coloured_and_stays_the_same_text(language: str) -> None:
     assert ('class="hk"' in html) == (language in ("python", "JavaScript", "html", "sql")) or (
         language in ("html", "sql")
     )
+
+
+def test_an_editor_gets_formulas_and_signs_as_they_are_written() -> None:
+    rendered = editable_markdown("Maths: $x^2$, *so\u200b* <b>it</b> is.")
+    assert rendered == "<p>Maths: $x^2$, <em>so\u200b</em> &lt;b&gt;it&lt;/b&gt; is.</p>\n"

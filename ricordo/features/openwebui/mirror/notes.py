@@ -25,7 +25,7 @@ from ricordo.memory import user_memory
 from ricordo.memory.proposals import ProposalDraft, Unchanged, propose
 from ricordo.memory.text import merge_lines
 from ricordo.memory.user_memory import UserMemory
-from ricordo.pages.filters import markdown
+from ricordo.pages.filters import editable_markdown
 from ricordo.storage.engine.store import Store, Transaction
 
 _REASON = "Edited as a note in Open WebUI"
@@ -171,7 +171,7 @@ class NoteSync:
         return await self._client.put_note(
             note_id,
             block.title or block.label,
-            content={"json": None, "html": str(markdown(block.value)), "md": block.value},
+            content={"json": None, "html": str(editable_markdown(block.value)), "md": block.value},
             noted=self._marks(block) | {"text": block.value},
             grants=grants,
         )

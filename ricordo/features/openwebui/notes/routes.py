@@ -21,7 +21,7 @@ from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.openai.models import LenientRequest
 from ricordo.memory import submission, user_memory
 from ricordo.memory.user_memory import PutOptions, UserMemory
-from ricordo.pages.filters import markdown
+from ricordo.pages.filters import editable_markdown
 from ricordo.storage import history
 from ricordo.storage.engine.store import Transaction
 
@@ -158,7 +158,7 @@ def _title(block: Block) -> str:
 
 
 def _content(text: str) -> Json:
-    return {"json": None, "html": str(markdown(text)), "md": text}
+    return {"json": None, "html": str(editable_markdown(text)), "md": text}
 
 
 def _with_same_end(text: str, before: str) -> str:
