@@ -151,9 +151,7 @@ class Runtime:
 
     def complete(self, tx: Transaction, state: AgentState) -> AgentState:
         """Return the state with the additions of plugins, such as an agent's folders."""
-        for complete in self.completions:
-            (state,) = complete(tx, (state,))
-        return state
+        return self.complete_all(tx, (state,))[0]
 
     def complete_all(self, tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
         """Return a list of agents as `complete` does, in a few statements for all."""

@@ -36,6 +36,11 @@ def read_json(text: str | bytes) -> Any:
         return None
 
 
+def member_of(value: Any, name: str) -> Any:
+    """Return a member of a JSON object; None if it has none, and for every other value."""
+    return value.get(name) if isinstance(value, dict) else None
+
+
 def read_value_at(text: str, start: int) -> tuple[Any, int] | None:
     """Return the object or list that begins at `start` and its end.
 

@@ -13,7 +13,7 @@ import httpx2
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, EmbeddingInfo, ModelInfo
 from ricordo.domain.model_size import billions
 from ricordo.errors import ModelError
-from ricordo.llm.loose_json import read_json
+from ricordo.llm.loose_json import member_of, read_json
 from ricordo.llm.openai_compatible import call_headers
 from ricordo.llm.policy import error_from_status, error_from_transport
 from ricordo.llm.provider_table import Provider
@@ -217,10 +217,7 @@ def _info(row: dict[str, Any], name: str, provider: Provider) -> ModelInfo:
         return replace(model, context_window=known_window(row["model"]))
     meta = row.get("meta")
     # llama.cpp reports the window of its start, or else that of the model's training.
-    if isinstance(meta, dict):
-        window = meta.get("n_ctx") or meta.get("n_ctx_train")
-    else:
-        window = None
+    window = member_of(meta, "n_ctx") or member_of(meta, "n_ctx_train")
     if not window:
         windows = (row.get(key) for key in _WINDOW_KEYS)
         window = next((size for size in windows if isinstance(size, int) and size > 0), None)
@@ -241,11 +238,7 @@ def _calls_tools(row: Mapping[str, Any]) -> bool | None:
     template = row.get("template")  # of an older Ollama
     if isinstance(template, str):
         return ".Tools" in template
-    if isinstance(abilities, dict):
-        calls_functions = abilities.get("function_calling")
-    else:
-        calls_functions = None
-    # Mistral
+    calls_functions = member_of(abilities, "function_calling")  # Mistral
     if isinstance(calls_functions, bool):
         return calls_functions
     return None
@@ -256,18 +249,10 @@ def _parameters(row: Mapping[str, Any]) -> float | None:
 
     llama.cpp counts them, and Ollama names the size.
     """
-    meta = row.get("meta")
-    if isinstance(meta, dict):
-        count = meta.get("n_params")
-    else:
-        count = None
+    count = member_of(row.get("meta"), "n_params")
     if isinstance(count, int | float) and count > 0:
         return float(count) / 1e9
-    details = row.get("details")
-    if isinstance(details, dict):
-        size = details.get("parameter_size")
-    else:
-        size = None
+    size = member_of(row.get("details"), "parameter_size")
     if isinstance(size, str):
         return billions(size)
     return None

@@ -23,7 +23,7 @@ from ricordo.domain.model import (
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.answer_bounds import MOST_CALLS, BoundReached
-from ricordo.llm.loose_json import read_json
+from ricordo.llm.loose_json import member_of, read_json
 from ricordo.llm.openai_dialect import Dialect
 from ricordo.llm.special_tokens import mend_tokens
 from ricordo.llm.token_logprobs import read_logprobs
@@ -354,10 +354,7 @@ def read_fault(answer: dict[str, Any]) -> Any:
         choice = choices[0]
     else:
         choice = None
-    if isinstance(choice, dict):
-        reason = choice.get("finish_reason")
-    else:
-        reason = None
+    reason = member_of(choice, "finish_reason")
     if answer.get("error") or answer.get("object") == "error" or answer.get("type") == "error":
         if isinstance(reason, str) and reason.lower() in _FINISHES:
             return None
@@ -380,14 +377,7 @@ def generation_in(fault: Any, request: ModelRequest) -> ModelReply | None:
         body = read_json(fault)
     else:
         body = fault
-    if isinstance(body, dict):
-        error = body.get("error")
-    else:
-        error = None
-    if isinstance(error, dict):
-        text = error.get("failed_generation")
-    else:
-        text = None
+    text = member_of(member_of(body, "error"), "failed_generation")
     if not isinstance(text, str) or not text.strip():
         return None
     return _with_usage(ModelReply((TextPart(text),)), None, request)

@@ -29,7 +29,7 @@ from ricordo.llm.answer_bounds import (
     size_of,
 )
 from ricordo.llm.answer_format import answer_fault, in_format
-from ricordo.llm.loose_json import read_json
+from ricordo.llm.loose_json import member_of, read_json
 from ricordo.llm.refusals import TOO_LONG
 from ricordo.llm.repair import Fault, StreamRepair, fault_in, is_empty, repair
 from ricordo.offload import offload
@@ -375,14 +375,7 @@ def error_from_status(
 def error_from_event(provider: str, body: Any) -> ModelError:
     """Return the error of an error object inside an answer with a successful HTTP status."""
     shown_text, whole_text = words_of(body)
-    if isinstance(body, dict):
-        inner = body.get("error", body)
-    else:
-        inner = body
-    if isinstance(inner, dict):
-        code = inner.get("code")
-    else:
-        code = None
+    code = member_of(_error_in(body), "code")
     if isinstance(code, int) and 400 <= code < 600:
         return error_from_status(provider, code, body)
     kind = _kind_by_words(whole_text, _EVENT_WORDS) or "llm_error"
@@ -399,6 +392,11 @@ def error_from_transport(provider: str, error: Exception) -> ModelError:
     return _error(provider, kind, event, str(error))
 
 
+def _error_in(body: Any) -> Any:
+    """Return the error object that an answer wraps, or the answer itself."""
+    return body.get("error", body) if isinstance(body, dict) else body
+
+
 def words_of(body: Any) -> tuple[str, str]:
     """Return the message in an error's body for people, and its whole text for searches."""
     if isinstance(body, bytes):
@@ -413,10 +411,7 @@ def words_of(body: Any) -> tuple[str, str]:
         whole_text = body
     else:
         whole_text = orjson.dumps(body, default=str).decode()
-    if isinstance(body, dict):
-        message = body.get("error", body)
-    else:
-        message = body
+    message = _error_in(body)
     if isinstance(message, dict):
         message = (
             message.get("message") or message.get("detail") or message.get("type") or whole_text

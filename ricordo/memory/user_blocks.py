@@ -162,9 +162,10 @@ class UserBlocks:
             confidence: From 0 to 1.
             agent_id: The author, if it is an agent.
         """
-        sent = {"old_string": old, "new_string": new, "reasoning": reasoning}
         return self._ask(
-            self._requests.propose(label, sent, confidence=confidence, agent_id=agent_id)
+            self._requests.propose(
+                label, new, old=old, reasoning=reasoning, confidence=confidence, agent_id=agent_id
+            )
         )
 
     def proposals(
@@ -183,8 +184,7 @@ class UserBlocks:
             limit: How many at most, up to 100.
             after: Only those after the proposal with this id.
         """
-        query = {"status": status, "limit": limit, "after": after}
-        return self._ask(self._requests.proposals(label, query))
+        return self._ask(self._requests.proposals(label, status=status, limit=limit, after=after))
 
     def approve(self, proposal: BlockProposal, *, body: str | None = None) -> BlockProposal:
         """Make the proposed text the block's next version.
@@ -193,11 +193,11 @@ class UserBlocks:
             proposal: The proposal.
             body: The user's own text, in place of the proposed one.
         """
-        return self._ask(self._requests.decide(proposal, "approve", {"body": body}))
+        return self._ask(self._requests.approve(proposal, body))
 
     def reject(self, proposal: BlockProposal, *, reason: str | None = None) -> BlockProposal:
         """Leave the block as it is, and store the reason with the proposal."""
-        return self._ask(self._requests.decide(proposal, "reject", {"reason": reason}))
+        return self._ask(self._requests.reject(proposal, reason))
 
     def history(
         self, label: str, *, limit: int = 50, before: str | None = None
@@ -209,7 +209,7 @@ class UserBlocks:
             limit: How many at most, up to 1,000.
             before: Only versions older than the one with this id.
         """
-        return self._ask(self._requests.history(label, {"limit": limit, "before": before}))
+        return self._ask(self._requests.history(label, limit=limit, before=before))
 
     def body_at(self, label: str, sha: str) -> str | None:
         """Return the block's text at a version; None if it was deleted there."""
@@ -257,9 +257,10 @@ class AsyncUserBlocks:
         agent_id: str | None = None,
     ) -> BlockProposal:
         """Propose to replace a piece of a block, as `UserBlocks.propose` does."""
-        sent = {"old_string": old, "new_string": new, "reasoning": reasoning}
         return await self._ask(
-            self._requests.propose(label, sent, confidence=confidence, agent_id=agent_id)
+            self._requests.propose(
+                label, new, old=old, reasoning=reasoning, confidence=confidence, agent_id=agent_id
+            )
         )
 
     async def proposals(
@@ -271,22 +272,23 @@ class AsyncUserBlocks:
         after: str | None = None,
     ) -> list[BlockProposal]:
         """Return proposals for all blocks or for one, newest first."""
-        query = {"status": status, "limit": limit, "after": after}
-        return await self._ask(self._requests.proposals(label, query))
+        return await self._ask(
+            self._requests.proposals(label, status=status, limit=limit, after=after)
+        )
 
     async def approve(self, proposal: BlockProposal, *, body: str | None = None) -> BlockProposal:
         """Make the proposed text, or the user's own, the block's next version."""
-        return await self._ask(self._requests.decide(proposal, "approve", {"body": body}))
+        return await self._ask(self._requests.approve(proposal, body))
 
     async def reject(self, proposal: BlockProposal, *, reason: str | None = None) -> BlockProposal:
         """Leave the block as it is, and store the reason with the proposal."""
-        return await self._ask(self._requests.decide(proposal, "reject", {"reason": reason}))
+        return await self._ask(self._requests.reject(proposal, reason))
 
     async def history(
         self, label: str, *, limit: int = 50, before: str | None = None
     ) -> list[HistoryVersion]:
         """Return the block's versions, newest first, even after it was deleted."""
-        return await self._ask(self._requests.history(label, {"limit": limit, "before": before}))
+        return await self._ask(self._requests.history(label, limit=limit, before=before))
 
     async def body_at(self, label: str, sha: str) -> str | None:
         """Return the block's text at a version; None if it was deleted there."""
@@ -340,25 +342,50 @@ class _Requests:
         return _Request("put", self._block(label), _written, body=sent)
 
     def propose(
-        self, label: str, sent: Json, *, confidence: float | None, agent_id: str | None
+        self,
+        label: str,
+        new: str,
+        *,
+        old: str,
+        reasoning: str,
+        confidence: float | None,
+        agent_id: str | None,
     ) -> _Request[BlockProposal]:
-        body = {**sent, "confidence": confidence, "agent_id": agent_id}
+        body = {
+            "old_string": old,
+            "new_string": new,
+            "reasoning": reasoning,
+            "confidence": confidence,
+            "agent_id": agent_id,
+        }
         path = f"{self._block(label)}/propose"
         return _Request("post", path, _reader_of(BlockProposal), body=body)
 
-    def proposals(self, label: str | None, query: Json) -> _Request[list[BlockProposal]]:
+    def proposals(
+        self, label: str | None, *, status: ShownStatus, limit: int, after: str | None
+    ) -> _Request[list[BlockProposal]]:
+        query = {"status": status, "limit": limit, "after": after}
         path = f"{self._user if label is None else self._block(label)}/diffs"
         return _Request("get", path, _reader_of_all(BlockProposal), query=query)
 
-    def decide(
+    def approve(self, proposal: BlockProposal, body: str | None) -> _Request[BlockProposal]:
+        return self._decide(proposal, "approve", {"body": body})
+
+    def reject(self, proposal: BlockProposal, reason: str | None) -> _Request[BlockProposal]:
+        return self._decide(proposal, "reject", {"reason": reason})
+
+    def _decide(
         self, proposal: BlockProposal, decision: Literal["approve", "reject"], body: Json
     ) -> _Request[BlockProposal]:
         path = f"{self._block(proposal.label)}/diffs/{quote(proposal.id, safe='')}/{decision}"
         read = _reader_of(BlockProposal)
         return _Request("post", path, lambda decided: read(decided["proposal"]), body=body)
 
-    def history(self, label: str, query: Json) -> _Request[list[HistoryVersion]]:
+    def history(
+        self, label: str, *, limit: int, before: str | None
+    ) -> _Request[list[HistoryVersion]]:
         path = f"{self._block(label)}/history"
+        query = {"limit": limit, "before": before}
         return _Request("get", path, _reader_of_all(HistoryVersion), query=query)
 
     def body_at(self, label: str, sha: str) -> _Request[str | None]:

@@ -36,8 +36,9 @@ _BY_ID = _SELECT.where(equal(proposals, "id", "organization_id"))
 _LOCK = select(proposals.c.id).where(equal(proposals, "id")).with_for_update()
 _BY_ID_FOR_ONE = _BY_ID.where(*seen_by(proposals, bindparam("subject_id")))
 _OF_STEP = _SELECT.where(equal(proposals, "step_id", "organization_id")).order_by(proposals.c.seq)
-_WAITS = proposals.c.status.in_(["open", "conflicted"])
-_IN_CHAIN = equal(proposals, "chain_id") & _WAITS
+# The condition that a proposal waits for its owner.
+WAITS = proposals.c.status.in_(["open", "conflicted"])
+_IN_CHAIN = equal(proposals, "chain_id") & WAITS
 _WAITING = _SELECT.where(_IN_CHAIN).order_by(proposals.c.seq)
 _WAITING_BY = _WAITING.where(equal(proposals, "label", "author_kind", "author_id"))
 _REJECTED_BY = (
@@ -62,7 +63,7 @@ _COUNTS = (
     .group_by(proposals.c.label)
 )
 _COUNTS_BY = _COUNTS.where(equal(proposals, "author_kind", "author_id"))
-_DUE = select(proposals.c.id).where(_WAITS, proposals.c.expires_at <= bindparam("now")).limit(500)
+_DUE = select(proposals.c.id).where(WAITS, proposals.c.expires_at <= bindparam("now")).limit(500)
 # Rejected proposals of one author for one block that a new one is compared with.
 _REMEMBERED_REJECTIONS = 50
 # Proposals of a bounded page whose texts are read at once.
@@ -75,7 +76,7 @@ _OF_LABEL = (
 )
 _END_DELETED = (
     update(proposals)
-    .where(*_OF_LABEL, _WAITS)
+    .where(*_OF_LABEL, WAITS)
     .values(status="expired", note=DELETED, resolved_at=bindparam("now"))
 )
 _REOPEN = (
@@ -83,7 +84,7 @@ _REOPEN = (
     .where(*_OF_LABEL, proposals.c.status == "expired", proposals.c.note == DELETED)
     .values(status="open", note=None, resolved_at=None)
 )
-_FOLLOW = update(proposals).where(*_OF_LABEL, _WAITS).values(label=bindparam("relabelled"))
+_FOLLOW = update(proposals).where(*_OF_LABEL, WAITS).values(label=bindparam("relabelled"))
 _INSERT = insert(proposals)
 settle = _ROWS.updates(
     "status", "resolved_at", "resolved_by", "note", "result", "superseded_by", "is_untold"
@@ -276,7 +277,7 @@ def page(tx: Transaction, scope: Scope, page: Page, filters: ProposalFilter) -> 
     equal = (proposals.c[name] == field for name, field in fields.items() if field is not None)
     statement = _SELECT.where(*in_scope(proposals, scope), *equal)
     if filters.waits:
-        statement = statement.where(_WAITS)
+        statement = statement.where(WAITS)
     rows = read_page(tx, statement, proposals, page, marks=known_to(proposals, scope))
     if page.is_bounded:
         return _first_proposals(tx, rows)
@@ -285,14 +286,14 @@ def page(tx: Transaction, scope: Scope, page: Page, filters: ProposalFilter) -> 
 
 def of_runs(tx: Transaction, scope: Scope, run_ids: Sequence[str]) -> list[Proposal]:
     """Return the waiting proposals of these runs."""
-    conditions = (*in_scope(proposals, scope), proposals.c.run_id.in_(run_ids), _WAITS)
+    conditions = (*in_scope(proposals, scope), proposals.c.run_id.in_(run_ids), WAITS)
     return _proposals(tx, tx.all(_SELECT.where(*conditions).order_by(proposals.c.seq)))
 
 
 def count_waiting(tx: Transaction, scope: Scope) -> int:
     """Return the number of waiting proposals that the caller may see."""
     statement = select(func.count()).select_from(proposals)
-    return int(tx.all(statement.where(*in_scope(proposals, scope), _WAITS))[0][0])
+    return int(tx.all(statement.where(*in_scope(proposals, scope), WAITS))[0][0])
 
 
 def count_decidable(tx: Transaction, scope: Scope) -> int:
@@ -307,7 +308,7 @@ def count_decidable(tx: Transaction, scope: Scope) -> int:
         chains.c.organization_id == scope.organization_id, is_own
     )
     statement = select(func.count()).select_from(proposals)
-    return int(tx.all(statement.where(proposals.c.chain_id.in_(own_chains), _WAITS))[0][0])
+    return int(tx.all(statement.where(proposals.c.chain_id.in_(own_chains), WAITS))[0][0])
 
 
 def take_untold(
@@ -343,7 +344,7 @@ def expire(tx: Transaction) -> int:
     ids = [row.id for row in tx.all(_DUE, {"now": tx.clock.now()})]
     if ids:
         # One that was decided meanwhile stays unchanged.
-        overdue = update(proposals).where(proposals.c.id.in_(ids), _WAITS)
+        overdue = update(proposals).where(proposals.c.id.in_(ids), WAITS)
         tx.run(overdue.values(status="expired", resolved_at=tx.clock.now()))
     return len(ids)
 

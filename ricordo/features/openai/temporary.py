@@ -7,7 +7,6 @@ message, fact or proposal is stored, only the cost of the answer.
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 
-from ricordo.agents.budgets import has_budget, require_budget
 from ricordo.agents.conversations import effective, system_message
 from ricordo.api.call import RequestContext
 from ricordo.domain.agent import AgentState
@@ -16,14 +15,12 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.model import ModelReply, ModelRequest, ReasoningChunk, TextChunk
 from ricordo.domain.run import Run, StopReason
-from ricordo.domain.usage import Expense, Usage
 from ricordo.errors import Invalid, ModelError
 from ricordo.features.openai.models import ChatMessage, ChatRequest
 from ricordo.features.openai.queries import NamedAgent
-from ricordo.features.openai.turns import parts_of
+from ricordo.features.openai.turns import parts_of, save_cost, state_within_budget
 from ricordo.llm.chat import ChatModel, chunks_of
 from ricordo.llm.tokens import message_tokens
-from ricordo.storage import agents, runs
 from ricordo.storage.engine.store import Transaction
 
 _NOTICE = (
@@ -52,7 +49,9 @@ class TemporaryTurn:
             async for piece in self.model.answer(self.request):
                 chunks = [piece]
                 if isinstance(piece, ModelReply):
-                    await self._save_cost(piece.usage)
+                    self.run = replace(self.run, usage=piece.usage)
+                    handle = self.model.info.handle
+                    await save_cost(self.context, self.run.agent_id, handle, piece.usage)
                     chunks = [] if self.request.stream else list(chunks_of(piece))
                 for chunk in chunks:
                     if isinstance(chunk, TextChunk):
@@ -69,18 +68,6 @@ class TemporaryTurn:
 
     def _ended(self, reason: StopReason) -> Run:
         return self.run.ended(reason, self.context.store.clock.now())
-
-    async def _save_cost(self, usage: Usage) -> None:
-        self.run = replace(self.run, usage=usage)
-        expense = Expense(
-            self.run.organization_id,
-            purpose="other",
-            model=self.model.info.handle,
-            usage=usage,
-            agent_id=self.run.agent_id,
-            user_id=self.run.user_id,
-        )
-        await self.context.store.write(lambda tx: runs.add_expense(tx, expense))
 
 
 async def temporary_turn(
@@ -99,11 +86,9 @@ async def temporary_turn(
     scope = context.scope
 
     def read(tx: Transaction) -> tuple[AgentState, Message]:
-        state = agents.load(tx, scope, agent.id)
+        state = state_within_budget(tx, context, agent.id)
         conversation = replace(state.conversation, user_id=scope.subject, window=())
         state = effective(replace(state, conversation=conversation))
-        if has_budget(runtime.settings, state.agent):
-            require_budget(tx, runtime.settings, state.agent)
         system, _ = system_message(tx, runtime, state)
         return state, system
 

@@ -15,7 +15,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import ImagePart, Message, Part, TextPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, ToolSchema
-from ricordo.domain.usage import Expense
+from ricordo.domain.usage import Expense, Usage
 from ricordo.errors import Invalid, Unsupported
 from ricordo.features.openai.answers import AnswerReader
 from ricordo.features.openai.chats import (
@@ -189,16 +189,8 @@ async def task_reply(context: RequestContext, agent: NamedAgent, body: ChatReque
 
     Only its cost is stored.
     """
-    runtime = context.runtime
-
-    def load(tx: Transaction) -> AgentState:
-        state = agents.load(tx, context.scope, agent.id)
-        if has_budget(runtime.settings, state.agent):
-            require_budget(tx, runtime.settings, state.agent)
-        return state
-
-    state = await context.store.read(load)
-    providers = await runtime.organization_providers.of(context.scope.organization_id)
+    state = await context.store.read(lambda tx: state_within_budget(tx, context, agent.id))
+    providers = await context.runtime.organization_providers.of(context.scope.organization_id)
     model = providers.get(state.agent.model)
     now = context.store.clock.now()
     messages = tuple(
@@ -212,16 +204,30 @@ async def task_reply(context: RequestContext, agent: NamedAgent, body: ChatReque
     reply = await whole_reply(
         model, ModelRequest(messages, settings=settings, user_id=context.scope.subject)
     )
+    await save_cost(context, agent.id, model.info.handle, reply.usage)
+    return reply
+
+
+def state_within_budget(tx: Transaction, context: RequestContext, agent_id: str) -> AgentState:
+    """Return the agent for an answer outside a turn. Raises NotFound, and where it has no budget."""
+    settings = context.runtime.settings
+    state = agents.load(tx, context.scope, agent_id)
+    if has_budget(settings, state.agent):
+        require_budget(tx, settings, state.agent)
+    return state
+
+
+async def save_cost(context: RequestContext, agent_id: str, model: str, usage: Usage) -> None:
+    """Store the cost of an answer outside a turn, by the handle of its model."""
     expense = Expense(
         context.scope.organization_id,
         purpose="other",
-        model=model.info.handle,
-        usage=reply.usage,
-        agent_id=agent.id,
+        model=model,
+        usage=usage,
+        agent_id=agent_id,
         user_id=context.scope.subject,
     )
     await context.store.write(lambda tx: runs.add_expense(tx, expense))
-    return reply
 
 
 def _system_messages(messages: Sequence[ChatMessage]) -> tuple[NewMessage, ...]:

@@ -13,6 +13,7 @@ from ricordo.domain.clock import DAY
 from ricordo.domain.scope import Scope
 from ricordo.storage.engine.repository import Missing, Replacing, Repository, equal
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.proposals import WAITS
 from ricordo.storage.schema.columns import (
     numbers,
     reference,
@@ -133,7 +134,6 @@ _SAVE = Replacing(
     preferences,
     *("email", "webhook", "webhook_url", "hour", "problem", "retry_at", "updated_at"),
 )
-_WAITS = proposals.c.status.in_(("open", "conflicted"))
 _UNTOLD = (
     select(proposals.c.id, proposals.c.organization_id, chains.c.owner_id, proposals.c.created_at)
     .join(chains, chains.c.id == proposals.c.chain_id)
@@ -141,7 +141,7 @@ _UNTOLD = (
         notices,
         and_(notices.c.proposal_id == proposals.c.id, notices.c.channel == bindparam("channel")),
     )
-    .where(_WAITS, chains.c.owner_kind == "user", notices.c.seq.is_(None))
+    .where(WAITS, chains.c.owner_kind == "user", notices.c.seq.is_(None))
     .order_by(proposals.c.created_at, proposals.c.seq)
     .limit(bindparam("limit"))
 )
@@ -150,7 +150,7 @@ _WAITING_OF_USER = (
     select(func.count())
     .select_from(proposals)
     .join(chains, chains.c.id == proposals.c.chain_id)
-    .where(_WAITS, chains.c.owner_kind == "user", chains.c.owner_id == bindparam("owner"))
+    .where(WAITS, chains.c.owner_kind == "user", chains.c.owner_id == bindparam("owner"))
 )
 _LINK = _LINKS.select.where(equal(decision_links, "token_hash"))
 _USE = (
@@ -252,7 +252,7 @@ def figures(tx: Transaction, organization_id: str | None = None) -> DecisionFigu
     decided = tx.all(_DECIDED.where(*own), {"since": since})
     times = sorted((row.resolved_at - row.created_at) / 1e6 for row in decided)
     never_seen = int(tx.all(_NEVER_SEEN.where(*own), {"since": since})[0][0])
-    waiting = select(func.count()).select_from(proposals).where(_WAITS, *own)
+    waiting = select(func.count()).select_from(proposals).where(WAITS, *own)
     median = times[len(times) // 2] if times else 0.0
     return DecisionFigures(median, len(times), never_seen, int(tx.all(waiting)[0][0]))
 

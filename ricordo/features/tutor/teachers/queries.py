@@ -20,13 +20,13 @@ from ricordo.features.tutor.tasks.queries import task_runs, tasks
 from ricordo.storage import blocks, users
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.proposals import WAITS
 from ricordo.storage.schema.core_tables import conversations
 from ricordo.storage.schema.core_tables import users as users_table
 from ricordo.storage.schema.memory_tables import chains, proposals
 
 # Failed tasks of this period are counted.
 _FAILURE_PERIOD = 30 * 86_400 * SECOND
-_WAITS = proposals.c.status.in_(("open", "conflicted"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _with_numbers(
     proposal_counts = (
         select(literal("proposals"), chains.c.owner_id, func.count())
         .join(chains, chains.c.id == proposals.c.chain_id)
-        .where(chains.c.owner_kind == "user", chains.c.owner_id.in_(user_ids), _WAITS)
+        .where(chains.c.owner_kind == "user", chains.c.owner_id.in_(user_ids), WAITS)
         .where(proposals.c.author_kind == "agent", proposals.c.author_id.in_(agent_ids))
         .group_by(chains.c.owner_id)
     )

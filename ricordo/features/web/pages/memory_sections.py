@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from ricordo.domain.block import NEVER_REMEMBER, Block, Chain
+from ricordo.domain.block import NEVER_REMEMBER, Block, Chain, OwnerKind
 from ricordo.domain.block_schema import BlockSchema
 from ricordo.domain.scope import Scope, User
 from ricordo.domain.version import ChangeMetadata, PolicyDecision
@@ -93,11 +93,7 @@ def sections_of_user(
                 block,
                 owner,
                 schemas,
-                rights=BlockRights(
-                    edit.policy_decision(block.rule, chain),
-                    owns=edit.is_owners_of(chain),
-                    may_write=scope.may("memory:write"),
-                ),
+                rights=_rights_in(scope, edit, block, chain),
                 reader=block.course or readers.get(block.agent_id or ""),
                 is_self=scope.user_id == user.id,
                 most=MOST_ON_OVERVIEW if room >= 0 else 0,
@@ -117,17 +113,12 @@ def sections_of_agent(
     for block in own_blocks:
         owner = owners[block.chain_id]
         chain = Chain(block.chain_id, block.organization_id, owner.kind, owner.id)
-        is_users = owner.kind == "user"
         sections.append(
             section_of(
                 block,
                 owner,
                 schemas,
-                rights=BlockRights(
-                    edit.policy_decision(block.rule, chain),
-                    owns=edit.is_owners_of(chain),
-                    may_write=scope.may("memory:write" if is_users else "agents:write"),
-                ),
+                rights=_rights_in(scope, edit, block, chain),
                 is_self=owner.id == scope.user_id,
                 most=MOST_ON_OVERVIEW,
             )
@@ -173,8 +164,21 @@ def section_of(
 
 def rights_at(scope: Scope, address: BlockAddress) -> BlockRights:
     """Return the caller's rights in the block of an address."""
-    right = "memory:write" if address.owner.kind == "user" else "agents:write"
-    return BlockRights(address.decision, owns=address.owns, may_write=scope.may(right))
+    may_write = _may_write(scope, address.owner.kind)
+    return BlockRights(address.decision, owns=address.owns, may_write=may_write)
+
+
+def _rights_in(scope: Scope, edit: ChangeMetadata, block: Block, chain: Chain) -> BlockRights:
+    """Return the rights of an edit's author in a block of this chain."""
+    return BlockRights(
+        edit.policy_decision(block.rule, chain),
+        owns=edit.is_owners_of(chain),
+        may_write=_may_write(scope, chain.owner_kind),
+    )
+
+
+def _may_write(scope: Scope, owner_kind: OwnerKind) -> bool:
+    return scope.may("memory:write" if owner_kind == "user" else "agents:write")
 
 
 def titles_of(sections: Sequence[MemorySection]) -> Mapping[str, str]:

@@ -23,7 +23,7 @@ from ricordo.storage import users as stored_users
 from ricordo.storage.agent_access import may_use
 from ricordo.storage.engine.repository import Page, in_scope
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.proposals import ProposalFilter
+from ricordo.storage.proposals import WAITS, ProposalFilter
 from ricordo.storage.schema.core_tables import (
     agents,
     conversations,
@@ -45,7 +45,6 @@ from ricordo.storage.schema.memory_tables import (
 _MOST_NAMES = 500
 _MOST_RUNS = 1000  # newest runs whose agents count as recently used
 _MOST_SCANNED = 5000  # newest messages of a conversation that are searched for summaries
-_WAITS = proposals.c.status.in_(("open", "conflicted"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ def waiting_by_owner(
         .join(chains, chains.c.id == proposals.c.chain_id)
         .outerjoin(users, and_(chains.c.owner_kind == "user", users.c.id == chains.c.owner_id))
         .outerjoin(agents, and_(chains.c.owner_kind == "agent", agents.c.id == chains.c.owner_id))
-        .where(*in_scope(proposals, scope), _WAITS)
+        .where(*in_scope(proposals, scope), WAITS)
         .group_by(chains.c.owner_kind, chains.c.owner_id, users.c.name, agents.c.name)
         .order_by(count.desc(), chains.c.owner_id)
         .limit(limit)
@@ -433,7 +432,7 @@ def people(tx: Transaction, scope: Scope, page: Page, search_text: str) -> list[
         chains, chains.c.id == proposals.c.chain_id
     )
     size_rows = tx.all(sizes.where(is_theirs).group_by(chains.c.owner_id))
-    waiting_rows = tx.all(waits.where(is_theirs, _WAITS).group_by(chains.c.owner_id))
+    waiting_rows = tx.all(waits.where(is_theirs, WAITS).group_by(chains.c.owner_id))
     block_counts = {row.owner_id: row.blocks for row in size_rows}
     characters = {row.owner_id: int(row.characters or 0) for row in size_rows}
     waiting_counts = {row.owner_id: row.waiting for row in waiting_rows}
@@ -490,7 +489,7 @@ def _listed(
     tx: Transaction, condition: ColumnElement[bool], path: Callable[[Any], str]
 ) -> list[ListedBlock]:
     of_block = and_(proposals.c.chain_id == blocks.c.chain_id, proposals.c.label == blocks.c.label)
-    waiting = select(func.count()).select_from(proposals).where(of_block, _WAITS).scalar_subquery()
+    waiting = select(func.count()).select_from(proposals).where(of_block, WAITS).scalar_subquery()
     names = ("id", "label", "title", "limit", "policy", "read_only", "is_untrusted")
     columns = (blocks.c[name] for name in names)
     statement = select(
