@@ -218,7 +218,7 @@ async def scope_of_user(
     """Return the scope in which the caller acts for this user; None for an unknown user.
 
     With `makes` a new user is created. `person_name` becomes the name of a user who has only an
-    identifier so far; a name that somebody chose here stays. Raises Invalid, Forbidden.
+    identifier so far; a name that was chosen here stays. Raises Invalid, Forbidden.
     """
     organization = Scope(scope.organization_id)
     user = await store.read(lambda tx: users.named(tx, scope.organization_id, name))

@@ -1,6 +1,6 @@
 """A transport of httpx to an ASGI app in the same process, with real streams.
 
-Each request runs as a task of the event loop. The app waits while its reader is slow, and is told
+Each request runs as a task of the event loop. The app waits while its reader is slow, and is notified
 when the reader leaves.
 """
 
@@ -57,7 +57,7 @@ class Exchange:
             ) from self._error
 
     def leave(self) -> None:
-        """Tell the app that nobody reads its answer any more."""
+        """Tell the app that its reader has left."""
         self._reader_left.set()
         self._answer.close()
 

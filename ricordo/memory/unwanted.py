@@ -1,8 +1,8 @@
 """Things that a person wants no agent to remember.
 
 The person's rules are the lines of a block of their own, `never-remember`. An agent's edit or
-proposal that adds a line like one of them is refused. The person, and whoever writes with the
-person's right, may write anything.
+proposal that adds a line like one of them is refused. The person, and callers who write with
+the person's rights, may write anything.
 """
 
 import re

@@ -13,7 +13,7 @@ from ricordo.plugins import PluginPage
 
 # The chats of agents belong to the entry "Chat".
 _CHAT = re.compile("/ui/agents/[^/]+/chat(/|$)")
-# The rights of somebody who builds agents.
+# The rights of a person who builds agents.
 _BUILDS = ("agents:write",)
 
 

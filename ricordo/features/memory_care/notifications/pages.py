@@ -68,7 +68,7 @@ async def decide(request: Request) -> Response:
 
 @router.get("/ui/notifications")
 async def show_choices(request: Request) -> Response:
-    """Show when the caller is told of what waits."""
+    """Show when the caller is notified of waiting proposals."""
     choice = await Api(request).get(_address(request))
     return await render(request, _CHOICES, choice=choice, has_mail=_has_mail())
 
@@ -76,7 +76,7 @@ async def show_choices(request: Request) -> Response:
 @router.post("/ui/notifications")
 @needs("memory:approve", "memory:override")
 async def save_choices(request: Request) -> Response:
-    """Save when the caller is told of what waits."""
+    """Save when the caller is notified of waiting proposals."""
     form = await form_of(request)
     choice = {name: typed_number(form[name]) for name in _FIELDS if name in form}
     await Api(request).ask("PATCH", _address(request), choice)
@@ -95,7 +95,7 @@ def _has_mail() -> bool:
 
 
 def _require_owner(request: Request, user: User) -> None:
-    """Raise Forbidden where somebody else is logged in: the link is bound to its owner."""
+    """Raise Forbidden if another user is logged in: the link is bound to its owner."""
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     if me is not None and me.key_id is not None and me.subject_id not in (None, user.id):
         raise Forbidden("This link is for somebody else. Log out, and open it again.")

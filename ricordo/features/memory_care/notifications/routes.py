@@ -71,7 +71,7 @@ class LinkResponse(ResponseModel):
 
 
 class DecisionFiguresResponse(ResponseModel):
-    """Decisions of the last 30 days: their median time, and proposals that nobody looked at."""
+    """Decisions of the last 30 days: their median time, and proposals that their owners never saw."""
 
     median_seconds: float
     decided: int
@@ -81,7 +81,7 @@ class DecisionFiguresResponse(ResponseModel):
 
 @router.get("/users/{user_id}/notifications", response_model=NotificationsResponse)
 def retrieve(tx: Transaction, context: RequestContext, user_id: str) -> Json:
-    """When the user is told of proposals that wait, and how many wait."""
+    """When the user is notified of waiting proposals, and how many wait."""
     memory = user_memory.open_memory(tx, context.scope, user_id)
     return _shown(tx, context.scope, memory.user.id)
 

@@ -48,7 +48,7 @@ CHANNELS: tuple[Channel, ...] = ("email", "webhook")
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """How one owner is told by one channel: when, at which hour (UTC), and where."""
+    """How one owner is notified by one channel: when, at which hour (UTC), and where."""
 
     when: When
     hour: int
@@ -88,7 +88,7 @@ class DigestEntry:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What one owner is told."""
+    """The waiting proposals of which one owner is notified."""
 
     user: User
     address: str

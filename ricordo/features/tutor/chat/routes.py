@@ -71,8 +71,8 @@ class TutorChatRequest(LenientRequest):
 class TutorReader(AnswerReader):
     """Reads a turn as deltas of an answer, with its tool calls and artifacts.
 
-    A call is running from its first piece on, and ends with its result, with the step that the model
-    began anew, or with the run.
+    A call runs from its first piece on. It ends with its result, when the model restarts its
+    message, or with the run.
     """
 
     has_called: bool = False

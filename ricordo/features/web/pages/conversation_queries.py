@@ -259,7 +259,7 @@ def _fork_of(shown: _Version, other: _Version) -> tuple[int, float] | None:
 
 
 def _branch(version: _Version, part: int, seq: float, first_seq: Mapping[str, int]) -> str | None:
-    """Return the conversation in which this version goes on after the fork."""
+    """Return the conversation that continues this version after the fork."""
     if version.parts[part][1] > seq:
         return version.parts[part][0]
     for id, last in version.parts[part + 1 :]:

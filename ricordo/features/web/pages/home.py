@@ -130,7 +130,7 @@ def _own_memory(tx: Transaction, me: Scope) -> dict[str, Any]:
 async def say(request: Request) -> Response:
     """Send a message from the home page, and show the chat.
 
-    It goes on with a conversation, or begins the caller's own with the agent.
+    It continues a conversation, or begins the caller's own with the agent.
     """
     form = await form_of(request)
     api = Api(request)
