@@ -8,7 +8,9 @@ from typing import Literal
 
 import orjson
 
-from ricordo.agents.request import NewMessage
+from ricordo.agents.request import (
+    NewMessage,
+)
 from ricordo.domain.agent import Agent, AgentState, AgentType, Conversation
 from ricordo.domain.clock import Clock
 from ricordo.domain.ids import new_id

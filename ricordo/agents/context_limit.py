@@ -12,9 +12,11 @@ from dataclasses import replace
 
 from ricordo.agents.agent_types import traits_of
 from ricordo.agents.conversations import within_window
-from ricordo.agents.request import TurnContext
 from ricordo.agents.step_save import save_compaction
 from ricordo.agents.tracing import Call, RecordingModel, recorded_calls, traces_of_summary
+from ricordo.agents.turn_context import (
+    TurnContext,
+)
 from ricordo.domain.agent import TRIGGER, CompactionSettings
 from ricordo.domain.event import Compacted
 from ricordo.domain.message import (

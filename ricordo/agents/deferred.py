@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ricordo.agents.request import TurnRequest
+from ricordo.agents.request import (
+    TurnRequest,
+)
 from ricordo.agents.turn import run_turn
 from ricordo.domain.scope import OPERATOR_SCOPES, Scope
 from ricordo.errors import Busy, Forbidden, NotFound

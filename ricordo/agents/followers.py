@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from ricordo.agents.request import TurnContext
+from ricordo.agents.turn_context import (
+    TurnContext,
+)
 from ricordo.domain.agent import MANAGES, Agent, AgentState
 from ricordo.domain.message import Message
 from ricordo.domain.run import RUN_IDS, Run

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ricordo.agents.conversations import require_own
-from ricordo.agents.request import NewMessage
+from ricordo.agents.request import (
+    NewMessage,
+)
 from ricordo.agents.turn_start import is_others
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy

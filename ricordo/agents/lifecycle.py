@@ -26,7 +26,9 @@ from ricordo.agents.conversations import (
     system_message,
 )
 from ricordo.agents.followers import set_sleeptime, with_groups
-from ricordo.agents.request import NewMessage
+from ricordo.agents.request import (
+    NewMessage,
+)
 from ricordo.domain.agent import Agent, AgentState, AgentType, Conversation
 from ricordo.domain.block import (
     DEFAULT_LIMIT,

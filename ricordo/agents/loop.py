@@ -22,7 +22,6 @@ from ricordo.agents.context_limit import (
     with_fitting_budget,
 )
 from ricordo.agents.feed import Deltas
-from ricordo.agents.request import AnsweredApproval, StepDraft, TurnContext
 from ricordo.agents.step_decisions import (
     NextAction,
     OfferedTools,
@@ -34,6 +33,11 @@ from ricordo.agents.step_decisions import (
     parse_reply,
 )
 from ricordo.agents.step_save import save_calls, save_step
+from ricordo.agents.turn_context import (
+    AnsweredApproval,
+    StepDraft,
+    TurnContext,
+)
 from ricordo.domain.event import (
     ApprovalAsked,
     Compacted,
@@ -84,7 +88,10 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
     if turn.approval:
         saved, action = await resume_after_approval(turn, turn.approval)
         yield saved
-    step_limit = min(turn.request.max_steps, turn.state.agent.max_steps or turn.request.max_steps)
+    step_limit = min(
+        turn.request.overrides.max_steps,
+        turn.state.agent.max_steps or turn.request.overrides.max_steps,
+    )
     for number in range(1, step_limit + 1):
         if action.stop:
             break
@@ -239,7 +246,7 @@ async def _answer_of(
             yield item
     except EmptyReply as error:
         # A background run needs no text, and an agent that asked reads the results of the calls.
-        is_wordless = turn.request.is_background or turn.request.callers
+        is_wordless = turn.request.delivery.is_background or turn.request.delivery.callers
         if not (is_wordless and is_after_results(request)):
             raise
         turn.asking = None
@@ -259,7 +266,7 @@ def build_request(
     The system message is rendered again only where it has to change.
     """
     agent = turn.state.agent
-    turn_request = turn.request
+    overrides = turn.request.overrides
     now = turn.runtime.store.clock.now()
     info = turn.model.info
     recall_count = turn.window.evicted_count(turn.state.conversation.message_count)
@@ -275,10 +282,10 @@ def build_request(
     if not prompt.is_current(turn.window.prompt_key, first_step=is_first):
         turn.window.replace_system(prompt.text, prompt.key, now)
     window = turn.window.messages if window is None else window
-    if turn_request.system is not None or turn_request.client_skills or turn_request.instructions:
-        system = window[0].text if turn_request.system is None else turn_request.system
-        system = f"{system}\n\n{turn_request.instructions}" if turn_request.instructions else system
-        window = [window[0].with_text(with_skills(system, turn_request.client_skills)), *window[1:]]
+    if overrides.system is not None or overrides.client_skills or overrides.instructions:
+        system = window[0].text if overrides.system is None else overrides.system
+        system = f"{system}\n\n{overrides.instructions}" if overrides.instructions else system
+        window = [window[0].with_text(with_skills(system, overrides.client_skills)), *window[1:]]
     packs = traits_of(agent.agent_type).packs_user_messages
     is_plain = turn.reads_plain_results
     shown_messages = transcript(
@@ -293,8 +300,8 @@ def build_request(
         chosen = turn.runtime.settings.max_output_tokens
         budget = usual_output_tokens(info, agent.context_window, is_small=is_small, chosen=chosen)
         settings = replace(settings, max_output_tokens=budget)
-    if turn_request.response_format is not None:
-        settings = replace(settings, response_format=turn_request.response_format)
+    if overrides.response_format is not None:
+        settings = replace(settings, response_format=overrides.response_format)
     if offered.tools and offered.is_ordered:
         settings = replace(settings, parallel_tool_calls=False)
     if offered.presentation.response_format is not None:
@@ -310,9 +317,9 @@ def build_request(
         tool_choice=offered.choice,
         forced_tool=offered.forced,
         settings=settings,
-        stream=turn_request.streams_tokens,
-        user_id=turn_request.scope.user_id,
-        logprobs=turn_request.logprobs,
+        stream=overrides.streams_tokens,
+        user_id=turn.request.scope.user_id,
+        logprobs=overrides.logprobs,
     )
 
 
@@ -329,7 +336,9 @@ async def run_tools(
         return list(parsed.refused)
     began = time.monotonic_ns()
     step.memory.reasons.update(parsed.reasons)
-    calling = CallingStep(step.id, turn.run.id, turn.request.callers, turn.is_untrusted, step.jobs)
+    calling = CallingStep(
+        step.id, turn.run.id, turn.request.delivery.callers, turn.is_untrusted, step.jobs
+    )
 
     def context(call_id: str) -> ToolContext:
         return ToolContext(

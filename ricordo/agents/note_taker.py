@@ -12,7 +12,9 @@ from functools import partial
 from ricordo.agents.budgets import put_off
 from ricordo.agents.conversations import effective
 from ricordo.agents.model_profile import profile_of
-from ricordo.agents.request import TurnContext
+from ricordo.agents.turn_context import (
+    TurnContext,
+)
 from ricordo.domain.agent import AgentState
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report

@@ -9,7 +9,9 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
-from ricordo.agents.request import TurnRequest
+from ricordo.agents.request import (
+    TurnRequest,
+)
 from ricordo.agents.turn import PastTurn, run_turn
 from ricordo.domain.event import Event, RunStarted
 from ricordo.domain.run import Run
@@ -42,7 +44,9 @@ async def _begin_recorded(runtime: Runtime, request: TurnRequest, begin: Begin) 
     run = started.run
     if run.background and run.id not in runtime.recordings and not isinstance(turn, PastTurn):
         encoder = runtime.wire.stream_encoder(
-            request.request_config, runtime.store.clock, has_tokens=request.streams_tokens
+            request.delivery.request_config,
+            runtime.store.clock,
+            has_tokens=request.overrides.streams_tokens,
         )
         runtime.recordings[run.id] = Recording(runtime, run.id, encoder, events)
     else:

@@ -11,7 +11,11 @@ and the agent has not spoken yet, so the same answer lets a new run continue.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ricordo.agents.request import Approval, NewMessage, TurnRequest
+from ricordo.agents.request import (
+    Approval,
+    NewMessage,
+    TurnRequest,
+)
 from ricordo.domain.clock import SECOND
 from ricordo.domain.message import ApprovalPart, Message, ToolReturnPart
 from ricordo.domain.run import INTERRUPTED, Run
@@ -37,11 +41,11 @@ def require_own_otids(request: TurnRequest) -> None:
 
 def same_body(tx: Transaction, request: TurnRequest, other_than: str = "") -> Run | None:
     """Return the newest run of the last minutes with an equal body, for a retry."""
-    if not (request.is_retry and request.body_hash):
+    if not (request.delivery.is_retry and request.delivery.body_hash):
         return None
     since = tx.clock.now() - REPEAT_WINDOW
     run = runs.with_same_body(
-        tx, conversation_of(request), request.body_hash, since, other_than=other_than
+        tx, conversation_of(request), request.delivery.body_hash, since, other_than=other_than
     )
     scope = request.scope
     if run and run.organization_id == scope.organization_id and scope.sees(run.user_id):

@@ -14,7 +14,10 @@ import orjson
 
 from ricordo.agents.agent_types import rules_in_force, traits_of
 from ricordo.agents.feed import BETWEEN_WORDS
-from ricordo.agents.request import AnsweredApproval, TurnContext
+from ricordo.agents.turn_context import (
+    AnsweredApproval,
+    TurnContext,
+)
 from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Part, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
@@ -154,7 +157,7 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     agent = turn.state.agent
     rules = turn.rules.book
     finished = turn.rules.finished
-    client = frozenset(tool.name for tool in turn.request.client_tools)
+    client = frozenset(tool.name for tool in turn.request.overrides.client_tools)
     attached = [tool for tool in turn.state.tools if tool.name not in client]
     traits = traits_of(agent.agent_type)
     is_spoken = traits.speaks_aloud
@@ -166,10 +169,10 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
         log.warning("the tool rules leave no way on", extra={"run": turn.run.id, "reason": error})
         allowed = Allowed(())
     names = frozenset(allowed.names)
-    wanted_tools = turn.request.wanted_tools & names
+    wanted_tools = turn.request.overrides.wanted_tools & names
     if len(wanted_tools) == 1 or len(finished) >= _OWN_CALLS:
         names = wanted_tools or names
-    schemas = (*map(schema_of, attached), *turn.request.client_tools)
+    schemas = (*map(schema_of, attached), *turn.request.overrides.client_tools)
     bare = {schema.name: schema for schema in schemas if schema.name in names}
     needs_quotes = any(block.rule == "explicit" for block in turn.state.blocks)
     # In a conversation about a user an edit of the agent's own block makes a copy of the user's.
@@ -189,7 +192,7 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     speaks_by_tools = traits.style == "heartbeat"
     if speaks_by_tools:
         thinks = bool(agent.model_settings.thinks_in_arguments)
-        speech = turn.request.response_format or agent.model_settings.response_format
+        speech = turn.request.overrides.response_format or agent.model_settings.response_format
         presentation = replace(
             presentation, heartbeat=True, thinks_in_arguments=thinks, response_format=speech
         )

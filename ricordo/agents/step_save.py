@@ -10,14 +10,17 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from ricordo.agents.context_window import user_texts_in
 from ricordo.agents.followers import end_turn
 from ricordo.agents.message_buffer import first_kept
 from ricordo.agents.note_taker import add_note_job, wants_notes
-from ricordo.agents.request import StepDraft, TurnContext
 from ricordo.agents.run_end import add_callback
 from ricordo.agents.step_decisions import NextAction
 from ricordo.agents.tracing import trace_of
+from ricordo.agents.turn_context import (
+    StepDraft,
+    TurnContext,
+    user_texts_in,
+)
 from ricordo.agents.turn_start import LEASE
 from ricordo.domain.agent import AgentState
 from ricordo.domain.event import Compacted, StepSaved
@@ -145,9 +148,9 @@ def _end_run(tx: Transaction, turn: TurnContext, run: Run, new_messages: Sequenc
         add_note_job(tx, run)
     if turn.state.agent.has_sleeptime:
         run = end_turn(tx, turn, run, new_messages)
-    if turn.request.also_save:
+    if turn.request.delivery.also_save:
         own_messages = turn.window.messages[turn.window.first :]
-        turn.request.also_save(tx, run, [*own_messages, *new_messages])
+        turn.request.delivery.also_save(tx, run, [*own_messages, *new_messages])
     return run
 
 

@@ -19,7 +19,10 @@ from typing import Any
 
 import orjson
 
-from ricordo.agents.request import StepDraft, TurnContext
+from ricordo.agents.turn_context import (
+    StepDraft,
+    TurnContext,
+)
 from ricordo.domain.clock import DAY
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report

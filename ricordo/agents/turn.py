@@ -18,9 +18,14 @@ from ricordo.agents.feed import Feed, Reader
 from ricordo.agents.loop import run_loop
 from ricordo.agents.note_taker import add_note_job, wants_notes
 from ricordo.agents.repeats import was_cut_off
-from ricordo.agents.request import TurnContext, TurnRequest
+from ricordo.agents.request import (
+    TurnRequest,
+)
 from ricordo.agents.run_end import cancel_open, close_run, heal
 from ricordo.agents.tracing import failed_call
+from ricordo.agents.turn_context import (
+    TurnContext,
+)
 from ricordo.agents.turn_start import LEASE, start_turn
 from ricordo.domain.clock import SECOND
 from ricordo.domain.event import Compacted, Event, Failed, RunEnded, RunStarted, StepSaved
@@ -336,7 +341,7 @@ class Turn(LiveRun):
     def _close_in(
         self, tx: Transaction, reason: StopReason, error: dict[str, Any] | None
     ) -> Run | None:
-        also_save = self._context.request.also_save
+        also_save = self._context.request.delivery.also_save
         closed_run = close_run(
             tx, self._context.run, reason, error, failed_call(self._context, reason, error)
         )

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ricordo.agents.budgets import DAILY_TOKENS, require_budget
-from ricordo.agents.context_window import ContextWindow
 from ricordo.agents.conversations import (
     DEFAULT,
     effective,
@@ -32,15 +31,18 @@ from ricordo.agents.repeats import (
     was_cut_off,
 )
 from ricordo.agents.request import (
-    AnsweredApproval,
     Approval,
     NewMessage,
-    TurnContext,
     TurnRequest,
-    WindowLimit,
 )
 from ricordo.agents.run_end import expired_results, heal
 from ricordo.agents.step_decisions import rulebook
+from ricordo.agents.turn_context import (
+    AnsweredApproval,
+    ContextWindow,
+    TurnContext,
+    WindowLimit,
+)
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
@@ -154,8 +156,8 @@ def _open_turn(
     require_own(request.scope, own_state.conversation)
     models = runtime.organization_providers.known(request.scope.organization_id)
     state = own_state
-    if request.model is not None and request.model != own_state.agent.model:
-        info = models.get(request.model).info
+    if request.overrides.model is not None and request.overrides.model != own_state.agent.model:
+        info = models.get(request.overrides.model).info
         state = with_model(own_state, info.handle, info.context_window)
     is_borrowed = state is not own_state
     if not is_looked_up and models.is_unlisted(state.agent.model):
@@ -168,7 +170,7 @@ def _open_turn(
     # Messages in a user's conversation are about that user, and belong to that user.
     run = replace(run, user_id=run.user_id or state.conversation.user_id)
     if runtime.settings.daily_tokens or DAILY_TOKENS in state.agent.settings:
-        require_budget(tx, runtime.settings, state.agent, request.purpose)
+        require_budget(tx, runtime.settings, state.agent, request.delivery.purpose)
     window = _load_window(tx, runtime, state)
     is_continued = bool(request.approval or request.compaction or window.waiting)
     if state.agent.clears_buffer and state.conversation.last_run_ended_at and not is_continued:
@@ -176,7 +178,7 @@ def _open_turn(
     profile = profile_of(state.agent, model.info, runtime.settings.model_profile)
     if profile != "full":
         state = with_profile(state, profile, runtime.toolbox)
-    if request.added_tools:
+    if request.overrides.added_tools:
         state = _with_added_tools(state, request, runtime)
     limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
     if is_borrowed:
@@ -188,7 +190,7 @@ def _open_turn(
         state=state,
         model=model,
         window=window,
-        rules=CallRules(rulebook(state, request.client_tools)),
+        rules=CallRules(rulebook(state, request.overrides.client_tools)),
         limit=limit,
         profile=profile,
     )
@@ -197,8 +199,8 @@ def _open_turn(
         _adopt_input(tx, turn, earlier_input)
     else:
         save_input(tx, turn, runtime.settings.approval_expiry)
-    if request.also_save:
-        request.also_save(tx, run, ())
+    if request.delivery.also_save:
+        request.delivery.also_save(tx, run, ())
     return turn
 
 
@@ -208,13 +210,17 @@ def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> R
     Raises Collision where the conversation has an open run, or a retry was accepted before.
     """
     run = new_run(tx, request)
-    planned = replace(run, id=request.planned_run) if request.planned_run and not cut_off else None
+    planned = (
+        replace(run, id=request.delivery.planned_run)
+        if request.delivery.planned_run and not cut_off
+        else None
+    )
     if planned and runs.begin_planned(tx, planned):
         run = planned
     else:
         runs.open_run(tx, run)
     # A retry may overtake its original, so the search for it belongs to this transaction.
-    earlier = same_body(tx, request, other_than=run.id) if request.is_retry else None
+    earlier = same_body(tx, request, other_than=run.id) if request.delivery.is_retry else None
     if earlier and (cut_off is None or earlier.id != cut_off.id):
         raise Collision("The same request was accepted before.")
     return run
@@ -232,9 +238,11 @@ def _with_added_tools(state: AgentState, request: TurnRequest, runtime: Runtime)
     """Return the state with the tools and rules that the request adds."""
     tools = [
         unstored_tool(runtime.toolbox.unstored(name), state.agent.organization_id)
-        for name in request.added_tools
+        for name in request.overrides.added_tools
     ]
-    agent = replace(state.agent, tool_rules=(*state.agent.tool_rules, *request.added_rules))
+    agent = replace(
+        state.agent, tool_rules=(*state.agent.tool_rules, *request.overrides.added_rules)
+    )
     return replace(state, agent=agent, tools=(*state.tools, *tools))
 
 
@@ -479,12 +487,12 @@ def new_run(tx: Transaction, request: TurnRequest) -> Run:
         conversation_id=conversation_of(request),
         status="running",
         user_id=request.scope.subject,
-        background=request.is_background,
-        purpose=request.purpose,
-        callback=request.callback,
-        body_hash=request.body_hash,
-        request_config=request.request_config,
-        metadata=request.metadata,
+        background=request.delivery.is_background,
+        purpose=request.delivery.purpose,
+        callback=request.delivery.callback,
+        body_hash=request.delivery.body_hash,
+        request_config=request.delivery.request_config,
+        metadata=request.delivery.metadata,
         created_at=now,
         lease_token=secrets.token_hex(16),
         lease_expires_at=now + LEASE,

@@ -21,7 +21,10 @@ from ricordo.agents.conversations import (
     recompile_system,
     stop_and_delete,
 )
-from ricordo.agents.request import TurnRequest
+from ricordo.agents.request import (
+    TurnDelivery,
+    TurnRequest,
+)
 from ricordo.agents.turn import INVALID_REQUEST, collect, run_turn
 from ricordo.api.call import Paged, RequestContext, note
 from ricordo.api.errors import model_failure
@@ -463,7 +466,7 @@ async def _compact(
         conversation.agent_id,
         conversation_id=conversation.id,
         compaction=settings,
-        purpose="compaction",
+        delivery=TurnDelivery(purpose="compaction"),
     )
     turn = await collect(await run_turn(context.runtime, request))
     if turn.failure:

@@ -15,7 +15,13 @@ from fastapi.responses import StreamingResponse
 from ricordo.agents.conversations import DEFAULT, open_conversation
 from ricordo.agents.lifecycle import cancel_runs, reset_messages
 from ricordo.agents.recording import Begin, begin_recorded
-from ricordo.agents.request import Approval, NewMessage, TurnRequest
+from ricordo.agents.request import (
+    Approval,
+    NewMessage,
+    TurnDelivery,
+    TurnOverrides,
+    TurnRequest,
+)
 from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.api.answers import answer
 from ricordo.api.call import Paged, Paging, RequestContext, agent_json
@@ -214,14 +220,15 @@ async def turn_request(
         models = await context.runtime.organization_providers.of(context.scope.organization_id)
         await models.require(body.override_model)
     body_hash, is_retry = await sent_again(context)
-    return replace(
-        request_of(context.scope, agent_id, body),
-        conversation_id=conversation_id,
+    request = request_of(context.scope, agent_id, body)
+    delivery = replace(
+        request.delivery,
         is_background=is_background,
         callback=dict(callback or {}),
         body_hash=body_hash,
         is_retry=is_retry,
     )
+    return replace(request, conversation_id=conversation_id, delivery=delivery)
 
 
 async def sent_again(context: RequestContext, content: bytes | None = None) -> tuple[str, bool]:
@@ -256,17 +263,19 @@ def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
         agent_id=agent_id,
         messages=new_messages,
         approval=_approval(approvals[0]) if approvals else None,
-        max_steps=body.max_steps,
-        streams_tokens=body.stream_tokens,
-        client_tools=tuple(_client_tool(tool) for tool in body.client_tools or ()),
-        client_skills=tuple(
-            ClientSkill(skill.name, skill.description, skill.location)
-            for skill in body.client_skills or ()
+        overrides=TurnOverrides(
+            max_steps=body.max_steps,
+            streams_tokens=body.stream_tokens,
+            client_tools=tuple(_client_tool(tool) for tool in body.client_tools or ()),
+            client_skills=tuple(
+                ClientSkill(skill.name, skill.description, skill.location)
+                for skill in body.client_skills or ()
+            ),
+            model=body.override_model,
+            system=body.override_system,
+            logprobs=body.logprobs,
         ),
-        model=body.override_model,
-        system=body.override_system,
-        request_config=message_view(body).to_json(),
-        logprobs=body.logprobs,
+        delivery=TurnDelivery(request_config=message_view(body).to_json()),
     )
 
 
@@ -324,7 +333,7 @@ async def stream_turn(
     request = await turn_request(
         context, agent_id, body, conversation_id, is_background=body.background
     )
-    request = replace(request, logprobs=None)
+    request = replace(request, overrides=replace(request.overrides, logprobs=None))
     view = message_view(body)
     if body.background:
         run = await begin_recorded(context.runtime, request, begin)

@@ -18,7 +18,11 @@ import typer
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
 from ricordo.agents.model_profile import PROFILE
 from ricordo.agents.note_taker import note_run
-from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.request import (
+    NewMessage,
+    TurnOverrides,
+    TurnRequest,
+)
 from ricordo.agents.turn import collect, run_turn
 from ricordo.app import open_models, open_runtime
 from ricordo.domain.message import Message, TextPart, ToolCallPart, ToolReturnPart
@@ -193,7 +197,10 @@ async def _try_task(runtime: Runtime, report: ModelReport, task: ModelTask) -> b
     agent = (await create_agent(runtime, scope, spec)).agent
     message = NewMessage("user", (TextPart(task.says),))
     answer = await collect(
-        await run_turn(runtime, TurnRequest(scope, agent.id, (message,), max_steps=MOST_STEPS))
+        await run_turn(
+            runtime,
+            TurnRequest(scope, agent.id, (message,), overrides=TurnOverrides(max_steps=MOST_STEPS)),
+        )
     )
     if answer.failure:
         raise Unavailable(answer.failure.message)

@@ -18,7 +18,9 @@ from ricordo.agents.agent_types import (
     system_text,
     traits_of,
 )
-from ricordo.agents.request import NewMessage
+from ricordo.agents.request import (
+    NewMessage,
+)
 from ricordo.domain.agent import AgentState, AgentType
 from ricordo.domain.message import ReasoningPart, TextPart
 from ricordo.domain.tool import ToolRule

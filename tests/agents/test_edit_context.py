@@ -5,11 +5,18 @@ from typing import Any
 
 import pytest
 
-from ricordo.agents.context_window import ContextWindow, user_texts_in
 from ricordo.agents.conversations import create_conversation
 from ricordo.agents.lifecycle import BlockSpec
-from ricordo.agents.request import Approval, NewMessage, TurnRequest
+from ricordo.agents.request import (
+    Approval,
+    NewMessage,
+    TurnRequest,
+)
 from ricordo.agents.turn import Answer, collect, run_turn
+from ricordo.agents.turn_context import (
+    ContextWindow,
+    user_texts_in,
+)
 from ricordo.domain.agent import CompactionSettings
 from ricordo.domain.block import Policy
 from ricordo.domain.ids import new_id

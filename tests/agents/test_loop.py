@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 from ricordo.agents.conversations import create_conversation
-from ricordo.agents.request import Approval, NewMessage, TurnRequest
+from ricordo.agents.request import (
+    Approval,
+    NewMessage,
+    TurnRequest,
+)
 from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.domain.agent import AgentState, OpenFile, PromptDirectory
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, TextPart, ToolCallPart

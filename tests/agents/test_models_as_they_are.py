@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from ricordo.agents.history import PastMessage, import_messages
-from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.request import (
+    NewMessage,
+    TurnRequest,
+)
 from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelInfo, ModelSettings
@@ -20,7 +23,7 @@ from ricordo.storage import conversations
 from tests.agents.conftest import OpenStage
 from tests.llm.talk import Waits
 from tests.llm.test_refusals import SPELLINGS
-from tests.seams.stage import Stage, text_of
+from tests.seams.stage import Stage, text_of, turn_request
 from tests.support.canaries import canary
 from tests.support.local_model_server import BODIES, LocalModel, LocalModels, Serving, size_of
 from tests.support.model_server import Answer as Served
@@ -59,7 +62,7 @@ class Server:
     async def say(self, agent: str, *texts: str, **request: Any) -> Answer:
         new = tuple(NewMessage("user", (TextPart(text),)) for text in texts)
         return await collect(
-            await run_turn(self.stage.runtime, TurnRequest(Scope(), agent, new, **request))
+            await run_turn(self.stage.runtime, turn_request(Scope(), agent, *new, **request))
         )
 
 

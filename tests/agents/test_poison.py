@@ -8,7 +8,12 @@ from typing import Any, Literal
 import pytest
 
 from ricordo.agents.lifecycle import BlockSpec
-from ricordo.agents.request import Approval, NewMessage, TurnRequest
+from ricordo.agents.request import (
+    Approval,
+    NewMessage,
+    TurnOverrides,
+    TurnRequest,
+)
 from ricordo.agents.turn import collect, run_turn
 from ricordo.domain.block import DEFAULT_DESCRIPTIONS, Block, Policy
 from ricordo.domain.hidden_text import without_hidden_text
@@ -251,7 +256,10 @@ async def poisoned(stage: Stage, web: Web, poison: Poison, number: int) -> str:
             stage.lines += obeys
             given = ToolReturnPart(asked.tool_calls[0].call_id, "", "success", poison.text)
             request = TurnRequest(
-                Scope(), agent, approval=Approval((given,)), client_tools=(CLIENTS,)
+                Scope(),
+                agent,
+                approval=Approval((given,)),
+                overrides=TurnOverrides(client_tools=(CLIENTS,)),
             )
             await soon(collect(await run_turn(stage.runtime, request)))
         case "sender" | "name":

@@ -5,7 +5,11 @@ from typing import Any
 import pytest
 
 from ricordo.agents.conversations import create_conversation
-from ricordo.agents.request import Approval, NewMessage, TurnRequest
+from ricordo.agents.request import (
+    Approval,
+    NewMessage,
+    TurnRequest,
+)
 from ricordo.agents.run_end import close_all
 from ricordo.agents.turn import collect, run_turn
 from ricordo.agents.turn_start import start_turn

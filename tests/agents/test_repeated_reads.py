@@ -3,7 +3,9 @@
 import pytest
 
 from ricordo.agents.conversations import create_conversation
-from ricordo.agents.repeated_reads import NOTICE
+from ricordo.agents.turn_context import (
+    NOTICE,
+)
 from ricordo.domain.message import TextPart
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule

@@ -2,7 +2,9 @@
 
 import pytest
 
-from ricordo.agents.request import NewMessage
+from ricordo.agents.request import (
+    NewMessage,
+)
 from ricordo.agents.turn_start import is_others
 from ricordo.domain.message import TextPart
 from ricordo.domain.scope import Scope

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from ricordo.agents.context_window import ContextWindow
-from ricordo.agents.request import AnsweredApproval, TurnContext, TurnRequest, WindowLimit
+from ricordo.agents.request import (
+    TurnOverrides,
+    TurnRequest,
+)
 from ricordo.agents.step_decisions import (
     AFTER_FAILURE,
     REMINDER,
@@ -19,6 +21,12 @@ from ricordo.agents.step_decisions import (
     parse_approved,
     parse_reply,
     rulebook,
+)
+from ricordo.agents.turn_context import (
+    AnsweredApproval,
+    ContextWindow,
+    TurnContext,
+    WindowLimit,
 )
 from ricordo.domain.agent import AgentState
 from ricordo.domain.message import (
@@ -64,7 +72,7 @@ def turn(
         agent_type=agent_type, tool_rules=rules, model_settings=ModelSettings(**settings)
     )
     state = AgentState(agent, make.conversation(agent), (), tools, (), ())
-    request = TurnRequest(Scope(), agent.id, client_tools=client_tools)
+    request = TurnRequest(Scope(), agent.id, overrides=TurnOverrides(client_tools=client_tools))
     book = rulebook(state, client_tools)
     runtime: Any = SimpleNamespace(toolbox=TOOLBOX)
     return TurnContext(

@@ -6,7 +6,10 @@ import orjson
 import pytest
 
 from ricordo.agents import tracing
-from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.request import (
+    NewMessage,
+    TurnRequest,
+)
 from ricordo.agents.turn import collect, run_turn
 from ricordo.domain.agent import CompactionSettings
 from ricordo.domain.clock import DAY

@@ -9,7 +9,10 @@ import pytest
 
 from ricordo.agents import turn as turns
 from ricordo.agents.lifecycle import AgentSpec, create_agent
-from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.request import (
+    NewMessage,
+    TurnRequest,
+)
 from ricordo.agents.run_end import close_run
 from ricordo.agents.turn import collect, run_turn
 from ricordo.agents.turn_start import LEASE

@@ -6,7 +6,11 @@ from typing import Any
 import pytest
 
 from ricordo.agents.repeats import REPEAT_WINDOW
-from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.request import (
+    NewMessage,
+    TurnDelivery,
+    TurnRequest,
+)
 from ricordo.agents.run_end import close_run
 from ricordo.agents.turn import PastTurn, collect, run_turn
 from ricordo.agents.turn_start import LEASE
@@ -89,8 +93,7 @@ async def test_a_clients_retry_finds_no_run_of_another_organisation(
         Scope("org-other"),
         agent,
         (NewMessage("user", (TextPart("Hi."),)),),
-        body_hash="abc",
-        is_retry=True,
+        delivery=TurnDelivery(body_hash="abc", is_retry=True),
     )
     with pytest.raises(NotFound):
         await run_turn(stage.runtime, request)

@@ -12,7 +12,11 @@ from sqlalchemy import delete
 
 from ricordo.agents import recording
 from ricordo.agents.recording import begin_recorded
-from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.request import (
+    NewMessage,
+    TurnDelivery,
+    TurnRequest,
+)
 from ricordo.api import stored_streams
 from ricordo.api.models.messages import MessageFormat
 from ricordo.api.stored_streams import Resumption, follow
@@ -30,7 +34,7 @@ from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.conftest import BOTH
 from tests.seams import make
 from tests.seams.server import PIECES, PieceModel, events_of, sums_of
-from tests.seams.stage import Gate, Hooks, Stage, soon
+from tests.seams.stage import Gate, Hooks, Stage, soon, turn_request
 from tests.seams.stores import ManualClock
 
 DATABASES = BOTH
@@ -69,8 +73,8 @@ async def elsewhere(store: SqlStore, tmp_path: Path) -> AsyncIterator[Runtime]:
 async def begin(stage: Stage, agent_id: str, otid: str | None = None, **request: Any) -> Run:
     said = (NewMessage("user", (TextPart("Hello."),), otid),)
     config = MessageFormat().to_json()
-    asked = TurnRequest(
-        Scope(), agent_id, said, is_background=True, request_config=config, **request
+    asked = turn_request(
+        Scope(), agent_id, *said, is_background=True, request_config=config, **request
     )
     return await soon(begin_recorded(stage.runtime, asked))
 
@@ -359,7 +363,10 @@ async def test_whoever_leaves_while_the_turn_begins_leaves_a_stream_behind(stage
     stage.lines.append("Here I am.")
     said = (NewMessage("user", (TextPart("Hello."),)),)
     asked = TurnRequest(
-        Scope(), agent, said, is_background=True, request_config=MessageFormat().to_json()
+        Scope(),
+        agent,
+        said,
+        delivery=TurnDelivery(is_background=True, request_config=MessageFormat().to_json()),
     )
     beginning: Awaitable[Run] = asyncio.ensure_future(begin_recorded(stage.runtime, asked))
     await asyncio.sleep(0)

@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.request import (
+    NewMessage,
+    TurnOverrides,
+    TurnRequest,
+)
 from ricordo.agents.turn import collect, run_turn
 from ricordo.domain.event import TextDelta
 from ricordo.domain.message import TextPart
@@ -112,7 +116,12 @@ class Campaign:
     ) -> None:
         failures, before = serving.outcomes["passing"], len(serving.bodies)
         new = tuple(NewMessage("user", (TextPart(text),)) for text in texts)
-        request = TurnRequest(Scope(), agent, new, streams_tokens=self._luck.random() < _STREAMED)
+        request = TurnRequest(
+            Scope(),
+            agent,
+            new,
+            overrides=TurnOverrides(streams_tokens=self._luck.random() < _STREAMED),
+        )
         turn = await run_turn(self._stage.runtime, request)
         events = await all_events(turn)
         answer = await collect(turn)

@@ -22,7 +22,11 @@ import orjson
 import pytest
 
 from ricordo.agents.lifecycle import AgentSpec, create_agent
-from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.request import (
+    NewMessage,
+    TurnOverrides,
+    TurnRequest,
+)
 from ricordo.agents.turn import collect, run_turn
 from ricordo.app import open_runtime
 from ricordo.domain.message import (
@@ -221,7 +225,9 @@ class _Campaign:
     async def _turn(self, agent_id: str, model: CountingModel, note: str) -> None:
         self.turns += 1
         parts = self._said(model)
-        request = TurnRequest(Scope(), agent_id, (NewMessage("user", parts),), max_steps=20)
+        request = TurnRequest(
+            Scope(), agent_id, (NewMessage("user", parts),), overrides=TurnOverrides(max_steps=20)
+        )
         answer = await collect(await run_turn(self.runtime, request))
         if answer.failure is not None:
             self.wrong.append(

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
-from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.request import (
+    NewMessage,
+    TurnDelivery,
+    TurnOverrides,
+    TurnRequest,
+)
 from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.api.wire import ApiFormat
 from ricordo.domain.agent import AgentState, Conversation
@@ -148,9 +153,7 @@ class Stage:
                 NewMessage("user", (TextPart(words),), otids[place] if place < len(otids) else None)
             )
         scope = request.pop("scope", Scope())
-        return await soon(
-            run_turn(self.runtime, TurnRequest(scope, agent_id, tuple(new), **request))
-        )
+        return await soon(run_turn(self.runtime, turn_request(scope, agent_id, *new, **request)))
 
     async def asked(
         self, agent_id: str, *texts: str, line: Line = "Here.", **request: Any
@@ -212,6 +215,15 @@ class Stage:
             return ModelError("llm_error", "The script is at its end.")
         line = self.lines.popleft()
         return line(request) if callable(line) else line
+
+
+def turn_request(scope: Scope, agent_id: str, *new: NewMessage, **fields: Any) -> TurnRequest:
+    """Return a request with these fields, each of which goes to the part that has it."""
+    parts = [
+        kind(**{name: fields.pop(name) for name in kind.__slots__ if name in fields})
+        for kind in (TurnOverrides, TurnDelivery)
+    ]
+    return TurnRequest(scope, agent_id, new, overrides=parts[0], delivery=parts[1], **fields)
 
 
 def text_of(answer: Answer) -> str:

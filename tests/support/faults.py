@@ -18,7 +18,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from ricordo.agents.lifecycle import cancel_runs
-from ricordo.agents.request import Approval, NewMessage, TurnRequest
+from ricordo.agents.request import (
+    Approval,
+    NewMessage,
+    TurnRequest,
+)
 from ricordo.agents.run_end import close_expired
 from ricordo.agents.turn import run_turn
 from ricordo.domain.event import Compacted, Failed, StepSaved
@@ -28,6 +32,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, RicordoError, Unavailable
 from ricordo.runtime import LiveTurn
 from ricordo.storage import runs
+from tests.seams.stage import turn_request
 from tests.support.faults_cast import (
     GATE,
     THEIRS,
@@ -362,7 +367,7 @@ class _Campaign:
             "is_background": is_background,
             "max_steps": 12,
         }
-        return TurnRequest(Scope(), subject.id, **how | sent)
+        return turn_request(Scope(), subject.id, *sent.pop("messages", ()), **how | sent)
 
 
 def _spoken(message: Message) -> str:

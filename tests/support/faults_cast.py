@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
-from ricordo.agents.request import TurnRequest
+from ricordo.agents.request import (
+    TurnRequest,
+)
 from ricordo.domain.agent import AgentType, Conversation
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Part, Role, TextPart, ToolCallPart, ToolReturnPart

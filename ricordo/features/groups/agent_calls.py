@@ -13,7 +13,11 @@ from uuid import NAMESPACE_URL, uuid5
 
 from ricordo.agents.conversations import DEFAULT, open_conversation
 from ricordo.agents.deferred import begin_when_free
-from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.request import (
+    NewMessage,
+    TurnDelivery,
+    TurnRequest,
+)
 from ricordo.agents.turn import Answer, collect
 from ricordo.domain.event import Event, RunStarted, StepSaved
 from ricordo.domain.message import SPEECH_TOOL, Message, TextPart
@@ -67,7 +71,11 @@ async def new_request(context: ToolContext, agent_id: str, text: str, how: str) 
     )
     callers = (*context.step.callers, sender.id)
     return TurnRequest(
-        scope, agent_id, (message,), conversation_id=conversation_id, callers=callers
+        scope,
+        agent_id,
+        (message,),
+        conversation_id=conversation_id,
+        delivery=TurnDelivery(callers=callers),
     )
 
 

@@ -12,7 +12,11 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from ricordo.agents.repeats import was_cut_off
-from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.request import (
+    NewMessage,
+    TurnDelivery,
+    TurnRequest,
+)
 from ricordo.agents.turn import collect, run_turn
 from ricordo.domain.clock import SECOND
 from ricordo.domain.event import Event, RunStarted
@@ -55,7 +59,7 @@ def delivery_of(request: TurnRequest) -> Job:
         "name": message.name,
         "sender_id": message.sender_id,
         "is_untrusted": message.is_untrusted,
-        "callers": list(request.callers),
+        "callers": list(request.delivery.callers),
         "scope": {name: getattr(scope, name) for name in _SCOPE} | {"scopes": sorted(scope.scopes)},
     }
     key = f"{KIND}:{request.conversation_id}"
@@ -152,8 +156,7 @@ def _request_of(tx: Transaction, job: Job) -> TurnRequest:
         payload["agent_id"],
         messages=(message,),
         conversation_id=payload["conversation_id"],
-        callers=tuple(payload["callers"]),
-        purpose=PURPOSE,
+        delivery=TurnDelivery(callers=tuple(payload["callers"]), purpose=PURPOSE),
     )
 
 

@@ -14,7 +14,12 @@ from dataclasses import dataclass, replace
 
 from ricordo.agents.budgets import DAILY_TOKENS, put_off
 from ricordo.agents.lifecycle import BlockSpec, delete_agent, insert_agent, new_block, prepare
-from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.request import (
+    NewMessage,
+    TurnDelivery,
+    TurnOverrides,
+    TurnRequest,
+)
 from ricordo.agents.turn import collect_for_job, run_turn
 from ricordo.domain.agent import Agent
 from ricordo.domain.block import DEFAULT_LIMIT, Block, Chain, require_label
@@ -339,9 +344,8 @@ async def _send(
         scope=Scope(reading.organization_id),
         agent_id=reading.reader_id,
         messages=(message,),
-        max_steps=_MOST_STEPS,
-        is_background=True,
-        purpose=PURPOSE,
+        overrides=TurnOverrides(max_steps=_MOST_STEPS),
+        delivery=TurnDelivery(is_background=True, purpose=PURPOSE),
     )
     answer = await collect_for_job(await run_turn(runtime, request), "this document")
     if answer.run.status != "failed":

@@ -9,7 +9,9 @@ from typing import Any
 
 from ricordo.agents.agent_types import chosen_system, traits_of
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, insert_agent
-from ricordo.agents.request import TurnContext
+from ricordo.agents.turn_context import (
+    TurnContext,
+)
 from ricordo.domain.agent import (
     ENABLE_SLEEPTIME,
     MANAGES,

@@ -16,8 +16,15 @@ from ricordo.agents.budgets import put_off
 from ricordo.agents.conversations import begin_default
 from ricordo.agents.message_buffer import evicted
 from ricordo.agents.repeats import was_cut_off
-from ricordo.agents.request import NewMessage, TurnContext, TurnRequest
+from ricordo.agents.request import (
+    NewMessage,
+    TurnDelivery,
+    TurnRequest,
+)
 from ricordo.agents.turn import Answer, collect_for_job, run_turn
+from ricordo.agents.turn_context import (
+    TurnContext,
+)
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
@@ -450,10 +457,9 @@ async def _work(
         scope=scope,
         agent_id=transcript.agent_id,
         messages=(message,),
-        is_background=True,
-        purpose=PURPOSE,
-        also_save=also_save,
-        planned_run=planned_run,
+        delivery=TurnDelivery(
+            is_background=True, purpose=PURPOSE, also_save=also_save, planned_run=planned_run
+        ),
     )
     answer = await collect_for_job(await run_turn(runtime, request), "the work on this transcript")
     await _note_outcome(runtime, replace(transcript, run_id=answer.run.id), answer)

@@ -18,7 +18,13 @@ from typing import Any
 
 from ricordo.agents.deferred import begin_when_free
 from ricordo.agents.repeats import was_cut_off
-from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.request import (
+    Approval,
+    NewMessage,
+    TurnDelivery,
+    TurnOverrides,
+    TurnRequest,
+)
 from ricordo.agents.run_end import add_callback, close_run
 from ricordo.agents.turn import LiveRun, PartFailed, PastTurn, answer_of
 from ricordo.domain.event import (
@@ -181,8 +187,9 @@ class Talk(LiveRun):
                 new_messages = self._history.missing(speaker.id)
             else:
                 new_messages = []
-            options = self._options(speaker) | {"approval": self._request.approval}
-            async for event in self._turn(speaker, "resumed", new_messages, **options):
+            async for event in self._turn(
+                speaker, "resumed", new_messages, approval=self._request.approval
+            ):
                 yield event
         kinds = {
             "round_robin": self._round_robin,
@@ -234,9 +241,7 @@ class Talk(LiveRun):
                 f"{self._most_turns} turns at most (RICORDO_GROUP_TURNS)."
             )
         new_messages = self._history.missing(self._plan.manager.id)
-        async for event in self._turn(
-            self._plan.manager, "manager", new_messages, **self._options(self._plan.manager)
-        ):
+        async for event in self._turn(self._plan.manager, "manager", new_messages):
             yield event
 
     async def _speak(self, member: Speaker) -> AsyncIterator[Event]:
@@ -248,7 +253,7 @@ class Talk(LiveRun):
                     "user", (EventPart(_GO_ON),), otid=self._otid(), group_id=self._plan.group_id
                 )
             ]
-        async for event in self._turn(member, "speaker", new_messages, **self._options(member)):
+        async for event in self._turn(member, "speaker", new_messages):
             yield event
 
     async def _ask_manager(self, last_id: str | None, *, is_again: bool) -> AsyncIterator[Event]:
@@ -269,11 +274,16 @@ class Talk(LiveRun):
             sender_id=manager.id,
             group_id=self._plan.group_id,
         )
-        async for event in self._turn(manager, "manager", [question], **self._options(manager)):
+        async for event in self._turn(manager, "manager", [question]):
             yield event
 
     async def _turn(
-        self, speaker: Speaker, kind: EntryKind, new_messages: Sequence[NewMessage], **options: Any
+        self,
+        speaker: Speaker,
+        kind: EntryKind,
+        new_messages: Sequence[NewMessage],
+        *,
+        approval: Approval | None = None,
     ) -> AsyncIterator[Event]:
         """Take one turn and yield its events as the talk's.
 
@@ -288,7 +298,8 @@ class Talk(LiveRun):
             speaker,
             new_messages,
             lambda record, run_id: record.with_run(number, entry, run_id),
-            **options,
+            overrides=self._overrides(speaker),
+            approval=approval,
         )
         last_event: RunEnded | Failed | None = None
         turn = await self.begin(request)
@@ -327,37 +338,39 @@ class Talk(LiveRun):
         speaker: Speaker,
         new_messages: Sequence[NewMessage],
         note: Callable[[TalkRecord, str], TalkRecord],
-        **options: Any,
+        *,
+        overrides: TurnOverrides,
+        approval: Approval | None = None,
+        callers: tuple[str, ...] = (),
     ) -> TurnRequest:
         """Return the request for a turn of this talk.
 
-        `note` adds its run to the talk's record, in the transaction that starts it.
+        `note` adds its run to the talk's record, in the transaction that starts it. `callers` are
+        the agents that ask the speaker, if any.
         """
 
         def also_save(tx: Transaction, run: Run, _messages: Sequence[Message]) -> None:
             if run.ended_at is not None:
                 return
-            talk = self._noting_run(tx, is_asked=options.get("callers") is not None)
+            talk = self._noting_run(tx, is_asked=bool(callers))
             record = note(TalkRecord.from_json(talk.metadata), run.id)
             runs.save_metadata(tx, replace(talk, metadata=record.to_json()))
 
-        talk_request = self._request
         return TurnRequest(
-            scope=talk_request.scope,
+            scope=self._request.scope,
             agent_id=speaker.id,
             messages=tuple(new_messages),
-            max_steps=talk_request.max_steps,
-            streams_tokens=talk_request.streams_tokens,
-            client_tools=talk_request.client_tools,
-            client_skills=talk_request.client_skills,
-            model=talk_request.model,
-            metadata={
-                "group_id": self._plan.group_id,
-                "speaker": speaker.name,
-                "talk_id": self._run.id,
-            },
-            also_save=also_save,
-            **options,
+            approval=approval,
+            overrides=overrides,
+            delivery=TurnDelivery(
+                metadata={
+                    "group_id": self._plan.group_id,
+                    "speaker": speaker.name,
+                    "talk_id": self._run.id,
+                },
+                also_save=also_save,
+                callers=callers,
+            ),
         )
 
     def _noting_run(self, tx: Transaction, *, is_asked: bool) -> Run:
@@ -419,20 +432,35 @@ class Talk(LiveRun):
                 return replace(event, run_id=run_id)
         return event
 
-    def _options(self, speaker: Speaker) -> dict[str, Any]:
-        """Return a speaker's instructions, and the tool of a supervisor."""
+    @property
+    def members_overrides(self) -> TurnOverrides:
+        """The request's settings that hold for every turn of the talk."""
+        asked = self._request.overrides
+        return TurnOverrides(
+            model=asked.model,
+            max_steps=asked.max_steps,
+            client_tools=asked.client_tools,
+            client_skills=asked.client_skills,
+            streams_tokens=asked.streams_tokens,
+        )
+
+    def _overrides(self, speaker: Speaker) -> TurnOverrides:
+        """Return the talk's settings with a speaker's instructions, and a supervisor's tool."""
         plan = self._plan
         if plan.manager is None or speaker.id != plan.manager.id:
-            return {"instructions": member_instructions(plan, speaker)}
-        if plan.kind == "dynamic":
-            return {"instructions": manager_instructions(plan)}
-        # The turn's task inherits this context, in which the tool finds the group.
-        SUPERVISED.set(partial(ask_all, self, plan))
-        return {
-            "instructions": supervisor_instructions(plan),
-            "added_tools": (ASK_ALL,),
-            "added_rules": SUPERVISOR_RULES,
-        }
+            instructions = member_instructions(plan, speaker)
+        elif plan.kind == "dynamic":
+            instructions = manager_instructions(plan)
+        else:
+            # The turn's task inherits this context, in which the tool finds the group.
+            SUPERVISED.set(partial(ask_all, self, plan))
+            return replace(
+                self.members_overrides,
+                instructions=supervisor_instructions(plan),
+                added_tools=(ASK_ALL,),
+                added_rules=SUPERVISOR_RULES,
+            )
+        return replace(self.members_overrides, instructions=instructions)
 
     def _speaker(self, agent_id: str) -> Speaker:
         return next(speaker for speaker in self._plan.everyone if speaker.id == agent_id)

@@ -7,7 +7,9 @@ from typing import Any
 from ricordo.agents.conversations import DEFAULT, open_conversation
 from ricordo.agents.hearing import store_heard
 from ricordo.agents.repeats import was_cut_off
-from ricordo.agents.request import NewMessage
+from ricordo.agents.request import (
+    NewMessage,
+)
 from ricordo.api.models.messages import MessageFormat, message_responses
 from ricordo.domain.ids import unique
 from ricordo.domain.job import Job, JobHandler, Report

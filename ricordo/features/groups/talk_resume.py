@@ -7,7 +7,9 @@ a kill cut off there is found by its stored rows: `HANDLER` looks for it.
 import logging
 from dataclasses import replace
 
-from ricordo.agents.request import TurnRequest
+from ricordo.agents.request import (
+    TurnRequest,
+)
 from ricordo.domain.clock import DAY
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.run import Run

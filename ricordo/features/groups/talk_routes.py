@@ -7,7 +7,9 @@ from fastapi import Depends, Response
 from fastapi.responses import StreamingResponse
 
 from ricordo.agents.recording import Begin
-from ricordo.agents.request import TurnRequest
+from ricordo.agents.request import (
+    TurnRequest,
+)
 from ricordo.agents.turn import INVALID_REQUEST, collect
 from ricordo.api.call import Paged, RequestContext
 from ricordo.api.guard import refuse

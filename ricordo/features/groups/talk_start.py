@@ -18,7 +18,11 @@ from ricordo.agents.repeats import (
     same_decision,
     was_cut_off,
 )
-from ricordo.agents.request import Approval, NewMessage, TurnRequest
+from ricordo.agents.request import (
+    Approval,
+    NewMessage,
+    TurnRequest,
+)
 from ricordo.agents.turn_start import (
     NOTHING_WAITS,
     STILL_WAITING,

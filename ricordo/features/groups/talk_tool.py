@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import orjson
 
 from ricordo.agents.conversations import DEFAULT, open_conversation
-from ricordo.agents.request import NewMessage
+from ricordo.agents.request import (
+    NewMessage,
+)
 from ricordo.agents.turn import Answer, collect
 from ricordo.domain.message import Part, TextPart
 from ricordo.domain.tool import ToolRule
@@ -115,6 +117,7 @@ async def _ask(
         member,
         [question],
         lambda record, run_id: record.with_asked(member.id, run_id),
+        overrides=talk.members_overrides,
         callers=(*context.step.callers, manager.id),
     )
     turn = await talk.begin(request)

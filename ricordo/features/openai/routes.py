@@ -159,9 +159,9 @@ def reader_of(context: RequestContext, turn_plan: ChatTurn) -> AnswerReader:
     request = turn_plan.request
     home = str(context.request.base_url).rstrip("/")
     page = f"{home}/ui/agents/{request.agent_id}/chat?conversation={request.conversation_id}"
-    has_form = bool(request.response_format or request.wanted_tools)
+    has_form = bool(request.overrides.response_format or request.overrides.wanted_tools)
     return AnswerReader(
-        context.store.clock, {tool.name for tool in request.client_tools}, page, has_form
+        context.store.clock, {tool.name for tool in request.overrides.client_tools}, page, has_form
     )
 
 

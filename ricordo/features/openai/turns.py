@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ricordo.agents.budgets import has_budget, require_budget
-from ricordo.agents.request import Approval, NewMessage, TurnRequest
+from ricordo.agents.request import (
+    Approval,
+    NewMessage,
+    TurnDelivery,
+    TurnOverrides,
+    TurnRequest,
+)
 from ricordo.api.call import RequestContext
 from ricordo.api.messages import sent_again
 from ricordo.domain.agent import AgentState
@@ -132,13 +138,15 @@ async def chat_turn(
         messages=() if chat.is_answer else (*system, *said),
         approval=approval,
         conversation_id=continuation.conversation_id,
-        streams_tokens=body.stream,
-        client_tools=tools,
-        body_hash=digest,
-        is_retry=is_retry,
-        also_save=None if is_call else notes.save,
-        response_format=body.answer_format(),
-        wanted_tools=required_tools,
+        overrides=TurnOverrides(
+            streams_tokens=body.stream,
+            client_tools=tools,
+            response_format=body.answer_format(),
+            wanted_tools=required_tools,
+        ),
+        delivery=TurnDelivery(
+            body_hash=digest, is_retry=is_retry, also_save=None if is_call else notes.save
+        ),
     )
     return ChatTurn(None if is_call else notes, request)
 

@@ -5,7 +5,11 @@ from typing import Any
 
 from fastapi import Response
 
-from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.request import (
+    NewMessage,
+    TurnOverrides,
+    TurnRequest,
+)
 from ricordo.agents.turn import run_turn
 from ricordo.api.call import RequestContext
 from ricordo.api.routing import Routes
@@ -42,7 +46,7 @@ async def create_voice_completion(
         agent_id=agent_id,
         messages=(NewMessage("user", parts_of(message)),),
         conversation_id=continuation.conversation_id,
-        streams_tokens=True,
+        overrides=TurnOverrides(streams_tokens=True),
     )
     chat_turn = ChatTurn(None, request)
     reader = reader_of(context, chat_turn)

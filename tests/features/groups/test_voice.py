@@ -10,7 +10,11 @@ import orjson
 import pytest
 from openai import OpenAI
 
-from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.request import (
+    NewMessage,
+    TurnDelivery,
+    TurnRequest,
+)
 from ricordo.agents.turn import collect, run_turn
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply, ModelRequest, TextChunk, ToolCallChunk
@@ -602,7 +606,9 @@ def test_a_turn_that_the_server_began_takes_nothing_out_of_view_unread(
     say(http, agent, "First.")
     say(http, agent, "Second.")
     message = NewMessage("user", (TextPart("Time to rest."),))
-    request = TurnRequest(Scope(), agent["id"], (message,), is_background=True, purpose="task")
+    request = TurnRequest(
+        Scope(), agent["id"], (message,), delivery=TurnDelivery(is_background=True, purpose="task")
+    )
     server.run(begun_by_server(server, request))
     assert len(window_of(http, agent)) == 7
     for number in range(3):

@@ -14,7 +14,9 @@ import orjson
 from ricordo.agents.callbacks import deliver
 from ricordo.agents.deferred import Sender, scope_of_sender, with_otids
 from ricordo.agents.repeats import was_cut_off
-from ricordo.agents.request import TurnRequest
+from ricordo.agents.request import (
+    TurnRequest,
+)
 from ricordo.agents.turn import collect, run_turn
 from ricordo.domain.clock import Backoff
 from ricordo.domain.job import Job, JobHandler, Report

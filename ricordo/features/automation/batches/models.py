@@ -4,7 +4,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ricordo.agents.request import TurnRequest
+from ricordo.agents.request import (
+    TurnRequest,
+)
 from ricordo.api.messages import request_of
 from ricordo.api.models.base import Items, RequestModel
 from ricordo.api.models.jobs import JobResponse

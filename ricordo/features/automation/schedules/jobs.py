@@ -8,7 +8,12 @@ again.
 from ricordo.agents.deferred import scope_of_sender, with_otids
 from ricordo.agents.recording import begin_recorded
 from ricordo.agents.repeats import was_cut_off
-from ricordo.agents.request import DEFAULT_MAX_STEPS, TurnRequest
+from ricordo.agents.request import (
+    DEFAULT_MAX_STEPS,
+    TurnDelivery,
+    TurnOverrides,
+    TurnRequest,
+)
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.run import Run
@@ -82,10 +87,12 @@ async def _start_run(
         scope=scope,
         agent_id=row.agent_id,
         messages=tuple(messages),
-        max_steps=settings.get("max_steps") or DEFAULT_MAX_STEPS,
-        is_background=True,
-        callback={"url": settings["callback_url"]} if settings.get("callback_url") else {},
-        request_config=message_format(settings),
+        overrides=TurnOverrides(max_steps=settings.get("max_steps") or DEFAULT_MAX_STEPS),
+        delivery=TurnDelivery(
+            is_background=True,
+            callback={"url": settings["callback_url"]} if settings.get("callback_url") else {},
+            request_config=message_format(settings),
+        ),
     )
     return await begin_recorded(runtime, with_otids(request, f"{row.id}-{due_at}"))
 

@@ -4,7 +4,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from ricordo.agents.request import NewMessage
+from ricordo.agents.request import (
+    NewMessage,
+)
 from ricordo.api.messages import new_message
 from ricordo.api.models.base import Items, RequestModel, RequestPart, ResponseModel
 from ricordo.api.models.messages import MessageFormat

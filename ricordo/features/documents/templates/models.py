@@ -4,7 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ricordo.agents.request import NewMessage
+from ricordo.agents.request import (
+    NewMessage,
+)
 from ricordo.api.messages import new_message
 from ricordo.api.models.agents import Secrets
 from ricordo.api.models.base import Items, RequestModel, ResponseModel, Tags

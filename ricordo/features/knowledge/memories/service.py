@@ -12,7 +12,11 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from ricordo.agents.conversations import create_conversation
 from ricordo.agents.history import PastMessage, import_messages
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
-from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.request import (
+    NewMessage,
+    TurnOverrides,
+    TurnRequest,
+)
 from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.domain.block import Block
 from ricordo.domain.message import Role, TextPart
@@ -154,7 +158,7 @@ async def add(runtime: Runtime, scope: Scope, agent_id: str, body: AddRequest) -
         agent_id=agent_id,
         messages=new,
         conversation_id=conversation_id,
-        max_steps=_MOST_STEPS,
+        overrides=TurnOverrides(max_steps=_MOST_STEPS),
     )
     answer = await collect(await run_turn(runtime, request))
     # The assistant's last messages need no answer here: they are only stored for searches.

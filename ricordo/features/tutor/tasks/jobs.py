@@ -14,7 +14,13 @@ from uuid import UUID
 
 from ricordo.agents.budgets import BudgetSpent
 from ricordo.agents.conversations import create_conversation, fork_conversation, stop_and_delete
-from ricordo.agents.request import DEFAULT_MAX_STEPS, NewMessage, TurnRequest
+from ricordo.agents.request import (
+    DEFAULT_MAX_STEPS,
+    NewMessage,
+    TurnDelivery,
+    TurnOverrides,
+    TurnRequest,
+)
 from ricordo.agents.turn import Answer, collect_for_job, run_turn
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope
@@ -96,9 +102,8 @@ async def _answer(runtime: Runtime, scope: Scope, task: BackgroundTask, run: Tas
         agent_id=task.agent_id,
         messages=(NewMessage("user", (event,), otid=run.id),),
         conversation_id=run.conversation_id,
-        max_steps=task.max_steps or DEFAULT_MAX_STEPS,
-        purpose="task",
-        instructions=system,
+        overrides=TurnOverrides(max_steps=task.max_steps or DEFAULT_MAX_STEPS, instructions=system),
+        delivery=TurnDelivery(purpose="task"),
     )
     answer = await collect_for_job(await run_turn(runtime, request), "this task")
     changes = await runtime.store.read(lambda tx: changes_of(tx, scope, answer.run.id))

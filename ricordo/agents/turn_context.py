@@ -1,0 +1,368 @@
+"""The state of a running turn: what it found at its start, and what its steps advance."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from ricordo.agents.request import TurnRequest
+from ricordo.domain.agent import AgentState
+from ricordo.domain.event import Event
+from ricordo.domain.ids import new_id
+from ricordo.domain.job import Job
+from ricordo.domain.message import (
+    ApprovalPart,
+    Message,
+    Part,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
+from ricordo.domain.model import ModelProfile, ModelRequest
+from ricordo.domain.run import Run, Step, StopReason
+from ricordo.llm.adaptation import has_results_role
+from ricordo.llm.chat import ChatModel
+from ricordo.llm.exchange import Exchange
+from ricordo.llm.loose_json import read_json
+from ricordo.memory.edits import GuardSources, WorkingMemory, search_results
+from ricordo.runtime import Runtime
+from ricordo.tools.rules import CallRules
+from ricordo.tools.toolbox import failed_result
+
+# wire fact: clients of the retired Letta V1 server match it.
+DENIED = "Error: request to call tool denied. User reason: {reason}"
+NOTICE = (
+    "You made this very call before in this turn, so it was not run again: its result is above. "
+    "Use that result, or answer "
+    "the user now."
+)
+# The number of equal calls that ends the use of tools in their turn.
+_LAST_READ = 3
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredApproval:
+    """A request for approval with its answer.
+
+    `decisions` are the decisions by call id; `returns` are results of the client's own tools.
+    """
+
+    request: Message
+    decisions: dict[str, ApprovalPart] = field(default_factory=dict)
+    returns: dict[str, ToolReturnPart] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
+
+    def calls_to_run(self) -> list[ToolCallPart]:
+        """Return the calls that may run now: approved and never gated ones."""
+        calls = [call for call in self.request.tool_calls if call.call_id not in self.returns]
+        return [
+            call for call in calls if not call.is_gated or self.decisions[call.call_id].approves
+        ]
+
+    def results(self, run_results: Sequence[ToolReturnPart]) -> list[ToolReturnPart]:
+        """Return the results of all calls, in their order.
+
+        They are results of this run, of the client, or denials.
+        """
+        results_by_call = {result.call_id: result for result in run_results} | self.returns
+        return [
+            results_by_call.get(call.call_id)
+            or failed_result(call, DENIED.format(reason=self.decisions[call.call_id].reason))
+            for call in self.request.tool_calls
+        ]
+
+
+@dataclass(slots=True)
+class ContextWindow:
+    """The messages in context, the system message first.
+
+    Attributes:
+        prompt_key: Names the prompt from which the system message was rendered.
+        first: The index where the turn's own messages begin.
+        unsaved: The number of stored messages that the stored window lacks.
+        delayed: Messages that came with an answer to calls, until the calls have their results.
+        is_resumed: The turn continues after calls that waited for their answer.
+        has_new_system: The system message differs from the stored one.
+    """
+
+    messages: list[Message]
+    prompt_key: str
+    first: int = 0
+    unsaved: int = 0
+    delayed: list[Message] = field(default_factory=list)
+    is_resumed: bool = False
+    has_new_system: bool = False
+
+    @property
+    def waiting(self) -> Message | None:
+        """The last message, if its calls wait for an answer."""
+        if self.messages and self.messages[-1].is_waiting:
+            return self.messages[-1]
+        return None
+
+    def append_input(self, preceding: Sequence[Message], new_messages: Sequence[Message]) -> None:
+        """Append the turn's stored input; what comes with an answer waits for the results."""
+        self.first = len(self.messages)
+        self.unsaved = len(preceding) + len(new_messages)
+        self.messages += preceding
+        if self.is_resumed:
+            self.delayed = list(new_messages)
+        else:
+            self.messages += new_messages
+
+    def replace_system(self, text: str, key: str, now: int) -> None:
+        """Put another text into the system message."""
+        system = self.messages[0]
+        self.messages[0] = replace(
+            system, parts=(TextPart(text),), created_at=system.created_at or now
+        )
+        self.prompt_key = key
+        self.has_new_system = True
+
+    def with_step(self, new_messages: Sequence[Message]) -> list[Message]:
+        """Return the messages as they are once these of a step are saved."""
+        has_results = any(message.role == "tool" for message in new_messages)
+        return [*self.messages, *new_messages, *(self.delayed if has_results else ())]
+
+    def append_saved(self, new_messages: Sequence[Message]) -> None:
+        """Append the messages of a saved step."""
+        self.messages = self.with_step(new_messages)
+        if any(message.role == "tool" for message in new_messages):
+            self.delayed = []
+        self.unsaved = 0
+        self.has_new_system = False
+
+    def replace(self, messages: Sequence[Message]) -> None:
+        """Put the messages that a compaction saved in place of these."""
+        own = self.messages[self.first : self.first + 1]
+        self.messages = list(messages)
+        self.first = messages.index(own[0]) if own and own[0] in messages else min(2, len(messages))
+        self.has_new_system = False
+
+    def evicted_count(self, message_count: int) -> int:
+        """Return how many of a conversation's messages are outside the window."""
+        return max(0, message_count + self.unsaved - len(self.messages))
+
+    def turn_messages(self) -> Sequence[Message]:
+        """Return the messages of this turn.
+
+        Messages before calls that waited for an answer belong to it.
+        """
+        begins = self.first
+        if self.is_resumed:
+            # A compaction may have left nothing of the turn.
+            begins = min(begins, len(self.messages) - 1)
+            while begins > 1 and not self.messages[begins].is_said:
+                begins -= 1
+        return self.messages[begins:]
+
+
+def user_texts_in(messages: Sequence[Message]) -> tuple[str, ...]:
+    """Return the texts of the conversation's user in these messages."""
+    return tuple(
+        message.text for message in messages if message.is_said and not message.is_untrusted
+    )
+
+
+@dataclass(slots=True)
+class RepeatedReads:
+    """The number of calls of each read in a turn, by name and arguments.
+
+    Small models search for information that they just got, find nothing, and search again. A
+    repeated call gets a notice, and at last the turn continues without tools (`is_over`). A call
+    that changes something resets all counts.
+    """
+
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    is_over: bool = False
+
+    def notices(
+        self, calls: Sequence[ToolCallPart], read_only: Collection[str]
+    ) -> dict[str, ToolReturnPart]:
+        """Count the calls, and return notices by call id for repeated ones.
+
+        Calls with a notice are not run.
+        """
+        notices: dict[str, ToolReturnPart] = {}
+        for call in calls:
+            if call.name not in read_only:
+                self.counts.clear()
+                continue
+            key = (call.name, _canonical(call.arguments))
+            self.counts[key] += 1
+            if self.counts[key] > 1:
+                notices[call.call_id] = ToolReturnPart(call.call_id, call.name, "success", NOTICE)
+            self.is_over |= self.counts[key] >= _LAST_READ
+        return notices
+
+
+def _canonical(arguments: str) -> str:
+    """Return the arguments in one form, independent of the order of their names."""
+    parsed = read_json(arguments)
+    if not isinstance(parsed, dict):
+        return arguments
+    fields = {key: content for key, content in parsed.items() if content is not None}
+    return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode()
+
+
+@dataclass(slots=True)
+class WindowLimit:
+    """The limits of a turn's requests in its model's context window (see `context_limit.py`).
+
+    Attributes:
+        token_percent: The provider's tokens for a hundred of our estimate.
+        least_percent: The least `token_percent` for the rest of the turn, learned from a
+            refusal.
+        was_refused: No answer came since the last refusal.
+        own_window: The window of the conversation's own model, in tokens, if this turn borrows
+            another model.
+        gained: The tokens that the turn's last compaction freed.
+        refused: The smallest request refused since the last answer, by our estimate, and the
+            window that the refusal named.
+    """
+
+    token_percent: int = 100
+    least_percent: int = 0
+    was_refused: bool = False
+    own_window: int | None = None
+    gained: int | None = None
+    refused: tuple[int, int | None] | None = None
+
+    def learned_percent(self) -> int | None:
+        if not self.was_refused and self.own_window is None:
+            return self.token_percent
+        return None
+
+
+@dataclass(slots=True)
+class TurnContext:
+    """A running turn's state, which each saved step advances.
+
+    Attributes:
+        profile: The model's profile.
+        approval: The answered request for approval that the turn resumes.
+        asking: The step whose call to the model is under way.
+        removed: Secrets that memory did not store in this turn, with their kinds.
+        publish: Publishes an event within a step to the turn's readers.
+    """
+
+    runtime: Runtime
+    request: TurnRequest
+    run: Run
+    state: AgentState
+    model: ChatModel
+    window: ContextWindow
+    rules: CallRules
+    limit: WindowLimit
+    profile: ModelProfile = "full"
+    approval: AnsweredApproval | None = None
+    asking: "StepDraft | None" = None
+    removed: dict[str, str] = field(default_factory=dict)
+    reads: RepeatedReads = field(default_factory=RepeatedReads)
+    publish: Callable[[Event], None] = lambda _event: None
+
+    @property
+    def reads_plain_results(self) -> bool:
+        """Return whether the model is small, or has no role for results of tools."""
+        return self.profile != "full" or not has_results_role(self.model)
+
+    def is_untrusted(self) -> bool:
+        """Return whether the step's prompt contains untrusted content."""
+        return (
+            self.state.shows_files
+            or any(message.is_untrusted for message in self.window.messages)
+            or any(block.is_untrusted for block in self.state.blocks)
+        )
+
+    def began_at(self) -> int:
+        """Return the time of the turn's first message.
+
+        It may stand before calls that waited for approval.
+        """
+        turn_messages = self.window.turn_messages()
+        if self.window.is_resumed and turn_messages and turn_messages[0].is_said:
+            return min(self.run.created_at, turn_messages[0].created_at)
+        return self.run.created_at
+
+    def view_began(self) -> int:
+        """Return the time of the oldest message in view."""
+        own_id = self.state.conversation.id
+        visible_messages = (
+            message
+            for message in self.window.messages
+            if message.role not in ("system", "summary") and message.conversation_id == own_id
+        )
+        return min((message.created_at for message in visible_messages), default=self.began_at())
+
+    def guard_sources(self) -> GuardSources:
+        """Return what the guard compares edits with, to keep it out of memory."""
+        system = (
+            self.state.agent.system,
+            self.request.overrides.system or "",
+            self.request.overrides.instructions,
+        )
+        recalled, recalled_user_texts = search_results(self.window.messages)
+        # A quote that permits an edit has to be of this turn; as text of the user the guard
+        # accepts the whole window.
+        return GuardSources(
+            system=system,
+            recalled=recalled,
+            user_texts=user_texts_in(self.window.turn_messages()),
+            earlier_user_texts=user_texts_in(self.window.messages),
+            recalled_user_texts=recalled_user_texts,
+        )
+
+
+@dataclass(slots=True)
+class StepDraft:
+    """A step while it runs.
+
+    Times are nanoseconds; `message_id` is allocated before the model is asked. `jobs` are requested
+    by its tools, and added in the transaction that saves the step.
+    """
+
+    number: int
+    memory: WorkingMemory
+    started_at: int
+    id: str = field(default_factory=lambda: new_id("step"))
+    message_id: str = field(default_factory=lambda: new_id("message"))
+    began_ns: int = field(default_factory=time.monotonic_ns)
+    # The last request to the model, and its time.
+    request: ModelRequest | None = None
+    exchange: Exchange | None = None
+    request_ns: int = 0
+    first_ns: int | None = None
+    model_ns: int = 0
+    tools_ns: int = 0
+    jobs: list[Job] = field(default_factory=list)
+
+    def record(
+        self, turn: TurnContext, created_at: int, stop: StopReason | None, **more: Any
+    ) -> Step:
+        """Return the step's record, with or without an answer of the model.
+
+        `more` are further values of the record.
+        """
+        info = turn.model.info
+        fields: dict[str, Any] = {
+            "model": info.name,
+            "model_handle": info.handle,
+            "provider": info.provider,
+            "model_endpoint": info.endpoint,
+            "context_window": turn.state.agent.context_window,
+            "stop_reason": stop,
+            "created_at": created_at,
+            "started_at": self.started_at,
+            "step_ns": time.monotonic_ns() - self.began_ns,
+        }
+        return Step(
+            id=self.id,
+            organization_id=turn.run.organization_id,
+            agent_id=turn.run.agent_id,
+            run_id=turn.run.id,
+            conversation_id=turn.run.conversation_id,
+            **fields | more,
+        )
