@@ -157,7 +157,8 @@ class Block:
 
     def require_fits(self, value: str) -> None:
         """Raise TooLong if the value exceeds the block's limit (in characters)."""
-        self._require_room(len(value))
+        if len(value) > self.limit:
+            raise self._too_long(len(value))
 
     def replaced(self, old: str, new: str) -> str:
         """Return the text with every occurrence of `old` replaced.
@@ -165,15 +166,16 @@ class Block:
         Raises:
             TooLong: before building a text above the block's limit.
         """
-        self._require_room(len(self.value) + self.value.count(old) * (len(new) - len(old)))
+        length = len(self.value) + self.value.count(old) * (len(new) - len(old))
+        if length > self.limit:
+            raise self._too_long(length)
         return self.value.replace(old, new)
 
-    def _require_room(self, length: int) -> None:
-        if length > self.limit:
-            raise TooLong(
-                f'Block "{self.label}" would hold {length} characters, but its limit is '
-                f"{self.limit}. Shorten the text or raise the limit."
-            )
+    def _too_long(self, length: int) -> TooLong:
+        return TooLong(
+            f'Block "{self.label}" would hold {length} characters, but its limit is '
+            f"{self.limit}. Shorten the text or raise the limit."
+        )
 
 
 SHARED_POLICY: Policy = "guarded"

@@ -117,9 +117,19 @@ def is_unseen(character: str) -> bool:
             return character in _BLANK_SYMBOLS
 
 
+def is_plain(text: str) -> bool:
+    """Return True for printable ASCII, which hides nothing and holds no marks, as most texts.
+
+    It is six times faster than a regular expression.
+    """
+    return text.isascii() and len(text.encode().translate(None, _ASCII_CONTROLS)) == len(text)
+
+
 def unseen_runs(text: str) -> list[UnseenRun]:
     """Return the hidden text, and direction marks in right-to-left text, in their order."""
-    characters = _unseen_characters(text)
+    if is_plain(text):
+        return []
+    characters = frozenset(filter(is_unseen, set(text)))
     if not characters:
         return []
     lines = _Lines(text)
@@ -207,13 +217,6 @@ def describe_hidden(text: str, known_texts: Iterable[str] = ()) -> str:
     ]
     rest = sum(counts.values()) - sum(count for _, count in counts.most_common(_LISTED_CHARACTERS))
     return ", ".join([*names, *([f"{rest} others"] if rest else [])])
-
-
-def _unseen_characters(text: str) -> frozenset[str]:
-    # Most texts: six times faster than a regular expression.
-    if text.isascii() and len(text.encode().translate(None, _ASCII_CONTROLS)) == len(text):
-        return frozenset()
-    return frozenset(filter(is_unseen, set(text)))
 
 
 @lru_cache(maxsize=256)

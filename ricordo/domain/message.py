@@ -185,7 +185,8 @@ class Message:
 
     @property
     def spoken(self) -> str:
-        texts = [self.text, *map(_spoken_text, self.tool_calls)]
+        calls = (call for call in self.tool_calls if call.name == SPEECH_TOOL)
+        texts = [self.text, *map(_spoken_text, calls)]
         return "\n".join(filter(None, texts))
 
     @property
@@ -216,8 +217,6 @@ class Message:
 
 
 def _spoken_text(call: ToolCallPart) -> str:
-    if call.name != SPEECH_TOOL:
-        return ""
     try:
         arguments = orjson.loads(call.arguments)
     except ValueError:

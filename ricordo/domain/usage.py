@@ -25,7 +25,12 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(*(_sum(getattr(self, kind), getattr(other, kind)) for kind in self.__slots__))  # type: ignore[arg-type]
+        sums: dict[str, int | None] = {}
+        for kind in self.__slots__:
+            counts = (getattr(self, kind), getattr(other, kind))
+            is_known = counts != (None, None)
+            sums[kind] = sum(count or 0 for count in counts) if is_known else None
+        return Usage(**sums)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +62,3 @@ class Budget:
 
     def is_spent(self, percent: int = 100) -> bool:
         return self.used * 100 >= self.limit * percent
-
-
-def _sum(count: int | None, other: int | None) -> int | None:
-    if count is None and other is None:
-        return None
-    return (count or 0) + (other or 0)

@@ -20,12 +20,12 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound, TooLong
 from ricordo.memory.edits import (
+    READ_ONLY,
     EditContext,
     MemoryEdit,
     WorkingMemory,
     by_block,
     require_free,
-    require_writable,
 )
 from ricordo.memory.proposals import LABEL_TAKEN, propose_edits
 from ricordo.memory.rotation import KEY as ROTATION
@@ -199,7 +199,8 @@ def _plan_group(
                 continue  # someone else deleted it first
             raise NotFound(DELETED_MEANWHILE.format(base.shown_label))
         current = after[id]
-        require_writable(current)
+        if current.rule == "read_only":
+            raise Forbidden(READ_ONLY)
         # The policy may have been tightened since the step began.
         stored_memory.context.metadata([edit.reason for edit in block_edits], "").require(
             current.shown_label, current.rule, None
@@ -395,6 +396,39 @@ def _insert_new(
     return stored_blocks
 
 
+@dataclass(frozen=True, slots=True)
+class _SplitEdits:
+    """A step's edits by the policies of their blocks.
+
+    Attributes:
+        direct: Edits to apply at once.
+        waiting: Edits that need approval.
+        texts: The direct edits by block, if each call gave one block another text and did
+            nothing else, so that no block depends on another; else None.
+    """
+
+    edits: Sequence[MemoryEdit]
+    direct: Sequence[MemoryEdit]
+    waiting: Sequence[MemoryEdit]
+    texts: Mapping[str, Sequence[MemoryEdit]] | None
+
+
+def _split_by_policy(edits: Sequence[MemoryEdit], context: EditContext) -> _SplitEdits:
+    """Split the edits into direct ones and ones that need approval.
+
+    If one edit of a block needs approval, all edits of that block do.
+    """
+    waiting_ids = {edit.base.id for edit in edits if context.policy_decision(edit) == "propose"}
+    direct = [edit for edit in edits if edit.base.id not in waiting_ids]
+    waiting = [edit for edit in edits if edit.base.id in waiting_ids]
+    blocks_by_call = {(edit.call_id, edit.base.id) for edit in direct}
+    is_simple = len(blocks_by_call) == len({call_id for call_id, _ in blocks_by_call})
+    texts = None
+    if is_simple and all(edit.changes_text_alone for edit in direct):
+        texts = by_block(direct)
+    return _SplitEdits(edits, direct, waiting, texts)
+
+
 def commit(
     tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Scope, context: EditContext
 ) -> CommitOutcome:
@@ -404,38 +438,31 @@ def commit(
     """
     user_id = state.conversation.user_id
     unwanted = unwanted_calls(tx, state, memory.edits, memory.passages) if user_id else {}
-    edits = [edit for edit in memory.edits if edit.call_id not in unwanted]
     passage_drafts = [draft for draft in memory.passages if draft.call_id not in unwanted]
-    direct, waiting = _split_by_policy(edits, context)
-    rotates = any(edit.base.metadata.get(ROTATION) for edit in direct)
-    files_passages = bool(passage_drafts) or (rotates and bool(edits))
-    texts = _texts_by_block(direct)
-    makes_blocks = any(
-        edit.is_new or (user_id and needs_copy(edit.base, user_id)) for edit in edits
+    split = _split_by_policy(
+        [edit for edit in memory.edits if edit.call_id not in unwanted], context
     )
-    home_chain = None
-    if texts is None or files_passages or makes_blocks or (direct and waiting):
-        home_chain = _lock(
-            tx,
-            state,
-            edits,
-            files_passages=files_passages,
-            reshapes=texts is None,
-            makes_blocks=makes_blocks,
-            is_mixed=bool(direct and waiting),
-        )
+    makes_blocks = any(
+        edit.is_new or (user_id and needs_copy(edit.base, user_id)) for edit in split.edits
+    )
+    home_chain = _lock(
+        tx, state, split, files_passages=bool(passage_drafts), makes_blocks=makes_blocks
+    )
     if home_chain and makes_blocks and user_id:
-        state, edits = with_copies(tx, state, edits, home_chain.id, context.author)
-        direct, waiting = _split_by_policy(edits, context)
-        texts = None if texts is None else _texts_by_block(direct)
-    if texts is None:
-        outcome = store_plan(tx, state, direct, scope, context, home_chain)
+        state, edits = with_copies(tx, state, split.edits, home_chain.id, context.author)
+        reshapes = split.texts is None
+        split = _split_by_policy(edits, context)
+        split = replace(split, texts=None) if reshapes else split
+    if split.texts is None:
+        outcome = store_plan(tx, state, split.direct, scope, context, home_chain)
     else:
-        outcome = _write_texts(tx, state, texts, scope, context)
-    edited_ids = {edit.base.id for edit in direct if edit.call_id not in outcome.failed}
-    if waiting:
-        outcome = _propose_waiting(tx, state, waiting, outcome, context, home_chain)
-    step_blocks, rotated = _rotate_filled(tx, state, outcome.blocks, edited_ids, context)
+        outcome = _write_texts(tx, state, split.texts, scope, context)
+    edited_ids = {edit.base.id for edit in split.direct if edit.call_id not in outcome.failed}
+    if split.waiting:
+        outcome = _propose_waiting(tx, state, split.waiting, outcome, context, home_chain)
+    step_blocks, rotated = outcome.blocks, list[Passage]()
+    if any(ROTATION in block.metadata for block in step_blocks):
+        step_blocks, rotated = _rotate_filled(tx, state, step_blocks, edited_ids, context)
     drafts = [
         new_passage(tx, state, context, draft.text, draft.tags, draft.id)
         for draft in passage_drafts
@@ -472,17 +499,22 @@ def _propose_waiting(
 def _lock(
     tx: Transaction,
     state: AgentState,
-    edits: Sequence[MemoryEdit],
+    split: _SplitEdits,
     *,
     files_passages: bool,
-    reshapes: bool,
     makes_blocks: bool,
-    is_mixed: bool,
 ) -> Chain | None:
     """Lock the agent if needed, then the chains in the order that everyone uses.
 
     Returns the chain for new blocks, the user's or the agent's, if the step needs one.
     """
+    edits = split.edits
+    reshapes = split.texts is None
+    is_mixed = bool(split.direct and split.waiting)
+    rotates = any(edit.base.metadata.get(ROTATION) for edit in split.direct)
+    files_passages = files_passages or rotates
+    if not (reshapes or files_passages or makes_blocks or is_mixed):
+        return None
     scope = Scope(state.agent.organization_id)
     user_id = state.conversation.user_id
     home_chain = None
@@ -523,18 +555,6 @@ def _rotate_filled(
     return tuple(blocks_now), removed_passages
 
 
-def _split_by_policy(
-    edits: Sequence[MemoryEdit], context: EditContext
-) -> tuple[list[MemoryEdit], list[MemoryEdit]]:
-    """Split the edits into direct ones and ones that need approval.
-
-    If one edit of a block needs approval, all edits of that block do.
-    """
-    waiting_ids = {edit.base.id for edit in edits if context.policy_decision(edit) == "propose"}
-    direct = [edit for edit in edits if edit.base.id not in waiting_ids]
-    return direct, [edit for edit in edits if edit.base.id in waiting_ids]
-
-
 def _failed_with(failed: Mapping[str, str], waiting: Sequence[MemoryEdit]) -> dict[str, str]:
     """Return failure texts, by call id, for waiting edits that cannot be proposed.
 
@@ -542,18 +562,6 @@ def _failed_with(failed: Mapping[str, str], waiting: Sequence[MemoryEdit]) -> di
     """
     reasons = {edit.base.id: failed[edit.call_id] for edit in waiting if edit.call_id in failed}
     return {edit.call_id: reasons[edit.base.id] for edit in waiting if edit.base.id in reasons}
-
-
-def _texts_by_block(edits: Sequence[MemoryEdit]) -> dict[str, list[MemoryEdit]] | None:
-    """Group the edits by block if no block depends on another.
-
-    That holds where each call gave one block another text and did nothing else. None otherwise.
-    """
-    blocks_by_call = {(edit.call_id, edit.base.id) for edit in edits}
-    is_simple = len(blocks_by_call) == len({call_id for call_id, _ in blocks_by_call})
-    if is_simple and all(edit.changes_text_alone for edit in edits):
-        return by_block(edits)
-    return None
 
 
 def _write_texts(

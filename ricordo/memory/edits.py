@@ -20,6 +20,7 @@ from ricordo.domain.block import Block, require_label
 from ricordo.domain.hidden_text import (
     describe_hidden,
     has_hidden_text,
+    is_plain,
     without_hidden_text,
     without_marks,
 )
@@ -389,6 +390,8 @@ HIDDEN_REFUSED = (
     "Nothing was saved: what you wrote holds characters that nobody sees ({}), and the user did "
     "not write them. Write it again without them."
 )
+# wire fact: clients of the retired Letta V1 server match it.
+READ_ONLY = "Error This block is read-only and cannot be edited."
 REDACTED_NOTE = "A secret ({}) was taken out of what you wrote: memory keeps no keys and passwords."
 
 
@@ -412,18 +415,18 @@ class MemoryEdit:
 
     @property
     def value(self) -> str:
+        """The text after the edit; empty if the block leaves the agent's memory."""
         if self.after:
             return self.after.value
         return ""
 
     @property
     def changes_text_alone(self) -> bool:
-        label_and_description = (self.base.label, self.base.description)
-        return (
-            not self.is_new
-            and self.after is not None
-            and (self.after.label, self.after.description) == label_and_description
-        )
+        """True for another text of an existing block, whose label and description stay."""
+        if not self.base.chain_id or self.after is None:
+            return False
+        settings = (self.base.label, self.base.description)
+        return (self.after.label, self.after.description) == settings
 
 
 def by_block(edits: Iterable[MemoryEdit]) -> dict[str, list[MemoryEdit]]:
@@ -700,7 +703,8 @@ class WorkingMemory:
 
     def _writable(self, label: str) -> Block:
         block = self.block(label)
-        require_writable(block)
+        if block.rule == "read_only":
+            raise Forbidden(READ_ONLY)
         return block
 
     def _reshapable(self, label: str) -> Block:
@@ -735,6 +739,8 @@ class WorkingMemory:
         It stays where the text had it before, or the user wrote it. Raises Invalid where the
         block's policy refuses it.
         """
+        if is_plain(text):
+            return text
         text = without_marks(text)
         if not has_hidden_text(text):
             return text
@@ -791,15 +797,11 @@ def _shortened(reasoning: str) -> str:
     """
     require_storable(reasoning, subject="A reasoning")
     # Owners base their decisions on it, so it has no hidden characters.
-    reasoning = without_hidden_text(without_marks(reasoning))
+    if not is_plain(reasoning):
+        reasoning = without_hidden_text(without_marks(reasoning))
     if len(reasoning) <= LONGEST_REASON:
         return reasoning
     return f"{reasoning[: LONGEST_REASON - 1]}…"
-
-
-def require_writable(block: Block) -> None:
-    if block.is_read_only:
-        raise Forbidden("Error This block is read-only and cannot be edited.")
 
 
 def require_free(label: str, existing_labels: Container[str]) -> None:

@@ -168,7 +168,7 @@ def load(
     """
     agent, conversation, rows = _load_conversation(tx, scope, agent_id, conversation_id)
     user_id = scope.subject_id or conversation.user_id
-    usable_archives = _archives(rows)
+    usable_archives = tuple(_visible_archive(row) for row in rows if row.archive_id)
     if agent.is_asleep_for:
         usable_archives = _with_shared_archives(tx, agent.is_asleep_for, usable_archives)
     return AgentState(
@@ -249,10 +249,6 @@ def _conversation_of(
         id = _default_ids(scope, agent.id)[0]
         conversation = Conversation(id, agent.organization_id, agent.id, user_id=scope.subject)
     return agent, conversation
-
-
-def _archives(rows: Sequence[Row[Any]]) -> tuple[Archive, ...]:
-    return tuple(_visible_archive(row) for row in rows if row.archive_id)
 
 
 def _with_shared_archives(
@@ -337,7 +333,7 @@ def _load_all(
             conversation,
             blocks=visible_blocks[id],
             tools=attached_tools[id],
-            archives=_archives(rows_of[id]),
+            archives=tuple(_visible_archive(row) for row in rows_of[id] if row.archive_id),
             tags=tuple(sorted(rows_of[id][0].agents_tags or ())),
             user_ids=tuple(sorted(user for user in rows_of[id][0].users or () if scope.sees(user))),
             waiting=waiting.get(conversation.window[-1]) if conversation.waits else None,

@@ -372,30 +372,31 @@ def save_window(
     provider's token count in percent of our estimate.
     """
     parameters = {
+        "conversation_id": conversation_id,
+        "new_window": list(window),
+        "new_prompt_key": prompt_key,
+        "new_updated_at": tx.clock.now(),
+        "added": added,
         "percent": token_percent,
         "ended_at": ended and ended.ended_at,
         "run_ms": ended and (ended.duration_ns or 0) // 1_000_000,
         "stop_reason": ended and ended.stop_reason,
     }
-    tx.run(_WINDOW, parameters | _window_values(tx, conversation_id, window, prompt_key, added))
+    tx.run(_WINDOW, parameters)
 
 
 def start_over(
     tx: Transaction, conversation_id: str, window: Sequence[str], prompt_key: str
 ) -> None:
     """Replace the window by one of new messages."""
-    tx.run(_START_OVER, _window_values(tx, conversation_id, window, prompt_key, len(window)))
-
-
-def _window_values(
-    tx: Transaction, id: str, window: Sequence[str], prompt_key: str, added: int
-) -> dict[str, Any]:
     parameters = {
+        "conversation_id": conversation_id,
         "new_window": list(window),
         "new_prompt_key": prompt_key,
         "new_updated_at": tx.clock.now(),
+        "added": len(window),
     }
-    return parameters | {"conversation_id": id, "added": added}
+    tx.run(_START_OVER, parameters)
 
 
 def add_past(tx: Transaction, conversation_id: str, added: int, newest: int) -> None:

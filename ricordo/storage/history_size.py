@@ -4,7 +4,7 @@ It counts versions with their reasons, texts as they are stored, objects that ca
 settings. Whoever stores one of them adds its size in the same transaction.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import BigInteger, bindparam, func, select, update
@@ -61,11 +61,6 @@ def wrong_ids(tx: Transaction) -> list[str]:
 def count_nearly_full(tx: Transaction, size: int) -> int:
     """Return how many histories have so many bytes or more."""
     return int(tx.first(_NEARLY_FULL, {"size": size})[0])
-
-
-def size_of_versions(rows: Iterable[Mapping[str, Any]]) -> int:
-    """Return what rows of versions add to their history."""
-    return sum(ROW_BYTES + size_of(row["reason"]) for row in rows)
 
 
 def size_of_log(changed: Mapping[str, Any]) -> int:

@@ -10,7 +10,7 @@ from ricordo.domain.message import Message, Part, TextPart, parts_from_json, par
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.domain.text import normal_text
-from ricordo.storage.engine.repository import Page, Repository, equal, new_values, one_of, setter
+from ricordo.storage.engine.repository import Page, Repository, equal, one_of, setter
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import messages
 
@@ -123,8 +123,14 @@ def page_of_kept(
 
 
 def rewrite(tx: Transaction, message: Message) -> None:
-    columns = {"parts": parts_to_json(message.parts), "text": "", "created_at": message.created_at}
-    tx.run(_REWRITE, new_values(columns) | {"message_id": message.id})
+    """Store other parts and another time of a message, which search does not find then."""
+    columns = {
+        "message_id": message.id,
+        "new_parts": parts_to_json(message.parts),
+        "new_text": "",
+        "new_created_at": message.created_at,
+    }
+    tx.run(_REWRITE, columns)
 
 
 def move(

@@ -7,7 +7,7 @@ from sqlalchemy import Text, bindparam, cast, func, select
 from ricordo.domain.block import Block, Chain
 from ricordo.storage.engine.repository import equal
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.history_size import is_full, require_history
+from ricordo.storage.history_size import require_history
 from ricordo.storage.schema.functions import byte_length
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks
 
@@ -59,7 +59,8 @@ def require_room(
             quotas.require_block(after.shown_label, size, size_before)
         growth += size - size_before
         new_blocks += (before is None) - (after is None)
-    if is_full(tx, chain):
+    # As large as it was when this transaction began to write it: what is begun is finished.
+    if tx.history_bytes.setdefault(chain.id, chain.history_bytes) >= quotas.history_bytes:
         require_history(tx, chain, changed, is_revival=is_revival)
     quotas.require_count(len(chain.files) + new_blocks, len(chain.files))
     if growth <= 0:

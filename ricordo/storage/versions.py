@@ -25,6 +25,7 @@ from sqlalchemy import (
 from ricordo.domain.authors import signature
 from ricordo.domain.block import Chain
 from ricordo.domain.git_objects import blob_id, commit_body, object_id, tree_of
+from ricordo.domain.quotas import size_of
 from ricordo.domain.remote import SETTLES, sync_job
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import ChangeMetadata
@@ -32,7 +33,6 @@ from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.storage import jobs
 from ricordo.storage.engine.repository import Missing, Repository, equal
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.history_size import size_of_versions
 from ricordo.storage.schema.history_sum import ROW_BYTES
 from ricordo.storage.schema.memory_tables import (
     blobs,
@@ -142,11 +142,6 @@ class StoredText(NamedTuple):
     id: bytes
     depth: int
     added_bytes: int
-
-    @property
-    def file(self) -> tuple[bytes, int]:
-        """The entry of `Chain.files`."""
-        return self.id, self.depth
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +260,7 @@ def store(
             else:
                 base = None
             text = put_text(tx, chain.id, change.value, base)
-            files[change.label] = text.file
+            files[change.label] = (text.id, text.depth)
             grown += text.added_bytes
         if change.value is not None:
             blob = files[change.label][0]
@@ -293,7 +288,7 @@ def begin(
         row = row_of(chain, change, metadata, id=id or b"", blob=blob, now=planned.at)
         rows.append(row)
         chain = replace(chain, head=id, versions=chain.versions + 1)
-    size = sum(map(_text_size, text_rows)) + size_of_versions(rows)
+    size = sum(ROW_BYTES + len(row["data"]) for row in text_rows) + _size_of(rows)
     insert_chain(tx, replace(planned.chain, files=files, history_bytes=size))
     tx.run(_INSERT_TEXT, text_rows)
     insert_rows(tx, rows)
@@ -339,7 +334,12 @@ def insert_rows(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> int:
     Returns the bytes that they add to the history, for `advance`.
     """
     tx.run(_INSERT_COMMIT, rows)
-    return size_of_versions(rows)
+    return _size_of(rows)
+
+
+def _size_of(rows: Iterable[Mapping[str, Any]]) -> int:
+    """Return the bytes that rows of versions add to their history."""
+    return sum(ROW_BYTES + size_of(row["reason"]) for row in rows)
 
 
 def advance(tx: Transaction, chain: Chain, grown: int) -> None:
@@ -353,13 +353,9 @@ def put_text(tx: Transaction, chain_id: str, text: str, base: TextBase | None) -
     """Store a text unless the chain has it; the caller adds its bytes to the chain's history."""
     row = _text_row(chain_id, text, base if base and base[1] + 1 < _DEEPEST else None)
     if tx.run(_INSERT_TEXT, row):
-        return StoredText(row["id"], row["depth"], _text_size(row))
+        return StoredText(row["id"], row["depth"], ROW_BYTES + len(row["data"]))
     depth = tx.first(_DEPTH, {"chain_id": chain_id, "blob": row["id"]}).depth
     return StoredText(row["id"], depth, 0)
-
-
-def _text_size(row: Mapping[str, Any]) -> int:
-    return ROW_BYTES + len(row["data"])
 
 
 def _text_row(chain_id: str, text: str, base: TextBase | None = None) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from ricordo.domain.hidden_text import (
     without_hidden_text,
     without_marks,
 )
-from ricordo.domain.marked_request import marked_messages
 from ricordo.domain.message import (
     Message,
     Part,
@@ -26,7 +25,7 @@ from ricordo.domain.message import (
     ToolCallPart,
     ToolReturnPart,
 )
-from ricordo.domain.model import ModelRequest, ToolSchema
+from ricordo.domain.model import ModelRequest, ToolSchema, marked_messages
 
 # By kind: first and last character. Each gives siblings.
 KINDS = {

@@ -229,14 +229,13 @@ class OpenFiles:
         except OSError:
             return False
 
-    def require_in_place(self) -> None:
-        """Raise Unavailable if writes would be lost."""
-        if not self.are_in_place:
-            raise Unavailable(
-                f"{self._path.name}, its -wal or its -shm file was renamed, replaced or removed "
-                "while this server uses it, so "
-                "nothing is written any more. Stop the server, put the files back, then start it."
-            )
+    def moved(self) -> Unavailable:
+        """Return the error of a write that would be lost."""
+        return Unavailable(
+            f"{self._path.name}, its -wal or its -shm file was renamed, replaced or removed "
+            "while this server uses it, so "
+            "nothing is written any more. Stop the server, put the files back, then start it."
+        )
 
     def close(self) -> None:
         for _, file in self._files:

@@ -187,7 +187,7 @@ class PostgresStore(SqlStore):
             return result
 
         try:
-            return self._run(self._connection(), begin, run)
+            return self._run(begin, run)
         except Overtaken as error:
             raise _Retry(error) from error
         except (psycopg.Error, DBAPIError) as error:

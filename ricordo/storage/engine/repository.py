@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, fields
-from functools import partial
+from itertools import repeat
 from operator import attrgetter
 from sys import intern
 from typing import Any, Generic, Literal, TypeVar
@@ -50,7 +50,7 @@ def _default_factory(field: Field[Any]) -> Callable[..., Any]:
     """Return a function that gives the default of a field without a column."""
     if field.default_factory is not MISSING:
         return field.default_factory
-    return partial(_same, None if field.default is MISSING else field.default)
+    return repeat(None if field.default is MISSING else field.default).__next__
 
 
 class Repository(Generic[V]):
@@ -118,12 +118,10 @@ class Repository(Generic[V]):
 
     def values(self, entity: V) -> dict[str, Any]:
         """Return the columns of a new row, without `seq`."""
-        return self._written(dict(zip(self._paths, self._fields(entity), strict=True)))
-
-    def _written(self, columns: dict[str, Any]) -> dict[str, Any]:
-        return columns | {
-            name: write(columns[name]) for name, write in self._writes.items() if name in columns
-        }
+        columns = dict(zip(self._paths, self._fields(entity), strict=True))
+        for name, write in self._writes.items():
+            columns[name] = write(columns[name])
+        return columns
 
     def of(self, row: Sequence[Any]) -> V:
         """Return the entity of a row with exactly these columns."""
@@ -282,14 +280,13 @@ class Repository(Generic[V]):
         """
         this = self.table.c.id == sa.bindparam("this_id")
         statement = setter(self.table, *names, where=this if where is None else this & where)
-        read = attrgetter(*(self._paths[name] for name in names))
+        reads = {f"new_{name}": attrgetter(self._paths[name]) for name in names}
+        writes = {f"new_{name}": write for name, write in self._writes.items() if name in names}
 
         def update(tx: Transaction, entity: V, **parameters: Any) -> int:
-            if len(names) > 1:
-                fields_of_entity = read(entity)
-            else:
-                fields_of_entity = (read(entity),)
-            columns = new_values(self._written(dict(zip(names, fields_of_entity, strict=True))))
+            columns = {name: read(entity) for name, read in reads.items()}
+            for name, write in writes.items():
+                columns[name] = write(columns[name])
             return tx.run(statement, {**columns, **parameters, "this_id": entity.id})  # type: ignore[attr-defined]
 
         return update
@@ -443,10 +440,6 @@ def tagged_with(
 def plain(record: Any) -> dict[str, Any]:
     """Return a small dataclass as JSON, without fields at None."""
     return {name: content for name, content in asdict(record).items() if content is not None}
-
-
-def _same(default: Any) -> Any:
-    return default
 
 
 class distinct_list(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: select(distinct_list(column))

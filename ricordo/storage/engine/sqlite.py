@@ -62,21 +62,16 @@ class SqliteStore(SqlStore):
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` and commit. Raises Unavailable if the database's files were moved."""
-        result = await super().write(work)
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(self._writers, self._write, work)
         if not self._is_mark_due:
             self._is_mark_due = True
-            asyncio.get_running_loop().call_later(_MARKED_AFTER, self._mark_later)
+            loop.call_later(_MARKED_AFTER, self._mark_later)
         return result
 
     def require_in_place(self) -> None:
-        self._files.require_in_place()
-
-    def _write(self, work: Callable[[Transaction], T]) -> T:
-        self._files.require_in_place()
-        result = super()._write(work)
-        # A write into a file that was moved meanwhile must not count as done.
-        self._files.require_in_place()
-        return result
+        if not self._files.are_in_place:
+            raise self._files.moved()
 
     def _raw_connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection = self._connection().connection.driver_connection  # type: ignore[assignment]
@@ -113,15 +108,22 @@ class SqliteStore(SqlStore):
             file_mark.write_mark(self._raw_connection(), self._path)
 
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
+        reads = begin == self.begin_read
+        is_new = not hasattr(self._local, "connection")
+        # A new connection, to files that replaced ours, would delete their log on closing.
+        if (is_new or not reads) and not self._files.are_in_place:
+            raise self._files.moved()
         with plain_errors(sqlite3, _ADVICE, self._path):
-            if begin == self.begin_read and not hasattr(self._local, "connection"):
-                # A new connection, to files that replaced ours, would delete their log on closing.
-                self._files.require_in_place()
+            if reads and is_new:
                 cursor = self._connection().connection.cursor()
                 cursor.execute("PRAGMA query_only = ON")
                 # For each reader; the system caches the file too.
                 cursor.execute("PRAGMA cache_size = -4096")
-            return self._run(self._connection(), begin, work)
+            result = self._run(begin, work)
+        # A write into a file that was moved meanwhile must not count as done.
+        if not (reads or self._files.are_in_place):
+            raise self._files.moved()
+        return result
 
     def _begin(self, connection: Connection, begin: str) -> None:
         # Through the driver itself, in a tenth of the time, since every transaction begins here.

@@ -59,10 +59,10 @@ class PreparedStatement:
         "_converts",
         "_defaults",
         "_names",
-        "_plain",
         "_positional",
         "_reads",
         "_row",
+        "bound",
         "cursor",
         "sql",
     )
@@ -81,7 +81,8 @@ class PreparedStatement:
         is_plain = (
             compiled.positional and len(self._names) > 1 and not (self._converts or self._defaults)
         )
-        self._plain = itemgetter(*self._names) if is_plain else None
+        # Returns the parameters for the driver: in order, or by name.
+        self.bound: Callable[[Row], Any] = itemgetter(*self._names) if is_plain else self._bind
         if isinstance(statement, sa.SelectBase):
             columns = list(statement.selected_columns)
         else:
@@ -96,11 +97,7 @@ class PreparedStatement:
         self._row = row._make
         self._reads = tuple(_conversions_of_rows(columns, dialect))
 
-    def bind_all(self, rows: Sequence[Row]) -> list[Any]:
-        return list(map(self._plain or self.bind, rows))
-
-    def bind(self, parameters: Row) -> Any:
-        """Return the parameters for the driver: in order, or by name."""
+    def _bind(self, parameters: Row) -> Any:
         bound = {**self._defaults, **parameters} if self._defaults else parameters
         converts = self._converts
         if self._positional:
@@ -136,6 +133,7 @@ class Statements:
 
     def __init__(self, dialect: sa.Dialect) -> None:
         self.observers: list[Callable[[str], None]] = []
+        self.inserts_in_bulk = dialect.name == "postgresql"
         self._dialect = dialect
         self._prepared: WeakKeyDictionary[sa.Executable, PreparedStatement | None] = (
             WeakKeyDictionary()
@@ -158,12 +156,7 @@ class Statements:
 
         None if each row needs a statement of its own.
         """
-        # SQLite runs in this process, so separate statements cost little there.
-        if (
-            self._dialect.name != "postgresql"
-            or not isinstance(statement, sa.Insert)
-            or len(rows) < 2
-        ):
+        if not isinstance(statement, sa.Insert) or len(rows) < 2:
             return None
         try:
             return self._bulk[statement]
@@ -236,7 +229,7 @@ class BulkInsert(PreparedStatement):
         self.sql = re.sub(r"%\((\w+)\)s", r"%(\1)b", self.sql)
 
     def bind_rows(self, rows: Sequence[Row]) -> Any:
-        return self.bind({name: [row[name] for row in rows] for name in self._columns})
+        return self._bind({name: [row[name] for row in rows] for name in self._columns})
 
 
 def bulk_insert(

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import orjson
@@ -34,41 +35,28 @@ class Overtaken(Conflict):
     """
 
 
+@dataclass(slots=True, eq=False)
 class Transaction:
-    """One open transaction: either all of its changes happen, or none."""
+    """One open transaction: either all of its changes happen, or none.
 
-    __slots__ = (
-        "_statements",
-        "after_commit",
-        "cache",
-        "clock",
-        "connection",
-        "has_written",
-        "history_bytes",
-        "quotas",
-    )
+    Attributes:
+        quotas: Limits on memory, for code that writes it.
+        cache: This process's cache of the database; empty when the store opens.
+        after_commit: Called after the commit, in the transaction's thread; not after a rollback.
+        has_written: Rows that are read after a write may be rolled back, so they may not be
+            cached.
+        history_bytes: By chain, the size of its history when this transaction first asked for
+            room in it.
+    """
 
-    def __init__(
-        self,
-        connection: Connection,
-        clock: Clock,
-        statements: Statements,
-        cache: dict[Any, Any],
-        quotas: MemoryQuotas = QUOTAS,
-    ) -> None:
-        self.connection = connection
-        self.clock = clock
-        # Limits on memory, for code that writes it.
-        self.quotas = quotas
-        # This process's cache of the database; empty when the store opens.
-        self.cache = cache
-        # Called after the commit, in the transaction's thread; not called after a rollback.
-        self.after_commit: list[Callable[[], None]] = []
-        # Rows that are read after a write may be rolled back, so they may not be cached.
-        self.has_written = False
-        # By chain, how large its history was when this transaction first asked for room in it.
-        self.history_bytes: dict[str, int] = {}
-        self._statements = statements
+    connection: Connection
+    clock: Clock
+    statements: Statements
+    cache: dict[Any, Any]
+    quotas: MemoryQuotas = QUOTAS
+    after_commit: list[Callable[[], None]] = field(default_factory=list)
+    has_written: bool = False
+    history_bytes: dict[str, int] = field(default_factory=dict)
 
     def run(
         self,
@@ -85,8 +73,11 @@ class Transaction:
             if isinstance(parameters, Sequence):
                 return 0
             return self.connection.execute(statement).rowcount
-        if not isinstance(parameters, Mapping) and (
-            bulk := self._statements.bulk_insert(statement, parameters)
+        # SQLite runs in this process, so separate statements cost little there.
+        if (
+            self.statements.inserts_in_bulk
+            and not isinstance(parameters, Mapping)
+            and (bulk := self.statements.bulk_insert(statement, parameters))
         ):
             cursor = self._cursor(bulk)
             cursor.execute(bulk.sql, bulk.bind_rows(parameters))
@@ -95,14 +86,14 @@ class Transaction:
             first = parameters
         else:
             first = parameters[0]
-        prepared = self._statements.prepare(statement, first)
+        prepared = self.statements.prepare(statement, first)
         if prepared is None:
             return self.connection.execute(statement, parameters).rowcount
         cursor = self._cursor(prepared)
         if isinstance(parameters, Mapping):
-            cursor.execute(prepared.sql, prepared.bind(parameters))
+            cursor.execute(prepared.sql, prepared.bound(parameters))
         else:
-            cursor.executemany(prepared.sql, prepared.bind_all(parameters))
+            cursor.executemany(prepared.sql, [prepared.bound(row) for row in parameters])
         return int(cursor.rowcount)
 
     def all(
@@ -114,13 +105,13 @@ class Transaction:
         once.
         """
         if parameters:
-            prepared = self._statements.prepare(statement, parameters)
+            prepared = self.statements.prepare(statement, parameters)
         else:
             prepared = None
         if parameters is None or prepared is None:
             return self.connection.execute(statement, parameters).all()
         cursor = self._cursor(prepared)
-        cursor.execute(prepared.sql, prepared.bind(parameters))
+        cursor.execute(prepared.sql, prepared.bound(parameters))
         return prepared.read(cursor.fetchall())
 
     def first(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Any:
@@ -136,7 +127,7 @@ class Transaction:
             self.all(statement, parameters)
 
     def _cursor(self, prepared: PreparedStatement) -> Any:
-        for observer in self._statements.observers:
+        for observer in self.statements.observers:
             observer(prepared.sql)
         return self.connection.connection.cursor(**prepared.cursor)
 
@@ -213,7 +204,8 @@ class SqlStore:
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
         raise NotImplementedError
 
-    def _run(self, connection: Connection, begin: str, work: Callable[[Transaction], T]) -> T:
+    def _run(self, begin: str, work: Callable[[Transaction], T]) -> T:
+        connection = self._connection()
         with connection.begin():
             self._begin(connection, begin)
             tx = Transaction(connection, self.clock, self.statements, self.cache, self.quotas)

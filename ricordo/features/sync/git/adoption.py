@@ -220,7 +220,7 @@ def _versions(
             else:
                 base = None
             text = versions.put_text(tx, chain.id, change.value, base)
-            files[change.label] = text.file
+            files[change.label] = (text.id, text.depth)
             blob = text.id
             grown += text.added_bytes
         row = versions.row_of(
