@@ -103,8 +103,8 @@ class Feature:
             by name.
         memory_remotes: RemoteKinds; remotes are added by their names.
         block_formats: BlockFormats, in which blocks are read and written.
-        complete_agents: Functions of a transaction and AgentStates that return the states with the
-            feature's additions to their prompts.
+        complete_agents: PromptAdditions, or functions of a transaction and AgentStates that return
+            the states with the feature's additions to their prompts.
         set_folders: Functions that replace an agent's folders of files.
         make_folder: Functions that create an empty folder of files for a new agent.
         agent_followers: AgentFollowers, which change other agents together with one.
@@ -145,6 +145,21 @@ class Feature:
     findings: tuple[Part, ...] = ()
     gauges: tuple[Part, ...] = ()
     open: Part = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptAddition:
+    """A feature's addition to the prompts of some agents.
+
+    Attributes:
+        complete: Returns the states with the addition.
+        setting: The agents with this setting get it.
+        tools: The agents with one of these tools get it. Without setting and tools, all do.
+    """
+
+    complete: "Callable[[Transaction, Sequence[AgentState]], Sequence[AgentState]]"
+    setting: str = ""
+    tools: frozenset[str] = frozenset()
 
 
 # The names of methods that make an object a plugin.
@@ -220,14 +235,12 @@ class Plugins:
     def jobs(self) -> "list[JobHandler]":
         return self._collect("jobs")
 
-    def complete_agents(
-        self,
-    ) -> "list[Callable[[Transaction, Sequence[AgentState]], Sequence[AgentState]]]":
-        """The functions that add to agents loaded for prompts or answers.
+    def complete_agents(self) -> "list[PromptAddition]":
+        """The additions to agents loaded for prompts or answers.
 
         They take no statement for agents that they have nothing for.
         """
-        functions: list[Callable[..., Any]] = []
+        functions: list[Callable[..., Any] | PromptAddition] = []
         for _, plugin in self._plugins:
             if isinstance(plugin, Feature):
                 functions += _loaded(plugin.complete_agents)
@@ -235,7 +248,10 @@ class Plugins:
                 functions.append(plugin.complete_agents)
             elif hasattr(plugin, "complete_agent"):
                 functions.append(partial(_complete_each, plugin.complete_agent))
-        return functions
+        return [
+            function if isinstance(function, PromptAddition) else PromptAddition(function)
+            for function in functions
+        ]
 
     def set_folders(self) -> "list[Callable[[Transaction, Scope, str, Sequence[str]], None]]":
         """The functions that give agents folders of files."""

@@ -21,7 +21,7 @@ from ricordo.llm.registry.organization_providers import FRESH_SECONDS, Organizat
 from ricordo.memory.recall import Recall
 from ricordo.memory.remote_kind import RemoteKind
 from ricordo.memory.summary import RestingWriters
-from ricordo.plugins import Plugins
+from ricordo.plugins import Plugins, PromptAddition
 from ricordo.sandbox.service import Sandbox
 from ricordo.search.indexer import Indexer
 from ricordo.search.vector_index import VectorIndex
@@ -121,15 +121,13 @@ class Runtime:
     is_stopping: bool = False
     organization_providers: OrganizationProviders = field(init=False)
     recall: Recall = field(init=False)
-    completions: list[Callable[[Transaction, Sequence[AgentState]], Sequence[AgentState]]] = field(
-        init=False
-    )
+    additions: list[PromptAddition] = field(init=False)
     after_turn: list[Callable[..., Any]] = field(init=False)
     indexing: Indexer = field(init=False)
 
     def __post_init__(self) -> None:
         # Found once: these functions are called for every turn.
-        self.completions = self.plugins.complete_agents()
+        self.additions = self.plugins.complete_agents()
         self.after_turn = self.plugins.after_turn()
 
         async def load(organization_id: str) -> Sequence[OrganizationProvider]:
@@ -149,14 +147,19 @@ class Runtime:
         self.recall = Recall(self.store, embedders, self.indexes, messages_index=index_name)
         self.indexing = Indexer(self.store, embedders, self.indexes, messages_index=index_name)
 
-    def complete(self, tx: Transaction, state: AgentState) -> AgentState:
-        """Return the state with the additions of plugins, such as an agent's folders."""
-        return self.complete_all(tx, (state,))[0]
+    def complete(self, tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
+        """Return agents with the additions of plugins, such as their folders.
 
-    def complete_all(self, tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
-        """Return a list of agents as `complete` does, in a few statements for all."""
-        for complete in self.completions:
-            states = complete(tx, states)
+        A few statements serve all of them; agents without additions cost none.
+        """
+        for addition in self.additions:
+            is_used = (not addition.setting and not addition.tools) or any(
+                state.agent.settings.get(addition.setting)
+                or any(tool.name in addition.tools for tool in state.tools)
+                for state in states
+            )
+            if is_used:
+                states = addition.complete(tx, states)
         return states
 
     def set_folders(

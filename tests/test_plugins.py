@@ -193,7 +193,7 @@ async def test_an_object_with_methods_is_a_plugin(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, find_local_models=False, port=1234)
     (complete,) = plugins.complete_agents()
 
-    assert complete(None, ["a", "b"]) == ["a, complete", "b, complete"]  # type: ignore[arg-type, list-item]
+    assert complete.complete(None, ["a", "b"]) == ["a, complete", "b, complete"]  # type: ignore[arg-type, list-item]
     assert plugins.findings(settings) == [("weather", "1234")]
     assert plugins.after_turn() == [weather.after_turn]
     providers = ProviderSettings.model_construct()

@@ -434,7 +434,7 @@ def system_message(
 def _prompt(
     tx: Transaction, runtime: Runtime, state: AgentState, recall_count: int
 ) -> SystemPrompt:
-    state = runtime.complete(tx, effective(state))
+    (state,) = runtime.complete(tx, (effective(state),))
     models = runtime.organization_providers.known(state.agent.organization_id)
     try:
         info = models.get(state.agent.model).info

@@ -312,7 +312,7 @@ def insert_agent(
 
 def whole_agent(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> AgentState:
     """Return the agent with all parts that the wire shows. Raises NotFound."""
-    state = runtime.complete(tx, agents.load_whole(tx, scope, agent_id))
+    (state,) = runtime.complete(tx, (agents.load_whole(tx, scope, agent_id),))
     return with_groups(tx, runtime, [state])[0]
 
 

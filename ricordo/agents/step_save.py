@@ -132,7 +132,7 @@ async def save_step(
         state = replace(turn.state, blocks=commit_outcome.blocks, archives=commit_outcome.archives)
         # Tools and other requests may have opened or closed files meanwhile.
         if action.stop is None:
-            state = turn.runtime.complete(tx, state)
+            (state,) = turn.runtime.complete(tx, (state,))
         return run, state, record, new_messages
 
     turn.run, turn.state, record, new_messages = await _finish(turn.runtime.store.write(save))

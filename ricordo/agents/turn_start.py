@@ -166,7 +166,7 @@ def _open_turn(
     learned_model = learned_of(model)
     if learned_model and learned_model.window and learned_model.window < state.agent.context_window:
         state = within_window(state, learned_model.window)
-    state = runtime.complete(tx, state)
+    (state,) = runtime.complete(tx, (state,))
     # Messages in a user's conversation are about that user, and belong to that user.
     run = replace(run, user_id=run.user_id or state.conversation.user_id)
     if runtime.settings.daily_tokens or DAILY_TOKENS in state.agent.settings:

@@ -146,7 +146,7 @@ def list_agents(
     states = agents.page(tx, context.scope, paging.page(), *conditions, **options)
     return [
         agent_json(context, state)
-        for state in with_groups(tx, context.runtime, context.runtime.complete_all(tx, states))
+        for state in with_groups(tx, context.runtime, context.runtime.complete(tx, states))
     ]
 
 

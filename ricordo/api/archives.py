@@ -135,7 +135,7 @@ def list_agents(
     """List the agents that use the archive."""
     archives.get(tx, context.scope, archive_id)
     states = agents.page(tx, context.scope, paging.page(), agents.uses_archive(archive_id))
-    return [agent_json(context, state) for state in context.runtime.complete_all(tx, states)]
+    return [agent_json(context, state) for state in context.runtime.complete(tx, states)]
 
 
 @router.post("/archives/{archive_id}/passages", response_model=PassageResponse)

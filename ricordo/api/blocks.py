@@ -186,13 +186,14 @@ def list_agents(
     """List the agents that the block is attached to."""
     blocks.get(tx, context.scope, block_id)
     states = agents.page(tx, context.scope, paging.page(), agents.has_block(block_id))
-    return [agent_json(context, state) for state in context.runtime.complete_all(tx, states)]
+    return [agent_json(context, state) for state in context.runtime.complete(tx, states)]
 
 
 @router.get("/agents/{agent_id}/core-memory", response_model=CoreMemoryResponse)
 def core_memory(tx: Transaction, context: RequestContext, agent_id: str) -> AgentState:
     """Return the agent's core memory."""
-    return context.runtime.complete(tx, agents.load_whole(tx, context.scope, agent_id))
+    (state,) = context.runtime.complete(tx, (agents.load_whole(tx, context.scope, agent_id),))
+    return state
 
 
 @router.get("/agents/{agent_id}/core-memory/blocks", response_model=list[BlockResponse])

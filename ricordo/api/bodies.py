@@ -4,12 +4,12 @@ FastAPI reads small ones. Large ones are decoded and checked at once, outside th
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from fastapi import HTTPException, Request
+from fastapi import HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
@@ -22,11 +22,12 @@ T = TypeVar("T")
 # in memory, and one call decodes them all: 60 ms for so many.
 MOST_MARKS = 200_000
 # Bytes of a large body.
-_LARGE = 1024 * 1024
+LARGE = 1024 * 1024
 # Bytes of all large bodies in memory; a single one may be longer.
 MOST_AT_ONCE = 36 * 1024 * 1024
 # The key in the ASGI scope of the most bytes that a body of this key may have.
 MOST_BYTES = "ricordo.most_bytes"
+Respond = Callable[[Request], Awaitable[Response]]
 Check = Callable[[Any], tuple[Any, list[dict[str, Any]]]]
 
 
@@ -53,10 +54,10 @@ class CountedBody:
         """Receive a part of the body. Raises HTTPException (503) without room for it."""
         message = await self.receive()
         added = len(message.get("body", b""))
-        if self.size + added > _LARGE:
-            self.large_bodies.taken += added if self.size > _LARGE else self.size + added
+        if self.size + added > LARGE:
+            self.large_bodies.taken += added if self.size > LARGE else self.size + added
         self.size += added
-        if self.size > _LARGE and self.size < self.large_bodies.taken > MOST_AT_ONCE:
+        if self.size > LARGE and self.size < self.large_bodies.taken > MOST_AT_ONCE:
             raise HTTPException(
                 503, "Too many large requests are read at once. Send it again in a moment.", _LATER
             )
@@ -64,7 +65,7 @@ class CountedBody:
 
     def release(self) -> None:
         """Stop counting the body: its answer begins."""
-        self.large_bodies.taken -= self.size if self.size > _LARGE else 0
+        self.large_bodies.taken -= self.size if self.size > LARGE else 0
         self.size = 0
 
 
@@ -84,18 +85,20 @@ def limit_body(scope: Scope, receive: Receive, limit: int) -> Receive:
     return receive_limited
 
 
-async def read_large(request: Request, check: Check) -> None:
-    """Decode and check a large body, so that FastAPI finds it ready.
+async def read_and_respond(respond: Respond, check: Check, request: Request) -> Response:
+    """Respond after reading the body; a large one is decoded and checked beforehand.
 
-    Raises RequestValidationError, HTTPException.
+    FastAPI then finds it ready. Raises RequestValidationError, HTTPException.
     """
     try:
         content = await request.body()
     except ClientDisconnect:
         raise HTTPException(400, "The body did not arrive.") from None
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if len(content) > SMALL and (kind == "application/json" or kind.endswith("+json")):
-        request._json = await offload(partial(_checked, content, check), len(content))
+    if len(content) > SMALL:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "application/json" or kind.endswith("+json"):
+            request._json = await offload(partial(_checked, content, check), len(content))
+    return await respond(request)
 
 
 def decode(content: bytes) -> Any:

@@ -12,11 +12,10 @@ from fastapi.exceptions import RequestValidationError
 from ricordo.agents import lifecycle
 from ricordo.agents.call_context import CallContext
 from ricordo.api.bodies import decode
-from ricordo.api.guard import FIELDS, USER_HEADER
+from ricordo.api.guard import FIELDS, USER_HEADER, route_path
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import NoteResponse
 from ricordo.api.models.warnings import warn
-from ricordo.api.paths import route_path
 from ricordo.domain.agent import AgentState
 from ricordo.domain.ids import pattern
 from ricordo.domain.model import EmbeddingInfo, ModelInfo

@@ -14,9 +14,8 @@ from starlette.requests import ClientDisconnect
 
 from ricordo.api.answers import answer
 from ricordo.api.call import ID_PREFIXES
-from ricordo.api.guard import RETRY_AFTER, with_openai_error
+from ricordo.api.guard import RETRY_AFTER, route_path, with_openai_error
 from ricordo.api.models.base import FaultResponse
-from ricordo.api.paths import route_path
 from ricordo.api.routing import REFUSALS
 from ricordo.domain.run import INTERRUPTED
 from ricordo.domain.text import Json

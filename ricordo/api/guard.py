@@ -6,7 +6,7 @@ another origin.
 
 import re
 from base64 import b64decode
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
@@ -17,7 +17,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ricordo.api.authentication import Authentication, RequestLimits
 from ricordo.api.bodies import limit_body
-from ricordo.api.paths import route_path
 from ricordo.domain.ids import pattern
 from ricordo.domain.scope import REQUEST_SCOPE, Reach
 from ricordo.domain.scope import Scope as Caller
@@ -56,6 +55,9 @@ _GIT_PATH = re.compile(r"/users/[^/]+/memory\.git/")
 COOKIE = "ricordo_session"
 # The header with the user for whom a service or the administrator acts.
 USER_HEADER = b"x-ricordo-user"
+_TOO_OFTEN = "This key was used too often within a minute. Wait {} s, or ask for a higher limit."
+_OWN_PAGES_ONLY = "With a login only pages of this server may write. Programs send a key instead."
+_SEND_KEY = "Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key."
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _Refusal = tuple[int, str]
 # The key in the ASGI scope of the fields that a body may have, for `call.py`.
@@ -71,6 +73,7 @@ _CLIENT_HEADERS = frozenset(
         b"fastly-client-ip",
     )
 )
+_PROXY_HEADERS = _CLIENT_HEADERS | {b"via", b"forwarded"}
 _FORWARDED_FOR = re.compile(rb'for\s{0,9}=\s{0,9}("[^"]*"|[^;,\s]*)', re.IGNORECASE)
 
 
@@ -133,6 +136,15 @@ def _way(line: str) -> _Way:
 WAYS = tuple(map(_way, _WAYS.strip().splitlines()))
 
 
+def route_path(scope: Scope) -> str:
+    """Return the request's path without the path under which a proxy or another app serves this."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    if root and f"{path}/".startswith(f"{root}/"):
+        return path.removeprefix(root)
+    return path
+
+
 class Guard:
     """Identifies the caller before any route, and refuses callers without a needed key.
 
@@ -168,31 +180,32 @@ class Guard:
         if scope["method"] == "OPTIONS" and (preflight := _preflight(scope)):
             await preflight(scope, receive, send)
             return
-        send = _guarded(send)
-        refusal = await _checked(self._refusal(scope))
-        caller = scope.get(REQUEST_SCOPE)
         path = route_path(scope) or "/"
-        if caller and caller.limits and path not in self._open_paths:
-            if seconds := self._limits.count(caller.limits):
-                detail = (
-                    f"This key was used too often within a minute. Wait {seconds} s, "
-                    "or ask for a higher limit."
-                )
-                response = refuse(429, detail, {"retry-after": str(seconds)}, path=path)
-                await response(scope, receive, send)
-                return
-            if max_bytes := caller.limits.max_body_bytes or self._max_body_bytes:
-                receive = limit_body(scope, receive, max_bytes)
-        if caller and caller.reach:
-            send = _readable(scope, caller.reach, send)
-            refusal = refusal or await _checked(_beyond(scope, caller, caller.reach))
+        try:
+            refusal = await self._identify(scope, path)
+            caller = scope.get(REQUEST_SCOPE)
+            if caller and caller.limits and path not in self._open_paths:
+                if seconds := self._limits.count(caller.limits):
+                    headers = {"retry-after": str(seconds)}
+                    await refuse(429, _TOO_OFTEN.format(seconds), headers, path=path)(
+                        scope, receive, send
+                    )
+                    return
+                if max_bytes := caller.limits.max_body_bytes or self._max_body_bytes:
+                    receive = limit_body(scope, receive, max_bytes)
+            if caller and caller.reach:
+                send = _readable(scope, caller.reach, send)
+                refusal = refusal or await _beyond(scope, caller, caller.reach)
+        except Unavailable:
+            # The error's text may name places, and the caller is unknown.
+            refusal = 503, _NOT_NOW
         if refusal:
             status, detail = refusal
             if status == 401 and self._login and _is_navigation(scope):
                 await self._to_login(scope)(scope, receive, send)
                 return
-            headers = self._challenge(scope, path) if status == 401 else None
-            await refuse(status, detail, headers, path=path)(scope, receive, send)
+            challenge = self._challenge(scope, path) if status == 401 else None
+            await refuse(status, detail, challenge, path=path)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -205,49 +218,43 @@ class Guard:
             return {"www-authenticate": 'Basic realm="Ricordo", charset="UTF-8"'}
         return None
 
-    async def _refusal(self, scope: Scope) -> _Refusal | None:
-        headers = scope["headers"]
+    async def _identify(self, scope: Scope, path: str) -> _Refusal | None:
+        """Note the caller's scope, or return the reason why the caller is refused.
+
+        `path` is without the path under which a proxy or another app serves this one.
+        """
+        headers = _first_headers(scope)
         runtime: Any = getattr(scope["app"].state, "runtime", None)
-        # Without the path under which a proxy or another app serves this one.
-        path = route_path(scope) or "/"
-        is_open = path in self._open_paths
-        key = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(path)))
+        key = _key(headers.get(b"authorization", b""), is_git=bool(_GIT_PATH.match(path)))
         # A tool's program or a page with a token is never the local user, even without keys.
         if not key.startswith((program_keys.PREFIX, TOKEN)):
             local = await self._authentication.local(runtime, asks=path not in _HEALTH)
             if local:
                 scope[REQUEST_SCOPE] = local
-                return self._foreign(scope)
-        if key or path in _HEALTH:
-            cookie = ""
-        else:
-            cookie = _cookie(_header(headers, b"cookie"))
-        needs_own_page = cookie or (is_open and _is_page(headers))
-        if needs_own_page and not _is_own_page(headers) and scope["method"] not in _SAFE:
-            return (
-                403,
-                "With a login only pages of this server may write. Programs send a key instead.",
-            )
+                return self._foreign(scope, headers)
+        cookie = "" if key or path in _HEALTH else _cookie(headers.get(b"cookie", b""))
+        is_open = path in self._open_paths
+        if scope["method"] not in _SAFE and not _is_own_page(headers):
+            is_page = headers.get(b"sec-fetch-site") or headers.get(b"origin")
+            if cookie or (is_open and is_page):
+                return 403, _OWN_PAGES_ONLY
         if is_open and not cookie:
             return None
-        if key or cookie:
-            address = (scope.get("client") or ("",))[0]
-            await self._authentication.slow_down(address, key or cookie)
-            scope[REQUEST_SCOPE] = await self._authentication.scope_of(
-                runtime, key or cookie, is_near=_is_near(scope)
-            )
-            if scope[REQUEST_SCOPE] is None:
-                self._authentication.note_failure(address)
-        if scope.get(REQUEST_SCOPE) is None and not is_open:
-            if key or cookie:
-                reason = "This key is unknown, expired or revoked. "
-            else:
-                reason = ""
-            return (
-                401,
-                f"{reason}Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key.",
-            )
-        return None
+        if not (key or cookie):
+            return 401, _SEND_KEY
+        if await self._knows(scope, runtime, key or cookie) or is_open:
+            return None
+        return 401, f"This key is unknown, expired or revoked. {_SEND_KEY}"
+
+    async def _knows(self, scope: Scope, runtime: Any, key: str) -> bool:
+        """Note the scope of this key; return False for an unknown one."""
+        address = (scope.get("client") or ("",))[0]
+        await self._authentication.slow_down(address, key)
+        caller = await self._authentication.scope_of(runtime, key, is_near=_is_near(scope))
+        scope[REQUEST_SCOPE] = caller
+        if caller is None:
+            self._authentication.note_failure(address)
+        return caller is not None
 
     def _to_login(self, scope: Scope) -> Response:
         target = "/"
@@ -258,19 +265,19 @@ class Guard:
         address = f"{root}{self._login}?next={quote(target, safe='')}"
         return RedirectResponse(address, 303, {"Cache-Control": "no-store"})
 
-    def _foreign(self, scope: Scope) -> _Refusal | None:
-        headers = scope["headers"]
-        if _is_passed_on(headers):
+    def _foreign(self, scope: Scope, headers: Mapping[bytes, bytes]) -> _Refusal | None:
+        """Return the refusal of a request without a key that may come from elsewhere."""
+        if not _PROXY_HEADERS.isdisjoint(headers) and _is_passed_on(scope["headers"]):
             return (
                 403,
                 "A proxy passes on requests of other machines, and this server has no key. Set RICORDO_API_KEY.",
             )
-        host = _header(headers, b"host").decode("latin-1")
+        host = headers.get(b"host", b"").decode("latin-1")
         hostname = _split(f"//{host}").hostname or ""
         if hostname not in self._hosts:
             sentence = f'This server is not known as "{hostname}".'
             return 403, f"{sentence} Use http://127.0.0.1, or set RICORDO_API_KEY."
-        origin = _header(headers, b"origin").decode("latin-1")
+        origin = headers.get(b"origin", b"").decode("latin-1")
         if origin and _split(origin).netloc != host:
             return (
                 403,
@@ -279,16 +286,9 @@ class Guard:
         return None
 
 
-async def _checked(check: Awaitable[_Refusal | None]) -> _Refusal | None:
-    """Return the result of a check.
-
-    A refusal with 503 if the database fails in it.
-    """
-    try:
-        return await check
-    except Unavailable:
-        # The error's text may name places, and the caller is unknown.
-        return 503, _NOT_NOW
+def _first_headers(scope: Scope) -> dict[bytes, bytes]:
+    """Return the request's headers by name; of a repeated one, the first."""
+    return dict(reversed(list(scope["headers"])))
 
 
 def _way_of(method: str, path: str) -> tuple[_Way | None, dict[str, str]]:
@@ -383,12 +383,13 @@ def _preflight(scope: Scope) -> Response | None:
 
     It gives no rights: a page can read only the answers to a request with a token.
     """
-    method = _header(scope["headers"], b"access-control-request-method").decode("latin-1")
+    asked = _first_headers(scope)
+    method = asked.get(b"access-control-request-method", b"").decode("latin-1")
     path = route_path(scope)
     is_known = any(way.method == method and way.path.fullmatch(path) for way in WAYS)
     if not is_known:
         return None
-    requested_headers = _header(scope["headers"], b"access-control-request-headers")
+    requested_headers = asked.get(b"access-control-request-headers", b"")
     headers = {
         "access-control-allow-origin": "*",
         "access-control-allow-methods": method,
@@ -400,7 +401,7 @@ def _preflight(scope: Scope) -> Response | None:
 
 def _readable(scope: Scope, reach: Reach, send: Send) -> Send:
     """Return a `send` whose answers are readable for pages of the token's origin."""
-    origin = _header(scope["headers"], b"origin")
+    origin = _first_headers(scope).get(b"origin")
     if not origin or not _is_from(scope, reach):
         return send
 
@@ -413,32 +414,12 @@ def _readable(scope: Scope, reach: Reach, send: Send) -> Send:
     return send_readable
 
 
-def _guarded(send: Send) -> Send:
-    """Return a `send` that adds security headers to the answer.
-
-    They stop browsers from guessing another type of file, and caches from storing the answer. An
-    answer with 503 also gets a time for a retry.
-    """
-
-    async def send_guarded(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = message.get("headers", ())
-            names = {name.lower() for name, _ in headers}
-            missing = [pair for pair in _GUARDED if pair[0] not in names]
-            if message["status"] == 503 and not names & {b"retry-after", b"x-should-retry"}:
-                missing.append((b"retry-after", RETRY_AFTER.encode()))
-            message = {**message, "headers": [*headers, *missing]}
-        await send(message)
-
-    return send_guarded
-
-
 def _is_navigation(scope: Scope) -> bool:
     """Return whether a browser opens a page or sends a page's form."""
-    headers = scope["headers"]
-    mode = _header(headers, b"sec-fetch-mode")
+    headers = _first_headers(scope)
+    mode = headers.get(b"sec-fetch-mode")
     asks_page = mode == b"navigate" or (
-        not mode and _header(headers, b"accept").startswith(b"text/html")
+        not mode and headers.get(b"accept", b"").startswith(b"text/html")
     )
     return scope["method"] in ("GET", "POST") and asks_page
 
@@ -507,17 +488,12 @@ def _bare_address(text: str) -> str:
     return text
 
 
-def _is_own_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+def _is_own_page(headers: Mapping[bytes, bytes]) -> bool:
     """Return whether a page of this server sends the request, by Fetch Metadata or Origin."""
-    if site := _header(headers, b"sec-fetch-site"):
+    if site := headers.get(b"sec-fetch-site"):
         return site == b"same-origin"
-    origin = _header(headers, b"origin").decode("latin-1")
-    return bool(origin) and _split(origin).netloc == _header(headers, b"host").decode("latin-1")
-
-
-def _is_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return whether any page and no program sends the request."""
-    return bool(_header(headers, b"sec-fetch-site") or _header(headers, b"origin"))
+    origin = headers.get(b"origin", b"").decode("latin-1")
+    return bool(origin) and _split(origin).netloc == headers.get(b"host", b"").decode("latin-1")
 
 
 def _key(credential: bytes, *, is_git: bool) -> str:
@@ -543,11 +519,6 @@ def _cookie(header: bytes) -> str:
     return cookie_parser(header.decode("latin-1")).get(COOKIE, "")
 
 
-def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
-    return next((header for key, header in headers if key == name), b"")
-
-
-_GUARDED = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 _PORTS = {"http": 80, "https": 443}
 
 

@@ -6,6 +6,7 @@
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from typing import Annotated, Any
 
@@ -58,7 +59,7 @@ from ricordo.domain.text import Json
 from ricordo.domain.tool import ClientSkill
 from ricordo.errors import Conflict, Invalid, Unsupported
 from ricordo.llm.addresses import require_callable
-from ricordo.offload import offload
+from ricordo.offload import SMALL, offload
 from ricordo.storage import messages
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
@@ -238,8 +239,13 @@ async def sent_again(context: RequestContext, content: bytes | None = None) -> t
     equal body then means the same turn (design, invariant 8).
     """
     hashed = await context.request.body() if content is None else content
-    digest = await offload(lambda: blake2b(hashed, digest_size=16).hexdigest(), len(hashed))
-    return digest, context.request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
+    hash_content = partial(blake2b, hashed, digest_size=16)
+    is_small = len(hashed) <= SMALL
+    digest = hash_content() if is_small else await offload(hash_content, len(hashed))
+    return digest.hexdigest(), context.request.headers.get("x-stainless-retry-count", "0") not in (
+        "",
+        "0",
+    )
 
 
 def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
@@ -275,13 +281,8 @@ def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
             system=body.override_system,
             logprobs=body.logprobs,
         ),
-        delivery=TurnDelivery(request_config=message_view(body).to_json()),
+        delivery=TurnDelivery(request_config=MessageFormat.from_json(vars(body)).to_json()),
     )
-
-
-def message_view(body: SendRequest) -> MessageFormat:
-    """Return the form of messages that the sender wants."""
-    return MessageFormat.from_json(vars(body))
 
 
 def run_view(run: Run) -> MessageFormat:
@@ -303,7 +304,7 @@ def turn_response(turn: Answer, body: SendRequest) -> Response:
         body.warn_of_logprobs("It has an effect together with return_logprobs.")
     elif body.logprobs is not None and turn.logprobs is None:
         body.warn_of_logprobs(_NO_LOGPROBS)
-    return answer(turn_json(turn, message_view(body)))
+    return answer(turn_json(turn, MessageFormat.from_json(vars(body))))
 
 
 def turn_json(turn: Answer, view: MessageFormat) -> Json:
@@ -334,7 +335,7 @@ async def stream_turn(
         context, agent_id, body, conversation_id, is_background=body.background
     )
     request = replace(request, overrides=replace(request.overrides, logprobs=None))
-    view = message_view(body)
+    view = MessageFormat.from_json(vars(body))
     if body.background:
         run = await begin_recorded(context.runtime, request, begin)
         return stream_of(context, run, Resumption(has_pings=body.include_pings))

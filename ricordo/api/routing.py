@@ -35,12 +35,11 @@ from ricordo.api.answers import (
     made_answer,
     read_answer,
 )
-from ricordo.api.bodies import LARGE_BODIES, MOST_BYTES, CountedBody, read_large
-from ricordo.api.guard import USER_HEADER, refuse
+from ricordo.api.bodies import LARGE, LARGE_BODIES, MOST_BYTES, CountedBody, read_and_respond
+from ricordo.api.guard import RETRY_AFTER, USER_HEADER, refuse, route_path
 from ricordo.api.models.base import RefusalResponse, maker
 from ricordo.api.models.warnings import REASONS, header_of
 from ricordo.api.openapi_document import OpenApiDocument
-from ricordo.api.paths import route_path
 from ricordo.domain.request_counts import RequestCounts
 from ricordo.domain.scope import ADMIN, IMPERSONATE, REQUEST_SCOPE
 from ricordo.domain.scope import Scope as Caller
@@ -54,6 +53,10 @@ _MAY_BE_ODD = re.compile(rb"%(?:[89a-fA-F][0-9a-fA-F]|0[dD])|[\x80-\xff]")
 REFUSALS: Mapping[int | str, dict[str, Any]] = {
     "4XX": {"model": RefusalResponse, "description": "Refused: `detail` says why and what to do"}
 }
+_SECURITY_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+)
 # Items of a list whose answer is made beside the event loop.
 _MANY = 64
 
@@ -66,13 +69,7 @@ class ValidatedRoute(APIRoute):
         respond, field = super().get_route_handler(), self.body_field
         if field is None:
             return respond
-        check = partial(field.validate, loc=("body",))
-
-        async def read_and_respond(request: Request) -> Response:
-            await read_large(request, check)
-            return await respond(request)
-
-        return read_and_respond
+        return partial(read_and_respond, respond, partial(field.validate, loc=("body",)))
 
 
 class GuardedRoute(Route):
@@ -158,7 +155,7 @@ class GuardedRoute(Route):
         REASONS.set(reasons)
 
         async def send_answer(message: Message) -> None:
-            if body.size:
+            if body.size > LARGE:
                 body.release()
             if reasons and message["type"] == "http.response.start":
                 message = {**message, "headers": [*message["headers"], header_of(reasons)]}
@@ -167,7 +164,8 @@ class GuardedRoute(Route):
         try:
             await self.api_route.handle(scope, body, send_answer)
         finally:
-            body.release()
+            if body.size > LARGE:
+                body.release()
             if TICKET in scope:
                 scope[TICKET].release()
 
@@ -368,7 +366,7 @@ class Application(FastAPI):
         began = perf_counter()
         statuses: list[int] = []
         try:
-            await super().__call__(scope, receive, _explaining(scope, receive, send, statuses))
+            await super().__call__(scope, receive, _guarded(scope, receive, send, statuses))
         finally:
             self.request_counts.note(scope, next(iter(statuses), 0), perf_counter() - began)
 
@@ -431,29 +429,43 @@ def _normalise_address(scope: Scope) -> None:
             scope["query_string"] = urlencode(normal).encode()
 
 
-def _explaining(scope: Scope, receive: Receive, send: Send, statuses: list[int]) -> Send:
-    """Return what sends an answer, and notes its status.
+def _guarded(scope: Scope, receive: Receive, send: Send, statuses: list[int]) -> Send:
+    """Return a `send` that notes the answer's status, and adds security headers.
 
-    Of a body that is too long it says how long one may be, which the framework does not.
+    The headers stop browsers from guessing another type of file, and caches from storing the
+    answer. An answer with 503 also gets a time for a retry. For a body that is too long the answer
+    says how long one may be, which the framework's does not.
     """
     is_answered = False
 
-    async def explain(message: Message) -> None:
+    async def send_guarded(message: Message) -> None:
         nonlocal is_answered
-        if "status" in message:
-            statuses.append(message["status"])
-        if message.get("status") == 413:
-            is_answered = True
-            most = scope.get(MAX_BODY_SIZE_SCOPE_KEY, 0) // 1024**2
-            words = (
-                f"The request is longer than {most} MB. Send less, or raise RICORDO_MAX_BODY_MB."
-            )
-            if (own := scope.get(MOST_BYTES)) and own < most * 1024**2:
-                words = f"The request is longer than the {own:,} bytes that this key may send at once. Send less."
-            await refuse(413, words, {"connection": "close"}, path=route_path(scope))(
-                scope, receive, send
-            )
-        elif not is_answered:
-            await send(message)
+        if is_answered:
+            return
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            statuses.append(status)
+            if status == 413:
+                is_answered = True
+                await _too_long(scope)(scope, receive, send)
+                return
+            headers = message.get("headers", ())
+            names = {name.lower() for name, _ in headers}
+            missing = [pair for pair in _SECURITY_HEADERS if pair[0] not in names]
+            if status == 503 and not names & {b"retry-after", b"x-should-retry"}:
+                missing.append((b"retry-after", RETRY_AFTER.encode()))
+            message = {**message, "headers": [*headers, *missing]}
+        await send(message)
 
-    return explain
+    return send_guarded
+
+
+def _too_long(scope: Scope) -> Response:
+    most = scope.get(MAX_BODY_SIZE_SCOPE_KEY, 0) // 1024**2
+    words = f"The request is longer than {most} MB. Send less, or raise RICORDO_MAX_BODY_MB."
+    if (own := scope.get(MOST_BYTES)) and own < most * 1024**2:
+        words = f"The request is longer than the {own:,} bytes that this key may send at once. Send less."
+    headers = {"connection": "close"} | {
+        name.decode(): text.decode() for name, text in _SECURITY_HEADERS
+    }
+    return refuse(413, words, headers, path=route_path(scope))

@@ -23,8 +23,7 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from ricordo.api.errors import status_of
-from ricordo.api.guard import COOKIE
-from ricordo.api.paths import route_path
+from ricordo.api.guard import COOKIE, route_path
 from ricordo.api.routing import GuardedRoute, Routes, refusal_of
 from ricordo.domain.hidden_text import without_marks
 from ricordo.domain.ids import is_any_id

@@ -23,8 +23,8 @@ feature = Feature(
         "ricordo.features.files.workspaces.tools:TOOLS",
     ),
     complete_agents=(
-        "ricordo.features.files.folders.windows:complete_agents",
-        "ricordo.features.files.workspaces.service:with_all_instructions",
+        "ricordo.features.files.folders.windows:OPEN_FILES",
+        "ricordo.features.files.workspaces.service:FILE_OF_INSTRUCTIONS",
     ),
     set_folders=("ricordo.features.files.folders.service:set_folders",),
     make_folder=("ricordo.features.files.folders.service:make_folder_for",),

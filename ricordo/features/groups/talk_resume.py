@@ -106,5 +106,5 @@ HANDLER = JobHandler(KIND, resume_talks, every_seconds=_SECONDS)
 
 async def resume_after_answer(runtime: Runtime, run: Run) -> None:
     """Resume the talk of an agent whose approval was answered outside of the group."""
-    if is_answer_elsewhere(run):
+    if "group_id" in run.metadata and is_answer_elsewhere(run):
         await resume_talk(runtime, run)

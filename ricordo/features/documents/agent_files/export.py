@@ -165,7 +165,7 @@ def _agent_file(
 
     A block that an earlier agent in `ids` has is only linked.
     """
-    state = context.runtime.complete(tx, agents.load_whole(tx, context.scope, agent_id))
+    (state,) = context.runtime.complete(tx, (agents.load_whole(tx, context.scope, agent_id),))
     if conversation_id:
         # The whole state stays, since a state of `load` has no tags and no additions of plugins.
         thread_state = agents.load(tx, context.scope, agent_id, conversation_id)

@@ -19,6 +19,7 @@ from ricordo.domain.text import normal_name
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.files.folders import queries
 from ricordo.features.files.folders.records import READABLE, AgentFile, File, Folder
+from ricordo.plugins import PromptAddition
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
@@ -315,10 +316,8 @@ def with_directories(tx: Transaction, state: AgentState) -> AgentState:
     return replace(state, directories=_directories(tx, view, named))
 
 
-def complete_agents(tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
-    """Add the files that each agent's turn sees. Agents without folders cost no statement."""
-    if not any(state.agent.settings.get("has_folders") for state in states):
-        return states
+def with_folders(tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
+    """Return the agents with the files that their turns see."""
     if len(states) == 1:
         return [with_directories(tx, states[0])]
     return with_all_directories(tx, states)
@@ -435,3 +434,6 @@ def _directories(tx: Transaction, view: View, named: _PromptFiles) -> tuple[Prom
             )
         )
     return tuple(directories)
+
+
+OPEN_FILES = PromptAddition(with_folders, setting="has_folders")

@@ -11,6 +11,7 @@ from ricordo.errors import Invalid, NotFound, PreconditionFailed, TooLong
 from ricordo.features.files.workspaces import TOOLS, queries
 from ricordo.features.files.workspaces.options import WorkspaceSettings
 from ricordo.features.files.workspaces.queries import INSTRUCTIONS, Space, WorkspaceFile
+from ricordo.plugins import PromptAddition
 from ricordo.storage.engine.store import Transaction
 
 LARGEST = 5_000_000  # bytes of a file
@@ -295,11 +296,12 @@ def _require_no_folder(tx: Transaction, space: Space, path: str) -> None:
 def with_all_instructions(tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
     """Add the text of the workspace's CLAUDE.md to each agent that has workspace tools.
 
-    An agent without them costs no statement.
+    They are read for these agents alone.
     """
-    if not any(tool.name in TOOLS for state in states for tool in state.tools):
-        return states
     return [
         with_instructions(tx, state) if any(tool.name in TOOLS for tool in state.tools) else state
         for state in states
     ]
+
+
+FILE_OF_INSTRUCTIONS = PromptAddition(with_all_instructions, tools=frozenset(TOOLS))

@@ -180,7 +180,7 @@ def list_agents(
     """Return the agents that are limited to an identity."""
     user = _user(tx, context, identity_id)
     states = agents.page(tx, context.scope, paging.page(), agents.is_kept_to([user.id]))
-    return [agent_json(context, state) for state in context.runtime.complete_all(tx, states)]
+    return [agent_json(context, state) for state in context.runtime.complete(tx, states)]
 
 
 @router.get("/identities/{identity_id}/blocks", response_model=list[BlockResponse])

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ricordo.api.paths import route_path
+from ricordo.api.guard import route_path
 from ricordo.domain.scope import ACTING_SCOPE, REQUEST_SCOPE
 from ricordo.domain.scope import Scope as Caller
 from ricordo.errors import DatabaseFailed

@@ -22,8 +22,7 @@ from ricordo.api.routing import Routes, needs
 from ricordo.domain.request_counts import RequestCounts
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import NotFound
-from ricordo.features.operations.admin.state import operations_of
-from ricordo.features.operations.admin.turn_counts import TurnCounts
+from ricordo.features.operations.admin.state import TurnCounts, operations_of
 from ricordo.storage import jobs, proposals
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.jobs import Queue

@@ -1,16 +1,36 @@
 """What a running server keeps for its operation: counts, the last saved check, the tracer."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from ricordo.domain.request_counts import Histogram
 from ricordo.domain.run import Run
-from ricordo.features.operations.admin.turn_counts import TurnCounts
 from ricordo.features.operations.otel import is_on, load_spans
 from ricordo.runtime import Runtime
 
 _FLUSH_MS = 5_000
+
+
+class TurnCounts:
+    """Counts of turns, steps and tokens, and the times of turns."""
+
+    def __init__(self) -> None:
+        self.ended: Counter[tuple[str, str]] = Counter()
+        self.tokens: Counter[str] = Counter()
+        self.steps = 0
+        self.times = Histogram()
+
+    def note(self, run: Run) -> None:
+        """Count a turn."""
+        usage = run.usage
+        self.ended[run.purpose or "chat", run.stop_reason or run.status] += 1
+        self.tokens.update(prompt=usage.prompt_tokens, completion=usage.completion_tokens)
+        self.tokens["cached"] += usage.cached_tokens or 0
+        self.steps += run.step_count
+        self.times.note((run.duration_ns or 0) / 1e9)
 
 
 @dataclass(slots=True)
@@ -48,7 +68,7 @@ def operations_of(runtime: Runtime) -> Operations:
 
 async def note_turn(runtime: Runtime, run: Run) -> None:
     """Count an ended turn, and trace it if tracing is on."""
-    operations = operations_of(runtime)
+    operations: Operations = runtime.features["operations"]
     operations.turn_counts.note(run)
     if operations.trace_turn:
         await operations.trace_turn(runtime, run)
