@@ -14,7 +14,7 @@ from ricordo.domain.model import OrganizationProvider
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Unsupported
-from ricordo.llm.model_speeds import ModelSpeeds
+from ricordo.llm.answer_limits import ModelSpeeds
 from ricordo.llm.policy import policy_from
 from ricordo.llm.registry.models import Models
 from ricordo.llm.registry.organization_providers import FRESH_SECONDS, OrganizationProviders

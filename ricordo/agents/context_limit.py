@@ -33,7 +33,7 @@ from ricordo.domain.model import ModelRequest
 from ricordo.domain.run import StopReason
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError, NotFound
-from ricordo.llm.adaptation import LearnedModel, learned_of
+from ricordo.llm.adaptation import LearnedModel
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.tokens import (
     IMAGE_TOKENS,
@@ -138,7 +138,7 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
     After earlier refusals, learn the window's size too.
     """
     limit = turn.limit
-    learned_model = learned_of(turn.model)
+    learned_model = turn.learned
     counted = _counted_prompt(usage)
     percent = 100
     # In a small window no prompt is large: a wrong count would never be corrected.

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ricordo.agents.agent_types import profile_of, with_profile
 from ricordo.agents.deletion import delete_conversation
-from ricordo.agents.model_profile import profile_of, with_profile
 from ricordo.agents.run_end import CANCELLED, cancel_open, denied
 from ricordo.agents.step_decisions import rulebook
 from ricordo.domain.agent import AgentState, Conversation

@@ -10,7 +10,6 @@ from ricordo.agents.conversations import require_own
 from ricordo.agents.request import (
     NewMessage,
 )
-from ricordo.agents.turn_start import is_others
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy
 from ricordo.search.index import insert_messages
@@ -46,7 +45,7 @@ def store_heard(
     stored = [
         replace(
             new_message.signed(conversation.new_message(new_message.role, new_message.parts, now)),
-            is_untrusted=is_others(new_message, scope, conversation.user_id),
+            is_untrusted=new_message.is_others(scope, conversation.user_id),
         )
         for new_message in fresh
     ]

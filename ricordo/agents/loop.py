@@ -50,8 +50,8 @@ from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted
 from ricordo.errors import Invalid, ModelError
 from ricordo.llm.answer_format import with_instruction
+from ricordo.llm.answer_limits import usual_output_tokens
 from ricordo.llm.exchange import EXCHANGE, Exchange
-from ricordo.llm.output_budget import usual_output_tokens
 from ricordo.llm.policy import EmptyReply, is_after_results
 from ricordo.memory.edits import EditGuard, WorkingMemory
 from ricordo.memory.schemas import enforced_schema
@@ -140,7 +140,7 @@ async def _compact_only(turn: TurnContext) -> Compacted:
 
 def _acts_outside(turn: TurnContext, call: ToolCallPart) -> bool:
     return any(
-        tool.name == call.name and turn.runtime.toolbox.acts_outside(tool)
+        tool.name == call.name and turn.runtime.toolbox.traits(tool).acts_outside
         for tool in turn.state.tools
     )
 
@@ -368,7 +368,7 @@ async def run_tools(
     attached = {tool.name: tool for tool in turn.state.tools}
     toolbox = turn.runtime.toolbox
     notices = turn.reads.notices(
-        parsed.calls, {name for name, tool in attached.items() if toolbox.is_read_only(tool)}
+        parsed.calls, {name for name, tool in attached.items() if toolbox.traits(tool).is_read_only}
     )
     results = await toolbox.run(
         [call for call in parsed.calls if call.call_id not in notices], attached, context

@@ -9,9 +9,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from ricordo.agents.agent_types import profile_of
 from ricordo.agents.budgets import put_off
 from ricordo.agents.conversations import effective
-from ricordo.agents.model_profile import profile_of
 from ricordo.agents.turn_context import (
     TurnContext,
 )

@@ -1,11 +1,12 @@
 """The request for a turn: the new messages, the settings of this turn, and its delivery."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ricordo.domain.agent import CompactionSettings
-from ricordo.domain.message import Message, Part, Role
+from ricordo.domain.message import Message, Part, Role, TextPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
@@ -13,6 +14,19 @@ from ricordo.domain.tool import ClientSkill, ToolRule
 from ricordo.storage.engine.store import Transaction
 
 DEFAULT_MAX_STEPS = 50
+# Clients such as Open WebUI look passages up and send them with the question, in a form that their
+# operator chooses. They are recognized by the elements around them, or by the instruction with
+# them. Their authors are unknown.
+_ELEMENTS = (
+    "context|documents?|document_content|sources?|search_results?|retrieved_\\w+|passages?"
+    "|knowledge|user_files"
+)
+_RETRIEVED = re.compile(
+    rf"^[ \t]*<(?:{_ELEMENTS})(?:\s[^<>]*)?>"
+    r"|<(?:source|document)\s[^<>]*\b(?:id|index|name)\s*="
+    r"|^\#{2,3} Task:[ \t]{0,9}\r?\n\s{0,9}Respond to the user query using the provided context",
+    re.MULTILINE | re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +54,21 @@ class NewMessage:
             sender_id=self.sender_id,
             group_id=self.group_id,
         )
+
+    def is_others(self, scope: Scope, user_id: str | None) -> bool:
+        """Return whether the text is from somebody other than the conversation's user.
+
+        That is another sender or, without one, another name, or text with retrieved passages.
+        """
+        texts = (part.text for part in self.parts if isinstance(part, TextPart))
+        if self.is_untrusted or any(map(_RETRIEVED.search, texts)):
+            return True
+        if self.role != "user":
+            return False
+        users = {scope.subject, user_id} - {None} or {scope.user_id}
+        if self.sender_id:
+            return self.sender_id not in users
+        return bool(self.name) and self.name not in users | {scope.user_name}
 
 
 @dataclass(frozen=True, slots=True)

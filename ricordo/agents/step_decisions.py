@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from ricordo.agents.agent_types import rules_in_force, traits_of
+from ricordo.agents.agent_types import TypeTraits, rules_in_force, traits_of
 from ricordo.agents.feed import BETWEEN_WORDS
 from ricordo.agents.turn_context import (
     AnsweredApproval,
@@ -154,77 +154,92 @@ def with_approval(agent: Agent, tool_name: str, is_wanted: bool) -> Agent:
 
 def offer_tools(turn: TurnContext) -> OfferedTools:
     """Present the agent's and the client's tools that the rules allow now."""
-    agent = turn.state.agent
     rules = turn.rules.book
-    finished = turn.rules.finished
-    client = frozenset(tool.name for tool in turn.request.overrides.client_tools)
+    overrides = turn.request.overrides
+    traits = traits_of(turn.state.agent.agent_type)
+    client = frozenset(tool.name for tool in overrides.client_tools)
     attached = [tool for tool in turn.state.tools if tool.name not in client]
-    traits = traits_of(agent.agent_type)
-    is_spoken = traits.speaks_aloud
-    if is_spoken:
+    if traits.speaks_aloud:
         attached = _tools_in_a_call(attached)
     try:
-        allowed = rules.allowed(finished)
+        allowed = rules.allowed(turn.rules.finished)
     except DeadEnd as error:  # without tools the agent can still answer, and end its turn
         log.warning("the tool rules leave no way on", extra={"run": turn.run.id, "reason": error})
         allowed = Allowed(())
     names = frozenset(allowed.names)
-    wanted_tools = turn.request.overrides.wanted_tools & names
-    if len(wanted_tools) == 1 or len(finished) >= _OWN_CALLS:
+    wanted_tools = overrides.wanted_tools & names
+    if len(wanted_tools) == 1 or len(turn.rules.finished) >= _OWN_CALLS:
         names = wanted_tools or names
-    schemas = (*map(schema_of, attached), *turn.request.overrides.client_tools)
+    schemas = (*map(schema_of, attached), *overrides.client_tools)
     bare = {schema.name: schema for schema in schemas if schema.name in names}
-    needs_quotes = any(block.rule == "explicit" for block in turn.state.blocks)
-    # In a conversation about a user an edit of the agent's own block makes a copy of the user's.
-    needs_reasons = turn.state.conversation.user_id is not None or any(
-        block.is_users for block in turn.state.blocks
-    )
-    editing_tools: frozenset[str] = frozenset()
-    if needs_quotes or needs_reasons:
-        toolbox = turn.runtime.toolbox
-        editing_tools = frozenset(tool.name for tool in attached if toolbox.edits_memory(tool))
-    presentation = ToolPresentation(
-        quoting=editing_tools if needs_quotes else frozenset(),
-        reasoning=editing_tools if needs_reasons else frozenset(),
-        spoken=frozenset(tool.name for tool in attached) if is_spoken else frozenset(),
-    )
-    must_call = allowed.must_call or bool(wanted_tools)
-    speaks_by_tools = traits.style == "heartbeat"
-    if speaks_by_tools:
-        thinks = bool(agent.model_settings.thinks_in_arguments)
-        speech = turn.request.overrides.response_format or agent.model_settings.response_format
-        presentation = replace(
-            presentation, heartbeat=True, thinks_in_arguments=thinks, response_format=speech
-        )
-        must_call = True
+    presentation = _presentation(turn, attached, traits)
+    must_call = allowed.must_call or bool(wanted_tools) or presentation.heartbeat
     tools = {
         name: schema_for(tool, presentation, is_terminal=name in rules.terminal)
         for name, tool in bare.items()
     }
     hidden = _useless_searches(turn, attached) - wanted_tools
-    is_over = turn.reads.is_over and not must_call and not rules.before_exit(finished)
-    if turn.reads.is_over and not is_over:
-        hidden |= {tool.name for tool in attached if turn.runtime.toolbox.is_read_only(tool)}
-    is_any = bool(tools.keys() - hidden) and not is_over
+    is_over = False
+    if turn.reads.is_over:
+        is_over = not must_call and not rules.before_exit(turn.rules.finished)
+        if not is_over:
+            hidden |= _reads(turn, attached)
     choice: ToolChoice = "none"
-    if is_any:
+    if tools.keys() - hidden and not is_over:
         choice = "required" if must_call else "auto"
-    gated = client | {name for name in tools if name in rules.gated}
-    forced = next(iter(wanted_tools)) if len(wanted_tools) == 1 else None
     return OfferedTools(
         tools=tools,
         bare=bare,
         choice=choice,
         allowed=allowed,
         presentation=presentation,
-        gated=gated,
+        gated=client | (tools.keys() & rules.gated),
         client=client,
         is_ordered=rules.is_ordered,
-        forced=forced,
+        forced=next(iter(wanted_tools)) if len(wanted_tools) == 1 else None,
         hidden=hidden,
         is_over=is_over,
-        speaks_by_tools=speaks_by_tools,
+        speaks_by_tools=presentation.heartbeat,
     )
+
+
+def _presentation(
+    turn: TurnContext, attached: Sequence[Tool], traits: TypeTraits
+) -> ToolPresentation:
+    """Return the arguments that the agent's type and its blocks add to tools."""
+    blocks = turn.state.blocks
+    settings = turn.state.agent.model_settings
+    needs_quotes = any(block.rule == "explicit" for block in blocks)
+    # In a conversation about a user an edit of the agent's own block makes a copy of the user's.
+    needs_reasons = turn.state.conversation.user_id is not None or any(
+        block.is_users for block in blocks
+    )
+    editing_tools: frozenset[str] = frozenset()
+    if needs_quotes or needs_reasons:
+        toolbox = turn.runtime.toolbox
+        editing_tools = frozenset(
+            tool.name for tool in attached if toolbox.traits(tool).edits_memory
+        )
+    presentation = ToolPresentation(
+        quoting=editing_tools if needs_quotes else frozenset(),
+        reasoning=editing_tools if needs_reasons else frozenset(),
+    )
+    if traits.speaks_aloud:
+        presentation = replace(presentation, spoken=frozenset(tool.name for tool in attached))
+    if traits.style == "heartbeat":
+        presentation = replace(
+            presentation,
+            heartbeat=True,
+            thinks_in_arguments=bool(settings.thinks_in_arguments),
+            response_format=turn.request.overrides.response_format or settings.response_format,
+        )
+    return presentation
+
+
+def _reads(turn: TurnContext, attached: Sequence[Tool]) -> frozenset[str]:
+    """Return the tools that a turn with too many equal calls gets no more."""
+    toolbox = turn.runtime.toolbox
+    return frozenset(tool.name for tool in attached if toolbox.traits(tool).is_read_only)
 
 
 def _tools_in_a_call(attached: Sequence[Tool]) -> list[Tool]:
@@ -253,7 +268,9 @@ def _useless_searches(turn: TurnContext, attached: Sequence[Tool]) -> frozenset[
         useful_stores.add("archive")
     named = {name for rule in turn.state.agent.tool_rules for name in _names_in(rule)}
     toolbox = turn.runtime.toolbox
-    searches = {tool.name: toolbox.searches(tool) for tool in attached if tool.name not in named}
+    searches = {
+        tool.name: toolbox.traits(tool).searches for tool in attached if tool.name not in named
+    }
     return frozenset(
         name
         for name, searched_stores in searches.items()

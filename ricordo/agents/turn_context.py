@@ -23,7 +23,7 @@ from ricordo.domain.message import (
 )
 from ricordo.domain.model import ModelProfile, ModelRequest
 from ricordo.domain.run import Run, Step, StopReason
-from ricordo.llm.adaptation import has_results_role
+from ricordo.llm.adaptation import LearnedModel, has_results_role
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.exchange import Exchange
 from ricordo.llm.loose_json import read_json
@@ -239,35 +239,42 @@ class WindowLimit:
 
 @dataclass(slots=True)
 class TurnContext:
-    """A running turn's state, which each saved step advances.
+    """A running turn's state.
 
     Attributes:
-        profile: The model's profile.
+        runtime: The server's parts; found at the start, as are `request` to `publish`.
+        request: What the caller asks.
+        model: The model that answers; `learned` are its lessons, `profile` its profile.
         approval: The answered request for approval that the turn resumes.
+        publish: Publishes an event within a step to the turn's readers.
+        run: The run's record; each saved step advances it, as `state` and `window`.
+        rules: The tool rules with the turn's finished calls.
+        limit: The limits of the turn's requests in the context window.
         asking: The step whose call to the model is under way.
         removed: Secrets that memory did not store in this turn, with their kinds.
-        publish: Publishes an event within a step to the turn's readers.
+        reads: The calls of read-only tools.
     """
 
     runtime: Runtime
     request: TurnRequest
+    model: ChatModel
     run: Run
     state: AgentState
-    model: ChatModel
     window: ContextWindow
     rules: CallRules
     limit: WindowLimit
+    learned: LearnedModel | None = None
     profile: ModelProfile = "full"
     approval: AnsweredApproval | None = None
+    publish: Callable[[Event], None] = lambda _event: None
     asking: "StepDraft | None" = None
     removed: dict[str, str] = field(default_factory=dict)
     reads: RepeatedReads = field(default_factory=RepeatedReads)
-    publish: Callable[[Event], None] = lambda _event: None
 
     @property
     def reads_plain_results(self) -> bool:
         """Return whether the model is small, or has no role for results of tools."""
-        return self.profile != "full" or not has_results_role(self.model)
+        return self.profile != "full" or not has_results_role(self.model, self.learned)
 
     def is_untrusted(self) -> bool:
         """Return whether the step's prompt contains untrusted content."""

@@ -8,7 +8,9 @@ message with the same otid.
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
+from ricordo.agents.agent_types import profile_of, with_profile
 from ricordo.agents.budgets import DAILY_TOKENS, require_budget
 from ricordo.agents.conversations import (
     DEFAULT,
@@ -19,7 +21,6 @@ from ricordo.agents.conversations import (
     with_model,
     within_window,
 )
-from ricordo.agents.model_profile import profile_of, with_profile
 from ricordo.agents.repeats import (
     conversation_of,
     input_of,
@@ -32,7 +33,6 @@ from ricordo.agents.repeats import (
 )
 from ricordo.agents.request import (
     Approval,
-    NewMessage,
     TurnRequest,
 )
 from ricordo.agents.run_end import expired_results, heal
@@ -46,12 +46,11 @@ from ricordo.agents.turn_context import (
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import ApprovalPart, EventPart, Message, TextPart, ToolReturnPart
-from ricordo.domain.retrieved import holds_retrieved
+from ricordo.domain.message import ApprovalPart, EventPart, Message, ToolReturnPart
 from ricordo.domain.run import Run
-from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Collision, Conflict, Invalid, NotFound
 from ricordo.llm.adaptation import learned_of
+from ricordo.llm.registry.organization_providers import OrganizationModels
 from ricordo.prompt.transcript import local_time, rejection_event
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
@@ -97,7 +96,14 @@ async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | st
     for _ in range(_ATTEMPTS):
         try:
             return await runtime.store.write(
-                lambda tx: _open_turn(tx, runtime, request, repeated, is_looked_up)  # noqa: B023
+                partial(
+                    _open_turn,
+                    runtime=runtime,
+                    request=request,
+                    models=models,
+                    cut_off=repeated,
+                    is_looked_up=is_looked_up,
+                )
             )
         except _UnlistedModel as unlisted:
             await models.look_up(unlisted.args[0])
@@ -128,7 +134,7 @@ async def preview_turn(runtime: Runtime, request: TurnRequest) -> TurnContext:
     models = await runtime.organization_providers.of(request.scope.organization_id)
 
     def begin(tx: Transaction, is_looked_up: bool) -> TurnContext:
-        raise _Previewed(_open_turn(tx, runtime, request, None, is_looked_up))
+        raise _Previewed(_open_turn(tx, runtime, request, models, is_looked_up=is_looked_up))
 
     try:
         try:
@@ -144,17 +150,22 @@ async def preview_turn(runtime: Runtime, request: TurnRequest) -> TurnContext:
 
 
 def _open_turn(
-    tx: Transaction, runtime: Runtime, request: TurnRequest, cut_off: Run | None, is_looked_up: bool
+    tx: Transaction,
+    runtime: Runtime,
+    request: TurnRequest,
+    models: OrganizationModels,
+    *,
+    cut_off: Run | None = None,
+    is_looked_up: bool = False,
 ) -> TurnContext:
     """Take the lease, load the state for the request, and save the input.
 
-    The input of an interrupted run is adopted instead. Raises _UnlistedModel where the list of the
-    model's provider was never read, unless `is_looked_up`.
+    The input of an interrupted run (`cut_off`) is adopted instead. Raises _UnlistedModel where the
+    list of the model's provider was never read, unless `is_looked_up`.
     """
     run = _take_lease(tx, request, cut_off)
     own_state = effective(agents.load(tx, request.scope, request.agent_id, request.conversation_id))
     require_own(request.scope, own_state.conversation)
-    models = runtime.organization_providers.known(request.scope.organization_id)
     state = own_state
     if request.overrides.model is not None and request.overrides.model != own_state.agent.model:
         info = models.get(request.overrides.model).info
@@ -192,6 +203,7 @@ def _open_turn(
         window=window,
         rules=CallRules(rulebook(state, request.overrides.client_tools)),
         limit=limit,
+        learned=learned_model,
         profile=profile,
     )
     if cut_off and (earlier_input := input_of(tx, cut_off)):
@@ -258,7 +270,7 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> None:
     new_messages = [
         new_message.signed(
             run.new_message(new_message.role, new_message.parts, now),
-            is_untrusted=is_others(new_message, request.scope, user_id),
+            is_untrusted=new_message.is_others(request.scope, user_id),
         )
         for new_message in request.messages
     ]
@@ -484,7 +496,7 @@ def new_run(tx: Transaction, request: TurnRequest) -> Run:
         id=new_id("run"),
         organization_id=request.scope.organization_id,
         agent_id=request.agent_id,
-        conversation_id=conversation_of(request),
+        conversation_id=request.conversation_id or conversations.default_id(request.agent_id),
         status="running",
         user_id=request.scope.subject,
         background=request.delivery.is_background,
@@ -497,19 +509,3 @@ def new_run(tx: Transaction, request: TurnRequest) -> Run:
         lease_token=secrets.token_hex(16),
         lease_expires_at=now + LEASE,
     )
-
-
-def is_others(message: NewMessage, scope: Scope, user_id: str | None) -> bool:
-    """Return whether the message is from somebody other than the conversation's user.
-
-    That is another sender or, without one, another name.
-    """
-    texts = (part.text for part in message.parts if isinstance(part, TextPart))
-    if message.is_untrusted or any(map(holds_retrieved, texts)):
-        return True
-    if message.role != "user":
-        return False
-    users = {scope.subject, user_id} - {None} or {scope.user_id}
-    if message.sender_id:
-        return message.sender_id not in users
-    return bool(message.name) and message.name not in users | {scope.user_name}

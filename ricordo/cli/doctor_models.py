@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import typer
 
+from ricordo.agents.agent_types import PROFILE
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, create_agent
-from ricordo.agents.model_profile import PROFILE
 from ricordo.agents.note_taker import note_run
 from ricordo.agents.request import (
     NewMessage,

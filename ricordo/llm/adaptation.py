@@ -97,9 +97,8 @@ def learned_of(model: object) -> LearnedModel | None:
     return learned if isinstance(learned, LearnedModel) else None
 
 
-def has_results_role(model: ChatModel) -> bool:
+def has_results_role(model: ChatModel, learned: LearnedModel | None) -> bool:
     """Return whether the model takes tool results in their own role, as far as is known."""
-    learned = learned_of(model)
     return model.info.calls_tools is not False and not (learned and learned.dialect.calls_as_text)
 
 

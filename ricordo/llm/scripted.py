@@ -103,7 +103,10 @@ class ScriptedModel:
         if isinstance(line, ModelReply):
             reply = line
         else:
-            parts = _parts(line)
+            if isinstance(line, str):
+                parts: tuple[Part, ...] = (TextPart(line),)
+            else:
+                parts = (line,) if isinstance(line, ToolCallPart) else tuple(line)
             has_calls = any(isinstance(part, ToolCallPart) for part in parts)
             reply = ModelReply(parts, finish="tool_calls" if has_calls else "stop")
         if reply.usage == Usage():
@@ -111,14 +114,6 @@ class ScriptedModel:
         if reply.model:
             return reply
         return replace(reply, model=self.info.name)
-
-
-def _parts(line: str | ToolCallPart | Sequence[Part]) -> tuple[Part, ...]:
-    if isinstance(line, str):
-        return (TextPart(line),)
-    if isinstance(line, ToolCallPart):
-        return (line,)
-    return tuple(line)
 
 
 _WORD = re.compile(r"\w+")

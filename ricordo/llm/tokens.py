@@ -110,7 +110,7 @@ def tool_tokens(tools: Sequence[ToolSchema]) -> int:
 
 
 def request_tokens(request: ModelRequest) -> int:
-    return transcript_tokens(request.messages) + tool_tokens(request.tools)
+    return sum(map(message_tokens, request.messages)) + tool_tokens(request.tools)
 
 
 def transcript_tokens(messages: Iterable[Message]) -> int:

@@ -35,8 +35,8 @@ from ricordo.domain.model import (
 )
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
+from ricordo.llm.answer_limits import usual_output_tokens
 from ricordo.llm.chat import ChatModel, whole_reply
-from ricordo.llm.output_budget import usual_output_tokens
 from ricordo.llm.tokens import message_tokens, text_tokens, tool_tokens
 from ricordo.prompt.memory import disarm
 from ricordo.prompt.texts import text

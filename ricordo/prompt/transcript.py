@@ -322,9 +322,8 @@ def local_time(now: int, timezone: str) -> str:
 
 
 def package_result(content: Any, *, is_success: bool, time: str) -> str:
-    return _dump(
-        {"status": "OK" if is_success else "Failed", "message": content, "time": time}, indent=True
-    )
+    packaged = {"status": "OK" if is_success else "Failed", "message": content, "time": time}
+    return orjson.dumps(packaged, option=orjson.OPT_INDENT_2).decode()
 
 
 def package_user_message(
@@ -424,5 +423,5 @@ def truncate(text: str, limit: int) -> str:
     return text[:limit] + note
 
 
-def _dump(fields: dict[str, Any], *, indent: bool = False) -> str:
-    return orjson.dumps(fields, option=orjson.OPT_INDENT_2 if indent else 0).decode()
+def _dump(fields: dict[str, Any]) -> str:
+    return orjson.dumps(fields).decode()

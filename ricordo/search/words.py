@@ -431,7 +431,7 @@ def stem(folded: str) -> str:
     A term has at most `TERM_LENGTH` characters.
     """
     folded = folded[:TERM_LENGTH]
-    algorithm = _algorithm(folded)
+    algorithm = LATIN_STEMMER if folded.isascii() else _algorithm(folded)
     if not algorithm:
         return folded
     if algorithm == LATIN_STEMMER and folded.endswith(_PLURAL_LETTERS):
@@ -451,8 +451,6 @@ def stem_by(algorithm: str, folded: str) -> str:
 
 
 def _algorithm(folded: str) -> str:
-    if folded.isascii():
-        return LATIN_STEMMER
     for letter in folded:
         if letter.isalpha():
             return next((algorithm for after, algorithm in _STEMMERS if letter < chr(after)), "")

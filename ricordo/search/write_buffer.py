@@ -138,17 +138,6 @@ def put(
         tx.run(_INSERTS[kind_of(owner_id)], rows)
 
 
-def _keep_newest(
-    written: dict[str, tuple[int, int]], owner_id: str, entry: tuple[int, int]
-) -> None:
-    """Keep the owner's entry as the newest, and not too many entries."""
-    written.pop(owner_id, None)
-    written[owner_id] = entry
-    while len(written) > MOST_OWNERS:
-        # The owner with the oldest write; its next write adds a job once more.
-        del written[next(iter(written))]
-
-
 def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: int) -> None:
     """Add a job that flushes the owner's buffer, if it is due.
 
@@ -168,29 +157,29 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
     count = earlier_rows + rows
     is_long = count >= LONG_BUFFER
     is_quick = len(quick_jobs) < QUICK_FLUSHES or now - quick_jobs[0] >= FLUSH_DELAY
-    not_before = now + (QUICK_DELAY if is_quick else FLUSH_DELAY)
-    if is_long:
-        not_before = now
+    not_before = now if is_long else now + (QUICK_DELAY if is_quick else FLUSH_DELAY)
     # A job that was delayed while there were many is brought forward.
     is_due = is_long or now >= due_at or (is_quick and due_at > not_before)
     if is_due:
+        hurries = is_long or is_quick
         is_new = add_flush_job(
-            tx, owner_id, organization_id, not_before=not_before, hurries=is_long or is_quick
+            tx, owner_id, organization_id, not_before=not_before, hurries=hurries
         )
+        # 0 after a flush that may come sooner than `not_before`: later rows must add a job again.
+        due_at = not_before if is_new and not is_long else 0
         if is_long:
             count = 0
         elif is_new:
             count = rows
-        # 0 after a flush that may come sooner than `not_before`: later rows must add a job again.
-        if is_new and not is_long:
-            due_at = not_before
-        else:
-            due_at = 0
 
     def remember() -> None:
         if is_due and is_quick:
             quick_jobs.append(now)
-        _keep_newest(written, owner_id, (count, due_at))
+        written.pop(owner_id, None)
+        written[owner_id] = (count, due_at)
+        while len(written) > MOST_OWNERS:
+            # The owner with the oldest write; its next write adds a job once more.
+            del written[next(iter(written))]
 
     tx.after_commit.append(remember)
 

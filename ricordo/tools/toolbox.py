@@ -194,6 +194,20 @@ class ServerTool:
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignTraits:
+    """The traits of a tool that a runner runs, named as those of a ServerTool."""
+
+    acts_outside: bool
+    edits_memory: bool = False
+    is_read_only: bool = False
+    searches: frozenset[SearchedStore] = frozenset()
+
+
+UNKNOWN_CALLS = ForeignTraits(acts_outside=True)
+NO_CALLS = ForeignTraits(acts_outside=False)
+
+
+@dataclass(frozen=True, slots=True)
 class ToolOutput:
     """The output of a stored tool's call: a value and printed lines.
 
@@ -257,20 +271,12 @@ class Toolbox:
         """Return the unstored tool of this name."""
         return self._unstored[name]
 
-    def edits_memory(self, tool: Tool) -> bool:
-        """Return whether this server runs the tool, and its calls edit memory."""
+    def traits(self, tool: Tool) -> "ServerTool | ForeignTraits":
+        """Return the traits of the tool's calls; those of a tool without a function do nothing."""
         executor = self.find(tool)
-        return isinstance(executor, ServerTool) and executor.edits_memory
-
-    def is_read_only(self, tool: Tool) -> bool:
-        """Return whether an equal call in the same turn would have the same result."""
-        executor = self.find(tool)
-        return isinstance(executor, ServerTool) and executor.is_read_only
-
-    def searches(self, tool: Tool) -> frozenset[SearchedStore]:
-        """Return the stores that this tool searches."""
-        executor = self.find(tool)
-        return executor.searches if isinstance(executor, ServerTool) else frozenset()
+        if isinstance(executor, ServerTool):
+            return executor
+        return UNKNOWN_CALLS if executor else NO_CALLS
 
     def find(self, tool: Tool) -> ServerTool | ToolRunner | None:
         """Return the function or runner of this tool, if there is one."""
@@ -284,11 +290,6 @@ class Toolbox:
     def runner(self, tool_type: ToolType) -> ToolRunner | None:
         """Return the runner of stored tools of this type, if a plugin has one."""
         return self._runners.get(tool_type)
-
-    def acts_outside(self, tool: Tool) -> bool:
-        """Return whether a call may change something that no rollback restores."""
-        executor = self.find(tool)
-        return executor.acts_outside if isinstance(executor, ServerTool) else executor is not None
 
     async def close(self) -> None:
         """Close the runners."""

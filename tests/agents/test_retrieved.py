@@ -5,7 +5,6 @@ import pytest
 from ricordo.agents.request import (
     NewMessage,
 )
-from ricordo.agents.turn_start import is_others
 from ricordo.domain.message import TextPart
 from ricordo.domain.scope import Scope
 
@@ -39,9 +38,9 @@ WRITTEN = (
 @pytest.mark.parametrize("role", ["user", "system"])
 def test_retrieved_passages_are_untrusted_whatever_their_form(role: str) -> None:
     for text in SENT:
-        assert is_others(NewMessage(role, (TextPart(text),)), Scope(), None), text  # type: ignore[arg-type]
+        assert NewMessage(role, (TextPart(text),)).is_others(Scope(), None), text  # type: ignore[arg-type]
 
 
 def test_what_a_user_writes_about_sources_stays_theirs() -> None:
     for text in WRITTEN:
-        assert not is_others(NewMessage("user", (TextPart(text),)), Scope(), None), text
+        assert not NewMessage("user", (TextPart(text),)).is_others(Scope(), None), text

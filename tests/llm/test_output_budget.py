@@ -4,9 +4,8 @@ import pytest
 
 from ricordo.domain.model import ModelInfo
 from ricordo.domain.usage import Usage
-from ricordo.llm.model_speeds import ModelSpeeds
+from ricordo.llm.answer_limits import ModelSpeeds, usual_output_tokens
 from ricordo.llm.openai_dialect import OPENAI_ADDRESS
-from ricordo.llm.output_budget import usual_output_tokens
 from ricordo.memory.summary import TIMEOUT, timeout_for
 
 LOCAL = ModelInfo("ollama/x", "ollama", "x", "ollama", endpoint="http://127.0.0.1:11434/v1")

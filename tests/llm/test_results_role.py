@@ -2,7 +2,7 @@
 
 from ricordo.domain.message import Message, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelInfo
-from ricordo.llm.adaptation import LearnedModel, has_results_role
+from ricordo.llm.adaptation import LearnedModel, has_results_role, learned_of
 from ricordo.llm.learned_dialect import LearnedDialect, LearnedDialects
 from ricordo.llm.scripted import ScriptedModel
 from ricordo.prompt.transcript import transcript
@@ -18,12 +18,16 @@ def model_with(*, calls_as_text: bool = False, calls_tools: bool | None = None) 
     return model
 
 
+def takes_results(model: ScriptedModel) -> bool:
+    return has_results_role(model, learned_of(model))
+
+
 def test_a_refusal_or_the_models_server_tells_that_there_is_no_role_for_results() -> None:
-    assert has_results_role(ScriptedModel([]))
-    assert has_results_role(model_with())
-    assert has_results_role(model_with(calls_tools=True))
-    assert not has_results_role(model_with(calls_as_text=True))
-    assert not has_results_role(model_with(calls_tools=False))
+    assert takes_results(ScriptedModel([]))
+    assert takes_results(model_with())
+    assert takes_results(model_with(calls_tools=True))
+    assert not takes_results(model_with(calls_as_text=True))
+    assert not takes_results(model_with(calls_tools=False))
 
 
 def shown(

@@ -108,7 +108,7 @@ class OrganizationProviders:
         async with organization.reading:
             if self._now() - organization.read_at >= self._fresh_for:
                 await self._read(organization_id, organization)
-        return self.known(organization_id)
+        return OrganizationModels(self, self._base, organization_id, organization.providers)
 
     def known(self, organization_id: str) -> "OrganizationModels":
         """Return the models of an organization by the last reading, without a new one."""
@@ -249,20 +249,14 @@ class OrganizationModel:
     learned: LearnedModel
 
 
+@dataclass(frozen=True, slots=True)
 class OrganizationModels:
     """The models of one organization: its own, then those of the settings."""
 
-    def __init__(
-        self,
-        providers: OrganizationProviders,
-        base: Models,
-        organization_id: str,
-        own_providers: Mapping[str, _CachedProvider],
-    ) -> None:
-        self._providers = providers
-        self._base = base
-        self._organization_id = organization_id
-        self._own_providers = own_providers
+    _providers: OrganizationProviders
+    _base: Models
+    _organization_id: str
+    _own_providers: Mapping[str, _CachedProvider]
 
     def get(self, handle: str) -> ChatModel:
         """Return the model with this handle, without a request. Raises NotFound."""
