@@ -11,13 +11,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ricordo.agents.agent_types import traits_of
-from ricordo.agents.conversations import within_window
 from ricordo.agents.step_save import save_compaction
 from ricordo.agents.tracing import Call, RecordingModel, recorded_calls, traces_of_summary
 from ricordo.agents.turn_context import (
     TurnContext,
 )
-from ricordo.domain.agent import TRIGGER, CompactionSettings
+from ricordo.domain.agent import (
+    TRIGGER,
+    CompactionSettings,
+    within_window,
+)
 from ricordo.domain.event import Compacted
 from ricordo.domain.message import (
     CompactionPart,
@@ -139,7 +142,9 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
     """
     limit = turn.limit
     learned_model = turn.learned
-    counted = _counted_prompt(usage)
+    # Some servers count the part in their cache apart.
+    cached = usage.cached_tokens or 0
+    counted = usage.prompt_tokens + (cached if cached > usage.prompt_tokens else 0)
     percent = 100
     # In a small window no prompt is large: a wrong count would never be corrected.
     is_large = counted >= min(_LARGE_PROMPT, turn.state.agent.context_window // 8)
@@ -161,15 +166,6 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
         _learn_window(turn, learned_model, percent)
     limit.was_refused = False
     limit.refused = None
-
-
-def _counted_prompt(usage: Usage) -> int:
-    """Return the tokens of the whole prompt.
-
-    Some servers count the part in their cache apart.
-    """
-    cached = usage.cached_tokens or 0
-    return usage.prompt_tokens + cached if cached > usage.prompt_tokens else usage.prompt_tokens
 
 
 def _learn_window(turn: TurnContext, learned_model: LearnedModel, percent: int) -> None:

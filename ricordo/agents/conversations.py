@@ -13,7 +13,7 @@ from ricordo.agents.agent_types import profile_of, with_profile
 from ricordo.agents.deletion import delete_conversation
 from ricordo.agents.run_end import CANCELLED, cancel_open, denied
 from ricordo.agents.step_decisions import rulebook
-from ricordo.domain.agent import AgentState, Conversation
+from ricordo.domain.agent import AgentState, Conversation, effective
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import Scope
@@ -27,40 +27,10 @@ from ricordo.storage.engine.repository import found
 from ricordo.storage.engine.store import Transaction
 
 DEFAULT = "default"
-
-
-def effective(state: AgentState) -> AgentState:
-    """Return the state with the conversation's own model, settings and window.
-
-    The agent's apply where the conversation has none.
-    """
-    agent = state.agent
-    conversation = state.conversation
-    if not (conversation.model or conversation.model_settings or conversation.context_window):
-        return state
-    state = with_model(
-        state,
-        conversation.model or agent.model,
-        conversation.context_window or agent.context_window,
-    )
-    settings = replace(state.agent.model_settings, **conversation.model_settings)
-    return replace(state, agent=replace(state.agent, model_settings=settings))
-
-
-def with_model(state: AgentState, handle: str, context_window: int) -> AgentState:
-    """Return the state with another model."""
-    agent = state.agent
-    settings = state.agent.model_settings
-    if handle.partition("/")[0] != agent.model.partition("/")[0]:
-        # Raw settings of one provider mean nothing to another, which may refuse them.
-        settings = replace(settings, extra={})
-    changed = replace(agent, model=handle, model_settings=settings, context_window=context_window)
-    return replace(state, agent=changed)
-
-
-def within_window(state: AgentState, context_window: int) -> AgentState:
-    """Return the state with a smaller context window."""
-    return replace(state, agent=replace(state.agent, context_window=context_window))
+SHARED = (
+    "This conversation is shared, and what you say in it would be too. "
+    "Make one of your own: POST /v1/conversations/."
+)
 
 
 def resolve_conversation(
@@ -134,10 +104,7 @@ def require_own(scope: Scope, conversation: Conversation) -> Conversation:
     Raises Forbidden where the caller may only read it.
     """
     if not scope.owns(conversation.user_id):
-        raise Forbidden(
-            "This conversation is shared, and what you say in it would be too. "
-            "Make one of your own: POST /v1/conversations/."
-        )
+        raise Forbidden(SHARED)
     return conversation
 
 

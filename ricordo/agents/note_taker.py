@@ -11,11 +11,13 @@ from functools import partial
 
 from ricordo.agents.agent_types import profile_of
 from ricordo.agents.budgets import put_off
-from ricordo.agents.conversations import effective
 from ricordo.agents.turn_context import (
     TurnContext,
 )
-from ricordo.domain.agent import AgentState
+from ricordo.domain.agent import (
+    AgentState,
+    effective,
+)
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import Message, TextPart
@@ -28,7 +30,6 @@ from ricordo.llm.chat import whole_reply
 from ricordo.memory.commit import commit
 from ricordo.memory.edits import EditContext, EditReason, WorkingMemory
 from ricordo.memory.fact_lines import FactEdit, person_block, with_correction, with_fact
-from ricordo.memory.proposals import expiry_of
 from ricordo.memory.schemas import schemas_in
 from ricordo.memory.statements import notes_in, stated, to_forget, unnoted
 from ricordo.prompt.texts import text
@@ -241,7 +242,7 @@ def _write(
         message.run_id,
         is_untrusted=message.is_untrusted,
         user_texts=(message.text,),
-        expires_after=expiry_of(settings),
+        proposal_days=settings.proposal_expiry,
         schemas=schemas,
     )
     commit(tx, state, memory, Scope(job.organization_id), context)

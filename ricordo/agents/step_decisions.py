@@ -321,7 +321,8 @@ def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
             parts.append(ReasoningPart(parsed_call.thoughts, native=False))
         if parsed_call.speech:
             parts = _with_speech(parts, parsed_call.speech)
-        reasons[call.call_id] = EditReason(parsed_call.reasoning, quote=parsed_call.quote)
+        if parsed_call.reasoning or parsed_call.quote:
+            reasons[call.call_id] = EditReason(parsed_call.reasoning, quote=parsed_call.quote)
         stored = parsed_call.call
         if offered.is_over:
             refused.append(_refused(call, OVER))

@@ -43,7 +43,6 @@ from ricordo.domain.usage import Expense
 from ricordo.memory.commit import CommitOutcome, commit
 from ricordo.memory.compaction import Cut
 from ricordo.memory.edits import EditContext
-from ricordo.memory.proposals import expiry_of
 from ricordo.memory.summary import Summary
 from ricordo.prompt.transcript import heartbeat_event, local_time, truncate
 from ricordo.search.index import insert_messages
@@ -70,7 +69,8 @@ async def save_calls(turn: TurnContext, step: StepDraft, reply: ModelReply) -> S
         return run, message
 
     turn.run, message = await _finish(turn.runtime.store.write(save))
-    _append_saved(turn, [message])
+    turn.state = _counted_messages(turn.state, turn.window.unsaved + 1)
+    turn.window.append_saved([message])
     return StepSaved(turn.run.id, None, (message,))
 
 
@@ -96,14 +96,17 @@ async def save_step(
         turn.run.id,
         step.id,
         is_untrusted=turn.is_untrusted(),
-        expires_after=expiry_of(settings),
+        proposal_days=settings.proposal_expiry,
         user_texts=user_texts_in(turn.window.turn_messages()),
         schemas=step.memory.schemas,
     )
 
     def save(tx: Transaction) -> tuple[Run, AgentState, Step | None, list[Message]]:
         now = tx.clock.now()
-        run = _advanced(_counted(turn.run, step, reply), now, action.stop)
+        run = _advanced(turn.run, now, action.stop)
+        run = replace(run, ttft_ns=run.ttft_ns or step.first_ns)
+        if reply:
+            run = run.with_step(reply.usage)
         runs.save(tx, run)
         commit_outcome = commit(tx, turn.state, step.memory, turn.request.scope, edits)
         for job in step.jobs:
@@ -136,7 +139,8 @@ async def save_step(
         return run, state, record, new_messages
 
     turn.run, turn.state, record, new_messages = await _finish(turn.runtime.store.write(save))
-    _append_saved(turn, new_messages)
+    turn.state = _counted_messages(turn.state, turn.window.unsaved + len(new_messages))
+    turn.window.append_saved(new_messages)
     return StepSaved(turn.run.id, record, tuple(new_messages))
 
 
@@ -219,13 +223,8 @@ async def _finish(write: Awaitable[T]) -> T:
         raise
 
 
-def _append_saved(turn: TurnContext, new_messages: Sequence[Message]) -> None:
-    """Update the turn's state to the saved messages."""
-    turn.state = _counted_messages(turn.state, turn.window.unsaved + len(new_messages))
-    turn.window.append_saved(new_messages)
-
-
 def _counted_messages(state: AgentState, added: int) -> AgentState:
+    """Return the state with so many messages more in its conversation."""
     message_count = state.conversation.message_count + added
     return replace(state, conversation=replace(state.conversation, message_count=message_count))
 
@@ -264,16 +263,6 @@ def _save_window(
         token_percent=turn.limit.learned_percent(),
         ended=ended_run,
     )
-
-
-def _counted(run: Run, step: StepDraft, reply: ModelReply | None) -> Run:
-    """Return the run with the step's usage."""
-    run = replace(run, ttft_ns=run.ttft_ns or step.first_ns)
-    if reply is None:
-        return run
-    usage = run.usage + reply.usage
-    tokens = reply.usage.total_tokens or None
-    return replace(run, usage=usage, step_count=run.step_count + 1, context_tokens=tokens)
 
 
 def _advanced(run: Run, now: int, stop: StopReason | None = None) -> Run:

@@ -99,8 +99,9 @@ class ContextWindow:
     @property
     def waiting(self) -> Message | None:
         """The last message, if its calls wait for an answer."""
-        if self.messages and self.messages[-1].is_waiting:
-            return self.messages[-1]
+        last = self.messages[-1] if self.messages else None
+        if last and last.role == "approval" and last.is_waiting:
+            return last
         return None
 
     def append_input(self, preceding: Sequence[Message], new_messages: Sequence[Message]) -> None:

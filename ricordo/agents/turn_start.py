@@ -14,12 +14,9 @@ from ricordo.agents.agent_types import profile_of, with_profile
 from ricordo.agents.budgets import DAILY_TOKENS, require_budget
 from ricordo.agents.conversations import (
     DEFAULT,
-    effective,
+    SHARED,
     open_conversation,
-    require_own,
     system_message,
-    with_model,
-    within_window,
 )
 from ricordo.agents.repeats import (
     conversation_of,
@@ -43,12 +40,17 @@ from ricordo.agents.turn_context import (
     TurnContext,
     WindowLimit,
 )
-from ricordo.domain.agent import AgentState
+from ricordo.domain.agent import (
+    AgentState,
+    effective,
+    with_model,
+    within_window,
+)
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import ApprovalPart, EventPart, Message, ToolReturnPart
 from ricordo.domain.run import Run
-from ricordo.errors import Busy, Collision, Conflict, Invalid, NotFound
+from ricordo.errors import Busy, Collision, Conflict, Forbidden, Invalid, NotFound
 from ricordo.llm.adaptation import learned_of
 from ricordo.llm.registry.organization_providers import OrganizationModels
 from ricordo.prompt.transcript import local_time, rejection_event
@@ -165,7 +167,8 @@ def _open_turn(
     """
     run = _take_lease(tx, request, cut_off)
     own_state = effective(agents.load(tx, request.scope, request.agent_id, request.conversation_id))
-    require_own(request.scope, own_state.conversation)
+    if not request.scope.owns(own_state.conversation.user_id):
+        raise Forbidden(SHARED)
     state = own_state
     if request.overrides.model is not None and request.overrides.model != own_state.agent.model:
         info = models.get(request.overrides.model).info

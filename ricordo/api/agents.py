@@ -7,7 +7,11 @@ from typing import Annotated, Any
 from fastapi import Depends, Query
 
 from ricordo.agents.agent_types import chosen_system
-from ricordo.agents.conversations import DEFAULT, effective, open_conversation, set_window
+from ricordo.agents.conversations import (
+    DEFAULT,
+    open_conversation,
+    set_window,
+)
 from ricordo.agents.followers import set_sleeptime, with_groups
 from ricordo.agents.lifecycle import (
     AgentSpec,
@@ -32,7 +36,11 @@ from ricordo.api.models.agents import (
 from ricordo.api.models.base import NoteResponse, given
 from ricordo.api.models.tools import read_rule
 from ricordo.api.routing import Routes
-from ricordo.domain.agent import Agent, CompactionSettings
+from ricordo.domain.agent import (
+    Agent,
+    CompactionSettings,
+    effective,
+)
 from ricordo.domain.clock import zone
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, ModelSettings
 from ricordo.domain.run import StopReason

@@ -223,7 +223,8 @@ class Guard:
 
         `path` is without the path under which a proxy or another app serves this one.
         """
-        headers = _first_headers(scope)
+        # Of a repeated header, the first counts.
+        headers: dict[bytes, bytes] = dict(reversed(list(scope["headers"])))
         runtime: Any = getattr(scope["app"].state, "runtime", None)
         key = _key(headers.get(b"authorization", b""), is_git=bool(_GIT_PATH.match(path)))
         # A tool's program or a page with a token is never the local user, even without keys.

@@ -10,6 +10,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Annotated, Any
 
+import orjson
 from fastapi import Depends, Query, Response
 from fastapi.responses import StreamingResponse
 
@@ -24,7 +25,6 @@ from ricordo.agents.request import (
     TurnRequest,
 )
 from ricordo.agents.turn import Answer, collect, run_turn
-from ricordo.api.answers import answer
 from ricordo.api.call import Paged, Paging, RequestContext, agent_json
 from ricordo.api.errors import model_failure
 from ricordo.api.models.agents import AgentResponse
@@ -304,7 +304,8 @@ def turn_response(turn: Answer, body: SendRequest) -> Response:
         body.warn_of_logprobs("It has an effect together with return_logprobs.")
     elif body.logprobs is not None and turn.logprobs is None:
         body.warn_of_logprobs(_NO_LOGPROBS)
-    return answer(turn_json(turn, MessageFormat.from_json(vars(body))))
+    content = turn_json(turn, MessageFormat.from_json(vars(body)))
+    return Response(orjson.dumps(content), media_type="application/json")
 
 
 def turn_json(turn: Answer, view: MessageFormat) -> Json:
@@ -352,9 +353,10 @@ async def stream_turn(
 
 
 def new_message(message: MessageRequest) -> NewMessage:
+    content = message.content
     return NewMessage(
         message.role,
-        _parts(message.content),
+        (TextPart(content),) if isinstance(content, str) else _parts(content),
         message.otid,
         message.name,
         message.sender_id,

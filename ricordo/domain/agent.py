@@ -1,7 +1,7 @@
 """Agents: a system prompt, memory, tools and a model, which together keep a conversation."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ricordo.domain.block import Block, Policy
@@ -288,3 +288,37 @@ class AgentState:
         return self.is_others_instructions or any(
             file.content for directory in self.directories for file in directory.files
         )
+
+
+def effective(state: AgentState) -> AgentState:
+    """Return the state with the conversation's own model, settings and window.
+
+    The agent's apply where the conversation has none.
+    """
+    agent = state.agent
+    conversation = state.conversation
+    if not (conversation.model or conversation.model_settings or conversation.context_window):
+        return state
+    state = with_model(
+        state,
+        conversation.model or agent.model,
+        conversation.context_window or agent.context_window,
+    )
+    settings = replace(state.agent.model_settings, **conversation.model_settings)
+    return replace(state, agent=replace(state.agent, model_settings=settings))
+
+
+def with_model(state: AgentState, handle: str, context_window: int) -> AgentState:
+    """Return the state with another model."""
+    agent = state.agent
+    settings = state.agent.model_settings
+    if handle.partition("/")[0] != agent.model.partition("/")[0]:
+        # Raw settings of one provider mean nothing to another, which may refuse them.
+        settings = replace(settings, extra={})
+    changed = replace(agent, model=handle, model_settings=settings, context_window=context_window)
+    return replace(state, agent=changed)
+
+
+def within_window(state: AgentState, context_window: int) -> AgentState:
+    """Return the state with a smaller context window."""
+    return replace(state, agent=replace(state.agent, context_window=context_window))

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
+from ricordo.domain.text import is_plain
+
 # All assigned characters that are not shown (a test compares it with `is_unseen`), for character
 # classes of regular expressions.
 UNSEEN_CLASS = (
@@ -28,7 +30,6 @@ UNSEEN_CLASS = (
 _MARK_OPENS = "\u27e6"
 _MARK_CLOSES = "\u27e7"
 _MARK = re.compile(r"\u27e6U\+[0-9A-F]{4,6}(?: and \d+ more not shown)?\u27e7")
-_ASCII_CONTROLS = bytes((*range(9), *range(14, 32), 127))
 # Unicode's property White_Space: these move the text around them, so people see them.
 _SPACING_CONTROLS = frozenset("\t\n\v\f\r\x85")
 _DIRECTION_MARKS = frozenset("\u061c\u200e\u200f")
@@ -115,14 +116,6 @@ def is_unseen(character: str) -> bool:
             return any(word in name for word in _BLANK_NAMES)
         case _:
             return character in _BLANK_SYMBOLS
-
-
-def is_plain(text: str) -> bool:
-    """Return True for printable ASCII, which hides nothing and holds no marks, as most texts.
-
-    It is six times faster than a regular expression.
-    """
-    return text.isascii() and len(text.encode().translate(None, _ASCII_CONTROLS)) == len(text)
 
 
 def unseen_runs(text: str) -> list[UnseenRun]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import orjson
 
-from ricordo.domain.hidden_text import is_plain, with_marks
+from ricordo.domain.hidden_text import with_marks
 from ricordo.domain.message import (
     Message,
     Part,
@@ -16,6 +16,7 @@ from ricordo.domain.message import (
     ToolReturnPart,
 )
 from ricordo.domain.model_size import MOST_SMALL, is_small
+from ricordo.domain.text import is_plain
 from ricordo.domain.usage import Usage
 from ricordo.errors import Invalid
 

@@ -30,15 +30,18 @@ INTERRUPTED = "interrupted"
 # Key in a run's metadata: the ids of the sleeptime runs that its end started.
 RUN_IDS = "run_ids"
 DATABASE_FAILED = "The database failed during this turn. Send the message again in a moment."
-_COMPLETED: set[StopReason] = {"end_turn", "max_steps", "tool_rule", "requires_approval"}
+# All other reasons are failures.
+_STATUSES: dict[StopReason, RunStatus] = {
+    "end_turn": "completed",
+    "max_steps": "completed",
+    "tool_rule": "completed",
+    "requires_approval": "completed",
+    "cancelled": "cancelled",
+}
 
 
 def status_after(reason: StopReason) -> RunStatus:
-    if reason == "cancelled":
-        return "cancelled"
-    if reason in _COMPLETED:
-        return "completed"
-    return "failed"
+    return _STATUSES.get(reason, "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +91,20 @@ class Run:
     def ended(self, reason: StopReason, now: int, error: dict[str, Any] | None = None) -> "Run":
         return replace(
             self,
-            status=status_after(reason),
+            status=_STATUSES.get(reason, "failed"),
             stop_reason=reason,
             error=error,
             ended_at=now,
             duration_ns=(now - self.created_at) * 1000,
+        )
+
+    def with_step(self, usage: Usage) -> "Run":
+        """Return the run with a step more, which used these tokens."""
+        return replace(
+            self,
+            usage=self.usage + usage,
+            step_count=self.step_count + 1,
+            context_tokens=usage.total_tokens or None,
         )
 
     @property

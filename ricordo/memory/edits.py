@@ -17,10 +17,10 @@ import orjson
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, require_label
+from ricordo.domain.clock import DAY
 from ricordo.domain.hidden_text import (
     describe_hidden,
     has_hidden_text,
-    is_plain,
     without_hidden_text,
     without_marks,
 )
@@ -29,7 +29,7 @@ from ricordo.domain.message import Message, ToolReturnPart
 from ricordo.domain.passage import require_tags
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor
-from ricordo.domain.text import normal_name, normal_text
+from ricordo.domain.text import is_plain, normal_name, normal_text
 from ricordo.domain.version import ChangeMetadata, PolicyDecision
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory.matching import hint, search, with_line_breaks
@@ -442,7 +442,7 @@ class EditContext:
     """The author of a step's edits, and the rules that apply to them.
 
     `user_texts` are the user's messages of this turn, for quotes. Proposals expire after
-    `expires_after` microseconds; None: never.
+    `proposal_days`; 0: never.
     """
 
     author: Actor
@@ -450,8 +450,13 @@ class EditContext:
     step_id: str | None = None
     is_untrusted: bool = False
     user_texts: tuple[str, ...] = ()
-    expires_after: int | None = None
+    proposal_days: float = 0
     schemas: Schemas = no_schemas
+
+    @property
+    def expires_after(self) -> int | None:
+        """The lifetime of a proposal in microseconds; None: for ever."""
+        return int(self.proposal_days * DAY) or None
 
     def require_follows(self, block: Block, value: str) -> None:
         """Raise Invalid where the edit would follow the block's schema less than before."""
@@ -472,7 +477,7 @@ class EditContext:
             step_id=self.step_id,
             is_untrusted=self.is_untrusted,
             is_quoted=bool(all_reasons)
-            and all(self._is_quoted(reason.quote) for reason in all_reasons),
+            and all(reason.quote and self._is_quoted(reason.quote) for reason in all_reasons),
         )
 
     def policy_decision(self, edit: MemoryEdit) -> PolicyDecision:
@@ -481,8 +486,8 @@ class EditContext:
             return "propose"
         return decision
 
-    def _is_quoted(self, quote: str | None) -> bool:
-        quoted_text = " ".join((quote or "").split())
+    def _is_quoted(self, quote: str) -> bool:
+        quoted_text = " ".join(quote.split())
         if not quoted_text:
             return False
         user_texts = [" ".join(text.split()) for text in self.user_texts]

@@ -26,15 +26,13 @@ _SECTION = re.compile(r"<(memory_blocks|memory_metadata|tool_usage_rules|directo
 
 @dataclass(frozen=True, slots=True)
 class SystemPrompt:
-    """A rendered system prompt, with two keys of its sources: see `key` and `is_current`."""
+    """A rendered system prompt, with the key of its sources.
+
+    The key has two parts: one of the memory section, and one of the day and the archive.
+    """
 
     text: str
-    stable: str
-    daily: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.stable}:{self.daily}"
+    key: str
 
     def is_current(self, stored_key: str, *, first_step: bool) -> bool:
         """Return whether the stored prompt can stay.
@@ -43,7 +41,7 @@ class SystemPrompt:
         """
         if first_step:
             return stored_key == self.key
-        return stored_key.partition(":")[0] == self.stable
+        return stored_key.partition(":")[0] == self.key.partition(":")[0]
 
 
 def system_prompt(
@@ -81,9 +79,8 @@ def system_prompt(
         text = f"{template}\n\n{body}"
     has_archive = any(archive.passage_count for archive in state.archives)
     stable = _digest(template, *([instructions] if instructions else []), memory)
-    return SystemPrompt(
-        text=text, stable=stable, daily=_digest(local.date().isoformat(), str(has_archive), *tags)
-    )
+    daily = _digest(local.date().isoformat(), str(has_archive), *tags)
+    return SystemPrompt(text, f"{stable}:{daily}")
 
 
 def _instructions(text: str) -> str:

@@ -122,8 +122,10 @@ class SearchResult:
 
 
 def insert_messages(tx: Transaction, new: Sequence[Message]) -> None:
+    """Store and index new messages."""
     if new:
-        index_messages(tx, [row for row in messages.insert_all(tx, new) if row["text"]])
+        rows = messages.insert_all(tx, new)
+        _put(tx, [_placed(row) for row in rows if row["text"]])
 
 
 def insert_archive(
@@ -164,7 +166,8 @@ def delete_passage(
 
 
 def index_messages(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    _put(tx, [(row["agent_id"], row["organization_id"], message_entry(row)) for row in rows])
+    """Index stored messages."""
+    _put(tx, [_placed(row) for row in rows])
 
 
 def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
@@ -185,8 +188,7 @@ def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
 
 def unindex_messages(tx: Transaction, ids: Sequence[str]) -> None:
     rows = tx.all(_INDEXED_MESSAGES, {"ids": list(ids)})
-    entries = [(row.agent_id, row.organization_id, message_entry(row._asdict())) for row in rows]
-    _put(tx, entries, is_deleted=True)
+    _put(tx, [_placed(row._asdict()) for row in rows], is_deleted=True)
 
 
 def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
@@ -235,7 +237,12 @@ def find_passages(
 
 
 def message_entry(row: Mapping[str, Any]) -> IndexEntry:
-    return IndexEntry(
+    return _placed(row)[2]
+
+
+def _placed(row: Mapping[str, Any]) -> tuple[str, str, IndexEntry]:
+    """Return the agent and the organization of a message, and its index entry."""
+    entry = IndexEntry(
         row["id"],
         row["text"],
         row["created_at"],
@@ -244,6 +251,7 @@ def message_entry(row: Mapping[str, Any]) -> IndexEntry:
         role=row["role"],
         speaker=row["name"] or "",
     )
+    return row["agent_id"], row["organization_id"], entry
 
 
 def passage_entry(passage: Any, tags: Sequence[str], conversation: str | int) -> IndexEntry:

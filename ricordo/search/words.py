@@ -324,12 +324,6 @@ def _question(text: str) -> list[tuple[str, tuple[str, ...]]]:
     return words
 
 
-def _is_one_piece(word: str) -> bool:
-    """Return whether the word needs no splitting, as most words."""
-    is_in_one_case = word.islower() or word.istitle() or word.isdecimal()
-    return (word.isascii() and word.isalnum() and is_in_one_case) or bool(_SIGN.fullmatch(word))
-
-
 def _parts(word: str) -> list[str]:
     """Split the word at its joints and changes of case."""
     parts: list[str] = []
@@ -343,7 +337,9 @@ def _parts(word: str) -> list[str]:
 
 def _pieces(word: str) -> list[str]:
     """Return the folded parts of a written word, then the whole of several."""
-    if _is_one_piece(word):
+    # Most words need no splitting.
+    is_in_one_case = word.islower() or word.istitle() or word.isdecimal()
+    if (word.isascii() and word.isalnum() and is_in_one_case) or _SIGN.fullmatch(word):
         return [word.lower()]
     if "," in word:
         return [word.replace(",", "")]

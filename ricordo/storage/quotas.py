@@ -62,7 +62,8 @@ def require_room(
     # As large as it was when this transaction began to write it: what is begun is finished.
     if tx.history_bytes.setdefault(chain.id, chain.history_bytes) >= quotas.history_bytes:
         require_history(tx, chain, changed, is_revival=is_revival)
-    quotas.require_count(len(chain.files) + new_blocks, len(chain.files))
+    if new_blocks > 0:
+        quotas.require_count(len(chain.files) + new_blocks, len(chain.files))
     if growth <= 0:
         return
     # With fewer blocks the total cannot be too large, unless some are larger than allowed.

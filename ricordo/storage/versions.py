@@ -269,7 +269,8 @@ def store(
         rows.append(row_of(chain, change, metadata, id=id, blob=blob, now=planned.at))
         chain = replace(chain, head=id, versions=chain.versions + 1, files=files)
     if rows:
-        grown += insert_rows(tx, rows)
+        tx.run(_INSERT_COMMIT, rows)
+        grown += _size_of(rows)
         advance(tx, chain, grown)
     return replace(chain, history_bytes=chain.history_bytes + grown)
 

@@ -308,7 +308,7 @@ class Toolbox:
         other.
         """
         results: list[ToolReturnPart] = []
-        for group in _groups(calls, attached):
+        for group in _groups(calls, attached) if len(calls) > 1 else [calls]:
             results += await asyncio.gather(
                 *(
                     self._run_one(call, attached.get(call.name), context(call.call_id))
@@ -386,7 +386,8 @@ def _returned(call: ToolCallPart, output: ToolOutput) -> ToolReturnPart:
 
 def _result(call: ToolCallPart, outcome: Any) -> ToolReturnPart:
     if isinstance(outcome, str):
-        return ToolReturnPart(call.call_id, call.name, "success", _whole(outcome))
+        text = outcome if outcome.isascii() else _whole(outcome)
+        return ToolReturnPart(call.call_id, call.name, "success", text)
     content = orjson.dumps(outcome, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
     return ToolReturnPart(call.call_id, call.name, "success", content, is_json=True)
 

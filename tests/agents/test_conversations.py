@@ -11,14 +11,16 @@ from ricordo.agents.conversations import (
     cancel_conversation,
     change_conversation,
     create_conversation,
-    effective,
     fork_conversation,
     recompile_system,
     stop_and_delete,
 )
 from ricordo.agents.deletion import delete_conversation
 from ricordo.agents.lifecycle import reset_messages
-from ricordo.domain.agent import Conversation
+from ricordo.domain.agent import (
+    Conversation,
+    effective,
+)
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import (
     ApprovalPart,

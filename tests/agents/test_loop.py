@@ -20,6 +20,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.scripted import Line, call
+from ricordo.plugins import PromptAddition
 from ricordo.prompt.transcript import has_pictures
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
@@ -295,7 +296,7 @@ async def test_directories_that_a_plugin_adds_are_read_anew_for_each_step(
         files = (OpenFile("week1.md", bool(content), 100, content=content),)
         return [replace(state, directories=(PromptDirectory("Course", files),)) for state in states]
 
-    stage.runtime.completions.append(complete)
+    stage.runtime.additions.append(PromptAddition(complete))
     stage.lines += [
         call("conversation_search", query="tea"),
         call("conversation_search", query="cake"),

@@ -78,9 +78,9 @@ def turn(
     return TurnContext(
         runtime,
         request,
+        ScriptedModel([]),
         make.run(agent),
         state,
-        ScriptedModel([]),
         ContextWindow([], ""),
         CallRules(book),
         WindowLimit(),

@@ -94,20 +94,15 @@ class UsageResponse(ResponseModel):
     """
 
     message_type: Literal["usage_statistics"] = "usage_statistics"
-    completion_tokens: Annotated[int, From("usage.completion_tokens")]
-    prompt_tokens: Annotated[int, From("usage.prompt_tokens")]
-    total_tokens: Annotated[int, From("usage.total_tokens")]
+    completion_tokens: Annotated[int, From("total_usage.completion_tokens")]
+    prompt_tokens: Annotated[int, From("total_usage.prompt_tokens")]
+    total_tokens: Annotated[int, From("total_usage.total_tokens")]
     step_count: int
     run_ids: Annotated[list[str], From("shown_run_ids")]
-    cached_input_tokens: Annotated[int | None, From("usage.cached_tokens")]
-    cache_write_tokens: Annotated[int | None, From("usage.cache_write_tokens")]
-    reasoning_tokens: Annotated[int | None, From("usage.reasoning_tokens")]
+    cached_input_tokens: Annotated[int | None, From("total_usage.cached_tokens")]
+    cache_write_tokens: Annotated[int | None, From("total_usage.cache_write_tokens")]
+    reasoning_tokens: Annotated[int | None, From("total_usage.reasoning_tokens")]
     context_tokens: int | None
-
-    @classmethod
-    def of(cls, run: Any, /, **fields: Any) -> Json:
-        """Return the tokens of the turn, or of all turns of a talk."""
-        return super().of(replace(run, usage=run.total_usage), **fields)
 
 
 class StopReasonResponse(ResponseModel):

@@ -7,9 +7,14 @@ message, fact or proposal is stored, only the cost of the answer.
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 
-from ricordo.agents.conversations import effective, system_message
+from ricordo.agents.conversations import (
+    system_message,
+)
 from ricordo.api.call import RequestContext
-from ricordo.domain.agent import AgentState
+from ricordo.domain.agent import (
+    AgentState,
+    effective,
+)
 from ricordo.domain.event import Event, Failed, ReasoningDelta, RunEnded, RunStarted, TextDelta
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, TextPart
