@@ -110,9 +110,9 @@ class Authentication:
         return self._secret.derive("api keys")
 
     async def scope_of(self, runtime: Runtime, key: str, *, is_near: bool = False) -> Scope | None:
-        """Return the scope of this key.
+        """Return the key's scope.
 
-        None if it is unknown, expired, revoked or its user disabled.
+        Returns None for a key that is unknown, expired or revoked, or of a disabled user.
 
         `is_near` means that the caller is on this machine: then the operator's tokens count too.
         """

@@ -1,9 +1,7 @@
 """The OpenAPI document as bytes, made in a child process.
 
-To make it takes seconds and 90 MB, and the document 1 MB.
-
-The child is a fork, since only a copy of this process knows the routes that plugins and settings
-gave it.
+Building it takes seconds and 90 MB; the document has 1 MB. The child is a fork, since only a copy
+of this process knows the routes that plugins and settings gave it.
 """
 
 import asyncio
@@ -40,7 +38,7 @@ class OpenApiDocument:
     async def text(self) -> bytes:
         """Return the document in JSON.
 
-        However many ask for it, it is made once and beside the event loop.
+        It is made once for all callers, off the event loop.
         """
         if self._making is None or (self._making.done() and self._has_failed(self._making)):
             self._making = asyncio.create_task(asyncio.to_thread(make_in_child, self._make))
@@ -64,9 +62,11 @@ def make_in_child(make: Callable[[], bytes]) -> bytes:
 
 
 def _read_child(make: Callable[[], bytes]) -> bytes:
-    """Fork, and read what the child made.
+    """Fork, and read the child's document.
 
-    Raises OSError, EOFError where it failed, TimeoutError.
+    Raises:
+        OSError, EOFError: The child failed.
+        TimeoutError: It took too long.
     """
     reader, writer = os.pipe()
     try:

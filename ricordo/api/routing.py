@@ -224,9 +224,9 @@ def _called(endpoint: Callable[..., Any], arguments: Mapping[str, Any], tx: Any)
 
 
 def needs(*scopes: str) -> Callable[[E], E]:
-    """Return a decorator that says which scopes a route needs, one of them.
+    """Return a decorator that names the scopes of a route, of which a caller needs one.
 
-    None: anybody may call it, without a key too.
+    Without scopes anybody may call the route, also without a key.
     """
 
     def mark(endpoint: E) -> E:
@@ -237,9 +237,9 @@ def needs(*scopes: str) -> Callable[[E], E]:
 
 
 def refusal_of(scope: Scope, needed: tuple[str, ...] | None) -> tuple[int, str] | None:
-    """Why this caller may not call the route.
+    """Return the reason why this caller may not call the route.
 
-    Before its body is read, and anything is looked up.
+    It is asked before the body is read and before any look-up.
     """
     if not needed and needed is not None:
         return None
@@ -386,7 +386,7 @@ class Application(FastAPI):
     def setup(self) -> None:
         """Serve the document.
 
-        The framework would make it and write it on the event loop, which takes seconds.
+        The framework would build it on the event loop, which takes seconds.
         """
         self.add_route(
             "/openapi.json", self._answer_document, name="openapi", include_in_schema=False

@@ -162,7 +162,7 @@ class _Transcript:
     def _summaries(self, proof: str) -> list[Any]:
         """Return OpenAI's reasoning as it came.
 
-        Its summaries, the first with the encrypted content.
+        These are its summaries, the first with the encrypted content.
         """
         if not isinstance(reasoning := read_json(proof), dict):
             return []

@@ -32,8 +32,7 @@ from ricordo.llm.tokens import estimated_usage
 from ricordo.llm.written_calls import new_call_id
 
 Line = str | ToolCallPart | Sequence[Part] | ModelReply | Exception
-"""One reply: a text, a call, several parts (parallel calls), a whole reply, or an error to raise.
-"""
+"""One reply: a text, a call, parallel calls, a whole reply, or an error to raise."""
 
 Script = Iterable[Line] | Callable[[ModelRequest], Line | Awaitable[Line]]
 

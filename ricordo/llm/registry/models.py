@@ -92,7 +92,7 @@ class Embedders(Registry[Embedder]):
     async def list(self) -> list[EmbeddingInfo]:
         """Return all embedding models.
 
-        Added ones, then the providers', asked every five minutes.
+        Added ones come first, then those of the providers, who are asked every five minutes.
         """
         added = [embedder.info for embedder in self._added.values()]
         listed = await self._directory.ask_all()
