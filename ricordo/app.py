@@ -301,7 +301,7 @@ def include_plain(app: FastAPI, router: APIRouter) -> None:
     for context in iter_route_contexts(router.routes):
         if not isinstance(context.original_route, APIRoute):
             raise Invalid(
-                f"Nobody is kept from a plugin's route {context.path}. "
+                f"The plugin's route {context.path} is open to everybody. "
                 "Make it with FastAPI's decorators."
             )
     app.include_router(router, dependencies=[Depends(require_administrator)])

@@ -333,7 +333,7 @@ def _proposer(
     """Return the author as the user reads it: the named agent, else the caller.
 
     An agent of this server has its stored name, any other one the sent name. Raises Forbidden if
-    the caller runs no agents, so that nobody speaks in another's name.
+    the caller runs no agents, so that no caller speaks in another's name.
     """
     scope = context.scope
     is_local = scope.role == "admin" and scope.may(IMPERSONATE)

@@ -81,7 +81,7 @@ class PassageSearchRequest(_SearchRequest):
     tag_match_mode: Literal["any", "all"] = "any"
 
 
-def _is_nobodys(user_id: str | None) -> bool:
+def _has_no_user(user_id: str | None) -> bool:
     return user_id is None
 
 
@@ -104,7 +104,7 @@ class FoundMessageResponse(ResponseModel):
     agent_id: Annotated[str, From("message.agent_id")]
     conversation_id: Annotated[str, From("message.conversation_id")]
     created_at: Annotated[Timestamp, From("message.created_at")]
-    shared: Annotated[bool, From("message.user_id", _is_nobodys)] = Field(
+    shared: Annotated[bool, From("message.user_id", _has_no_user)] = Field(
         description="True where it is about no user."
     )
     relevance: RelevanceResponse
@@ -132,7 +132,7 @@ class StoredMessageHitResponse(RelevanceResponse):
     def of(cls, hit: Any, /, **_fields: Any) -> Json:
         """Return the message with its ranks."""
         message = StoredMessageResponse.of(hit.message)
-        shared = _is_nobodys(hit.message.user_id)
+        shared = _has_no_user(hit.message.user_id)
         text = searchable_text(hit.message)
         return super().of(hit.relevance, embedded_text=text, shared=shared, message=message)
 

@@ -77,7 +77,7 @@ def approve(
     """Make the proposed text the block's next version, merged with later changes.
 
     With `body`, that text is written instead. Hidden text is removed, unless the block has it
-    already or the owner keeps it, since nobody can approve what is not shown. The version's author
+    already or the owner keeps it, since a hidden text cannot be approved. The version's author
     is the agent that proposed it, or the owner who changed the text.
 
     Raises NotFound, Conflict where it is decided already or a label is taken, TooLong, Invalid, and
@@ -361,7 +361,7 @@ def _require_ended(tx: Transaction, scope: Scope, run_id: str, *, is_known: bool
             raise
         return  # the agent was deleted with its runs; its versions still exist
     if run.ended_at is None:
-        raise Conflict(f"The run {run_id} goes on. Cancel it or wait for its end, then undo it.")
+        raise Conflict(f"The run {run_id} still runs. Cancel it or wait for its end, then undo it.")
 
 
 def _is_callers(chain: Chain, scope: Scope) -> bool:

@@ -605,8 +605,8 @@ def file_passages(
     scope = Scope(state.agent.organization_id)
     if archives_now := _file(tx, owner.memory_id, state.archives, new_passages):
         return archives_now
-    # Since `state` was loaded, another turn of this agent may have created an archive, or
-    # somebody deleted or detached the first one. The lock lets one transaction at a time do so.
+    # Since `state` was loaded, another turn of this agent may have created an archive, or another
+    # write deleted or detached the first one. The lock lets one transaction at a time do so.
     agents.lock(tx, scope, owner.memory_id)
     if archives_now := _file(
         tx, owner.memory_id, archives.of_agent(tx, owner.memory_id), new_passages

@@ -1,8 +1,8 @@
 """Queries of erasure: hide a user, find their traces, erase or cover them.
 
-Rows are found in reads, which block nobody, some ten thousand at a time: so rare a query deserves
-no index. Each function with a change is one portion; it records its work in the erasure, which is
-saved in the same transaction.
+Rows are found in reads, which block no writer, some ten thousand at a time: so rare a query
+deserves no index. Each function with a change is one portion; it records its work in the erasure,
+which is saved in the same transaction.
 """
 
 from collections import Counter
@@ -180,7 +180,7 @@ def quotes(row: Any, erased: Collection[str]) -> bool:
 def with_forks(tx: Transaction, ids: Collection[str], user_id: str) -> tuple[set[str], set[str]]:
     """Return the conversations with their forks, and the forks of other users.
 
-    Forks of the user or of nobody belong to the first set.
+    Forks of the user or of no user belong to the first set.
     """
     own_ids = set(ids)
     others: set[str] = set()
