@@ -81,14 +81,14 @@ async def open_runtime(
     models.learned.keep_in(settings.data_dir)
     indexes |= await pgvector.index_of(store)
     runtime = Runtime(
-        settings,
-        store,
-        models,
-        toolbox,
-        plugins,
-        sandbox,
-        indexes,
-        kinds,
+        settings=settings,
+        store=store,
+        models=models,
+        toolbox=toolbox,
+        plugins=plugins,
+        sandbox=sandbox,
+        indexes=indexes,
+        remotes=kinds,
         wire=ApiFormat(),
     )
     opened_features = AsyncExitStack()

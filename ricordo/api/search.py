@@ -247,12 +247,12 @@ async def search_passages(
             ids = archives.ids(tx, context.scope)
         start, end = body.span(zone)
         return PassageFilter(
-            tuple(ids),
-            tuple(body.tags or ()),
-            body.tag_match_mode == "all",
-            context.scope.subject_id,
-            start,
-            end,
+            archive_ids=tuple(ids),
+            tags=tuple(body.tags or ()),
+            all_tags=body.tag_match_mode == "all",
+            subject_id=context.scope.subject_id,
+            start=start,
+            end=end,
         )
 
     return await context.runtime.recall.passages(
@@ -323,13 +323,13 @@ async def _messages(context: RequestContext, body: MessageSearchRequest) -> Sequ
         start, end = body.span(zone)
         roles = tuple(body.roles or _SPOKEN)
         return MessageFilter(
-            tuple(ids),
-            conversation_id,
-            roles,
-            context.scope.subject_id,
-            start,
-            end,
-            shared,
+            agent_ids=tuple(ids),
+            conversation_id=conversation_id,
+            roles=roles,
+            subject_id=context.scope.subject_id,
+            start=start,
+            end=end,
+            shared=shared,
             own_first=True,
         )
 

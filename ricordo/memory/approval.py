@@ -109,9 +109,11 @@ def approve(
         if description is not None:
             settings = {"description": description}
         settings |= _new_block_settings(tx, proposal, chain)
-        block_now: Block | None = make(tx, chain, label, new_text, metadata, settings)
+        block_now: Block | None = make(
+            tx, chain, label, text=new_text, metadata=metadata, settings=settings
+        )
     else:
-        block_now = _write_block(tx, chain, block, new_text, label, metadata)
+        block_now = _write_block(tx, chain, block, value=new_text, label=label, metadata=metadata)
     chain_now = versions.lock(tx, chain.id)
     if chain_now and chain_now.head != chain.head:
         new_head = chain_now.head
@@ -387,7 +389,7 @@ def _undo_block(
             text = _without_change(tx, version, text)
             if version.old_label and old_label == version.label:
                 old_label = version.old_label
-        block_now = _write_block(tx, chain, block, text, old_label, metadata)
+        block_now = _write_block(tx, chain, block, value=text, label=old_label, metadata=metadata)
     except Overtaken:
         # Half of this block's change is written, so the whole transaction has to be repeated.
         raise

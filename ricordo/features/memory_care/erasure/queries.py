@@ -265,7 +265,12 @@ def purge_traces(tx: Transaction, erasure: Erasure) -> bool:
         is_in(runs.c.agent_id, erasure.agents), traces.c.created_at >= (erasure.began_at or 0)
     )
     return deletion.purge(
-        tx, traces, "seq", [row.seq for row in tx.all(statement)], before_purge, erasure.removed
+        tx,
+        traces,
+        "seq",
+        keys=[row.seq for row in tx.all(statement)],
+        before=before_purge,
+        counts=erasure.removed,
     )
 
 
@@ -273,7 +278,9 @@ def _purge(
     tx: Transaction, erasure: Erasure, table: Table, column: str, values: Sequence[Any]
 ) -> bool:
     count_before = erasure.removed[table.name]
-    is_changed = deletion.purge(tx, table, column, values, before_purge, erasure.removed)
+    is_changed = deletion.purge(
+        tx, table, column, keys=values, before=before_purge, counts=erasure.removed
+    )
     return is_changed and erasure.removed[table.name] == count_before
 
 

@@ -209,7 +209,14 @@ class _GitSync:
             def plan() -> Adoption:
                 if tip is None or tip in parents:
                     return push.adoption(tip, remote_tip)
-                return merged(push, base, tip, remote_tip, author, self._store.clock.now())
+                return merged(
+                    push,
+                    base,
+                    tip=tip,
+                    remote_tip=remote_tip,
+                    author=author,
+                    now=self._store.clock.now(),
+                )
 
             adoption = await offload(plan, MOST_BYTES)
         metadata = ChangeMetadata(self._owner)
