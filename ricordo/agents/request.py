@@ -33,7 +33,7 @@ _RETRIEVED = re.compile(
 class NewMessage:
     """A new message.
 
-    `is_untrusted`: it contains text of somebody else, such as passages of documents.
+    `is_untrusted`: it contains text of others, such as passages of documents.
     """
 
     role: Role
@@ -56,9 +56,9 @@ class NewMessage:
         )
 
     def is_others(self, scope: Scope, user_id: str | None) -> bool:
-        """Return whether the text is from somebody other than the conversation's user.
+        """Return whether the text has another author than the conversation's user.
 
-        That is another sender or, without one, another name, or text with retrieved passages.
+        That is another sender or, without one, another name; or a text with retrieved passages.
         """
         texts = (part.text for part in self.parts if isinstance(part, TextPart))
         if self.is_untrusted or any(map(_RETRIEVED.search, texts)):

@@ -80,8 +80,8 @@ _FORWARDED_FOR = re.compile(rb'for\s{0,9}=\s{0,9}("[^"]*"|[^;,\s]*)', re.IGNOREC
 class _Way(NamedTuple):
     """A route for tokens of browsers.
 
-    `access` is the needed right; `query` and `fields` are the allowed query parameters and fields of
-    the body.
+    `access` is the needed right; `query` and `fields` are the allowed query parameters and fields
+    of the body.
     """
 
     access: str
@@ -137,7 +137,7 @@ WAYS = tuple(map(_way, _WAYS.strip().splitlines()))
 
 
 def route_path(scope: Scope) -> str:
-    """Return the request's path without the path under which a proxy or another app serves this."""
+    """Return the request's path below the prefix of a proxy or of an outer app."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     if root and f"{path}/".startswith(f"{root}/"):

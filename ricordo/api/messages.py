@@ -357,10 +357,10 @@ def new_message(message: MessageRequest) -> NewMessage:
     return NewMessage(
         message.role,
         (TextPart(content),) if isinstance(content, str) else _parts(content),
-        message.otid,
-        message.name,
-        message.sender_id,
-        message.group_id,
+        otid=message.otid,
+        name=message.name,
+        sender_id=message.sender_id,
+        group_id=message.group_id,
     )
 
 

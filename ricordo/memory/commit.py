@@ -113,7 +113,14 @@ def store_plan(
         for block in visible_blocks
         if block.organization_id == scope.organization_id
     }
-    stored_memory = _StoredMemory(tx, scope, agent_id, home_chain, blocks_by_id, context)
+    stored_memory = _StoredMemory(
+        tx=tx,
+        scope=scope,
+        agent_id=agent_id,
+        chain=home_chain,
+        blocks=blocks_by_id,
+        context=context,
+    )
     after: _Blocks = blocks_by_id
     results: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -454,17 +461,21 @@ def commit(
         split = _split_by_policy(edits, context)
         split = replace(split, texts=None) if reshapes else split
     if split.texts is None:
-        outcome = store_plan(tx, state, split.direct, scope, context, home_chain)
+        outcome = store_plan(
+            tx, state, split.direct, scope=scope, context=context, home_chain=home_chain
+        )
     else:
         outcome = _write_texts(tx, state, split.texts, scope, context)
     edited_ids = {edit.base.id for edit in split.direct if edit.call_id not in outcome.failed}
     if split.waiting:
-        outcome = _propose_waiting(tx, state, split.waiting, outcome, context, home_chain)
+        outcome = _propose_waiting(
+            tx, state, split.waiting, outcome=outcome, context=context, home_chain=home_chain
+        )
     step_blocks, rotated = outcome.blocks, list[Passage]()
     if any(ROTATION in block.metadata for block in step_blocks):
         step_blocks, rotated = _rotate_filled(tx, state, step_blocks, edited_ids, context)
     drafts = [
-        new_passage(tx, state, context, draft.text, draft.tags, draft.id)
+        new_passage(tx, state, context, text=draft.text, tags=draft.tags, id=draft.id)
         for draft in passage_drafts
     ]
     passages = [*drafts, *rotated]
@@ -594,7 +605,9 @@ def _write_texts(
             overtaken_edits += edits
     blocks_now = tuple(written.get(block.id, block) for block in state.blocks)
     if overtaken_edits:
-        outcome = store_plan(tx, state, overtaken_edits, scope, context, None)
+        outcome = store_plan(
+            tx, state, overtaken_edits, scope=scope, context=context, home_chain=None
+        )
     else:
         outcome = CommitOutcome(blocks_now, state.archives)
     notes = version_notes((edit for id in written for edit in texts[id]), outcome.blocks, ())
@@ -613,8 +626,8 @@ def file_passages(
     scope = Scope(state.agent.organization_id)
     if archives_now := _file(tx, owner.memory_id, state.archives, new_passages):
         return archives_now
-    # Since `state` was loaded, another turn of this agent may have created an archive, or
-    # somebody deleted or detached the first one. The lock lets one transaction at a time do so.
+    # Since `state` was loaded, another turn of this agent may have created an archive, or another
+    # write deleted or detached the first one. The lock lets one transaction at a time do so.
     agents.lock(tx, scope, owner.memory_id)
     if archives_now := _file(
         tx, owner.memory_id, archives.of_agent(tx, owner.memory_id), new_passages
