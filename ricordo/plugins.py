@@ -14,7 +14,15 @@ itself. It may have two more methods: `complete_agent`, which completes one agen
 coroutine that gets the settings when the server stops.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -108,7 +116,8 @@ class Feature:
         set_folders: Functions that replace an agent's folders of files.
         make_folder: Functions that create an empty folder of files for a new agent.
         agent_followers: AgentFollowers, which change other agents together with one.
-        after_turn: Coroutine functions of the runtime and a run, called after each turn.
+        after_turn: AfterTurns, or coroutine functions of the runtime and a run, called after each
+            turn.
         at_erasure: Coroutine functions of the runtime and a user's id. They delete the user's data
             in other services, and return the remains.
         pages: PluginPages that `/` links to; `routes` serves them.
@@ -160,6 +169,21 @@ class PromptAddition:
     complete: "Callable[[Transaction, Sequence[AgentState]], Sequence[AgentState]]"
     setting: str = ""
     tools: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class AfterTurn:
+    """A coroutine function of the runtime and a run, called after turns.
+
+    Attributes:
+        call: The function.
+        about_users: It is called only after turns about a user.
+        in_groups: It is called only after turns in a group of agents.
+    """
+
+    call: Callable[..., Awaitable[None]]
+    about_users: bool = False
+    in_groups: bool = False
 
 
 # The names of methods that make an object a plugin.
@@ -261,9 +285,12 @@ class Plugins:
         """The functions that make folders of files for new agents."""
         return [function for _, function in self._functions("make_folder")]
 
-    def after_turn(self) -> list[Callable[..., Any]]:
-        """The functions to call after a turn."""
-        return [function for _, function in self._functions("after_turn")]
+    def after_turn(self) -> "list[AfterTurn]":
+        """The functions to call after a turn, each with the turns that it wants."""
+        return [
+            function if isinstance(function, AfterTurn) else AfterTurn(function)
+            for _, function in self._functions("after_turn")
+        ]
 
     def agent_followers(self) -> list[Any]:
         """The AgentFollowers of plugins.

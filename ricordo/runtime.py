@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -21,7 +21,7 @@ from ricordo.llm.registry.organization_providers import FRESH_SECONDS, Organizat
 from ricordo.memory.recall import Recall
 from ricordo.memory.remote_kind import RemoteKind
 from ricordo.memory.summary import RestingWriters
-from ricordo.plugins import Plugins, PromptAddition
+from ricordo.plugins import AfterTurn, Plugins, PromptAddition
 from ricordo.sandbox.service import Sandbox
 from ricordo.search.indexer import Indexer
 from ricordo.search.vector_index import VectorIndex
@@ -122,7 +122,7 @@ class Runtime:
     organization_providers: OrganizationProviders = field(init=False)
     recall: Recall = field(init=False)
     additions: list[PromptAddition] = field(init=False)
-    after_turn: list[Callable[..., Any]] = field(init=False)
+    after_turn: list[AfterTurn] = field(init=False)
     indexing: Indexer = field(init=False)
 
     def __post_init__(self) -> None:

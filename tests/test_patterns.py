@@ -73,7 +73,7 @@ MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str
     ("memory/fact_lines.py", "f\"(?<!\\\\w){re.escape(phrase.rstrip('.'))}(?!\\\\w)\""): lambda _: (
         _compiled([r"(?<!\w)5(?!\w)", r"(?<!\w)a\ a(?!\w)"], "search", re.IGNORECASE)
     ),
-    ("prompt/memory.py", "pattern"): lambda module: [
+    ("prompt/system_prompt.py", "pattern"): lambda module: [
         (made, _run(made, "sub"))
         for made in (module._closing(()), module._closing(("value", "notes")))
     ],

@@ -159,7 +159,7 @@ async def test_parts_of_a_feature_are_imported_when_they_are_used_and_closed_wit
     settings = Settings(data_dir=tmp_path / "data", find_local_models=False)
 
     assert plugins.findings(settings) == [("weather", "reachable")]
-    assert [hook.__name__ for hook in plugins.after_turn()] == ["note", "note_twice", "print"]
+    assert [hook.call.__name__ for hook in plugins.after_turn()] == ["note", "note_twice", "print"]
     parts = sys.modules.pop("weather_parts")
     providers = ProviderSettings.model_construct()
     async with open_runtime(settings, providers, plugins=plugins) as runtime:
@@ -195,7 +195,7 @@ async def test_an_object_with_methods_is_a_plugin(tmp_path: Path) -> None:
 
     assert complete.complete(None, ["a", "b"]) == ["a, complete", "b, complete"]  # type: ignore[arg-type, list-item]
     assert plugins.findings(settings) == [("weather", "1234")]
-    assert plugins.after_turn() == [weather.after_turn]
+    assert [hook.call for hook in plugins.after_turn()] == [weather.after_turn]
     providers = ProviderSettings.model_construct()
     async with open_runtime(settings, providers, plugins=plugins) as runtime:
         assert runtime.settings is settings

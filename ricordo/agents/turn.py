@@ -354,8 +354,13 @@ class Turn(LiveRun):
 
     async def _after(self, run: Run) -> None:
         for after_turn in self._runtime.after_turn:
+            is_of_others = (after_turn.about_users and run.user_id is None) or (
+                after_turn.in_groups and "group_id" not in run.metadata
+            )
+            if is_of_others:
+                continue
             try:
-                await after_turn(self._runtime, run)
+                await after_turn.call(self._runtime, run)
             except Exception:
                 log.exception("a plugin failed after a turn", extra={"run": run.id})
 

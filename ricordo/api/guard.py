@@ -226,7 +226,9 @@ class Guard:
         # Of a repeated header, the first counts.
         headers: dict[bytes, bytes] = dict(reversed(list(scope["headers"])))
         runtime: Any = getattr(scope["app"].state, "runtime", None)
-        key = _key(headers.get(b"authorization", b""), is_git=bool(_GIT_PATH.match(path)))
+        key = ""
+        if credential := headers.get(b"authorization"):
+            key = _key(credential, is_git=bool(_GIT_PATH.match(path)))
         # A tool's program or a page with a token is never the local user, even without keys.
         if not key.startswith((program_keys.PREFIX, TOKEN)):
             local = await self._authentication.local(runtime, asks=path not in _HEALTH)

@@ -206,7 +206,7 @@ class Message:
     @property
     def is_said(self) -> bool:
         """True if a user wrote this message."""
-        return self.role == "user" and not self.is_event
+        return self.role == "user" and not any(isinstance(part, EventPart) for part in self.parts)
 
     @property
     def is_event(self) -> bool:

@@ -385,11 +385,11 @@ def _redact_field(name: str, content: Any) -> Any:
     return redact_values(content)
 
 
+@dataclass(slots=True)
 class _Plain:
     """A view of a text for the search: the text as it is."""
 
-    def __init__(self, text: str) -> None:
-        self.searched = text
+    searched: str
 
     def place(self, at: int) -> int:
         """Return the index in the text of this index in `searched`."""

@@ -38,7 +38,7 @@ from ricordo.errors import ModelError
 from ricordo.llm.answer_limits import usual_output_tokens
 from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.llm.tokens import message_tokens, text_tokens, tool_tokens
-from ricordo.prompt.memory import disarm
+from ricordo.prompt.system_prompt import disarm
 from ricordo.prompt.texts import text
 from ricordo.prompt.transcript import local_time
 from ricordo.prompt.truncation import exchanges, fit, shorten

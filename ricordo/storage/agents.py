@@ -174,7 +174,7 @@ def load(
     return AgentState(
         agent,
         conversation,
-        blocks=blocks.of_agent(tx, agent_id, user_id, agent.course, memory_id=agent.memory_id),
+        blocks=blocks.of_agent(tx, agent_id, user_id, agent.course, memory_id=agent.is_asleep_for),
         tools=tools.of_agent(tx, agent_id),
         archives=usable_archives,
         has_other_conversations=bool(rows[0].has_others),

@@ -154,7 +154,8 @@ def searchable_text(message: Message) -> str:
 
     It is spoken or read text, without prompts, heartbeats and results of searches.
     """
-    if message.role in ("system", "summary") or message.is_event:
+    is_event = message.role == "user" and not message.is_said
+    if message.role in ("system", "summary") or is_event:
         return ""
     texts = [message.spoken] if message.spoken else []
     texts += [part.content for part in message.tool_returns if part.name not in _UNSEARCHED]

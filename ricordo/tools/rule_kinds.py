@@ -9,7 +9,7 @@ import orjson
 
 from ricordo.domain.tool import RuleType, ToolRule
 from ricordo.errors import Invalid
-from ricordo.prompt.memory import disarm
+from ricordo.prompt.system_prompt import disarm
 
 _CALL_LIMIT = 1_000_000_000
 _CONSTANTS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ricordo.domain.agent import AgentType, OpenFile, PromptDirectory
 from ricordo.domain.block import Block, Policy, require_label
 from ricordo.errors import Invalid
-from ricordo.prompt.memory import MemorySection, is_numbered, render_memory
+from ricordo.prompt.system_prompt import MemorySection, is_numbered, render_memory
 from tests.seams import make
 
 GOLDEN = Path(__file__).parent / "golden"

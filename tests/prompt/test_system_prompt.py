@@ -14,8 +14,13 @@ from hypothesis import strategies as st
 from ricordo.domain.agent import AgentState, OpenFile, PromptDirectory
 from ricordo.domain.block import Block
 from ricordo.domain.clock import SECOND, to_micros
-from ricordo.prompt.memory import MemorySection, render_memory
-from ricordo.prompt.system_prompt import SystemPrompt, sections, system_prompt
+from ricordo.prompt.system_prompt import (
+    MemorySection,
+    SystemPrompt,
+    render_memory,
+    sections,
+    system_prompt,
+)
 from tests.seams import make
 from tests.seams.stores import START
 

@@ -29,7 +29,7 @@ feature = Feature(
         "ricordo.features.groups.voice_tools:VOICE_TOOLS",
     ),
     agent_followers=("ricordo.features.groups.pairs:FOLLOWER",),
-    after_turn=("ricordo.features.groups.talk_resume:resume_after_answer",),
+    after_turn=("ricordo.features.groups.talk_resume:RESUMPTION",),
     open="ricordo.features.groups.agent_calls:open_waits",
     pages=(
         PluginPage("Groups", "/ui/groups", ("agents:read",)),

@@ -35,7 +35,7 @@ from ricordo.features.groups import document_queries as queries
 from ricordo.features.groups.document_queries import DocumentBlock, Reading
 from ricordo.features.groups.pairs import spec_beside
 from ricordo.offload import offload
-from ricordo.prompt.memory import disarm
+from ricordo.prompt.system_prompt import disarm
 from ricordo.prompt.texts import text
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, blocks, jobs, versions

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ricordo.domain.text import normal_text
 from ricordo.features.groups.talk_plan import Speaker, TalkPlan
-from ricordo.prompt.memory import disarm
+from ricordo.prompt.system_prompt import disarm
 
 _CONDUCT = """
 Rules of the group:

@@ -24,6 +24,7 @@ from ricordo.features.groups.talk_start import (
     start_talk,
     talk_conversation,
 )
+from ricordo.plugins import AfterTurn
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.storage import users
 from ricordo.storage.engine.store import Transaction
@@ -106,5 +107,8 @@ HANDLER = JobHandler(KIND, resume_talks, every_seconds=_SECONDS)
 
 async def resume_after_answer(runtime: Runtime, run: Run) -> None:
     """Resume the talk of an agent whose approval was answered outside of the group."""
-    if "group_id" in run.metadata and is_answer_elsewhere(run):
+    if is_answer_elsewhere(run):
         await resume_talk(runtime, run)
+
+
+RESUMPTION = AfterTurn(resume_after_answer, in_groups=True)

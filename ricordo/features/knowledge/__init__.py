@@ -13,6 +13,6 @@ feature = Feature(
         "ricordo.features.knowledge.honcho.jobs:CATCH_UP",
     ),
     tools=("ricordo.features.knowledge.ask.tools:TOOLS",),
-    after_turn=("ricordo.features.knowledge.honcho.jobs:add_send_job",),
+    after_turn=("ricordo.features.knowledge.honcho.jobs:SENDING",),
     at_erasure=("ricordo.features.knowledge.honcho.jobs:forget",),
 )

@@ -260,7 +260,8 @@ class OrganizationModels:
 
     def get(self, handle: str) -> ChatModel:
         """Return the model with this handle, without a request. Raises NotFound."""
-        if (match := self.find(handle)) is None:
+        match = self.find(handle) if self._own_providers else None
+        if match is None:
             return self._base.get(handle)
         provider, name = match
         info = provider.info(name)
@@ -287,7 +288,7 @@ class OrganizationModels:
 
     def is_unlisted(self, handle: str) -> bool:
         """Return whether the provider's list, which was never read, may tell more of the model."""
-        match = self.find(handle)
+        match = self.find(handle) if self._own_providers else None
         return match[0].list.is_missing() if match else self._base.is_unlisted(handle)
 
     async def look_up(self, handle: str) -> None:

@@ -205,7 +205,7 @@ class SqlStore:
         raise NotImplementedError
 
     def _run(self, begin: str, work: Callable[[Transaction], T]) -> T:
-        connection = self._connection()
+        connection = getattr(self._local, "connection", None) or self._connection()
         with connection.begin():
             self._begin(connection, begin)
             tx = Transaction(connection, self.clock, self.statements, self.cache, self.quotas)

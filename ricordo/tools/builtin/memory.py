@@ -12,7 +12,7 @@ from typing import Any
 from ricordo.errors import Invalid, NotFound
 from ricordo.memory.edits import LONGEST_REASON, EditReason, replaced_piece
 from ricordo.memory.matching import hint, search, with_line_breaks
-from ricordo.prompt.memory import LINE_NUMBER_WARNING
+from ricordo.prompt.system_prompt import LINE_NUMBER_WARNING
 from ricordo.tools.toolbox import ToolContext
 
 _LINE_NUMBER = re.compile(r"^[ \t]*\d+→[ \t]*", re.MULTILINE)

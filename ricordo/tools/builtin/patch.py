@@ -11,7 +11,7 @@ from itertools import dropwhile, pairwise
 
 from ricordo.errors import Invalid, NotFound
 from ricordo.memory.matching import folded_line, hint
-from ricordo.prompt.memory import LINE_NUMBER_WARNING
+from ricordo.prompt.system_prompt import LINE_NUMBER_WARNING
 from ricordo.tools.toolbox import ToolContext
 
 _LINE_NUMBER = re.compile(r"^[-+ ]?[ \t]*\d+→", re.MULTILINE)

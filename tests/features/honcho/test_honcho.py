@@ -130,12 +130,8 @@ def test_what_a_kill_kept_back_is_sent_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The server was killed between the end of a turn and the job that it adds."""
-
-    async def nothing(*_: Any) -> None:
-        return
-
     with monkeypatch.context() as killed:
-        killed.setattr(jobs, "add_send_job", nothing)
+        killed.setattr(server.runtime, "after_turn", [])
         chat(http, agent, "ada", "c3", "Before the kill.")
         assert honcho.seen == []
     server.run(jobs.catch_up(server.runtime, None, None))  # type: ignore[arg-type]

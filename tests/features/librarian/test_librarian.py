@@ -25,7 +25,7 @@ from ricordo.domain.model import (
 )
 from ricordo.features.librarian.model import Librarian
 from ricordo.llm.chat import whole_reply
-from ricordo.prompt.memory import MemorySection, render_memory
+from ricordo.prompt.system_prompt import MemorySection, render_memory
 from ricordo.prompt.transcript import package_result
 from ricordo.search.words import query_terms, terms
 from tests.seams.growth import repeated, require_linear

@@ -6,7 +6,7 @@ import pytest
 
 from ricordo.domain.block import Block
 from ricordo.features.librarian.view import Note, ShownBlock, note_of, shown_blocks
-from ricordo.prompt.memory import MemorySection, render_memory
+from ricordo.prompt.system_prompt import MemorySection, render_memory
 from tests.seams.growth import repeated, require_linear
 
 

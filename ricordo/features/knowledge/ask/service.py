@@ -18,7 +18,7 @@ from ricordo.features.knowledge.memories.service import facts_in
 from ricordo.llm.chat import whole_reply
 from ricordo.memory import user_memory
 from ricordo.memory.recall import Recall
-from ricordo.prompt.memory import disarm
+from ricordo.prompt.system_prompt import disarm
 from ricordo.runtime import Runtime
 from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.storage import agents, archives, runs

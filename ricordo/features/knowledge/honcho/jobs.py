@@ -20,6 +20,7 @@ from ricordo.features.knowledge.honcho import queries
 from ricordo.features.knowledge.honcho.options import HonchoSettings
 from ricordo.features.knowledge.honcho.queries import HonchoSession
 from ricordo.features.knowledge.honcho.service import connected, is_on
+from ricordo.plugins import AfterTurn
 from ricordo.runtime import Runtime
 from ricordo.storage import conversations, jobs, users
 from ricordo.storage.engine.store import Transaction
@@ -151,3 +152,4 @@ async def forget(runtime: Runtime, user_id: str) -> list[str]:
 
 SEND = JobHandler("honcho.send", send)
 CATCH_UP = JobHandler("honcho.catch_up", catch_up, every_seconds=600.0)
+SENDING = AfterTurn(add_send_job, about_users=True)

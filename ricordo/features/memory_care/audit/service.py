@@ -21,7 +21,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion
 from ricordo.memory.blame import blame
 from ricordo.memory.edits import repeated
-from ricordo.prompt.memory import disarm
+from ricordo.prompt.system_prompt import disarm
 from ricordo.search.dates import MONTHS, WEEKDAYS
 from ricordo.search.words import fold, query_terms, terms
 from ricordo.storage import archives, blocks, history, messages
