@@ -7,7 +7,7 @@ every later request with it would be refused too, and the agent could never answ
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,21 +59,18 @@ def close_run(
     conversation = conversations.get(tx, run.conversation_id)
     if conversation is None:
         return closed_run
+    _close_window(tx, conversation, closed_run)
+    return closed_run
+
+
+def _close_window(tx: Transaction, conversation: Conversation, run: Run) -> None:
+    """Put the run's messages into the window, with results for calls that have none."""
+    now = tx.clock.now()
+    error = run.error
     run_messages = messages.of_run(tx, run.id)
-    # Messages that were summarized meanwhile stay out of the window.
-    compactions = [
-        part
-        for message in run_messages
-        for part in message.parts
-        if isinstance(part, CompactionPart)
-    ]
-    window_ids = {
-        *conversation.window,
-        *(evicted_id for part in compactions for evicted_id in part.evicted),
-    }
-    missing = [message for message in run_messages if message.id not in window_ids]
+    missing = _missing_in_window(conversation, run_messages)
     entering = [] if error and error["type"] in _REFUSED else missing
-    call_outcome = _outcome_of_open_calls(reason, error)
+    call_outcome = _outcome_of_open_calls(run.stop_reason, error)
     results = _results_of_unused_answer(tx, conversation, run_messages, call_outcome)
     results = results or _results_for_open_calls(run_messages, call_outcome)
     if results:
@@ -90,9 +87,20 @@ def close_run(
         [*conversation.window, *(message.id for message in entering)],
         conversation.prompt_key,
         added=len(missing),
-        ended=closed_run,
+        ended=run,
     )
-    return closed_run
+
+
+def _missing_in_window(
+    conversation: Conversation, run_messages: Sequence[Message]
+) -> list[Message]:
+    """Return the run's messages that the window lacks, without those that were summarized."""
+    window_ids = set(conversation.window)
+    for message in run_messages:
+        for part in message.parts:
+            if isinstance(part, CompactionPart):
+                window_ids.update(part.evicted)
+    return [message for message in run_messages if message.id not in window_ids]
 
 
 def cancel_open(tx: Transaction, run: Run) -> Run | None:
@@ -106,7 +114,7 @@ def cancel_open(tx: Transaction, run: Run) -> Run | None:
     return closed_run
 
 
-def _outcome_of_open_calls(reason: StopReason, error: dict[str, Any] | None) -> str:
+def _outcome_of_open_calls(reason: StopReason | None, error: dict[str, Any] | None) -> str:
     """Return the result for calls that were open when the run ended."""
     if reason == "cancelled":
         return transcript.CANCELLED

@@ -48,7 +48,7 @@ from ricordo.domain.agent import (
 )
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import ApprovalPart, EventPart, Message, ToolReturnPart
+from ricordo.domain.message import ApprovalPart, EventPart, Message, Part, ToolReturnPart
 from ricordo.domain.run import Run
 from ricordo.errors import Busy, Collision, Conflict, Forbidden, Invalid, NotFound
 from ricordo.llm.adaptation import learned_of
@@ -170,25 +170,24 @@ def _open_turn(
     if not request.scope.owns(own_state.conversation.user_id):
         raise Forbidden(SHARED)
     state = own_state
-    if request.overrides.model is not None and request.overrides.model != own_state.agent.model:
-        info = models.get(request.overrides.model).info
-        state = with_model(own_state, info.handle, info.context_window)
+    if request.overrides.model not in (None, own_state.agent.model):
+        state = _with_borrowed_model(own_state, request.overrides.model, models)
     is_borrowed = state is not own_state
     if not is_looked_up and models.is_unlisted(state.agent.model):
         raise _UnlistedModel(state.agent.model)
     model = models.get(state.agent.model)
-    learned_model = learned_of(model)
-    if learned_model and learned_model.window and learned_model.window < state.agent.context_window:
-        state = within_window(state, learned_model.window)
+    learned = learned_of(model)
+    window_tokens = learned.window if learned else None
+    if window_tokens and window_tokens < state.agent.context_window:
+        state = within_window(state, window_tokens)
     (state,) = runtime.complete(tx, (state,))
     # Messages in a user's conversation are about that user, and belong to that user.
     run = replace(run, user_id=run.user_id or state.conversation.user_id)
     if runtime.settings.daily_tokens or DAILY_TOKENS in state.agent.settings:
         require_budget(tx, runtime.settings, state.agent, request.delivery.purpose)
     window = _load_window(tx, runtime, state)
-    is_continued = bool(request.approval or request.compaction or window.waiting)
-    if state.agent.clears_buffer and state.conversation.last_run_ended_at and not is_continued:
-        del window.messages[1:]  # a failed turn left its messages in the window
+    if state.agent.clears_buffer:
+        _clear_leftovers(window, state, request)
     profile = profile_of(state.agent, model.info, runtime.settings.model_profile)
     if profile != "full":
         state = with_profile(state, profile, runtime.toolbox)
@@ -206,7 +205,7 @@ def _open_turn(
         window=window,
         rules=CallRules(rulebook(state, request.overrides.client_tools)),
         limit=limit,
-        learned=learned_model,
+        learned=learned,
         profile=profile,
     )
     if cut_off and (earlier_input := input_of(tx, cut_off)):
@@ -217,6 +216,21 @@ def _open_turn(
     if request.delivery.also_save:
         request.delivery.also_save(tx, run, ())
     return turn
+
+
+def _with_borrowed_model(
+    state: AgentState, handle: str | None, models: OrganizationModels
+) -> AgentState:
+    """Return the state with the model that the request wants for this turn."""
+    info = models.get(handle or "").info
+    return with_model(state, info.handle, info.context_window)
+
+
+def _clear_leftovers(window: ContextWindow, state: AgentState, request: TurnRequest) -> None:
+    """Clear the window of an agent without a buffer: a failed turn left its messages there."""
+    is_continued = bool(request.approval or request.compaction or window.waiting)
+    if state.conversation.last_run_ended_at and not is_continued:
+        del window.messages[1:]
 
 
 def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> Run:
@@ -398,26 +412,10 @@ def answered(request: Message | None, approval: Approval) -> AnsweredApproval:
 
     Raises Invalid where nothing waits, or the answer does not fit.
     """
-    parts = approval.parts
     if request is None:
         raise Invalid(NOTHING_WAITS)
     gated = {call.call_id: call for call in request.tool_calls if call.is_gated}
-    if approval.approves is not None:
-        if approval.request_id not in (None, "", request.id, *gated):
-            raise Invalid(
-                f"Invalid approval request ID. Expected '{request.id}' but received "
-                f"'{approval.request_id}'."
-            )
-        parts = tuple(ApprovalPart(id, approval.approves, approval.reason) for id in gated)
-    if len(gated) == len(parts) == 1:
-        # Older clients name the message that asked in place of its only call.
-        (call_id,) = gated
-        parts = tuple(
-            replace(part, call_id=call_id)
-            if isinstance(part, ApprovalPart | ToolReturnPart) and part.call_id == request.id
-            else part
-            for part in parts
-        )
+    parts = _answer_parts(request, approval, list(gated))
     ids = [part.call_id for part in parts if isinstance(part, ApprovalPart | ToolReturnPart)]
     if sorted(ids) != sorted(gated):
         raise Invalid(f"Invalid tool call IDs. Expected '{list(gated)}', but received '{ids}'.")
@@ -436,6 +434,27 @@ def answered(request: Message | None, approval: Approval) -> AnsweredApproval:
     return AnsweredApproval(
         request, {part.call_id: part for part in decisions}, returns, (*decisions, *answer_results)
     )
+
+
+def _answer_parts(request: Message, approval: Approval, gated: Sequence[str]) -> tuple[Part, ...]:
+    """Return the parts of an answer, each with the id of one of the gated calls.
+
+    Older clients decide about all calls at once, or name the message that asked in place of its
+    only call. Raises Invalid for an answer to another request.
+    """
+    if approval.approves is not None:
+        if approval.request_id not in (None, "", request.id, *gated):
+            raise Invalid(
+                f"Invalid approval request ID. Expected '{request.id}' but received "
+                f"'{approval.request_id}'."
+            )
+        return tuple(ApprovalPart(id, approval.approves, approval.reason) for id in gated)
+    if not len(gated) == len(approval.parts) == 1:
+        return approval.parts
+    (part,) = approval.parts
+    if isinstance(part, ApprovalPart | ToolReturnPart) and part.call_id == request.id:
+        part = replace(part, call_id=gated[0])
+    return (part,)
 
 
 def finished_before(window: Sequence[Message]) -> list[FinishedCall]:

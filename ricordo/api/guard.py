@@ -186,10 +186,7 @@ class Guard:
             caller = scope.get(REQUEST_SCOPE)
             if caller and caller.limits and path not in self._open_paths:
                 if seconds := self._limits.count(caller.limits):
-                    headers = {"retry-after": str(seconds)}
-                    await refuse(429, _TOO_OFTEN.format(seconds), headers, path=path)(
-                        scope, receive, send
-                    )
+                    await _too_often(seconds, path)(scope, receive, send)
                     return
                 if max_bytes := caller.limits.max_body_bytes or self._max_body_bytes:
                     receive = limit_body(scope, receive, max_bytes)
@@ -199,15 +196,17 @@ class Guard:
         except Unavailable:
             # The error's text may name places, and the caller is unknown.
             refusal = 503, _NOT_NOW
-        if refusal:
-            status, detail = refusal
-            if status == 401 and self._login and _is_navigation(scope):
-                await self._to_login(scope)(scope, receive, send)
-                return
-            challenge = self._challenge(scope, path) if status == 401 else None
-            await refuse(status, detail, challenge, path=path)(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+        app = self._answer_to(scope, path, refusal) if refusal else self._app
+        await app(scope, receive, send)
+
+    def _answer_to(self, scope: Scope, path: str, refusal: _Refusal) -> ASGIApp:
+        """Return the answer to a refused request; a browser without a key is sent to the login."""
+        status, detail = refusal
+        if status != 401:
+            return refuse(status, detail, path=path)
+        if self._login and _is_navigation(scope):
+            return self._to_login(scope)
+        return refuse(status, detail, self._challenge(scope, path), path=path)
 
     def _challenge(self, scope: Scope, path: str) -> dict[str, str] | None:
         """Return the header that tells a client how to log in, if the path has one."""
@@ -454,6 +453,10 @@ def openai_error(
     # A name from the request may hold a lone surrogate.
     text = message.encode("utf-8", "replace").decode()
     return {"error": {"type": kind, "message": text, "param": param, "code": code}}
+
+
+def _too_often(seconds: int, path: str) -> Response:
+    return refuse(429, _TOO_OFTEN.format(seconds), {"retry-after": str(seconds)}, path=path)
 
 
 def _is_near(scope: Scope) -> bool:

@@ -79,14 +79,15 @@ async def follow(runtime: Runtime, run: Run, resumption: Resumption) -> AsyncIte
         recording = runtime.recordings.get(run.id)
         changed = recording.changed if recording else None
         part = await _read_part(runtime, run, position, resumption.batch)
-        for event in part.events if part else ():
-            if resumption.has_pings or not is_ping(event.data):
-                yield event.data.encode()
-            position = event.number
-            sent_at = time.monotonic()
-            if event.data.encode() == DONE:
-                return
         if part and part.events:
+            for event in part.events:
+                chunk = event.data.encode()
+                if resumption.has_pings or not is_ping(event.data):
+                    yield chunk
+                if chunk == DONE:
+                    return
+            position = part.events[-1].number
+            sent_at = time.monotonic()
             continue
         if part and not changed and await _is_over(runtime, run, part, position):
             # A reader behind the end gets the end again, so that it does not wait forever.
@@ -94,14 +95,19 @@ async def follow(runtime: Runtime, run: Run, resumption: Resumption) -> AsyncIte
                 yield chunk
             return
         seconds_left = max(0.0, sent_at + runtime.settings.keepalive - time.monotonic())
-        if changed is None:
-            await asyncio.sleep(min(seconds_left, max(resumption.poll, _SHORTEST_POLL)))
-        else:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), seconds_left)
+        await _wait(changed, seconds_left, resumption.poll)
         if resumption.has_pings and time.monotonic() >= sent_at + runtime.settings.keepalive:
             yield ping(run.id, position, runtime.store.clock)
             sent_at = time.monotonic()
+
+
+async def _wait(changed: asyncio.Event | None, seconds: float, poll: float) -> None:
+    """Wait for more of the stream, at most so long; poll for that of another process."""
+    if changed is None:
+        await asyncio.sleep(min(seconds, max(poll, _SHORTEST_POLL)))
+        return
+    with suppress(TimeoutError):
+        await asyncio.wait_for(changed.wait(), seconds)
 
 
 async def _read_part(runtime: Runtime, run: Run, position: int, limit: int) -> _StoredPart | None:

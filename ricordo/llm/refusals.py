@@ -307,22 +307,32 @@ def _paths(body: Json) -> Iterator[str]:
             yield from (f"{name}.{key}" for key in field)
 
 
+def _special_lesson(
+    refusal: Refusal, learned: LearnedDialect, path: str, *, is_unknown: bool
+) -> LearnedDialect | None:
+    """Return the form without this field, where that is more than leaving it out."""
+    if path.startswith("messages.") and path.endswith(".content"):
+        return replace(learned, no_null=True)
+    if path in ("messages.*.tool_calls", "messages.*.tool_call_id") and is_unknown:
+        return replace(learned, calls_as_text=True)
+    if path == "tools" and is_unknown:
+        return _with_refused(learned, [("tools", "")])
+    if path == "stream":
+        return replace(learned, stream="never" if refusal.body.get("stream") else "always")
+    if path in _BUDGETS and not is_unknown and path in refusal.body:
+        budget = _smaller_budget(refusal, int(refusal.body[path]))
+        return replace(learned, most_output=budget)
+    return None
+
+
 def _field_lessons(
     refusal: Refusal, learned: LearnedDialect, paths: Iterable[str]
 ) -> Iterator[LearnedDialect]:
     is_unknown = _speaks_of(_UNKNOWN_FIELD, refusal.text)
     refused: list[tuple[str, str]] = []
     for path in paths:
-        if path.startswith("messages.") and path.endswith(".content"):
-            yield replace(learned, no_null=True)
-        elif path in ("messages.*.tool_calls", "messages.*.tool_call_id") and is_unknown:
-            yield replace(learned, calls_as_text=True)
-        elif path == "tools" and is_unknown:
-            yield _with_refused(learned, [("tools", "")])
-        elif path == "stream":
-            yield replace(learned, stream="never" if refusal.body.get("stream") else "always")
-        elif path in _BUDGETS and not is_unknown and path in refusal.body:
-            yield replace(learned, most_output=_smaller_budget(refusal, int(refusal.body[path])))
+        if lesson := _special_lesson(refusal, learned, path, is_unknown=is_unknown):
+            yield lesson
         elif path not in _ESSENTIAL:
             field = refusal.body.get(path)
             refused.append((path, "" if is_unknown or field is None else kind_of(field)))

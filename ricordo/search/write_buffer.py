@@ -167,10 +167,8 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
         )
         # 0 after a flush that may come sooner than `not_before`: later rows must add a job again.
         due_at = not_before if is_new and not is_long else 0
-        if is_long:
-            count = 0
-        elif is_new:
-            count = rows
+        if is_long or is_new:
+            count = 0 if is_long else rows
 
     def remember() -> None:
         if is_due and is_quick:

@@ -34,6 +34,13 @@ from ricordo.errors import Invalid
 from ricordo.tools.rule_kinds import ParsedRule, line_of, parse_rule
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+# Types of rules that only name their tool.
+_PLAIN: tuple[RuleType, ...] = (
+    "exit_loop",
+    "continue_loop",
+    "requires_approval",
+    "required_before_exit",
+)
 _FOLLOWING: tuple[RuleType, ...] = ("constrain_child_tools", "parent_last_tool", "conditional")
 
 
@@ -111,34 +118,32 @@ class Rulebook:
         self._first = of_type["run_first"]
         self._only_after = of_type["parent_last_tool"]
         self._counted = of_type["max_count_per_step"]
-        self._rules_after: dict[str, list[ParsedRule]] = {}
-        self._parents: dict[str, set[str]] = {}
+        tools_of = {kind: dict.fromkeys(rule.tool for rule in of_type[kind]) for kind in _PLAIN}
+        self.terminal = frozenset(tools_of["exit_loop"])
+        self.gated = frozenset(tools_of["requires_approval"])
+        self._continuing = frozenset(tools_of["continue_loop"])
+        self._required = tuple(tools_of["required_before_exit"])
+        self._rules_after: dict[str, list[ParsedRule]] = defaultdict(list)
+        self._parents: dict[str, set[str]] = defaultdict(set)
         self._limits: dict[str, int] = {}
-        following = [rule for rule in self._parsed if rule.type in _FOLLOWING]
-        for rule in following:
-            self._rules_after.setdefault(rule.tool, []).append(rule)
+        if self._rules:
+            self._connect()
+        self.is_ordered = bool(self._first or self._counted or self._rules_after)
+        self._following: dict[str, frozenset[str]] = {}
+        self._endings: set[str] = set()
+        if self._first or self._rules_after or self._required:
+            self._prove()
+
+    def _connect(self) -> None:
+        """Note by tool the rules after its call, the tools before it, and its limit."""
+        for rule in self._parsed:
+            if rule.type in _FOLLOWING:
+                self._rules_after[rule.tool].append(rule)
         for rule in self._only_after:
             for child in rule.children:
-                self._parents.setdefault(child, set()).add(rule.tool)
+                self._parents[child].add(rule.tool)
         for rule in self._counted:
             self._limits[rule.tool] = min(rule.limit, self._limits.get(rule.tool, rule.limit))
-        self.terminal = frozenset(rule.tool for rule in of_type["exit_loop"])
-        self._continuing = frozenset(rule.tool for rule in of_type["continue_loop"])
-        self.gated = frozenset(rule.tool for rule in of_type["requires_approval"])
-        self._required = tuple(dict.fromkeys(rule.tool for rule in of_type["required_before_exit"]))
-        self.is_ordered = bool(self._first or self._counted or following)
-        proves = bool(self._first or self._rules_after or self._required)
-        # A tool's output is not known in advance, so every output counts as possible.
-        if proves:
-            paths = {name: self._allowed_after(name, None) for name in self._tools}
-        else:
-            paths = {}
-        self._following = {name: following for name, (following, _) in paths.items()}
-        self._endings = {
-            name for name, (_, must_call) in paths.items() if not must_call or name in self.terminal
-        }
-        if proves:
-            self._prove()
 
     def allowed(self, history: Sequence[FinishedCall]) -> Allowed:
         """Return the tools that may be called now.
@@ -322,6 +327,12 @@ class Rulebook:
 
     def _prove(self) -> None:
         """Raise Invalid if no turn could end, with any behaviour of the model."""
+        # A tool's output is not known in advance, so every output counts as possible.
+        paths = {name: self._allowed_after(name, None) for name in self._tools}
+        self._following = {name: following for name, (following, _) in paths.items()}
+        self._endings = {
+            name for name, (_, must_call) in paths.items() if not must_call or name in self.terminal
+        }
         unusable = self._used_up(())
         firsts = {rule.tool for rule in self._first}
         start = (self._attached & firsts if firsts else self._unguarded(None)) - unusable
