@@ -109,9 +109,9 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
             )
         parsed = parse_reply(reply, offered)
         reply = replace(reply, parts=parsed.parts)
-        if not parsed.is_waiting and any(_acts_outside(turn, call) for call in parsed.calls):
+        if not parsed.is_waiting and any(call.name in offered.acting for call in parsed.calls):
             yield await save_calls(turn, step, reply)
-        results = await run_tools(turn, step, parsed)
+        results = await run_tools(turn, step, offered, parsed)
         is_last = number == step_limit
         action = next_action(turn.rules, offered, reply, parsed, results, action, is_last=is_last)
         turn.rules.finished += action.finished
@@ -138,13 +138,6 @@ async def _compact_only(turn: TurnContext) -> Compacted:
     return compacted
 
 
-def _acts_outside(turn: TurnContext, call: ToolCallPart) -> bool:
-    return any(
-        tool.name == call.name and turn.runtime.toolbox.traits(tool).acts_outside
-        for tool in turn.state.tools
-    )
-
-
 def _new_step(turn: TurnContext, number: int) -> StepDraft:
     guard = EditGuard(turn.guard_sources)
     memory = WorkingMemory(
@@ -163,7 +156,7 @@ async def resume_after_approval(
     step = replace(_new_step(turn, 0), id=answer.request.step_id or "")
     offered = offer_tools(turn)
     parsed = parse_approved(answer, offered)
-    results = answer.results(await run_tools(turn, step, parsed))
+    results = answer.results(await run_tools(turn, step, offered, parsed))
     has_new_input = bool(turn.window.delayed)
     action = next_action(
         turn.rules, offered, None, parsed, results, NextAction(), has_new_input=has_new_input
@@ -324,7 +317,7 @@ def build_request(
 
 
 async def run_tools(
-    turn: TurnContext, step: StepDraft, parsed: ParsedReply
+    turn: TurnContext, step: StepDraft, offered: OfferedTools, parsed: ParsedReply
 ) -> list[ToolReturnPart]:
     """Return the results of the step's calls, in the order of the calls.
 
@@ -367,9 +360,7 @@ async def run_tools(
 
     attached = {tool.name: tool for tool in turn.state.tools}
     toolbox = turn.runtime.toolbox
-    notices = turn.reads.notices(
-        parsed.calls, {name for name, tool in attached.items() if toolbox.traits(tool).is_read_only}
-    )
+    notices = turn.reads.notices(parsed.calls, offered.reading)
     results = await toolbox.run(
         [call for call in parsed.calls if call.call_id not in notices], attached, context
     )

@@ -43,7 +43,7 @@ from ricordo.tools.rules import (
     RuleOutcome,
     finished_calls,
 )
-from ricordo.tools.toolbox import SearchedStore, failed_result, schema_of
+from ricordo.tools.toolbox import SearchedStore, ToolTraits, failed_result, schema_of
 
 log = logging.getLogger(__name__)
 ONE_BY_ONE = (
@@ -77,6 +77,8 @@ class OfferedTools:
             (`client`).
         forced: The one tool that has to be called now, if any.
         hidden: Tools that the model does not see, but which run if it calls them.
+        acting: Tools whose calls may change something that no rollback restores.
+        reading: Tools whose equal calls in one turn have the same result.
         is_over: The turn continues without tools.
         speaks_by_tools: The agent acts and speaks by tools alone.
     """
@@ -91,6 +93,8 @@ class OfferedTools:
     is_ordered: bool = False
     forced: str | None = None
     hidden: frozenset[str] = frozenset()
+    acting: frozenset[str] = frozenset()
+    reading: frozenset[str] = frozenset()
     is_over: bool = False
     speaks_by_tools: bool = False
 
@@ -172,18 +176,21 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
         names = wanted_tools or names
     schemas = (*map(schema_of, attached), *overrides.client_tools)
     bare = {schema.name: schema for schema in schemas if schema.name in names}
-    presentation = _presentation(turn, attached, traits)
+    toolbox = turn.runtime.toolbox
+    kinds = {tool.name: toolbox.traits(tool) for tool in attached}
+    presentation = _presentation(turn, kinds, traits)
     must_call = allowed.must_call or bool(wanted_tools) or presentation.heartbeat
     tools = {
         name: schema_for(tool, presentation, is_terminal=name in rules.terminal)
         for name, tool in bare.items()
     }
-    hidden = _useless_searches(turn, attached) - wanted_tools
+    hidden = _useless_searches(turn, kinds) - wanted_tools
+    reading = frozenset(name for name, kind in kinds.items() if kind.is_read_only)
     is_over = False
     if turn.reads.is_over:
         is_over = not must_call and not rules.before_exit(turn.rules.finished)
         if not is_over:
-            hidden |= _reads(turn, attached)
+            hidden |= reading
     choice: ToolChoice = "none"
     if tools.keys() - hidden and not is_over:
         choice = "required" if must_call else "auto"
@@ -198,13 +205,15 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
         is_ordered=rules.is_ordered,
         forced=next(iter(wanted_tools)) if len(wanted_tools) == 1 else None,
         hidden=hidden,
+        acting=frozenset(name for name, kind in kinds.items() if kind.acts_outside),
+        reading=reading,
         is_over=is_over,
         speaks_by_tools=presentation.heartbeat,
     )
 
 
 def _presentation(
-    turn: TurnContext, attached: Sequence[Tool], traits: TypeTraits
+    turn: TurnContext, kinds: Mapping[str, ToolTraits], traits: TypeTraits
 ) -> ToolPresentation:
     """Return the arguments that the agent's type and its blocks add to tools."""
     blocks = turn.state.blocks
@@ -216,16 +225,13 @@ def _presentation(
     )
     editing_tools: frozenset[str] = frozenset()
     if needs_quotes or needs_reasons:
-        toolbox = turn.runtime.toolbox
-        editing_tools = frozenset(
-            tool.name for tool in attached if toolbox.traits(tool).edits_memory
-        )
+        editing_tools = frozenset(name for name, kind in kinds.items() if kind.edits_memory)
     presentation = ToolPresentation(
         quoting=editing_tools if needs_quotes else frozenset(),
         reasoning=editing_tools if needs_reasons else frozenset(),
     )
     if traits.speaks_aloud:
-        presentation = replace(presentation, spoken=frozenset(tool.name for tool in attached))
+        presentation = replace(presentation, spoken=frozenset(kinds))
     if traits.style == "heartbeat":
         presentation = replace(
             presentation,
@@ -234,12 +240,6 @@ def _presentation(
             response_format=turn.request.overrides.response_format or settings.response_format,
         )
     return presentation
-
-
-def _reads(turn: TurnContext, attached: Sequence[Tool]) -> frozenset[str]:
-    """Return the tools that a turn with too many equal calls gets no more."""
-    toolbox = turn.runtime.toolbox
-    return frozenset(tool.name for tool in attached if toolbox.traits(tool).is_read_only)
 
 
 def _tools_in_a_call(attached: Sequence[Tool]) -> list[Tool]:
@@ -251,7 +251,7 @@ def _tools_in_a_call(attached: Sequence[Tool]) -> list[Tool]:
     return [*search, *(tool for tool in attached if tool.tool_type not in _NOT_IN_A_CALL)]
 
 
-def _useless_searches(turn: TurnContext, attached: Sequence[Tool]) -> frozenset[str]:
+def _useless_searches(turn: TurnContext, kinds: Mapping[str, ToolTraits]) -> frozenset[str]:
     """Return the tools that search something empty or in view.
 
     Tools that a rule names are not among them.
@@ -267,10 +267,7 @@ def _useless_searches(turn: TurnContext, attached: Sequence[Tool]) -> frozenset[
     if any(archive.passage_count for archive in turn.state.archives):
         useful_stores.add("archive")
     named = {name for rule in turn.state.agent.tool_rules for name in _names_in(rule)}
-    toolbox = turn.runtime.toolbox
-    searches = {
-        tool.name: toolbox.traits(tool).searches for tool in attached if tool.name not in named
-    }
+    searches = {name: kind.searches for name, kind in kinds.items() if name not in named}
     return frozenset(
         name
         for name, searched_stores in searches.items()

@@ -23,6 +23,7 @@ from ricordo.domain.hidden_text import UNSEEN_CLASS
 from ricordo.domain.tool import ClientSkill
 
 PLACEHOLDER = "{CORE_MEMORY}"
+_TODAY = "- The current system date is: "
 _NUMBERED_TYPES: set[AgentType] = {
     "sleeptime_agent",
     "memgpt_v2_agent",
@@ -136,7 +137,7 @@ def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Seque
     lines = [
         f"- AGENT_ID: {state.agent.id}",
         f"- CONVERSATION_ID: {'default' if conversation.is_default else conversation.id}",
-        _date_line(local),
+        f"{_TODAY}{local:%A, %B %d, %Y}",
         f"- System prompt last recompiled: {local.strftime('%Y-%m-%d %I:%M:%S %p %Z%z')}",
         f"- {recall_count} previous messages between you and the user are stored in recall memory",
     ]
@@ -163,11 +164,7 @@ def _brief(local: datetime, recall_count: int) -> str:
         earlier = f"\n- {recall_count} earlier messages are no longer in view; search finds them."
     else:
         earlier = ""
-    return _date_line(local) + earlier
-
-
-def _date_line(local: datetime) -> str:
-    return f"- The current system date is: {local.strftime('%A, %B %d, %Y')}"
+    return f"{_TODAY}{local:%A, %B %d, %Y}{earlier}"
 
 
 def with_skills(system: str, skills: Sequence[ClientSkill]) -> str:

@@ -203,6 +203,7 @@ class ForeignTraits:
     searches: frozenset[SearchedStore] = frozenset()
 
 
+ToolTraits = ServerTool | ForeignTraits
 UNKNOWN_CALLS = ForeignTraits(acts_outside=True)
 NO_CALLS = ForeignTraits(acts_outside=False)
 
@@ -271,7 +272,7 @@ class Toolbox:
         """Return the unstored tool of this name."""
         return self._unstored[name]
 
-    def traits(self, tool: Tool) -> "ServerTool | ForeignTraits":
+    def traits(self, tool: Tool) -> "ToolTraits":
         """Return the traits of the tool's calls; those of a tool without a function do nothing."""
         executor = self.find(tool)
         if isinstance(executor, ServerTool):

@@ -135,7 +135,7 @@ class Statements:
         self.observers: list[Callable[[str], None]] = []
         self.inserts_in_bulk = dialect.name == "postgresql"
         self._dialect = dialect
-        self._prepared: WeakKeyDictionary[sa.Executable, PreparedStatement | None] = (
+        self.prepared: WeakKeyDictionary[sa.Executable, PreparedStatement | None] = (
             WeakKeyDictionary()
         )
         self._bulk: WeakKeyDictionary[sa.Executable, BulkInsert | None] = WeakKeyDictionary()
@@ -146,9 +146,9 @@ class Statements:
         An example is a list of any length.
         """
         try:
-            return self._prepared[statement]
+            return self.prepared[statement]
         except KeyError:
-            prepared = self._prepared[statement] = self._compile(statement, parameters)
+            prepared = self.prepared[statement] = self._compile(statement, parameters)
             return prepared
 
     def bulk_insert(self, statement: Any, rows: Sequence[Row]) -> "BulkInsert | None":

@@ -86,7 +86,9 @@ class Transaction:
             first = parameters
         else:
             first = parameters[0]
-        prepared = self.statements.prepare(statement, first)
+        prepared = self.statements.prepared.get(statement) or self.statements.prepare(
+            statement, first
+        )
         if prepared is None:
             return self.connection.execute(statement, parameters).rowcount
         cursor = self._cursor(prepared)
@@ -105,7 +107,9 @@ class Transaction:
         once.
         """
         if parameters:
-            prepared = self.statements.prepare(statement, parameters)
+            prepared = self.statements.prepared.get(statement) or self.statements.prepare(
+                statement, parameters
+            )
         else:
             prepared = None
         if parameters is None or prepared is None:
