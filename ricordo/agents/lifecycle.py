@@ -217,7 +217,7 @@ def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> B
     return block
 
 
-def require_told_apart(agent_blocks: Sequence[Block]) -> None:
+def require_distinct_labels(agent_blocks: Sequence[Block]) -> None:
     """Raise Invalid where two blocks of an agent have one label."""
     labels = [block.label for block in agent_blocks]
     if repeated := next((label for label in labels if labels.count(label) > 1), None):
@@ -255,7 +255,7 @@ def insert_agent(
     own_blocks = [new_block(tx, scope, block, chain) for block in spec.blocks]
     shared = blocks.by_ids(tx, scope, spec.block_ids) if spec.block_ids else []
     attached = (*own_blocks, *shared)
-    require_told_apart(attached)
+    require_distinct_labels(attached)
     if spec.has_base_tools:
         base = base_tools(spec.agent_type, has_sleeptime=spec.has_sleeptime)
     else:

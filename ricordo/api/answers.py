@@ -103,7 +103,7 @@ class AnswerBudget:
             return True
 
     async def wait(self, ticket: "Ticket", size: int) -> None:
-        """Take so many bytes as soon as there is room.
+        """Take this number of bytes as soon as there is room.
 
         Raises HTTPException (503) after a wait of `WAIT` seconds.
         """

@@ -77,7 +77,7 @@ HALF_MARK = re.compile(
     rf"|\b{_beginning_of('functools')}|call:[\w.-]{{0,64}}|[|｜]{{1,2}}[DSML]{{0,4}}[|｜]?"
     r"|(?:assistant)?commentary[ \t]{0,9}(?:to?)?|\bto(?:=[functions]{0,9})?)\Z"
 )
-# HALF_MARK is searched for in so many characters at the end.
+# The number of characters at the end in which HALF_MARK is searched for.
 HALF_MARK_LENGTH = 160
 # The end of a text that was cut off inside a mark.
 _CUT_NAMES = "|".join(

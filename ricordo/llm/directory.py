@@ -22,7 +22,7 @@ from ricordo.llm.provider_table import Provider
 KEPT_SECONDS = 300.0
 # A provider that did not answer is asked again sooner, but not by every request.
 FAILURE_KEPT_SECONDS = 30.0
-# An error for an unknown handle names at most so many handles.
+# The most handles that an error for an unknown handle names.
 NAMED_HANDLES = 60
 MOST_BUILT = 1_000  # models; their names come from clients
 

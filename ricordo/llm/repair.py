@@ -153,7 +153,7 @@ def _with_written_calls(
 
 
 def _without_markup(parts: tuple[Part, ...], offered: Mapping[str, ToolSchema]) -> tuple[Part, ...]:
-    """Leave out calls as text beside real calls: some servers send both."""
+    """Leave out calls in the text of a reply with real calls: some servers send both."""
     new_parts: list[Part] = []
     for part in parts:
         if not isinstance(part, TextPart):
@@ -379,10 +379,11 @@ _HALF_FENCE = re.compile(r"(?:`{1,2}|```[a-z_]*[ \t]*(?:\n\s*)?|\n[ \t]{0,9})$")
 # Searched after the first line of a fence, which cannot close it.
 _FENCE_END = re.compile(r"\n[ \t]*```")
 _LINE_START = 100
-# Blanks are held back up to so many characters; longer blanks are shown.
+# The most blanks that are held back; longer runs of blanks are shown.
 _LONGEST_BLANK = 1_000
 _CHANNEL_SIGNS = ("<|start|>", "<|channel|>", "<|constrain|>")
-# A tool's name within so many characters before an object makes it likely to be a call.
+# An object is likely to be a call if a tool's name stands within this number of characters
+# before it.
 _NAME_DISTANCE = 48
 # The rest of a sentence after a mark that is only mentioned.
 _MENTIONED = re.compile(r"[ \t]{0,9}(?:[.,;:!?)\]*_]|([A-Za-z]{1,20})[ \t,.])")

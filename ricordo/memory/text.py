@@ -417,7 +417,7 @@ def _marked(sign: str, line: str) -> str:
 _SHORTEST_UNIQUE = 24
 # Longest excerpt of a line in a summary, in characters.
 _EXCERPT_LENGTH = 72
-# Limit of compared pairs of lines that changed in both texts; so many take about a second.
+# Limit of compared pairs of lines that changed in both texts: about a second of work.
 _COMPARED_PAIR_LIMIT = 1_000_000
 
 

@@ -200,7 +200,10 @@ class SendRequest(RequestModel):
         description="Answer with the log probabilities of the last step's tokens, where the model gives them.",
     )
     top_logprobs: int | None = Field(
-        None, ge=0, le=20, description="With `return_logprobs`: so many alternatives to each token."
+        None,
+        ge=0,
+        le=20,
+        description="With `return_logprobs`: the number of alternatives to each token.",
     )
 
     @property
