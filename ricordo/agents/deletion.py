@@ -115,7 +115,7 @@ async def _purge_now(runtime: Runtime, kind: Kind, id: str) -> None:
         await purge(runtime, kind, id)
     except RicordoError as error:
         # The deletion is complete for users; the job purges the rest once that is possible again.
-        log.warning("a purge will go on later", extra={"id": id, "reason": error})
+        log.warning("a purge continues later", extra={"id": id, "reason": error})
 
 
 async def purge(runtime: Runtime, kind: Kind, id: str, newest: int = 0) -> None:

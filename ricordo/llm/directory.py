@@ -48,7 +48,7 @@ class ListCache:
     async def read(self, ask: Callable[[], Awaitable[ModelList]]) -> ModelList | None:
         """Return the list, requested again if it is old.
 
-        None after a failure.
+        Returns None after a failure.
 
         A failure is no error here: a call of the model shows the cause.
         """
@@ -99,7 +99,7 @@ class ModelDirectory:
     def split(self, handle: str, *, may_be_down: bool = False) -> tuple[Provider, str] | None:
         """Return the provider and the model's name of a handle.
 
-        None for an unknown provider.
+        Returns None for an unknown provider.
 
         `may_be_down` includes local servers that were not found yet.
         """
@@ -130,7 +130,7 @@ class ModelDirectory:
     async def ask(self, provider: Provider) -> ModelList | None:
         """Return the provider's list, requested at most every five minutes.
 
-        None after a failure.
+        Returns None after a failure.
         """
         return await self._lists[provider.name].read(partial(self._list, provider))
 

@@ -345,7 +345,7 @@ class ReplyBuilder:
 def read_fault(answer: dict[str, Any]) -> Any:
     """Return the error in an answer or event with a successful HTTP status.
 
-    None without one.
+    Returns None without one.
 
     An error beside a regularly finished answer is ignored, so that the answer is not lost.
     """
@@ -395,7 +395,7 @@ def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
 def _index(index: Any) -> int | None:
     """Return the index of a call's piece.
 
-    None if it is not a number.
+    Returns None if it is not a number.
     """
     if isinstance(index, str) and index.isdecimal() and len(index) < _MOST_DIGITS:
         return int(index)

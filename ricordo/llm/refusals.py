@@ -204,7 +204,7 @@ def numbers_in(text: str) -> list[int]:
 def limit_in(text: str, *, estimate: int, budget: int = 0) -> int | None:
     """Return the context window in tokens that the text names.
 
-    None without a possible one.
+    Returns None without a possible one.
     """
     numbers = numbers_in(text)
     maximum = max(numbers, default=0)

@@ -265,7 +265,7 @@ _CUT_OFF = "Your last answer was cut off at its length limit, in the middle of a
 def fault_in(reply: ModelReply, request: ModelRequest) -> Fault | None:
     """Return the remaining fault of a repaired reply.
 
-    None if the reply or some of its calls can be used.
+    Returns None if the reply or some of its calls can be used.
     """
     tools = {tool.name: tool for tool in request.callable_tools}
     calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
@@ -711,7 +711,7 @@ class StreamRepair:
 def _missing(shown_pieces: Sequence[str], pieces: Sequence[str]) -> str | None:
     """Return the part that was not shown yet.
 
-    None if another text was shown.
+    Returns None if another text was shown.
 
     Blanks at the ends do not count.
     """

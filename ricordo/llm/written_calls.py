@@ -581,7 +581,7 @@ class _BareReader(_Reader):
     def _names_in(self, gap: str) -> list[str] | None:
         """Return the tools named in a gap between arguments.
 
-        None if it has other words.
+        Returns None if it has other words.
         """
         all_names = (offered_name(word, self.offered) for word in _NAME.findall(gap))
         names = unique([name for name in all_names if name in self.offered])
@@ -702,7 +702,7 @@ def _literal(node: ast.expr) -> Any:
 def calls_in(decoded: Any, offered: Offered) -> Calls:
     """Return the calls in decoded JSON, one or a list.
 
-    None if any part is something else.
+    Returns None if any part is something else.
     """
     rows = decoded
     if isinstance(decoded, dict):

@@ -148,7 +148,7 @@ def version_notes(
 ) -> dict[str, str]:
     """Return, by call id, the sentence that names an edit's version.
 
-    Only for calls that show it.
+    They are for calls that show it.
     """
     heads = {block.id: block.head for block in stored}
     return {

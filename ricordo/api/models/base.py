@@ -273,7 +273,7 @@ def _recipe(model: type[ResponseModel], source: object, fields: Json) -> _Recipe
 def maker(annotation: Any) -> Callable[[Any], Any] | None:
     """Return a function that makes values of this type: a model or a list of one.
 
-    None for a plain type. The function leaves finished answers as they are.
+    Returns None for a plain type. The function leaves finished answers as they are.
     """
     if isinstance(annotation, type) and issubclass(annotation, ResponseModel):
         return lambda source: (

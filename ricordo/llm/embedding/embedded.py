@@ -102,7 +102,7 @@ def is_installed() -> bool:
 def package_folder() -> Path | None:
     """Return the folder of the package's files.
 
-    None if it is not installed.
+    Returns None if it is not installed.
     """
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:

@@ -81,7 +81,7 @@ class Embedders(Registry[Embedder]):
     async def choose(self, handle: str | None) -> str | None:
         """Return the handle to store.
 
-        None for the default and the retired server's default.
+        Returns None for the default and the retired server's default.
 
         Raises NotFound for an unknown handle, since another model would surprise.
         """
@@ -234,7 +234,7 @@ class Models(Registry[ChatModel]):
     def better_than(self, handle: str) -> str | None:
         """Return the default model if it is usable and better than the librarian.
 
-        None unless `handle` is the librarian.
+        Returns None unless `handle` is the librarian.
         """
         default = self.default()
         is_better = handle == LIBRARIAN and default.handle != LIBRARIAN and not default.fault
@@ -264,7 +264,7 @@ class Models(Registry[ChatModel]):
     async def _examine(self, handle: str) -> str | None:
         """Return the fault of the model with this handle.
 
-        None if it is usable.
+        Returns None if it is usable.
         """
         try:
             await self.require(handle)
