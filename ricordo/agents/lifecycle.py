@@ -106,7 +106,7 @@ class AgentSpec:
     # The conversation's first messages, in place of those of its type.
     beginning: tuple[NewMessage, ...] | None = None
     tags: tuple[str, ...] = ()
-    # The user whose memory its conversation shows beside its own, by id or by name.
+    # The user whose memory its conversation also shows, by id or by name.
     user: str | None = None
     # Another agent works on its memory after its turns.
     has_sleeptime: bool = False

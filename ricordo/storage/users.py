@@ -93,7 +93,8 @@ def ids_of(
 def find_or_make(tx: Transaction, scope: Scope, name: str, *, is_subject: bool = False) -> User:
     """Return the user with this id or identifier, or create one with this identifier.
 
-    `is_subject` marks a name from a login provider, which tells look-alike names apart.
+    `is_subject` marks a name from a login provider: it may look like another user's name, since the
+    provider keeps them apart.
 
     Raises:
         Invalid: for a name that no user can have.
