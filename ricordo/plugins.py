@@ -394,7 +394,7 @@ def load_commands(features: Iterable[str] = ()) -> tuple[list[Commands], str | N
 
 
 def missing_requirements(plugins: Sequence[tuple[str, Any]]) -> str | None:
-    """Return warnings about plugins whose required features are missing.
+    """Return sentences about plugins whose required features are missing; None without any.
 
     It is asked before any hook is called, so that no module looks for a feature in vain.
     """
