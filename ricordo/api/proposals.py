@@ -183,8 +183,8 @@ async def approve(
     """Make the proposed text the block's next version, merged by lines with later changes.
 
     With `body`, the owner's own text replaces it. Characters that are not shown are removed, unless
-    `keeps_hidden_text` is true. If lines collide nothing is written, and 409
-    returns the three texts.
+    `keeps_hidden_text` is true. If lines collide nothing is written, and 409 returns the three
+    texts.
     """
     request = body or ApproveRequest()
 

@@ -205,7 +205,7 @@ class Models(Registry[ChatModel]):
         """
         if self._settings.model:
             return DefaultModel(self._settings.model, "by RICORDO_MODEL", fault=self._fault)
-        local = {info.provider for info in self._directory.found}
+        local = {info.provider for info in self._directory.local_models}
         offers = [
             (provider, listed if self._takes_tools.get(provider.name, True) else ModelList())
             for provider, listed in self._directory.offers()
