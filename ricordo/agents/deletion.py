@@ -145,7 +145,7 @@ def purge_portion(
     if not deletion.is_hidden(tx, kind, id):
         return False
     return partitions.purge_portion(tx, id) or deletion.purge(
-        tx, deletion.OWNERS[kind], "id", [id], _keep_usage, counts
+        tx, deletion.OWNERS[kind], "id", keys=[id], before=_keep_usage, counts=counts
     )
 
 

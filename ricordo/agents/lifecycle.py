@@ -286,7 +286,14 @@ def insert_agent(
         visible_blocks = _visible_blocks(tx, agent, conversation.user_id, attached)
     else:
         visible_blocks = tuple(own_blocks)
-    state = AgentState(agent, conversation, visible_blocks, agent_tools, (), tags)
+    state = AgentState(
+        agent=agent,
+        conversation=conversation,
+        blocks=visible_blocks,
+        tools=agent_tools,
+        archives=(),
+        tags=tags,
+    )
     first_messages, key = _first_messages(tx, runtime, state, spec)
     window = tuple(message.id for message in first_messages)
     conversation = replace(
