@@ -68,10 +68,7 @@ def mend_future_times(tx: Transaction) -> int:
     for table, columns in _STAMPS_OF_NEWEST.items():
         last = select(func.coalesce(func.max(table.c.seq), 0)).scalar_subquery()
         are_newest = table.c.seq > last - _NEWEST
-        count += sum(
-            _set_to_now(tx, table, column, now=now, limit=limit, are_newest=are_newest)
-            for column in columns
-        )
+        count += sum(_set_to_now(tx, table, column, now, limit, are_newest) for column in columns)
     if count:
         log.warning(
             "times that lay in the future were set to now: was the clock wrong?",
