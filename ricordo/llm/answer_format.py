@@ -48,8 +48,8 @@ def instruction(response_format: Mapping[str, Any] | None) -> str:
         return "Your answer to the user has to be one JSON object, with nothing before or after it."
     schema_json = orjson.dumps(schema).decode()
     return (
-        "Your answer to the user has to be JSON that is valid under the JSON schema below, with nothing before or after it.\n"
-        f"<answer_schema>\n{schema_json}\n</answer_schema>"
+        "Your answer to the user has to be JSON that is valid under the JSON schema below, with "
+        f"nothing before or after it.\n<answer_schema>\n{schema_json}\n</answer_schema>"
     )
 
 

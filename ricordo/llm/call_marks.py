@@ -22,7 +22,8 @@ _SPACE = r"(?:[\w-]{1,32}:)?"
 NOTATIONS = (
     # The rule for unknown models: any tag whose name means calls of tools or functions.
     Notation(
-        "Hermes, Qwen, GLM, Granite, Hunyuan, Jamba, Nemotron, Olmo, Seed, MiniMax, LongCat, FunctionGemma",
+        "Hermes, Qwen, GLM, Granite, Hunyuan, Jamba, Nemotron, Olmo, Seed, MiniMax, LongCat, "
+        "FunctionGemma",
         rf"<(?!end){_SPACE}(?i:[a-z]{{0,20}}_?(?:tool|function)s?[_-]?calls?)>",
     ),
     Notation("Qwen's coders", r"<tools>(?=\s{0,99}[{\[])"),

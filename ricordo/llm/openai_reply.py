@@ -210,7 +210,8 @@ class ReplyBuilder:
         if is_new:
             if slot >= _MOST_SLOTS:
                 raise BoundReached(
-                    f"The model's answer has more than {_MOST_SLOTS:,} tool calls. Use another model."
+                    f"The model's answer has more than {_MOST_SLOTS:,} tool calls. Use another "
+                    "model."
                 )
             self._calls.append(_PartialCall(call_id or new_call_id()))
             self._by_id.setdefault(self._calls[slot].call_id, slot)

@@ -308,7 +308,8 @@ def require_usable(provider: OrganizationProvider, keys: Keys) -> None:
     for key in (keys.api_key, keys.access_key):
         if key and not all("!" <= sign <= "~" for sign in key):
             raise Invalid(
-                "A key must be letters, digits and signs of ASCII, without a space or the end of a line."
+                "A key must be letters, digits and signs of ASCII, without a space or the end of "
+                "a line."
             )
     if row.adapter == "bedrock":
         _require_bedrock(provider, keys)
@@ -316,7 +317,8 @@ def require_usable(provider: OrganizationProvider, keys: Keys) -> None:
         raise Invalid(f"A provider of type {provider.provider_type} needs base_url.")
     elif provider.base_url and not _is_address(provider.base_url):
         raise Invalid(
-            "base_url must be an address as https://host/path, without a user, a question mark or a hash."
+            "base_url must be an address as https://host/path, without a user, a question mark or "
+            "a hash."
         )
 
 

@@ -254,12 +254,19 @@ class Fault:
 
 
 _UNREADABLE = (
-    "Your last answer was the text of a tool call or of its result, which nobody can read. To use a tool, make a real tool call "
-    "with JSON arguments. To speak to the user, answer in plain words."
+    "Your last answer was the text of a tool call or of its result, which nobody can read. To use "
+    "a tool, make a real tool call with JSON arguments. To speak to the user, answer in plain "
+    "words."
 )
 _WRITTEN_CALL = "It wrote a tool call as text that cannot be read."
-_COPIED = "Your last answer repeated a piece of your instructions. Answer what was said to you, in your own words."
-_CUT_OFF = "Your last answer was cut off at its length limit, in the middle of a tool call. Make it shorter."
+_COPIED = (
+    "Your last answer repeated a piece of your instructions. Answer what was said to you, in your "
+    "own words."
+)
+_CUT_OFF = (
+    "Your last answer was cut off at its length limit, in the middle of a tool call. Make it "
+    "shorter."
+)
 
 
 def fault_in(reply: ModelReply, request: ModelRequest) -> Fault | None:
@@ -270,7 +277,10 @@ def fault_in(reply: ModelReply, request: ModelRequest) -> Fault | None:
     tools = {tool.name: tool for tool in request.callable_tools}
     calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
     if len(calls) > MOST_CALLS:
-        sentence = f"Your answer has {len(calls):,} tool calls, and at most {MOST_CALLS} are taken at once. Make fewer."
+        sentence = (
+            f"Your answer has {len(calls):,} tool calls, and at most {MOST_CALLS} are taken at "
+            "once. Make fewer."
+        )
         return Fault(sentence)
     faults = [_fault_of_call(call, tools.get(call.name), reply) for call in calls]
     if calls:
@@ -320,7 +330,8 @@ def _fault_of_call(call: ToolCallPart, tool: ToolSchema | None, reply: ModelRepl
         return None
     if reply.finish == "length":
         return Fault(
-            f"Your answer was cut off at its length limit, in the middle of the call of {call.name}. Make it shorter."
+            "Your answer was cut off at its length limit, in the middle of the call of "
+            f"{call.name}. Make it shorter."
         )
     return Fault(f"{problem} Call {call.name} again.")
 

@@ -109,8 +109,9 @@ _NAMES_A_TOOL = re.compile(
 )
 # Words of wrappers. Any other word beside a call's name and arguments is speech to a reader.
 _WRAPPER_WORDS = frozenset(
-    "tool tools call calls called calling function functions name args arguments argument parameters params parameter input "
-    "action invoke json python xml assistant commentary code with type id begin end start request to section sep".split()
+    "tool tools call calls called calling function functions name args arguments argument "
+    "parameters params parameter input action invoke json python xml assistant commentary code "
+    "with type id begin end start request to section sep".split()
 )
 
 

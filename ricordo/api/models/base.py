@@ -258,7 +258,8 @@ def _recipe(model: type[ResponseModel], source: object, fields: Json) -> _Recipe
                 paths[name] = path
             elif field.is_required():
                 raise TypeError(
-                    f"{model.__name__}.{name} is not given, and {type(source).__name__} has no {path}."
+                    f"{model.__name__}.{name} is not given, and {type(source).__name__} has no "
+                    f"{path}."
                 )
             else:
                 defaults[name] = field.default

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 HANDLE = "ricordo/wordllama-256"
 PACKAGE = "wordllama"
-INSTALL = 'Install it with: pip install "ricordo[embeddings]", or set RICORDO_EMBEDDING to another model or to none.'
+INSTALL = (
+    'Install it with: pip install "ricordo[embeddings]", or set RICORDO_EMBEDDING to another '
+    "model or to none."
+)
 # Relative path and SHA-256 of the files of wordllama 0.4.0.post1.
 TABLE = (
     "weights/l2_supercat_256.safetensors",

@@ -137,7 +137,8 @@ class Embedders(Registry[Embedder]):
                 f"Handle {handle} not found, its package is missing. {embedded.INSTALL}"
             )
         return NotFound(
-            f"{super()._not_found(handle)}. Leave the embedding out to use the default, or configure its provider."
+            f"{super()._not_found(handle)}. Leave the embedding out to use the default, or "
+            "configure its provider."
         )
 
     def _build(self, provider: Provider, name: str) -> Embedder:
@@ -318,7 +319,8 @@ class Models(Registry[ChatModel]):
     def _not_found(self, handle: str) -> NotFound:
         if handle == LIBRARIAN:
             return NotFound(
-                f"Handle {handle} not found, no model is configured. Set a provider's key, or start a model server."
+                f"Handle {handle} not found, no model is configured. Set a provider's key, or "
+                "start a model server."
             )
         message = str(super()._not_found(handle))
         hint = self._hint(handle)
