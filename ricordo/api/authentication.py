@@ -224,7 +224,7 @@ class Authentication:
     async def local(self, runtime: Runtime | None, *, asks: bool = True) -> Scope | None:
         """Return the local administrator if the server is local, without keys and login.
 
-        Unless it `asks`, the database's last answer counts, so that nothing waits for it.
+        Without `asks` the database is not asked: its last answer counts.
         """
         if self._key is not None or self._has_login or self._host not in LOOPBACK:
             return None
