@@ -20,7 +20,7 @@ from ricordo.agents.conversations import (
     with_model,
     within_window,
 )
-from ricordo.agents.model_profile import profile_of, with_profile
+from ricordo.agents.model_profile import memory_in_prompt, profile_of, with_profile
 from ricordo.agents.repeats import (
     conversation_of,
     input_of,
@@ -191,6 +191,9 @@ def _open_turn(
         rules=CallRules(rulebook(state, request.client_tools)),
         limit=limit,
         profile=profile,
+        memory_in_prompt=memory_in_prompt(
+            state.agent, model.info, runtime.settings.memory_in_prompt
+        ),
     )
     if cut_off and (earlier_input := input_of(tx, cut_off)):
         _stay_in_group(tx, turn, cut_off)
