@@ -177,7 +177,7 @@ class Block:
 
 
 SHARED_POLICY: Policy = "guarded"
-"""The initial policy of a shared block, since users and quoted text reach it (see decision 0059)."""
+"""The initial policy of a shared block, which users and quoted text reach (decision 0059)."""
 
 
 def new_in(chain: Chain, label: str, by: str, at: int, **fields: Any) -> Block:

@@ -18,11 +18,12 @@ Replay = Literal["nothing", "field", "details", "chunks"]
 class Dialect:
     """A server's reading of the format.
 
-    `effort` is its way to set the reasoning effort and `efforts` its levels; `replays` is its way to
-    take its own reasoning back, and `provider` marks that reasoning. With `reads_special_tokens` it
-    reads special tokens in texts as tokens. `memory_in_prompt` says when the memory in the prompt is
-    rendered again: a server that evaluates prompts itself, and reuses what it evaluated of the
-    beginning, is faster with "lazy" (docs/internals/speed.md has the figures).
+    `effort` is its way to set the reasoning effort and `efforts` its levels; `replays` is its way
+    to take its own reasoning back, and `provider` marks that reasoning. With
+    `reads_special_tokens` it reads special tokens in texts as tokens. `memory_in_prompt` says when
+    the memory in the prompt is rendered again: a server that evaluates prompts itself, and reuses
+    what it evaluated of the beginning, is faster with "lazy" (docs/internals/speed.md has the
+    figures).
     """
 
     provider: str = ""

@@ -77,8 +77,8 @@ def approve(
     """Make the proposed text the block's next version, merged with later changes.
 
     With `body`, that text is written instead. Hidden text is removed, unless the block has it
-    already or the owner keeps it, since nobody can approve what is not shown. The version's author is the agent that proposed it,
-    or the owner who changed the text.
+    already or the owner keeps it, since nobody can approve what is not shown. The version's author
+    is the agent that proposed it, or the owner who changed the text.
 
     Raises NotFound, Conflict where it is decided already or a label is taken, TooLong, Invalid, and
     Forbidden for all but people.

@@ -1,4 +1,7 @@
-"""The table of routes: its order, its document, what a start imports for it, and the routes that plugins bring."""
+"""The table of routes.
+
+Its order, its document, what a start imports for it, and the routes that plugins bring.
+"""
 
 import asyncio
 import re

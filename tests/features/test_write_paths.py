@@ -1,7 +1,9 @@
-"""Every write of memory, in core and features, goes through one function: a policy decides, a version is made, no secret is kept.
+"""Every write of memory, in core and features, goes through one function.
 
-A new way to write memory is added to `AGENTS_PATHS`, `OWNERS_PATHS` or to the ways below, each of which begins with a block `human`
-that holds `BEFORE`, under some policy, and does one thing to it.
+A policy decides, a version is made, no secret is kept.
+
+A new way to write memory is added to `AGENTS_PATHS`, `OWNERS_PATHS` or to the ways below, each of
+which begins with a block `human` that holds `BEFORE`, under some policy, and does one thing to it.
 """
 
 import itertools
@@ -109,7 +111,7 @@ def made(http: httpx2.Client, policy: str, *tools: str, value: str = BEFORE) -> 
 
 
 def require_version(server: ServerInThread, block_id: str, by: str, count: int) -> None:
-    """Check that the block's text is what its chain's newest version holds, by whom it should be, after so many versions."""
+    """Check the block's text against its chain, with the author and count of versions."""
 
     def check(tx: Transaction) -> None:
         block = blocks.get(tx, Scope(), block_id)
@@ -358,7 +360,7 @@ def test_typed_memory_writes_through_the_door(server: ServerInThread) -> None:
 
 @dataclass
 class Scene:
-    """A user with a block, on a server or in a storage of a program's own, and a folder to work in."""
+    """A user with a block, on a server or in a program's own storage, and a folder."""
 
     server: ServerInThread
     http: httpx2.Client
@@ -393,9 +395,12 @@ class Scene:
 
 @dataclass(frozen=True)
 class Way:
-    """One way in: the function of the package that it enters by, what it does, and what is there then.
+    """One way in.
 
-    `after` is the text (None: no block), under `label`; `author` is whose version that is; `waits` is how many proposals wait.
+    The function of the package that it enters by, what it does, and what is there then.
+
+    `after` is the text (None: no block), under `label`; `author` is whose version that is; `waits`
+    is how many proposals wait.
     """
 
     enters: str

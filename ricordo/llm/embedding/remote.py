@@ -53,7 +53,10 @@ REST_SECONDS = 15.0
 _COUNTED: ContextVar[Counter[str] | None] = ContextVar("tokens by embedding model", default=None)
 
 Ask = Callable[[list[str], EmbeddingPurpose], Awaitable[Sequence[Any]]]
-"""One request: a vector for each text, in order, in any form that `unit` reads. Raises ModelError."""
+"""One request: a vector for each text, in order, in any form that `unit` reads.
+
+Raises ModelError.
+"""
 
 
 class RemoteEmbedder:

@@ -1,4 +1,7 @@
-"""A user's memory from a program of one's own: the names of the first design, over the same store."""
+"""A user's memory from a program of one's own.
+
+The names of the first design, over the same store.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,8 @@
-"""Memory on its pages: read, edited without losing what was typed, its settings, new blocks, deletion and undo, and by whom."""
+"""Memory on its pages.
+
+Read, edited without losing what was typed, its settings, new blocks, deletion and undo, and by
+whom.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
