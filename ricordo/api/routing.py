@@ -416,7 +416,7 @@ class Application(FastAPI):
             self.openapi_schema = before
 
     async def document(self) -> dict[str, Any]:
-        """Return the document, read from its bytes: it is large, so nobody keeps it."""
+        """Return the document, read from its bytes: it is large, so it is not kept."""
         text = await self._document.text()
         return cast("dict[str, Any]", await offload(lambda: orjson.loads(text), len(text)))
 

@@ -196,7 +196,7 @@ def configured(settings: ProviderSettings) -> list[Provider]:
 def _configured(row: ProviderRow, settings: ProviderSettings) -> Provider | None:
     key = _setting(settings, row.key)
     url = _setting(settings, row.url)
-    # The name `openai` also stands for any server that speaks its format, with or without a key.
+    # The name `openai` also means any server that speaks its format, with or without a key.
     is_set = key or (url and (row.is_self_hosted or row.name == "openai"))
     if not is_set or not (url or row.base_url or row.adapter in ("bedrock", "vertex")):
         return None
