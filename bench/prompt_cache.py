@@ -64,7 +64,7 @@ class Cache:
 
 
 def _texts(body: dict[str, Any], *, has_tools_first: bool) -> list[str]:
-    """Return the prompt of a request in OpenAI's format, piece by piece in the order of a template."""
+    """Return the prompt of a request in OpenAI's format, in pieces as a template orders them."""
     system, *others = (json.dumps(message) for message in body["messages"])
     tools = json.dumps(body.get("tools", []))
     first = [tools, system] if has_tools_first else [system, tools]

@@ -1,4 +1,4 @@
-"""When the memory in the prompt is rendered again: before each step, in the next turn, or lazily."""
+"""When the memory in the prompt is rendered again: before each step, next turn, or lazily."""
 
 from dataclasses import replace
 from itertools import pairwise
