@@ -434,7 +434,8 @@ def finished_before(window: Sequence[Message]) -> list[FinishedCall]:
 def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) -> Run | None:
     """Return the run that accepted the request before, after the database refused the turn.
 
-    None where a dead run was in the way; it is closed. Raises the reason of the refusal otherwise.
+    Returns None where a dead run was in the way; it is closed. Raises the reason of the refusal
+    otherwise.
     """
     conversation = conversations.get(tx, conversation_of(request))
     agents.require(tx, request.scope, request.agent_id)

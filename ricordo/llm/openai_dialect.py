@@ -158,7 +158,7 @@ def thinking_fields(
 ) -> dict[str, Any]:
     """Return the fields that set the reasoning effort.
 
-    None if the server has no such field.
+    Returns None if the server has no such field.
     """
     effort = settings.reasoning_effort
     budget = settings.max_reasoning_tokens

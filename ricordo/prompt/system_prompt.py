@@ -204,8 +204,8 @@ def _digest(*parts: str) -> str:
 def sections(system: str) -> dict[str, str]:
     """Split a stored system message into its sections by their tags.
 
-    `base` is the text outside all other sections. If a section seems to occur twice, the later one
-    is ours.
+    `base` is the text outside all other sections. Of two sections with one name the later one
+    counts: the template may contain the tag, and our sections follow it.
     """
     spans: dict[str, tuple[int, int]] = {}
     without_end: set[str] = set()

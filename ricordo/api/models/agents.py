@@ -79,7 +79,7 @@ Secrets = Annotated[
 def _without_shown(secrets: Any) -> Any:
     """Return the sent secrets.
 
-    None for an answer's list, which has no values.
+    Returns None for an answer's list, which has no values.
     """
     if isinstance(secrets, list):
         return None
@@ -156,7 +156,7 @@ class AgentFields(EmbeddingFields):
     def thinks(self) -> bool | None:
         """Return whether the model shall reason, under either name.
 
-        None if neither was sent.
+        It is None if neither was sent.
         """
         if self.reasoning is None:
             return self.enable_reasoner
