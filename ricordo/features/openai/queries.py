@@ -43,6 +43,7 @@ _ANSWERED = (
         conversations.c.last_run_ended_at,
         conversations.c.last_stop_reason,
         runs.c.ended_at,
+        runs.c.status,
     )
     .outerjoin(runs, runs.c.id == openai_chats.c.run_id)
     .outerjoin(
@@ -89,11 +90,13 @@ class UnknownModel(NotFound):
 class AnsweredState:
     """The run that answered a state of a chat.
 
-    `goes_on_in` is its conversation, if nothing came after the run there.
+    `goes_on_in` is its conversation, if nothing came after the run there. `is_whole`: the run ended
+    by itself, so all that was shown is stored.
     """
 
     run_id: str
     goes_on_in: str | None
+    is_whole: bool = True
 
 
 def answered_states(tx: Transaction, keys: Sequence[str]) -> Mapping[str, AnsweredState]:
@@ -102,7 +105,11 @@ def answered_states(tx: Transaction, keys: Sequence[str]) -> Mapping[str, Answer
     for row in tx.all(_ANSWERED, {"keys": list(keys)}):
         is_last = row.ended_at is not None and row.ended_at == row.last_run_ended_at
         is_plain = row.last_stop_reason != "requires_approval" and len(row.window or ()) > 1
-        states[row.key] = AnsweredState(row.run_id, row.id if is_last and is_plain else None)
+        states[row.key] = AnsweredState(
+            row.run_id,
+            goes_on_in=row.id if is_last and is_plain else None,
+            is_whole=row.status == "completed",
+        )
     return states
 
 
