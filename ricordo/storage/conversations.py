@@ -34,6 +34,8 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, conversations, runs
 from ricordo.storage.schema.core_tables import messages as messages_table
 
+# Description of a conversation whose chat was deleted in the client that it came from.
+GONE_THERE = "This chat is gone where it came from."
 ROWS = Repository(Conversation, conversations)
 _IS_THERE = conversations.c.deleted_at.is_(None)
 _BY_ID = ROWS.select.where(equal(conversations, "id"), _IS_THERE)

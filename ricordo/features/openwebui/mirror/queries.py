@@ -24,7 +24,7 @@ openwebui_items = table(
     UniqueConstraint("remote_id", "kind", "name"),
     erasure="delete",
 )
-Kind = Literal["file", "note"]
+Kind = Literal["file", "note", "waiting"]
 
 
 @dataclass(frozen=True, slots=True)
