@@ -32,11 +32,15 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.openai.answers import AnswerReader
 from ricordo.features.openai.models import ChatMessage
-from ricordo.features.openai.queries import AnsweredState, answered_states, note_run
+from ricordo.features.openai.queries import (
+    AnsweredState,
+    answered_states,
+    chat_summary,
+    note_run,
+)
 from ricordo.features.openai.shown_answers import (
     answer_key,
     answers_of,
-    chat_summary,
     own_answers,
     shown_before,
     unsaved_rest,

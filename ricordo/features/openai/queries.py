@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Index, UniqueConstraint, bindparam, delete, or_, select
+from sqlalchemy import Index, UniqueConstraint, bindparam, delete, func, or_, select
 
 from ricordo.agents.agent_types import traits_of
 from ricordo.domain.agent import AgentType
@@ -19,7 +19,7 @@ from ricordo.storage.agent_access import may_use
 from ricordo.storage.engine.repository import Missing, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import reference, seq, strings, table, timestamps
-from ricordo.storage.schema.core_tables import agents, conversations, runs
+from ricordo.storage.schema.core_tables import agents, conversations, messages, runs
 
 # `key` is a digest of a chat's state; its text cannot be recovered from it.
 openai_chats = table(
@@ -51,6 +51,21 @@ _ANSWERED = (
         (conversations.c.id == runs.c.conversation_id) & conversations.c.deleted_at.is_(None),
     )
     .where(one_of(openai_chats.c.key, "keys"))
+)
+# Runs of a chat whose answers an edited chat is compared with.
+_MOST_RUNS = 2_000
+_RUNS_OF_CHAT = (
+    select(messages.c.run_id)
+    .join(conversations, conversations.c.id == messages.c.conversation_id)
+    .where(
+        equal(conversations, "agent_id", "summary"),
+        conversations.c.user_id.is_not_distinct_from(bindparam("user_id")),
+        conversations.c.deleted_at.is_(None),
+        messages.c.step_id.is_not(None),
+    )
+    .group_by(messages.c.run_id)
+    .order_by(func.max(messages.c.seq).desc())
+    .limit(_MOST_RUNS)
 )
 _FORGET = delete(openai_chats).where(one_of(openai_chats.c.key, "keys"))
 _NOTE = Missing(openai_chats)
@@ -111,6 +126,17 @@ def answered_states(tx: Transaction, keys: Sequence[str]) -> Mapping[str, Answer
             is_whole=row.status == "completed",
         )
     return states
+
+
+def chat_summary(name: str) -> str:
+    """Return the name of the conversation that keeps a client's chat."""
+    return f"chat_{name}"
+
+
+def runs_of_chat(tx: Transaction, agent_id: str, user_id: str | None, name: str) -> list[str]:
+    """Return the newest runs that answered in a user's chat of this name."""
+    chat = {"agent_id": agent_id, "user_id": user_id, "summary": chat_summary(name)}
+    return [row.run_id for row in tx.all(_RUNS_OF_CHAT, chat) if row.run_id]
 
 
 def note_run(tx: Transaction, keys: Sequence[str], run: Run) -> None:

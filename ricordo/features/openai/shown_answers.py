@@ -7,34 +7,15 @@ counts. A client may also show the same answer in another form, such as with its
 import re
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import bindparam, select
-
 from ricordo.domain.message import Message
 from ricordo.features.openai.models import ChatMessage
+from ricordo.features.openai.queries import runs_of_chat
 from ricordo.storage import messages
-from ricordo.storage.engine.repository import equal
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import conversations
-from ricordo.storage.schema.core_tables import messages as messages_table
 
 _DETAILS = re.compile(r"<details\b.*?(?:</details>|\Z)", re.DOTALL | re.IGNORECASE)
 _TAG = re.compile(r"</?[a-z][^<>]*>", re.IGNORECASE)
 _NOT_A_WORD = re.compile(r"[\W_]+")
-# Runs of a chat whose answers an edited chat is compared with, the newest ones.
-_MOST_RUNS = 2_000
-_RUNS_OF_CHAT = (
-    select(messages_table.c.run_id)
-    .join(conversations, conversations.c.id == messages_table.c.conversation_id)
-    .where(
-        equal(conversations, "agent_id", "summary"),
-        conversations.c.user_id.is_not_distinct_from(bindparam("user_id")),
-        conversations.c.deleted_at.is_(None),
-        messages_table.c.step_id.is_not(None),
-    )
-    .group_by(messages_table.c.run_id)
-    .order_by(messages_table.c.run_id)
-    .limit(_MOST_RUNS)
-)
 
 
 def answer_key(text: str) -> str:
@@ -72,14 +53,8 @@ def own_answers(
     """Return the keys of all answers that the agent gave in the chat of this name."""
     if not name:
         return frozenset()
-    chat = {"agent_id": agent_id, "user_id": user_id, "summary": chat_summary(name)}
-    run_ids = [row.run_id for row in tx.all(_RUNS_OF_CHAT, chat) if row.run_id]
+    run_ids = runs_of_chat(tx, agent_id, user_id, name)
     return frozenset(map(answer_key, answers_of(tx, run_ids).values())) - {""}
-
-
-def chat_summary(name: str) -> str:
-    """Return the name of the conversation that keeps a client's chat."""
-    return f"chat_{name}"
 
 
 def unsaved_rest(stored: str, shown: str) -> str:

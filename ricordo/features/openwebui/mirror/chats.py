@@ -3,30 +3,21 @@
 import re
 from collections.abc import Mapping
 
-from sqlalchemy import bindparam, select
-
 from ricordo.agents.conversations import stop_and_delete
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope, User
 from ricordo.errors import Invalid, NotFound
-from ricordo.features.openai.shown_answers import chat_summary
+from ricordo.features.openwebui.mirror import queries
 from ricordo.features.openwebui.mirror.options import OpenWebUISettings
 from ricordo.features.openwebui.mirror.sessions import OpenWebUI
 from ricordo.runtime import Runtime
 from ricordo.storage import conversations, jobs
 from ricordo.storage.conversations import GONE_THERE
 from ricordo.storage.engine.store import Store, Transaction
-from ricordo.storage.schema.core_tables import conversations as table
 
 _DELETE = "openwebui.delete_chats"
 # Ids of its chats; names that other programs give to chats look otherwise.
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_PREFIX = chat_summary("")
-_CHATS = select(table.c.id, table.c.summary, table.c.description).where(
-    table.c.user_id == bindparam("user_id"),
-    table.c.summary.startswith(_PREFIX, autoescape=True),
-    table.c.deleted_at.is_(None),
-)
 
 
 async def sync_chats(store: Store, client: OpenWebUI, user: User, reader: str) -> None:
@@ -65,21 +56,20 @@ async def sync_chats(store: Store, client: OpenWebUI, user: User, reader: str) -
 def _chats(tx: Transaction, user: User) -> Mapping[str, Mapping[str, str | None]]:
     """Return the user's conversations with their descriptions, by the ids of their chats."""
     chats: dict[str, dict[str, str | None]] = {}
-    for row in tx.all(_CHATS, {"user_id": user.id}):
-        chat_id = row.summary.removeprefix(_PREFIX)
-        if _ID.fullmatch(chat_id):
-            chats.setdefault(chat_id, {})[row.id] = row.description
+    for chat in queries.client_chats(tx, user.id):
+        if _ID.fullmatch(chat.name):
+            chats.setdefault(chat.name, {})[chat.conversation_id] = chat.description
     return chats
 
 
 async def _delete_gone(runtime: Runtime, job: Job, _report: Report) -> None:
     """Delete the user's conversations whose chat is gone in Open WebUI."""
     user_id = job.payload["user_id"]
-    rows = await runtime.store.read(lambda tx: tx.all(_CHATS, {"user_id": user_id}))
-    for row in rows:
-        if row.description == GONE_THERE:
+    chats = await runtime.store.read(lambda tx: queries.client_chats(tx, user_id))
+    for chat in chats:
+        if chat.description == GONE_THERE:
             try:
-                await stop_and_delete(runtime, Scope(job.organization_id), row.id)
+                await stop_and_delete(runtime, Scope(job.organization_id), chat.conversation_id)
             except NotFound:
                 continue
 
