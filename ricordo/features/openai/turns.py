@@ -235,7 +235,10 @@ async def task_reply(context: RequestContext, agent: NamedAgent, body: ChatReque
 
 
 def state_within_budget(tx: Transaction, context: RequestContext, agent_id: str) -> AgentState:
-    """Return the agent for an answer outside a turn. Raises NotFound, and where it has no budget."""
+    """Return the agent for an answer outside a turn.
+
+    Raises NotFound, and the refusal of `require_budget` if the budget is used up.
+    """
     settings = context.runtime.settings
     state = agents.load(tx, context.scope, agent_id)
     if has_budget(settings, state.agent):

@@ -1,4 +1,4 @@
-"""Chats that were deleted in Open WebUI: marked here, and deleted here too where a setting says so."""
+"""Chats that were deleted in Open WebUI: marked here, or deleted if a setting says so."""
 
 import re
 from collections.abc import Mapping
