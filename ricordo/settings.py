@@ -290,6 +290,11 @@ class Settings(BaseSettings):
         "it each organization has its "
         "own; else it is the default organization's."
     )
+    dolt_user_prefix: str = about(
+        "Beginning of users' identifiers here that the rows of Dolt databases leave out, such as "
+        "open-webui: for a database of YouLab. With it other users have no rows there.",
+        "",
+    )
     daily_tokens: int | None = about(
         "Tokens that all agents may use in a day (UTC); background work stops at 80 %.", ge=1
     )

@@ -472,7 +472,7 @@ async def _cancel_open(runtime: Runtime, scope: Scope, conversation_id: str) -> 
 def _insert(tx: Transaction, conversation: Conversation, system: Message) -> Conversation:
     user_id = conversation.user_id
     if user_id and proposals.are_untold(tx, conversation.agent_id, user_id):
-        # Untold rejections of a deleted conversation are told in this one.
+        # Rejections that no other conversation reported are reported in this one.
         conversation = replace(conversation, has_untold=True)
     conversations.insert_one(tx, conversation)
     insert_messages(tx, [system])
