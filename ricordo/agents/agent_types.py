@@ -28,9 +28,17 @@ from ricordo.domain.message import (
     ToolCallPart,
     ToolReturnPart,
 )
-from ricordo.domain.model import LIBRARIAN, ModelInfo, ModelProfile, ProfileChoice
+from ricordo.domain.model import (
+    LIBRARIAN,
+    MemoryInPrompt,
+    MemoryInPromptChoice,
+    ModelInfo,
+    ModelProfile,
+    ProfileChoice,
+)
 from ricordo.domain.tool import Tool, ToolRule
 from ricordo.errors import Invalid, NotFound, Unavailable
+from ricordo.llm.openai_dialect import dialect_of
 from ricordo.prompt.texts import BUILT_IN, text
 from ricordo.prompt.transcript import local_time, login_event
 from ricordo.tools.builtin.recall import SENT
@@ -59,7 +67,9 @@ FOLDER = "system_prompts"  # in the data folder
 REFERENCE = "prompt:"
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
-PROFILE = "model_profile"  # among an agent's settings
+# Names of an agent's settings.
+PROFILE = "model_profile"
+MEMORY_IN_PROMPT = "memory_in_prompt"
 _PROFILED_TYPES: frozenset[AgentType] = frozenset({"letta_v1_agent", "split_thread_agent"})
 REMEMBER = "remember"
 CORRECT = "correct"
@@ -311,6 +321,19 @@ def profile_of(agent: Agent, info: ModelInfo, of_server: ProfileChoice) -> Model
         return "full"
     if choice == "auto":
         return "small"
+    return choice
+
+
+def memory_in_prompt(
+    agent: Agent, info: ModelInfo, of_server: MemoryInPromptChoice
+) -> MemoryInPrompt:
+    """Return when the memory in the agent's prompt is rendered again.
+
+    The agent's setting decides, else the server's. By default it follows from the model's server.
+    """
+    choice: MemoryInPromptChoice = agent.settings.get(MEMORY_IN_PROMPT) or of_server
+    if choice == "auto":
+        return dialect_of(info.endpoint_type, info.endpoint or "", info.name).memory_in_prompt
     return choice
 
 

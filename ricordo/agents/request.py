@@ -127,8 +127,8 @@ class TurnDelivery:
 
     Attributes:
         is_background: No reader waits for the answer.
-        purpose: The run's purpose (see domain/run.py), as `callback`, `metadata` and
-            `request_config` are the run's.
+        purpose: The run's purpose (see domain/run.py). `callback`, `metadata` and
+            `request_config` are stored with the run too.
         body_hash: The hash of the request as it was sent.
         is_retry: An equal request of the last minutes is answered with its run.
         also_save: Called in the transaction that starts the run, and in the one that ends it,

@@ -21,7 +21,7 @@ from ricordo.domain.message import (
     ToolCallPart,
     ToolReturnPart,
 )
-from ricordo.domain.model import ModelProfile, ModelRequest
+from ricordo.domain.model import MemoryInPrompt, ModelProfile, ModelRequest
 from ricordo.domain.run import Run, Step, StopReason
 from ricordo.llm.adaptation import LearnedModel, has_results_role
 from ricordo.llm.chat import ChatModel
@@ -105,7 +105,7 @@ class ContextWindow:
         return None
 
     def append_input(self, preceding: Sequence[Message], new_messages: Sequence[Message]) -> None:
-        """Append the turn's stored input; what comes with an answer waits for the results."""
+        """Append the turn's stored input; messages sent with an approval follow the results."""
         self.first = len(self.messages)
         self.unsaved = len(preceding) + len(new_messages)
         self.messages += preceding
@@ -246,6 +246,7 @@ class TurnContext:
         runtime: The server's parts; found at the start, as are `request` to `publish`.
         request: What the caller asks.
         model: The model that answers; `learned` are its lessons, `profile` its profile.
+        memory_in_prompt: When the memory in the prompt is rendered again.
         approval: The answered request for approval that the turn resumes.
         publish: Publishes an event within a step to the turn's readers.
         run: The run's record; each saved step advances it, as `state` and `window`.
@@ -266,6 +267,7 @@ class TurnContext:
     limit: WindowLimit
     learned: LearnedModel | None = None
     profile: ModelProfile = "full"
+    memory_in_prompt: MemoryInPrompt = "step"
     approval: AnsweredApproval | None = None
     publish: Callable[[Event], None] = lambda _event: None
     asking: "StepDraft | None" = None
@@ -306,15 +308,15 @@ class TurnContext:
         return min((message.created_at for message in visible_messages), default=self.began_at())
 
     def guard_sources(self) -> GuardSources:
-        """Return what the guard compares edits with, to keep it out of memory."""
+        """Return the texts that the guard compares with edits of memory."""
         system = (
             self.state.agent.system,
             self.request.overrides.system or "",
             self.request.overrides.instructions,
         )
         recalled, recalled_user_texts = search_results(self.window.messages)
-        # A quote that permits an edit has to be of this turn; as text of the user the guard
-        # accepts the whole window.
+        # A quote permits an edit only if the user said it in this turn. Words that the user said
+        # anywhere in the window count as the user's own, not as untrusted text.
         return GuardSources(
             system=system,
             recalled=recalled,
@@ -352,7 +354,7 @@ class StepDraft:
     ) -> Step:
         """Return the step's record, with or without an answer of the model.
 
-        `more` are further values of the record.
+        `more` are other fields of the record.
         """
         info = turn.model.info
         fields: dict[str, Any] = {

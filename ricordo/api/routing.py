@@ -57,7 +57,7 @@ _SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
 )
-# Items of a list whose answer is made beside the event loop.
+# The number of items from which a list's answer is made off the event loop.
 _MANY = 64
 
 
@@ -65,7 +65,7 @@ class ValidatedRoute(APIRoute):
     """FastAPI's part of a route: it validates the request and calls the endpoint."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the framework's handler, with large bodies read beside the event loop."""
+        """Return the framework's handler, with large bodies read off the event loop."""
         respond, field = super().get_route_handler(), self.body_field
         if field is None:
             return respond

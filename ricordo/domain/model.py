@@ -37,6 +37,10 @@ ToolChoice = Literal["auto", "required", "none"]
 # short prompt, and notes taken in a separate call.
 ModelProfile = Literal["full", "small", "notes"]
 ProfileChoice = Literal["auto", "full", "small", "notes"]
+# When the memory in the prompt is rendered again: before each step, at the beginning of a turn, or
+# as late as possible, so that the model's server can reuse what it has read of the prompt.
+MemoryInPrompt = Literal["step", "turn", "lazy"]
+MemoryInPromptChoice = Literal["auto", "step", "turn", "lazy"]
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "unknown"]
 EmbeddingPurpose = Literal["document", "query"]
 """The purpose of an embedding: to be found, or to search. Several models need to know it."""
@@ -350,7 +354,8 @@ def _marked_tool(tool: ToolSchema) -> ToolSchema:
 def _is_ascii_json(parameters: Mapping[str, Any]) -> bool:
     """Return whether the schema has ASCII characters only, as nearly all have.
 
-    False for a schema that orjson cannot write, such as one with a number of more than 64 bits.
+    Returns False for a schema that orjson cannot write, such as one with a number of more than 64
+    bits.
     """
     try:
         return orjson.dumps(parameters).isascii()

@@ -11,8 +11,8 @@ from ricordo.llm.openai_dialect import is_openai, thinks_at_openai
 MOST_OUTPUT = 16_384
 MOST_OF_SMALL = 1_024
 _LEAST = 256
-_WINDOW_PARTS = 4  # an answer may fill one of so many parts of the context window
-# Writing one token takes about as long as reading so many.
+_WINDOW_PARTS = 4  # an answer may fill the context window divided by this
+# Writing one token takes about as long as reading this number of tokens.
 _READ_PER_WRITTEN = 8
 # Calls with less work are too short to measure.
 _LEAST_WORK = 100

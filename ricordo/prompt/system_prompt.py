@@ -20,6 +20,7 @@ from ricordo.domain.agent import AgentState, AgentType, OpenFile, PromptDirector
 from ricordo.domain.block import Block, Policy
 from ricordo.domain.clock import to_datetime, zone
 from ricordo.domain.hidden_text import UNSEEN_CLASS
+from ricordo.domain.model import MemoryInPrompt
 from ricordo.domain.tool import ClientSkill
 
 PLACEHOLDER = "{CORE_MEMORY}"
@@ -46,7 +47,8 @@ _RULE_LINES: dict[Policy, str] = {
     "read_only": "- read_only=true\n",
     "propose": "- policy=propose (your edits wait for the owner)\n",
     "guarded": "- policy=guarded (your edits wait for the owner while you have read untrusted content)\n",
-    "explicit": "- policy=explicit (your edits wait for the owner unless you quote the user's words that ask for them)\n",
+    "explicit": "- policy=explicit (your edits wait for the owner unless you quote the user's words that "
+    "ask for them)\n",
 }
 _SHARED = "- shared=true (everybody you talk with sees it)\n"
 _OPENS = "<\uff1c\ufe64"
@@ -69,22 +71,50 @@ _SECTION = re.compile(r"<(memory_blocks|memory_metadata|tool_usage_rules|directo
 
 @dataclass(frozen=True, slots=True)
 class SystemPrompt:
-    """A rendered system prompt, with the key of its sources.
+    """A rendered system prompt, with digests of its sources.
 
-    The key has two parts: one of the memory section, and one of the day and the archive.
+    Attributes:
+        memory: Digest of the template and the memory section.
+        date: Digest of the local date.
+        archive: Digest of whether the archive has passages, and of its tags.
     """
 
     text: str
-    key: str
+    memory: str
+    date: str
+    archive: str
 
-    def is_current(self, stored_key: str, *, first_step: bool) -> bool:
+    @property
+    def key(self) -> str:
+        return f"{self.memory}:{self.date}:{self.archive}"
+
+    def is_current(
+        self, stored_key: str, *, first_step: bool, mode: MemoryInPrompt = "step"
+    ) -> bool:
         """Return whether the stored prompt can stay.
 
-        The memory section decides; at a turn's first step the day and the archive count too.
+        The memory section decides; at a turn's first step the date and the archive count too. The
+        modes "turn" and "lazy" also keep a prompt whose memory has changed only by edits in the
+        transcript behind it: "turn" until the next turn, "lazy" until the next day. In "lazy" mode
+        the archive does not count.
         """
-        if first_step:
-            return stored_key == self.key
-        return stored_key.partition(":")[0] == self.key.partition(":")[0]
+        memory, date, archive, in_transcript = (*stored_key.split(":"), "", "", "", "")[:4]
+        knows_memory = self.memory == memory
+        if mode == "lazy" or (mode == "turn" and not first_step):
+            knows_memory = self.memory in (memory, in_transcript)
+        if not first_step:
+            return knows_memory
+        return knows_memory and self.date == date and (mode == "lazy" or self.archive == archive)
+
+
+def key_after_edits(stored_key: str, prompt: SystemPrompt) -> str:
+    """Return the key of a stored prompt whose transcript tells the edits up to this prompt."""
+    return ":".join((*(*stored_key.split(":"), "", "")[:3], prompt.memory))
+
+
+def key_without_edits(stored_key: str) -> str:
+    """Return the key of a stored prompt whose transcript may have lost edits."""
+    return ":".join(stored_key.split(":")[:3])
 
 
 def system_prompt(
@@ -95,14 +125,22 @@ def system_prompt(
     recall_count: int,
     rule_lines: Sequence[str] = (),
     is_brief: bool = False,
+    has_line_numbers: bool = True,
 ) -> SystemPrompt:
     """Return the system prompt for this state.
 
     `recall_count` is the number of messages outside the window; `rule_lines` describe the rules.
-    With `is_brief`, for a small model, only the date and the count follow the memory.
+    With `is_brief`, for a small model, only the date and the count follow the memory. With
+    `has_line_numbers` the lines of memory are numbered for models that edit better with that.
     """
     agent = state.agent
-    section = MemorySection(agent.agent_type, provider, state.blocks, tuple(rule_lines))
+    section = MemorySection(
+        agent.agent_type,
+        provider,
+        state.blocks,
+        tuple(rule_lines),
+        has_line_numbers=has_line_numbers,
+    )
     if state.directories:
         max_files = agent.max_files_open
         section = replace(section, directories=state.directories, max_files_open=max_files)
@@ -121,9 +159,12 @@ def system_prompt(
     else:
         text = f"{template}\n\n{body}"
     has_archive = any(archive.passage_count for archive in state.archives)
-    stable = _digest(template, *([instructions] if instructions else []), memory)
-    daily = _digest(local.date().isoformat(), str(has_archive), *tags)
-    return SystemPrompt(text, f"{stable}:{daily}")
+    return SystemPrompt(
+        text=text,
+        memory=_digest(template, *([instructions] if instructions else []), memory),
+        date=_digest(local.date().isoformat()),
+        archive=_digest(str(has_archive), *tags),
+    )
 
 
 def _instructions(text: str) -> str:
@@ -203,8 +244,8 @@ def _digest(*parts: str) -> str:
 def sections(system: str) -> dict[str, str]:
     """Split a stored system message into its sections by their tags.
 
-    `base` is the text outside all other sections. If a section seems to occur twice, the later one
-    is ours.
+    `base` is the text outside all other sections. Of two sections with one name the later one
+    counts: the template may contain the tag, and our sections follow it.
     """
     spans: dict[str, tuple[int, int]] = {}
     without_end: set[str] = set()
@@ -233,7 +274,8 @@ def sections(system: str) -> dict[str, str]:
 class MemorySection:
     """The content of the memory section.
 
-    `provider` is the model's: one provider's models edit better with line numbers.
+    `provider` is the model's: one provider's models edit better with line numbers. They are left
+    out without `has_line_numbers`, where edits may be newer than the section.
     """
 
     agent_type: AgentType
@@ -242,6 +284,7 @@ class MemorySection:
     rule_lines: tuple[str, ...] = ()
     directories: tuple[PromptDirectory, ...] = ()
     max_files_open: int = 5
+    has_line_numbers: bool = True
 
 
 def render_memory(section: MemorySection) -> str:
@@ -260,7 +303,7 @@ def is_numbered(agent_type: AgentType, provider: str) -> bool:
 def _blocks(section: MemorySection) -> str:
     if section.agent_type in _TOOL_FIRST_TYPES:
         return ""
-    numbered = is_numbered(section.agent_type, section.provider)
+    numbered = section.has_line_numbers and is_numbered(section.agent_type, section.provider)
     if not section.blocks and not numbered:
         return ""
     # Tags of all blocks are disarmed in each block: otherwise one could forge the end of another.

@@ -170,7 +170,7 @@ async def test_what_cannot_be_stored_is_tried_again_and_what_was_stored_unheard_
     write = store.write
 
     async def failing(work: Callable[[Transaction], Any]) -> Any:
-        is_failing = "append_events" in work.__code__.co_names and failures
+        is_failing = "append_events" in getattr(work, "func", work).__code__.co_names and failures
         done = None if is_failing and not is_done else await write(work)
         if is_failing:
             failures.popleft()
