@@ -47,7 +47,7 @@ from ricordo.domain.event import (
     ToolProgress,
 )
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted
+from ricordo.domain.model import Chunk, ModelReply, ModelRequest, ModelSettings, Restarted
 from ricordo.errors import Invalid, ModelError
 from ricordo.llm.answer_format import with_instruction
 from ricordo.llm.answer_limits import usual_output_tokens
@@ -292,15 +292,7 @@ def build_request(
         packs_user_messages=packs,
         has_plain_results=is_plain,
     )
-    settings = agent.model_settings
-    if settings.max_output_tokens is None:
-        chosen = turn.runtime.settings.max_output_tokens
-        budget = usual_output_tokens(info, agent.context_window, is_small=is_small, chosen=chosen)
-        settings = replace(settings, max_output_tokens=budget)
-    if overrides.response_format is not None:
-        settings = replace(settings, response_format=overrides.response_format)
-    if offered.tools and offered.is_ordered:
-        settings = replace(settings, parallel_tool_calls=False)
+    settings = _settings_of(turn, offered)
     if offered.presentation.response_format is not None:
         # The format is in the arguments of the tool that speaks.
         settings = replace(settings, response_format=None)
@@ -318,6 +310,25 @@ def build_request(
         user_id=turn.request.scope.user_id,
         logprobs=overrides.logprobs,
     )
+
+
+def _settings_of(turn: TurnContext, offered: OfferedTools) -> ModelSettings:
+    """Return the settings of the call: the agent's, with an output budget and the turn's format."""
+    agent = turn.state.agent
+    settings = agent.model_settings
+    if settings.max_output_tokens is None:
+        budget = usual_output_tokens(
+            turn.model.info,
+            agent.context_window,
+            is_small=turn.profile != "full",
+            chosen=turn.runtime.settings.max_output_tokens,
+        )
+        settings = replace(settings, max_output_tokens=budget)
+    if turn.request.overrides.response_format is not None:
+        settings = replace(settings, response_format=turn.request.overrides.response_format)
+    if offered.tools and offered.is_ordered:
+        settings = replace(settings, parallel_tool_calls=False)
+    return settings
 
 
 async def run_tools(

@@ -165,8 +165,7 @@ class ReplyBuilder:
         if choice is None:
             return
         if (logprobs := choice.get("logprobs")) is not None:
-            for name, rows in read_logprobs(logprobs).items():
-                self._logprobs.setdefault(name, []).extend(rows)
+            self._add_logprobs(logprobs)
         delta = choice.get("delta") or {}
         is_whole = not (delta or self._texts or self._calls)
         if is_whole:
@@ -187,6 +186,10 @@ class ReplyBuilder:
             yield self._call_piece(piece, is_whole=is_whole)
         if reason := _text(choice, "finish_reason"):
             self._finish = _FINISHES.get(reason.lower(), "unknown")
+
+    def _add_logprobs(self, logprobs: Any) -> None:
+        for name, rows in read_logprobs(logprobs).items():
+            self._logprobs.setdefault(name, []).extend(rows)
 
     def _call_piece(self, piece: dict[str, Any], *, is_whole: bool) -> ToolCallChunk:
         function = _as(dict, piece.get("function"), "function") or {}

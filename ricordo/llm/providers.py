@@ -5,7 +5,7 @@ first call, since the library takes a second. The library's retries are off: our
 """
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from json import JSONDecodeError
 from typing import Any, cast
 
@@ -376,6 +376,16 @@ def _add_anthropic(settings: dict[str, Any], request: ModelRequest, policy: Call
         settings["anthropic_metadata"] = {"user_id": request.user_id}
 
 
+def _add_extra(settings: dict[str, Any], extra: Mapping[str, Any], model: Model[Any]) -> None:
+    """Add the fields that are passed to the provider unchanged, without our own settings."""
+    own = {name: setting for name, setting in extra.items() if name not in _OWN_SETTINGS}
+    if own:
+        field = "extra_body"
+        if model.system == "bedrock":
+            field = "bedrock_additional_model_requests_fields"
+        settings[field] = settings.get(field, {}) | own
+
+
 def _settings(
     request: ModelRequest, info: ModelInfo, model: Model[Any], policy: CallPolicy
 ) -> dict[str, Any]:
@@ -397,13 +407,8 @@ def _settings(
         _unbind_thoughts(settings, request)
     if info.endpoint_type == "anthropic":
         _add_anthropic(settings, request, policy)
-    if extra := {
-        name: setting for name, setting in agent_settings.extra.items() if name not in _OWN_SETTINGS
-    }:
-        field = "extra_body"
-        if model.system == "bedrock":
-            field = "bedrock_additional_model_requests_fields"
-        settings[field] = settings.get(field, {}) | extra
+    if agent_settings.extra:
+        _add_extra(settings, agent_settings.extra, model)
     # Without unsupported settings, since the library would warn of them at every call.
     unsupported = model.unsupported_settings
     return {name: setting for name, setting in settings.items() if name not in unsupported}

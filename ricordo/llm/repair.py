@@ -269,6 +269,10 @@ _CUT_OFF = (
 )
 
 
+_CUT_OFF_CALL = Fault(_CUT_OFF, is_useless=True, problem=_WRITTEN_CALL)
+_UNREADABLE_TEXT = Fault(_UNREADABLE, is_useless=True, problem=_WRITTEN_CALL)
+
+
 def fault_in(reply: ModelReply, request: ModelRequest) -> Fault | None:
     """Return the remaining fault of a repaired reply.
 
@@ -287,11 +291,7 @@ def fault_in(reply: ModelReply, request: ModelRequest) -> Fault | None:
         return None if None in faults else faults[0]
     texts = [part.text for part in reply.parts if isinstance(part, TextPart)]
     if any(_is_unreadable(text, tools, request) for text in texts):
-        if reply.finish == "length":
-            sentence = _CUT_OFF
-        else:
-            sentence = _UNREADABLE
-        return Fault(sentence, is_useless=True, problem=_WRITTEN_CALL)
+        return _CUT_OFF_CALL if reply.finish == "length" else _UNREADABLE_TEXT
     if copies_instructions(" ".join(texts), request):
         return Fault(_COPIED, is_useless=True, problem="It repeated a piece of its instructions.")
     if tools and reply.finish not in {"length", "content_filter"}:

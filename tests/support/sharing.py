@@ -84,7 +84,7 @@ def _share_statements(patch: pytest.MonkeyPatch) -> None:
 
     def share(self: Statements, dialect: Dialect) -> None:
         prepare(self, dialect)
-        self._prepared = prepared.setdefault(dialect.name, self._prepared)
+        self.prepared = prepared.setdefault(dialect.name, self.prepared)
         self._bulk = bulk.setdefault(dialect.name, self._bulk)
 
     patch.setattr(Statements, "__init__", share)

@@ -72,32 +72,33 @@ def choose(
         reason = "found on this machine" if is_local else f"{variables_of(provider)} is set"
         names = _best_first(provider, listed)
         usable = [name for name in names if missing_extra(provider, name) is None]
-        if usable:
-            if not listed:
-                reason += ", but its models have not been listed"
-            if usable[0] != names[0]:
-                reason += f"; {names[0]} needs the extra `{missing_extra(provider, names[0])}`"
-            rank = 0 if listed else 1
-            if is_local:
-                rank = 2
-            candidates.append((rank, DefaultModel(f"{provider.name}/{usable[0]}", reason)))
-        elif names:
-            install = f"Install it with: {install_command(missing_extra(provider, names[0]))}"
-            advice.append(f"{reason}, but its library is missing. {install}")
-        elif listed and provider.name in _ADVICE:
-            lacks = f"{provider.name} at {provider.base_url} has no model that calls tools."
-            advice.append(f"{lacks} {_ADVICE[provider.name]}")
-        else:
-            fault = "has not listed its models"
-            if listed:
-                fault = "lists no model that is known to call tools"
-            advice.append(
-                f"{reason}, but {provider.name} {fault}. Check it, or name a model in "
-                "RICORDO_MODEL."
-            )
+        if not usable:
+            advice.append(_advice(provider, listed, names, reason))
+            continue
+        if not listed:
+            reason += ", but its models have not been listed"
+        if usable[0] != names[0]:
+            reason += f"; {names[0]} needs the extra `{missing_extra(provider, names[0])}`"
+        rank = 0 if listed else 1
+        model = DefaultModel(f"{provider.name}/{usable[0]}", reason)
+        candidates.append((2 if is_local else rank, model))
     if candidates:
         return min(candidates, key=lambda candidate: candidate[0])[1]
     return DefaultModel(LIBRARIAN, BUILT_IN, tuple(advice))
+
+
+def _advice(provider: Provider, listed: ModelList | None, names: Sequence[str], reason: str) -> str:
+    """Return the sentence about a provider without a usable model."""
+    if names:
+        install = f"Install it with: {install_command(missing_extra(provider, names[0]))}"
+        return f"{reason}, but its library is missing. {install}"
+    if listed and provider.name in _ADVICE:
+        lacks = f"{provider.name} at {provider.base_url} has no model that calls tools."
+        return f"{lacks} {_ADVICE[provider.name]}"
+    fault = "has not listed its models"
+    if listed:
+        fault = "lists no model that is known to call tools"
+    return f"{reason}, but {provider.name} {fault}. Check it, or name a model in RICORDO_MODEL."
 
 
 def _best_first(provider: Provider, listed: ModelList | None) -> list[str]:
