@@ -1,0 +1,129 @@
+"""Facts on the wire."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ricordo.api.models.base import From, RequestModel, ResponseModel, Timestamp
+from ricordo.domain.clock import stamp, to_datetime
+from ricordo.domain.text import Json
+from ricordo.features.knowledge.facts.options import FactPolicy
+from ricordo.features.knowledge.facts.records import (
+    FactKind,
+    FactSource,
+    FactState,
+    Precision,
+    Relation,
+    UserFact,
+)
+
+_OptionalTime = Annotated[datetime | None, From(convert=lambda time: time and stamp(time))]
+
+
+class EvidenceResponse(ResponseModel):
+    """Words of a message on which a fact rests."""
+
+    message_id: str
+    quote: str
+
+
+class FactResponse(ResponseModel):
+    """A fact about a user, with its evidence.
+
+    `text` is the sentence for prompts: of a fact that has ended, it says until when it held.
+    `change` says what a proposed fact replaces. `starts_at` and `ends_at` are the time that the
+    sentence names, `holds_from` and `holds_until` the time for which the fact holds.
+    """
+
+    id: str
+    user_id: str
+    sentence: str
+    text: str
+    subject: str
+    kind: FactKind
+    slot: str
+    value: str
+    state: FactState
+    change: str | None
+    relation: Relation | None
+    replaces_id: str | None
+    replacement_id: str | None
+    starts_at: _OptionalTime
+    ends_at: _OptionalTime
+    precision: Precision | None
+    holds_from: Timestamp
+    holds_until: _OptionalTime
+    evidence: list[EvidenceResponse]
+    confidence: float | None
+    source: FactSource
+    agent_id: str | None
+    conversation_id: str | None
+    said_at: Timestamp
+    created_at: Timestamp
+    resolved_at: _OptionalTime
+
+    @classmethod
+    def from_fact(cls, fact: UserFact, replaced: UserFact | None = None) -> Json:
+        return cls.of(
+            fact,
+            text=text_of(fact),
+            change=change_of(fact, replaced),
+            subject=fact.subject or "user",
+            evidence=[EvidenceResponse.of(piece) for piece in fact.evidence],
+        )
+
+
+class FactRequest(RequestModel):
+    """A fact that its user writes."""
+
+    sentence: str = Field(min_length=1, max_length=400)
+    kind: FactKind | None = None
+
+
+class FactChangeRequest(RequestModel):
+    """New values of a fact; a missing field keeps the old one, and null in `holds_until` opens it."""
+
+    sentence: str | None = Field(None, min_length=1, max_length=400)
+    kind: FactKind | None = None
+    holds_from: datetime | None = None
+    holds_until: datetime | None = None
+
+
+class FactPolicyRequest(RequestModel):
+    """A choice of policy; null takes it back."""
+
+    policy: FactPolicy | None
+
+
+class FactPolicyResponse(ResponseModel):
+    """The policy in effect, and who chose it."""
+
+    policy: FactPolicy
+    chosen_by: Literal["user", "organization", "server"]
+
+
+class ForgottenResponse(ResponseModel):
+    """The number of deleted facts: one, with the older wordings that it replaced."""
+
+    forgotten: int
+
+
+def text_of(fact: UserFact) -> str:
+    """Return the sentence, with the time until which it held if it has ended."""
+    if fact.state == "ended" and fact.holds_until is not None:
+        return f"Until {to_datetime(fact.holds_until):%d %B %Y}: {fact.sentence}"
+    return fact.sentence
+
+
+def change_of(fact: UserFact, replaced: UserFact | None) -> str | None:
+    """Return what a proposed fact would replace; None if it replaces nothing."""
+    if fact.state != "proposed" or replaced is None or fact.relation is None:
+        return None
+    return f"replace: {_dated(replaced)} -> {_dated(fact)}"
+
+
+def _dated(fact: UserFact) -> str:
+    is_named = fact.value and fact.value not in ("yes", "no")
+    words = fact.value if is_named else fact.sentence
+    return f"{words} ({to_datetime(fact.said_at):%B %Y})"
