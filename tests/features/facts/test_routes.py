@@ -129,7 +129,7 @@ def test_a_proposal_says_what_it_replaces_and_its_owner_decides(
     path = "/v1/users/dora/facts"
     refused(http.post(f"/v1/users/ada/facts/{coffee['id']}/approve"), 404)
     with server.http(headers={"authorization": f"Bearer {server.key('eve')}"}) as eve:
-        refused(eve.post(f"{path}/{coffee['id']}/approve"), 403, 404)
+        assert eve.post(f"{path}/{coffee['id']}/approve").status_code in (403, 404)
     approved = ok(http.post(f"{path}/{coffee['id']}/approve"))
     assert (approved["state"], approved["text"]) == ("current", coffee["sentence"])
     refused(http.post(f"{path}/{coffee['id']}/reject"), 409)
@@ -138,7 +138,7 @@ def test_a_proposal_says_what_it_replaces_and_its_owner_decides(
     assert (ended["id"], ended["replacement_id"]) == (tea["id"], coffee["id"])
     assert ended["text"].startswith("Until ")
     assert [fact["id"] for fact in facts(http, "dora", as_of="2100-01-01")] == [coffee["id"]]
-    refused(http.get(path, params={"as_of": "May"}), 400, 422)
+    refused(http.get(path, params={"as_of": "May"}), 400)
     changed = ok(
         http.patch(f"{path}/{coffee['id']}", json={"sentence": "My favourite drink is cocoa."})
     )

@@ -5,11 +5,13 @@ user and agent. The mark of a conversation moves in the transaction that stores 
 is asked before it, and asked again after a kill.
 """
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from ricordo.agents.budgets import put_off
 from ricordo.domain.ids import new_id
@@ -56,8 +58,8 @@ class _Range:
     read_to: int
 
     @property
-    def turns(self) -> int:
-        return sum(is_evidence(message, self.unread.user_id) for message in self.new)
+    def has_evidence(self) -> bool:
+        return any(is_evidence(message, self.unread.user_id) for message in self.new)
 
 
 async def find_unread(runtime: Runtime, _job: Job, _report: Report) -> None:
@@ -112,54 +114,82 @@ def _times(runtime: Runtime) -> tuple[int, int]:
     return now - _LOOK_BACK, now - idle
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The unread messages of one user and agent, and how to read them."""
+
+    job: Job
+    policy: FactPolicy
+    model: str
+    ranges: Sequence[_Range]
+
+    @property
+    def user_id(self) -> str:
+        return str(self.job.payload["user_id"])
+
+    @property
+    def agent_id(self) -> str:
+        return str(self.job.payload["agent_id"])
+
+    def reading_of(self, ranges: Sequence[_Range]) -> Reading:
+        shown = [message for range_ in ranges for message in (*range_.context, *range_.new)]
+        known_ids = frozenset(message.id for range_ in ranges for message in range_.context)
+        return Reading(self.job.organization_id, self.user_id, self.policy, shown, known_ids)
+
+
 async def extract(runtime: Runtime, job: Job, report: Report) -> None:
     """Read the unread messages of one user and agent, and file their facts."""
-    user_id, agent_id = job.payload["user_id"], job.payload["agent_id"]
-    since, idle_since = _times(runtime)
-
-    def read(tx: Transaction) -> tuple[FactPolicy, str, list[_Range]] | None:
-        scope = Scope(job.organization_id)
-        policy = queries.policy_of(tx, job.organization_id, user_id)
-        try:
-            agent = agents.get(tx, scope, agent_id)
-        except NotFound:
-            return None
-        if policy == OFF or agent.metadata.get("facts") == OFF:
-            return None
-        rows = queries.unread_of(tx, user_id, agent_id, since, idle_since)
-        return policy, agent.model, [_range_of(tx, row) for row in rows]
-
-    work = await runtime.store.read(read)
+    work = await runtime.store.read(lambda tx: _work_of(tx, job, *_times(runtime)))
     if work is None:
         return
-    policy, handle, ranges = work
-    store = FencedStore(runtime.store, job)
-    if _reads_by_rules(handle):
-        for number, range_ in enumerate(ranges, 1):
-            reading = _reading(job, policy, user_id, [range_])
-            await store.write(
-                lambda tx, range_=range_, reading=reading: _file(  # type: ignore[misc]
-                    tx, reading, _drafts_by_rules(range_), [range_]
+    if _reads_by_rules(work.model):
+        await _extract_by_rules(runtime, work, report)
+    elif not await put_off(runtime, job, work.agent_id):
+        await _extract_by_model(runtime, work, report)
+
+
+def _work_of(tx: Transaction, job: Job, since: int, idle_since: int) -> _Work | None:
+    """Return the work of a job; None where facts are off, or the agent was deleted."""
+    user_id, agent_id = job.payload["user_id"], job.payload["agent_id"]
+    policy = queries.policy_of(tx, job.organization_id, user_id)
+    try:
+        agent = agents.get(tx, Scope(job.organization_id), agent_id)
+    except NotFound:
+        return None
+    if policy == OFF or agent.metadata.get("facts") == OFF:
+        return None
+    rows = queries.unread_of(tx, user_id, agent_id, since, idle_since)
+    return _Work(job, policy, agent.model, [_range_of(tx, row) for row in rows])
+
+
+async def _extract_by_rules(runtime: Runtime, work: _Work, report: Report) -> None:
+    store = FencedStore(runtime.store, work.job)
+    for number, range_ in enumerate(work.ranges, 1):
+        reading = work.reading_of([range_])
+        drafts = await asyncio.to_thread(_drafts_by_rules, range_)
+        await store.write(partial(_file, reading=reading, drafts=drafts, ranges=[range_]))
+        report(number, len(work.ranges))
+
+
+async def _extract_by_model(runtime: Runtime, work: _Work, report: Report) -> None:
+    store = FencedStore(runtime.store, work.job)
+    models = await runtime.organization_providers.of(work.job.organization_id)
+    model = models.get(work.model)
+    groups = _groups(work.ranges, FactSettings.current().facts_turns)
+    for number, group in enumerate(groups, 1):
+        reading = work.reading_of(group)
+        drafts: list[FactDraft] = []
+        expense: Expense | None = None
+        if any(range_.has_evidence for range_ in group):
+            live = await runtime.store.read(
+                lambda tx: queries.of_states(
+                    tx, work.user_id, "current", "proposed", limit=MOST_SHOWN
                 )
             )
-            report(number, len(ranges))
-        return
-    if await put_off(runtime, job, agent_id):
-        return
-    models = await runtime.organization_providers.of(job.organization_id)
-    model = models.get(handle)
-    groups = _groups(ranges, FactSettings.current().facts_turns)
-    for number, group in enumerate(groups, 1):
-        reading = _reading(job, policy, user_id, group)
-        live = await runtime.store.read(
-            lambda tx: queries.of_states(tx, user_id, "current", "proposed", limit=MOST_SHOWN)
-        )
-        chunk = Chunk(reading.messages, live, user_id)
-        drafts, expense = await _ask(runtime, model, chunk, job, agent_id)
+            chunk = Chunk(reading.messages, live, work.user_id)
+            drafts, expense = await _ask(runtime, model, chunk, work)
         await store.write(
-            lambda tx, reading=reading, drafts=drafts, group=group, expense=expense: _file(  # type: ignore[misc]
-                tx, reading, drafts, group, expense
-            )
+            partial(_file, reading=reading, drafts=drafts, ranges=group, expense=expense)
         )
         report(number, len(groups))
 
@@ -197,39 +227,33 @@ def _groups(ranges: Sequence[_Range], turns: int) -> list[list[_Range]]:
     group: list[_Range] = []
     for range_ in ranges:
         group.append(range_)
-        if sum(member.turns for member in group) >= turns:
+        if sum(member.unread.turns for member in group) >= turns:
             groups.append(group)
             group = []
     return groups
 
 
-def _reading(job: Job, policy: FactPolicy, user_id: str, ranges: Sequence[_Range]) -> Reading:
-    shown = [message for range_ in ranges for message in (*range_.context, *range_.new)]
-    known_ids = frozenset(message.id for range_ in ranges for message in range_.context)
-    return Reading(job.organization_id, user_id, policy, shown, known_ids)
-
-
 async def _ask(
-    runtime: Runtime, model: ChatModel, chunk: Chunk, job: Job, agent_id: str
+    runtime: Runtime, model: ChatModel, chunk: Chunk, work: _Work
 ) -> tuple[list[FactDraft], Expense]:
     """Let the model read the chunk; return its drafts, and the cost."""
     now = runtime.store.clock.now()
-    prompt = tuple(
-        Message(new_id("message"), "", "", role, parts=(TextPart(text),), created_at=now)
-        for role, text in (("system", SYSTEM), ("user", chunk.prompt))
+    prompt = (
+        Message(new_id("message"), "", "", "system", (TextPart(SYSTEM),), created_at=now),
+        Message(new_id("message"), "", "", "user", (TextPart(chunk.prompt),), created_at=now),
     )
     settings = ModelSettings(temperature=0, response_format=RESPONSE_FORMAT)
     reply = await whole_reply(model, ModelRequest(prompt, settings=settings, user_id=chunk.user_id))
     text = "".join(part.text for part in reply.parts if isinstance(part, TextPart))
     drafts, faulty = chunk.drafts_in(text)
     if faulty:
-        log.info("facts of a model were refused", extra={"facts": faulty, "job": job.id})
+        log.info("facts of a model were refused", extra={"facts": faulty, "job": work.job.id})
     expense = Expense(
-        job.organization_id,
+        work.job.organization_id,
         "other",
         model.info.handle,
         usage=reply.usage,
-        agent_id=agent_id,
+        agent_id=work.agent_id,
         user_id=chunk.user_id,
     )
     return drafts, expense

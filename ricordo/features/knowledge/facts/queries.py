@@ -68,6 +68,9 @@ _IS_SAID = and_(
     messages.c.conversation_id == conversations.c.id,
     messages.c.user_id == conversations.c.user_id,
     messages.c.role == "user",
+    # Events have no text to search for.
+    messages.c.text != "",
+    messages.c.is_untrusted.is_(False),
 )
 _READ_TO = func.coalesce(func.max(fact_marks.c.read_to), 0)
 _UNREAD = (
@@ -92,7 +95,6 @@ _UNREAD = (
     )
     .where(
         messages.c.created_at > bindparam("since"),
-        conversations.c.hidden.is_(False),
         conversations.c.deleted_at.is_(None),
         agents.c.hidden.is_(False),
     )
