@@ -111,8 +111,8 @@ class Feature:
         after_turn: Coroutine functions of the runtime and a run, called after each turn.
         at_erasure: Coroutine functions of the runtime and a user's id. They delete the user's data
             in other services, and return the remains.
-        user_exports: Functions of a transaction, a Scope and a user's id, which return a file's name
-            and its records as JSON. The export of the user's memory has a file of each.
+        user_exports: Functions of a transaction, a Scope and a user's id. Each returns the name of
+            a file for the export of the user's memory, and its records as JSON.
         pages: PluginPages that `/` links to; `routes` serves them.
         commands: Commands of `ricordo`.
         findings: Functions of the settings that return lines of `ricordo doctor`; a line that

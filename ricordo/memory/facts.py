@@ -15,7 +15,7 @@ from typing import Any
 # The characters of one text that are read.
 READ_LENGTH = 600
 PERSON = ""  # the subject of statements about oneself
-SOMEBODY = "*"  # "he", "she", "it": the person mentioned last
+MENTIONED = "*"  # "he", "she", "it": the person mentioned last
 _FIRST = frozenset("i we je j' j’ nous ich wir yo nosotros io noi".split())
 # Words that begin a sentence with a capital and are no name.
 _NO_NAMES = frozenset(
@@ -24,7 +24,7 @@ _NO_NAMES = frozenset(
     "maintenant aujourd actuellement et mais donc oui non depuis ahora hoy actualmente y pero sí desde "
     "adesso ora oggi attualmente e ma però allora da".split()
 )
-_SOMEBODY = frozenset("he she it they er sie es il elle él ella lui lei".split())
+_PRONOUNS = frozenset("he she it they er sie es il elle él ella lui lei".split())
 _OWN = re.compile(
     r"^(?:my|our|meine?r?|unsere?r?|mon|ma|notre|mi|(?:il |la )?(?:mio|mia))\s+", re.IGNORECASE
 )
@@ -149,12 +149,12 @@ def _with_subjects(facts: Sequence[Fact]) -> Iterator[Fact]:
     """Resolve "he" and "she" by the last name in the same text."""
     last_subject = ""
     for fact in facts:
-        if fact.subject == SOMEBODY and last_subject:
+        if fact.subject == MENTIONED and last_subject:
             yield replace(fact, subject=last_subject)
             continue
         if fact.kind == "name" and fact.subject != PERSON:
             last_subject = fact.value.casefold()
-        elif fact.subject not in (PERSON, SOMEBODY):
+        elif fact.subject not in (PERSON, MENTIONED):
             last_subject = fact.subject
         yield fact
 
@@ -163,8 +163,8 @@ def _subject(text: str) -> str:
     text = text.strip().casefold()
     if text in _FIRST or text in _NO_NAMES:
         return PERSON
-    if text in _SOMEBODY:
-        return SOMEBODY
+    if text in _PRONOUNS:
+        return MENTIONED
     return _OWN.sub("", text)
 
 
@@ -180,7 +180,7 @@ def _is_same_subject(subject: str, other: str) -> bool:
         return True
     # "He is 5 now" may be about anybody but the speaker; "my dog is 5" may be about Bruno, whose
     # name stands elsewhere.
-    return PERSON not in (subject, other) and SOMEBODY in (subject, other)
+    return PERSON not in (subject, other) and MENTIONED in (subject, other)
 
 
 def corrects(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""What is stored of what a user says: with evidence, compared with what is known, and nothing retired by chance."""
+"""Facts that are stored of messages: with evidence, and compared with what is known."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Facts of conversations over HTTP: read by rules and by a model, listed with their evidence, decided, exported, erased."""
+"""Facts of conversations over HTTP: read, listed with their evidence, decided, erased."""
 
 import io
 import json

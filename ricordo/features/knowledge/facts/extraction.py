@@ -158,7 +158,7 @@ def _with_values(clause: str, *, corrects: bool) -> list[FactDraft]:
     denies = _denies(clause)
     text = " ".join(_DENIALS.sub(" ", clause).split()) if denies else clause
     for fact in facts.facts_in(text):
-        if fact.subject == facts.SOMEBODY or has_ended:
+        if fact.subject == facts.MENTIONED or has_ended:
             continue
         slot = slot_of(fact)
         value = value_of(fact)

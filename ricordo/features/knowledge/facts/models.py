@@ -82,7 +82,10 @@ class FactRequest(RequestModel):
 
 
 class FactChangeRequest(RequestModel):
-    """New values of a fact; a missing field keeps the old one, and null in `holds_until` opens it."""
+    """New values of a fact; a missing field keeps the old one.
+
+    Null in `holds_until` takes the end away.
+    """
 
     sentence: str | None = Field(None, min_length=1, max_length=400)
     kind: FactKind | None = None
