@@ -3,7 +3,7 @@
 from ricordo.plugins import Feature
 
 feature = Feature(
-    requires=("librarian",),
+    requires=("librarian", "web"),
     tables=(
         "ricordo.features.knowledge.honcho.queries:honcho_sessions",
         "ricordo.features.knowledge.facts.tables:user_facts",
@@ -14,6 +14,7 @@ feature = Feature(
         "ricordo.features.knowledge.ask.routes",
         "ricordo.features.knowledge.memories.routes",
         "ricordo.features.knowledge.facts.routes",
+        "ricordo.features.knowledge.facts.pages",
     ),
     jobs=(
         "ricordo.features.knowledge.honcho.jobs:SEND",

@@ -19,6 +19,7 @@ from tests.seams.http import ok, refused
 from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
 
 OPERATOR = "the-operator"
+BROWSER = {"sec-fetch-site": "same-origin"}
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +147,35 @@ def test_a_proposal_says_what_it_replaces_and_its_owner_decides(
     written = ok(http.post(path, json={"sentence": "I live in Graz."}))
     assert (written["slot"], written["evidence"]) == ("home", [])
     assert ok(http.delete(f"{path}/{changed['id']}")) == {"forgotten": 2}
+
+
+def test_the_page_shows_facts_with_their_evidence_and_decides(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    agent = agent_of(http)
+    say(http, agent, "hugo", "My favourite drink is tea.")
+    read_facts(server)
+    ok(http.put("/v1/users/hugo/facts/policy", json={"policy": "propose"}))
+    say(http, agent, "hugo", "My favourite drink is now coffee.")
+    read_facts(server)
+    (proposed,) = facts(http, "hugo", state="proposed")
+    page = f"/ui/people/{proposed['user_id']}/facts"
+    shown = http.get(page, headers=BROWSER).text
+    for words in ("replace: tea (", "Approve", "<q", "My favourite drink is tea.", "Forget"):
+        assert words in shown, words
+    assert "No facts are known of this day" in http.get(f"{page}?as_of=2001-01-01").text
+    form = {"action": "approve"}
+    answer = http.post(f"{page}/{proposed['id']}", data=form, headers=BROWSER)
+    assert answer.status_code == 303, answer.text
+    (current,) = facts(http, "hugo")
+    assert current["value"] == "coffee"
+    corrected = {"action": "change", "sentence": "My favourite drink is cocoa."}
+    assert http.post(f"{page}/{current['id']}", data=corrected, headers=BROWSER).status_code == 303
+    (fact,) = facts(http, "hugo")
+    assert http.post(f"{page}/{fact['id']}", data={"action": "forget"}).status_code == 303
+    assert facts(http, "hugo") == []
+    assert http.post(f"{page}/policy", data={"policy": "direct"}).status_code == 303
+    assert ok(http.get("/v1/users/hugo/facts/policy"))["policy"] == "direct"
 
 
 def read_fact(message: int, quote: str, **fields: Any) -> dict[str, Any]:
