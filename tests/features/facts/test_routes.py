@@ -178,6 +178,29 @@ def test_the_page_shows_facts_with_their_evidence_and_decides(
     assert ok(http.get("/v1/users/hugo/facts/policy"))["policy"] == "direct"
 
 
+def test_a_profile_fits_its_tokens_and_names_its_sources(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    agent = agent_of(http)
+    ok(http.put("/users/ines/blocks/human", json={"body": "I live in Graz.\nWrites about whales."}))
+    words = ["I live in Graz.", "Please always answer in German.", "I like climbing."]
+    say(http, agent, "ines", *words, "My sister's name is Emma.", "I visited Rome last year.")
+    read_facts(server)
+    path = "/v1/users/ines/profile"
+    whole = ok(http.get(path))
+    shown = [line["text"] for line in whole["lines"]]
+    assert shown[0] == "Please always answer in German."
+    assert set(words) < set(shown)
+    assert shown.count("I live in Graz.") == 1  # the block's line says no more than the fact
+    assert shown[-1] == "Writes about whales."
+    assert whole["text"] == ok(http.get(path))["text"]
+    assert all(line["message_ids"] for line in whole["lines"] if line["source"] == "fact")
+    small = ok(http.get(path, params={"tokens": 50, "question": "What does she write about?"}))
+    assert small["tokens"] <= 50
+    assert small["is_cut"]
+    assert "Writes about whales." in small["text"]
+
+
 def read_fact(message: int, quote: str, **fields: Any) -> dict[str, Any]:
     return {
         "sentence": quote,

@@ -130,3 +130,23 @@ def _dated(fact: UserFact) -> str:
     is_named = fact.value and fact.value not in ("yes", "no")
     words = fact.value if is_named else fact.sentence
     return f"{words} ({to_datetime(fact.said_at):%B %Y})"
+
+
+class ProfileLineResponse(ResponseModel):
+    """A line of a profile: of a fact, or of a block as `<block id>#<number of the line>`."""
+
+    section: str
+    text: str
+    source: Literal["fact", "block"]
+    source_id: str
+    message_ids: list[str]
+
+
+class ProfileResponse(ResponseModel):
+    """What is known of a user. `text` is for a prompt, and `lines` are its sources."""
+
+    user_id: str
+    text: str
+    tokens: int
+    is_cut: bool
+    lines: list[ProfileLineResponse]

@@ -21,16 +21,21 @@ from ricordo.features.knowledge.facts.models import (
     FactRequest,
     FactResponse,
     ForgottenResponse,
+    ProfileLineResponse,
+    ProfileResponse,
 )
 from ricordo.features.knowledge.facts.options import FactSettings
+from ricordo.features.knowledge.facts.profile import profile_of
 from ricordo.features.knowledge.facts.queries import EVERYBODY, FactFilter
 from ricordo.features.knowledge.facts.records import FactKind, FactState, UserFact
+from ricordo.llm.tokens import text_tokens
 from ricordo.storage import users
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1/users/{user_id}/facts", tags=["users' memory"], scope="memory")
 _of_organization = Routes(prefix="/v1/facts", tags=["users' memory"], scope="memory")
+_of_profile = Routes(prefix="/v1/users/{user_id}/profile", tags=["users' memory"], scope="memory")
 AsOf = Annotated[
     str | None,
     Query(
@@ -200,4 +205,27 @@ def _owned(tx: Transaction, context: RequestContext, user_id: str) -> User:
     return user
 
 
-router.routes += _of_organization.routes
+@_of_profile.get("", response_model=ProfileResponse)
+def retrieve_profile(
+    tx: Transaction,
+    context: RequestContext,
+    user_id: str,
+    tokens: Annotated[int, Query(ge=50, le=20_000, description="How long it may be.")] = 800,
+    question: Annotated[
+        str, Query(max_length=1000, description="What it is for; without it, what matters most.")
+    ] = "",
+) -> Json:
+    """Return what is known of a user: facts and lines of blocks, ranked, with their sources."""
+    user = users.require(tx, context.scope, user_id)
+    profile = profile_of(
+        tx, context.scope, user, limit=tokens, question=question, tokens_of=text_tokens
+    )
+    lines = [
+        ProfileLineResponse.of(line, message_ids=list(line.message_ids)) for line in profile.lines
+    ]
+    return ProfileResponse.of(
+        profile, user_id=user.id, tokens=text_tokens(profile.text), lines=lines
+    )
+
+
+router.routes += [*_of_organization.routes, *_of_profile.routes]

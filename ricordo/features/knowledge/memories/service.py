@@ -242,19 +242,31 @@ def facts_in(blocks: Sequence[Block], query: str) -> list[Fact]:
         for number, line in enumerate(block.value.split("\n"), 1)
     ]
     lines = [line for line in lines if line[2]]
-    line_terms = [set(terms(text)) for _, _, text in lines]
+    scores = line_scores([text for _, _, text in lines], query)
+    facts = [
+        Fact(block, number, text, score=score)
+        for (block, number, text), score in zip(lines, scores, strict=True)
+    ]
+    return sorted((fact for fact in facts if fact.score), key=lambda fact: -fact.score)
+
+
+def line_scores(lines: Sequence[str], query: str) -> list[float]:
+    """Return the share of the query's words that each line has, from 0 to 1.
+
+    Words that are rare among the lines count more.
+    """
+    terms_of_lines = [set(terms(line)) for line in lines]
     weights = {}
     for term in query_terms(query):
-        count = sum(term in of_line for of_line in line_terms)
+        count = sum(term in line_terms for line_terms in terms_of_lines)
         weights[term] = log(1 + len(lines) / (1 + count))
     total = sum(weights.values())
     if not total:
-        return []
-    facts = []
-    for (block, number, text), of_line in zip(lines, line_terms, strict=True):
-        weight = sum(weight for term, weight in weights.items() if term in of_line)
-        facts.append(Fact(block, number, text, score=weight / total))
-    return sorted((fact for fact in facts if fact.score), key=lambda fact: -fact.score)
+        return [0.0] * len(lines)
+    return [
+        sum(weight for term, weight in weights.items() if term in line_terms) / total
+        for line_terms in terms_of_lines
+    ]
 
 
 def sources_of(tx: Transaction, facts: Sequence[Fact]) -> dict[str, dict[int, BlamedLine]]:
