@@ -201,6 +201,23 @@ def test_a_profile_fits_its_tokens_and_names_its_sources(
     assert "Writes about whales." in small["text"]
 
 
+def test_a_search_finds_a_fact_with_its_message_and_prefers_what_holds(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    agent = agent_of(http)
+    say(http, agent, "jana", "My favourite drink is tea.", "My favourite drink is now coffee.")
+    read_facts(server)
+    query = {"query": "favourite drink", "kinds": ["fact"]}
+    found = ok(http.post("/users/jana/memories/search", json=query))["results"]
+    read = [result for result in found if result["id"].startswith("fact-")]
+    assert [result["memory"].rpartition(" ")[2] for result in read] == ["coffee.", "tea."]
+    assert read[1]["memory"].startswith("Until ")
+    assert all(len(result["citation"]["message_ids"]) == 1 for result in read)
+    question = {"question": "What is her favourite drink?", "model": LIBRARIAN}
+    cited = ok(http.post("/users/jana/ask", json=question))["citations"]
+    assert read[0]["id"] in [source["id"] for source in cited]
+
+
 def read_fact(message: int, quote: str, **fields: Any) -> dict[str, Any]:
     return {
         "sentence": quote,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ricordo.api.models.base import From, RequestModel, ResponseModel, Timestamp
-from ricordo.domain.clock import stamp, to_datetime
+from ricordo.domain.clock import stamp
 from ricordo.domain.text import Json
 from ricordo.features.knowledge.facts.options import FactPolicy
 from ricordo.features.knowledge.facts.records import (
@@ -17,6 +17,7 @@ from ricordo.features.knowledge.facts.records import (
     Relation,
     UserFact,
 )
+from ricordo.features.knowledge.facts.wording import change_of, text_of
 
 _OptionalTime = Annotated[datetime | None, From(convert=lambda time: time and stamp(time))]
 
@@ -110,26 +111,6 @@ class ForgottenResponse(ResponseModel):
     """The number of deleted facts: one, with the older wordings that it replaced."""
 
     forgotten: int
-
-
-def text_of(fact: UserFact) -> str:
-    """Return the sentence, with the time until which it held if it has ended."""
-    if fact.state == "ended" and fact.holds_until is not None:
-        return f"Until {to_datetime(fact.holds_until):%d %B %Y}: {fact.sentence}"
-    return fact.sentence
-
-
-def change_of(fact: UserFact, replaced: UserFact | None) -> str | None:
-    """Return what a proposed fact would replace; None if it replaces nothing."""
-    if fact.state != "proposed" or replaced is None or fact.relation is None:
-        return None
-    return f"replace: {_dated(replaced)} -> {_dated(fact)}"
-
-
-def _dated(fact: UserFact) -> str:
-    is_named = fact.value and fact.value not in ("yes", "no")
-    words = fact.value if is_named else fact.sentence
-    return f"{words} ({to_datetime(fact.said_at):%B %Y})"
 
 
 class ProfileLineResponse(ResponseModel):

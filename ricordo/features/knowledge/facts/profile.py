@@ -7,11 +7,11 @@ from typing import Literal
 from ricordo.domain.block import NEVER_REMEMBER, Block
 from ricordo.domain.scope import Scope, User
 from ricordo.features.knowledge.facts import queries
-from ricordo.features.knowledge.facts.models import text_of
 from ricordo.features.knowledge.facts.records import FactKind, UserFact
-from ricordo.features.knowledge.memories.service import line_scores
+from ricordo.features.knowledge.facts.wording import text_of
 from ricordo.memory import user_memory
 from ricordo.memory.declined import says_same
+from ricordo.memory.line_scores import line_scores
 from ricordo.storage.engine.store import Transaction
 
 # Facts of these kinds are shown in this order, and of events the newest only.

@@ -6,7 +6,6 @@ Each organization has an agent that files.
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import log
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from ricordo.agents.conversations import create_conversation
@@ -23,8 +22,8 @@ from ricordo.features.knowledge.memories.models import AddRequest, SaidMessage
 from ricordo.memory.blame import BlamedLine, blame
 from ricordo.memory.course_blocks import COPY, FOR_ALL
 from ricordo.memory.edits import added_lines
+from ricordo.memory.line_scores import line_scores
 from ricordo.runtime import Runtime
-from ricordo.search.words import query_terms, terms
 from ricordo.storage import agents, conversations, history, messages, proposals
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.versions import read_text
@@ -248,25 +247,6 @@ def facts_in(blocks: Sequence[Block], query: str) -> list[Fact]:
         for (block, number, text), score in zip(lines, scores, strict=True)
     ]
     return sorted((fact for fact in facts if fact.score), key=lambda fact: -fact.score)
-
-
-def line_scores(lines: Sequence[str], query: str) -> list[float]:
-    """Return the share of the query's words that each line has, from 0 to 1.
-
-    Words that are rare among the lines count more.
-    """
-    terms_of_lines = [set(terms(line)) for line in lines]
-    weights = {}
-    for term in query_terms(query):
-        count = sum(term in line_terms for line_terms in terms_of_lines)
-        weights[term] = log(1 + len(lines) / (1 + count))
-    total = sum(weights.values())
-    if not total:
-        return [0.0] * len(lines)
-    return [
-        sum(weight for term, weight in weights.items() if term in line_terms) / total
-        for line_terms in terms_of_lines
-    ]
 
 
 def sources_of(tx: Transaction, facts: Sequence[Fact]) -> dict[str, dict[int, BlamedLine]]:
