@@ -455,6 +455,14 @@ class World(People):
             "remote_id": remote["id"],
         }
         assert changed["id"] == made["id"]
+        said = (
+            "I study geology.",
+            "My favourite food is pizza.",
+            f"I like {CANARY} tea very much.",
+        )
+        for sentence in said:
+            fact = self.ask(self.ada, "POST", "/v1/users/ada/facts", json={"sentence": sentence})
+        self.own["fact_id"] = fact["id"]
 
     @property
     def secrets(self) -> set[str]:

@@ -94,6 +94,10 @@ class FactChangeRequest(RequestModel):
     holds_until: datetime | None = None
 
 
+FactRequest.take_back(FactResponse)
+FactChangeRequest.take_back(FactResponse)
+
+
 class FactPolicyRequest(RequestModel):
     """A choice of policy; null takes it back."""
 
