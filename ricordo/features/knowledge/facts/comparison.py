@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from ricordo.features.knowledge.facts.extraction import content_words
 from ricordo.features.knowledge.facts.records import FactDraft, Relation, UserFact
-from ricordo.memory.declined import says_same
+from ricordo.memory.line_likeness import says_same
 
 # A person may have several of these, unless the words of the new fact say otherwise.
 _SEVERAL = ("job", "workplace")

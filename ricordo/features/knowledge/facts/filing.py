@@ -18,7 +18,8 @@ from ricordo.features.knowledge.facts.evidence import MOST_EVIDENCE, checked
 from ricordo.features.knowledge.facts.options import FactPolicy
 from ricordo.features.knowledge.facts.records import FactDraft, FactState, Relation, UserFact
 from ricordo.features.knowledge.facts.times import holding
-from ricordo.memory.declined import DECLINED_DAYS, says_same
+from ricordo.memory.declined import DECLINED_DAYS
+from ricordo.memory.line_likeness import says_same
 from ricordo.memory.unwanted import rules_of
 from ricordo.storage import versions
 from ricordo.storage.engine.store import Transaction

@@ -10,7 +10,7 @@ from ricordo.features.knowledge.facts import queries
 from ricordo.features.knowledge.facts.records import FactKind, UserFact
 from ricordo.features.knowledge.facts.wording import text_of
 from ricordo.memory import user_memory
-from ricordo.memory.declined import says_same
+from ricordo.memory.line_likeness import says_same
 from ricordo.memory.line_scores import line_scores
 from ricordo.storage.engine.store import Transaction
 
