@@ -6,7 +6,7 @@ IMAGE_EXTRAS := $(addprefix --extra ,anthropic openai google bedrock postgres do
 # Extras stay in the lines: without them pip takes the newest release for "google-auth[requests]", which has no hash here.
 LOCK := $(BIN)/uv pip compile --no-strip-extras --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
-CORES := $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
+CORES = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 # More than there are processors, since tests wait for processes and sockets too. Workers are forks, which share what was imported.
 WORKERS ?= $(shell $(PYTHON) -c 'print(($(CORES) * 3 + 1) // 2)')
 
