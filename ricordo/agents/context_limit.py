@@ -115,7 +115,7 @@ def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
 
 
 def with_fitting_budget(turn: TurnContext, request: ModelRequest) -> ModelRequest:
-    """Return the request with an output budget that fits beside the prompt."""
+    """Return the request with an output budget that fits into the window with the prompt."""
     window = turn.state.agent.context_window
     budget = request.settings.max_output_tokens
     if (

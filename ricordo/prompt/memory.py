@@ -35,7 +35,8 @@ _RULE_LINES: dict[Policy, str] = {
     "read_only": "- read_only=true\n",
     "propose": "- policy=propose (your edits wait for the owner)\n",
     "guarded": "- policy=guarded (your edits wait for the owner while you have read untrusted content)\n",
-    "explicit": "- policy=explicit (your edits wait for the owner unless you quote the user's words that ask for them)\n",
+    "explicit": "- policy=explicit (your edits wait for the owner unless you quote the user's words that "
+    "ask for them)\n",
 }
 _SHARED = "- shared=true (everybody you talk with sees it)\n"
 _OPENS = "<\uff1c\ufe64"
@@ -97,8 +98,8 @@ def _blocks(section: MemorySection) -> str:
             text = "".join(f"{number}→ {line}\n" for number, line in lines) if block.value else ""
         parts.append(
             f"<{block.shown_label}>\n<description>\n{disarm(block.description or '', *tags)}\n</description>\n"
-            f"<metadata>\n{_RULE_LINES.get(block.rule, '')}{_SHARED if block.shared else ''}"
-            f"- chars_current={len(block.value)}\n"
+            f"<metadata>\n{_RULE_LINES.get(block.rule, '')}{_SHARED if block.shared else ''}- "
+            f"chars_current={len(block.value)}\n"
             # The value is disarmed last, since a line's number can complete a tag: in a block
             # labelled "5" with `</` at the end of its fourth line.
             "- "

@@ -26,7 +26,11 @@ _SECTION = re.compile(r"<(memory_blocks|memory_metadata|tool_usage_rules|directo
 
 @dataclass(frozen=True, slots=True)
 class SystemPrompt:
-    """A rendered system prompt, with two keys of its sources: see `key` and `is_current`."""
+    """A rendered system prompt, with digests of its sources.
+
+    `stable` is the digest of the template and the memory; `daily` is that of the day, the tags, and
+    whether the archive is empty.
+    """
 
     text: str
     stable: str
@@ -167,8 +171,8 @@ def _digest(*parts: str) -> str:
 def sections(system: str) -> dict[str, str]:
     """Split a stored system message into its sections by their tags.
 
-    `base` is the text outside all other sections. If a section seems to occur twice, the later one
-    is ours.
+    `base` is the text outside all other sections. Of two sections with one name the later one
+    counts: the template may contain the tag, and our sections follow it.
     """
     spans: dict[str, tuple[int, int]] = {}
     without_end: set[str] = set()

@@ -1,7 +1,8 @@
 """Tests in forks of the process that collected them: `pytest --workers 3`.
 
-To collect the tests takes a process longer than any module takes, so one process does it for all. Each worker takes a scope (see
-`order`) when it has done the one before, and sends what its tests came to; the process that collected shows it.
+Collection takes longer than any module, so one process does it for all. Each worker takes a scope
+(see `order`) when it has done the one before, and sends the reports of its tests; the process that
+collected shows them.
 """
 
 import os
@@ -29,7 +30,7 @@ _SHOWING = ("terminalreporter", "terminalprogress")  # plugins for the process t
 
 Location: TypeAlias = tuple[str, int | None, str]
 at_end: list[Callable[[], None]] = []
-"""What a worker does when its tests are over: a fork leaves without what is registered for the end of a process."""
+"""Calls at the end of a worker, which leaves without those that are registered by `atexit`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -111,7 +112,12 @@ class _Worker:
 
 
 def _show_reports(session: pytest.Session, workers: Sequence[_Worker]) -> None:
-    """Show what the workers send until the last has ended. Raises Failed or Interrupted where the session is to stop."""
+    """Show what the workers send until the last has ended.
+
+    Raises:
+        Failed: Where too many tests failed, or a worker ended by itself.
+        Interrupted: Where the session is to stop.
+    """
     with selectors.DefaultSelector() as selector:
         for worker in workers:
             selector.register(worker.line, selectors.EVENT_READ, worker)
@@ -209,7 +215,7 @@ def _work(
 
 
 def _prepare(config: pytest.Config, sender: "_Sender", folder: Path) -> None:
-    """Let this process show nothing itself, and capture and write files apart from the others."""
+    """Let this worker show nothing, and capture output and write files of its own."""
     plugins = config.pluginmanager
     for name in _SHOWING:
         if plugins.has_plugin(name):
@@ -231,7 +237,10 @@ def _run_scopes(session: pytest.Session, scopes: Sequence[list[pytest.Item]], qu
 
 
 class _Between(pytest.Item):
-    """Comes after the last test of a scope, so that what the session shares stays for the scope that is taken then."""
+    """A test that never runs: the next one after the last of a scope.
+
+    What the session shares stays, and the next scope is taken only when the last test has ended.
+    """
 
     def runtest(self) -> None:
         raise NotImplementedError

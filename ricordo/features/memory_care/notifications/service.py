@@ -1,4 +1,4 @@
-"""Digests of what waits: whom to tell and when, the one-time links, and the decisions by them.
+"""Digests of waiting proposals: their readers and times, one-time links, and decisions by them.
 
 A digest is marked as told after it was sent. So a kill between the two sends it once more, with the
 same links and ids, and never loses it.
@@ -56,7 +56,7 @@ class Delivery:
     problem_at: int = 0
 
     def is_due(self, first_created_at: int, now: int) -> bool:
-        """Return True if what waits since that time has to be told by now."""
+        """Return True if a digest is due for proposals that wait since that time."""
         if self.when == "off" or not self.address or now < self.problem_at:
             return False
         if self.when == "immediate":
@@ -181,7 +181,12 @@ def add_link(
     """Store a one-time link, and return its address; None without a public address."""
     now = tx.clock.now()
     link = DecisionLink(
-        user.organization_id, user.id, proposal_id, _hash(token), now, now + LINK_LIFETIME
+        organization_id=user.organization_id,
+        user_id=user.id,
+        proposal_id=proposal_id,
+        token_hash=_hash(token),
+        created_at=now,
+        expires_at=now + LINK_LIFETIME,
     )
     queries.add_link(tx, link)
     if settings.public_url is None:
