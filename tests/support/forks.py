@@ -40,7 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
     options = session.config.option
-    if options.workers < 2 or options.collectonly or session.testsfailed or not CAN_FORK:
+    is_alone = options.workers < 2 or options.collectonly or options.usepdb
+    if is_alone or session.testsfailed or not CAN_FORK:
         return None
     return run_in_workers(session, options.workers)
 
