@@ -79,12 +79,13 @@ def job_at(server: ServerInThread, id: str, due_at: int, **more: Any) -> Job:
 def test_once_means_once_and_then_it_is_gone(api: Api) -> None:
     agent = new_agent(api.client)
     types: Any = ["assistant_message"]
-    at: Any = {"scheduled_at": time.time() * 1000 + 300}
+    at: Any = {"scheduled_at": (time.time() + 3600) * 1000}
     url = "https://example.com/called"
     id = plan(
         api.client, agent, at, callback_url=url, max_steps=3, include_return_message_types=types
     )
     assert not said(api.client, agent)
+    make_due(api.server, id)
     (otid,) = wait_for(lambda: said(api.client, agent))
     assert otid.startswith(id)
     scope = Scope()
