@@ -12,7 +12,7 @@ from ricordo.domain.event import Event
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
 from ricordo.domain.message import ApprovalPart, Message, Part, Role, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import ModelProfile, ModelRequest, ToolSchema
+from ricordo.domain.model import MemoryInPrompt, ModelProfile, ModelRequest, ToolSchema
 from ricordo.domain.run import Run, Step, StopReason
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ClientSkill, ToolRule
@@ -198,6 +198,7 @@ class TurnContext:
 
     Attributes:
         profile: The model's profile.
+        memory_in_prompt: When the memory in the prompt is rendered again.
         approval: The answered request for approval that the turn resumes.
         asking: The step whose call to the model is under way.
         removed: Secrets that memory did not store in this turn, with their kinds.
@@ -213,6 +214,7 @@ class TurnContext:
     rules: CallRules
     limit: WindowLimit
     profile: ModelProfile = "full"
+    memory_in_prompt: MemoryInPrompt = "step"
     approval: AnsweredApproval | None = None
     asking: "StepDraft | None" = None
     removed: dict[str, str] = field(default_factory=dict)

@@ -57,7 +57,8 @@ _IN_DIRECTORY = ("value", "description", "instructions", "file", "directory")
 class MemorySection:
     """The content of the memory section.
 
-    `provider` is the model's: one provider's models edit better with line numbers.
+    `provider` is the model's: one provider's models edit better with line numbers. They are left
+    out without `has_line_numbers`, where edits may be newer than the section.
     """
 
     agent_type: AgentType
@@ -66,6 +67,7 @@ class MemorySection:
     rule_lines: tuple[str, ...] = ()
     directories: tuple[PromptDirectory, ...] = ()
     max_files_open: int = 5
+    has_line_numbers: bool = True
 
 
 def render_memory(section: MemorySection) -> str:
@@ -84,7 +86,7 @@ def is_numbered(agent_type: AgentType, provider: str) -> bool:
 def _blocks(section: MemorySection) -> str:
     if section.agent_type in _TOOL_FIRST_TYPES:
         return ""
-    numbered = is_numbered(section.agent_type, section.provider)
+    numbered = section.has_line_numbers and is_numbered(section.agent_type, section.provider)
     if not section.blocks and not numbered:
         return ""
     # Tags of all blocks are disarmed in each block: otherwise one could forge the end of another.

@@ -47,7 +47,13 @@ from ricordo.domain.message import (
     TextPart,
     ToolReturnPart,
 )
-from ricordo.domain.model import EmbeddingInfo, ModelInfo, ProfileChoice, ToolSchema
+from ricordo.domain.model import (
+    EmbeddingInfo,
+    MemoryInPromptChoice,
+    ModelInfo,
+    ProfileChoice,
+    ToolSchema,
+)
 from ricordo.domain.run import StopReason
 from ricordo.domain.text import Json
 from ricordo.llm.tokens import text_tokens, tool_tokens, transcript_tokens
@@ -131,6 +137,10 @@ class AgentFields(EmbeddingFields):
     model_profile: ProfileChoice | None = Field(
         None,
         description="The profile of prompt and tools; `auto`, by the model's size, where neither the server nor this says.",
+    )
+    memory_in_prompt: MemoryInPromptChoice | None = Field(
+        None,
+        description="When the memory in the prompt is rendered again; by default the server decides.",
     )
     source_ids: Items[str] | None = Field(None, description="The older name of `folder_ids`.")
     folder_ids: Items[str] | None = None
@@ -290,6 +300,7 @@ class AgentResponse(HostedFields, AuthorFields):
     per_file_view_window_char_limit: int | None
     user_block_policy: Policy
     model_profile: ProfileChoice | None
+    memory_in_prompt: MemoryInPromptChoice | None
     hidden: bool
     created_at: Timestamp
     updated_at: Timestamp
@@ -343,6 +354,7 @@ class AgentResponse(HostedFields, AuthorFields):
             last_stop_reason=conversation.last_stop_reason,
             max_files_open=agent.settings.get("max_files_open"),
             model_profile=agent.settings.get("model_profile"),
+            memory_in_prompt=agent.settings.get("memory_in_prompt"),
             per_file_view_window_char_limit=agent.settings.get("per_file_view_window_char_limit"),
         )
 
