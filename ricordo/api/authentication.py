@@ -42,6 +42,7 @@ DELAY = 1.0
 PROCESS = "ricordo_process_"
 _MINUTE = 60
 _LOCAL = Scope()
+_LOCAL_USER = Scope(is_local_user=True)
 _ADMINISTRATOR = Scope(user_name="administrator", scopes=OPERATOR_SCOPES, caller="administrator")
 
 
@@ -227,12 +228,12 @@ class Authentication:
         if self._key is not None or self._has_login or self._host not in LOOPBACK:
             return None
         if runtime is None:
-            return _LOCAL
+            return _LOCAL_USER
         now = time.monotonic()
         if asks and not self._has_keys and self._asked_until < now:
             self._has_keys = await runtime.store.read(keys.are_any)
             self._asked_until = now + _FRESH
-        return None if self._has_keys else _LOCAL
+        return None if self._has_keys else _LOCAL_USER
 
     async def require_key(self, runtime: Runtime) -> None:
         """Raise Invalid if other machines could call a server without a key."""
