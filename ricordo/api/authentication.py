@@ -33,6 +33,7 @@ _USE_INTERVAL = 60 * SECOND
 # clocks.
 _SESSION = "ricordo_session_"
 SESSION_SECONDS = 12 * 3600
+LONG_SESSION_SECONDS = 30 * 24 * 3600
 _SESSION_LEEWAY = 24 * 3600
 # After so many unknown keys of one address within a minute, each answer is delayed.
 MOST_FAILURES = 20
@@ -167,12 +168,12 @@ class Authentication:
         self._process_key = key.encode()
         return key
 
-    def open_session(self, key: str) -> str:
+    def open_session(self, key: str, seconds: int = SESSION_SECONDS) -> str:
         """Return a session token for this key.
 
-        It is valid for twelve hours, or until the key is revoked. The key cannot be read from it.
+        It is valid for so long, or until the key is revoked. The key cannot be read from it.
         """
-        text = f"{keys.hash_of(self.secret, key)}_{int(time.time()) + SESSION_SECONDS}"
+        text = f"{keys.hash_of(self.secret, key)}_{int(time.time()) + seconds}"
         return f"{_SESSION}{text}_{self._sign(text)}"
 
     def _digest_of(self, key: str) -> str | None:
@@ -190,7 +191,7 @@ class Authentication:
         digest, _, until = text.partition("_")
         remaining = int(until) - time.time()
         # A longer time comes from a wrong clock.
-        is_valid = 0 < remaining <= SESSION_SECONDS + _SESSION_LEEWAY
+        is_valid = 0 < remaining <= LONG_SESSION_SECONDS + _SESSION_LEEWAY
         return digest if is_valid else None
 
     def _sign(self, text: str) -> str:

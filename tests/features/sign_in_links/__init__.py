@@ -1,0 +1,1 @@
+"""Invitations and logins by e-mail."""
