@@ -1,1 +1,7 @@
-"""Invitations and logins by e-mail."""
+"""Tests of invitations and logins by e-mail."""
+
+# Each administrator's own organization.
+SHARED_ROUTES = """
+    (GET|POST) /ui/invitations
+    (GET|POST) /v1/invitations
+"""
