@@ -263,7 +263,7 @@ class ModelConfigResponse(ResponseModel):
 
     @classmethod
     def from_model(cls, info: ModelInfo, settings: ModelSettings, context_window: int) -> Json:
-        """Return the configuration with these settings and a window of so many tokens."""
+        """Return the configuration with these settings and a window of this number of tokens."""
         temperature = settings.temperature
         if temperature is None:
             temperature = _SHOWN_TEMPERATURE
@@ -306,8 +306,8 @@ def _embedding_kind(endpoint_type: str) -> str:
 class EmbeddingConfigResponse(ResponseModel):
     """The configuration of an embedding model.
 
-    `embedding_dim` is 0 until the model's first call. Chunk and batch size are expected by clients and
-    have no effect.
+    `embedding_dim` is 0 until the model's first call. Chunk and batch size are expected by clients
+    and have no effect.
     """
 
     embedding_endpoint_type: Annotated[str, From("endpoint_type", _embedding_kind)]

@@ -53,8 +53,8 @@ def test_equal_lines_count_once(text: str, expected: int) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("", "names nobody"),
-        ("name,email\n", "names nobody"),
+        ("", "names no people"),
+        ("name,email\n", "names no people"),
         ("Ada,ada@x.org\n", "names no column"),
         ("name,name\nAda,Ada\n", "twice"),
         ("name,telephone\nAda,1\n", "telephone"),

@@ -163,7 +163,7 @@ def test_a_link_is_bound_to_its_user_and_its_organization(
 ) -> None:
     accept(browser, invited(http)["path"])
     row = invited(http)
-    assert accept(browser, row["path"]).status_code == 403  # somebody else is logged in
+    assert accept(browser, row["path"]).status_code == 403  # another user is logged in
     acme = ok(http.post("/v1/organizations/", json={"name": new_id("acme")}))["id"]
     draft = {"name": "boss", "user": "boss", "role": "admin"}
     key = ok(http.post("/v1/keys/", params={"organization": acme}, json=draft))["key"]
@@ -206,7 +206,7 @@ def test_one_fault_in_a_list_invites_nobody(http: httpx2.Client) -> None:
         answer = http.post("/v1/invitations", json=sent)
         assert answer.status_code in (400, 422), answer.text
         assert "Line 3" in answer.text
-        assert "Nobody was invited" in answer.text
+        assert "No invitation was made" in answer.text
     assert len(ok(http.get("/v1/users/", params={"limit": 1000}))) == before
 
 

@@ -176,7 +176,7 @@ async def _accept(request: Request, page: str) -> Response:
 
     def write(tx: Transaction) -> tuple[str, Scope, str]:
         _, user = service.open_link(tx, token, kind)
-        _require_nobody_else(request, user)
+        _require_same_user(request, user)
         key, scope, link = service.accept(tx, token, kind, authentication.secret, seconds=seconds)
         return key, scope, service.landing_page(tx, link)
 
@@ -192,11 +192,11 @@ async def _accept(request: Request, page: str) -> Response:
     return response
 
 
-def _require_nobody_else(request: Request, user: User) -> None:
+def _require_same_user(request: Request, user: User) -> None:
     """Raise Forbidden if another user is logged in: the link is bound to its own."""
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     if me is not None and me.key_id is not None and me.user_id != user.id:
-        raise Forbidden("You are logged in as somebody else. Log out, and open the link again.")
+        raise Forbidden("You are logged in as another user. Log out, and open the link again.")
 
 
 async def _page(request: Request, *, status: int = 200, **variables: Any) -> Response:

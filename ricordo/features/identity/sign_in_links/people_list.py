@@ -2,7 +2,7 @@
 
 Read are the byte order marks and encodings of spreadsheets, commas, semicolons and tabs, any line
 ends and empty lines. All faults are reported with their lines, and a list with a fault invites
-nobody.
+no one.
 """
 
 import csv
@@ -111,7 +111,7 @@ def read_people(content: bytes | str) -> list[Person]:
     _require_none(faults)
     if not people:
         raise Invalid(
-            "This list names nobody. Begin it with a line such as: name,email,role,course"
+            "This list names no people. Begin it with a line such as: name,email,role,course"
         )
     if len(people) > MOST_PEOPLE:
         raise Invalid(f"This list has more than {MOST_PEOPLE:,} people. Split it.")
@@ -124,7 +124,7 @@ def _require_none(faults: Sequence[str]) -> None:
         return
     rest = len(faults) - _MOST_FAULTS
     more = f"\nand {rest} more." if rest > 0 else ""
-    raise Invalid("\n".join(faults[:_MOST_FAULTS]) + more + "\nNobody was invited.")
+    raise Invalid("\n".join(faults[:_MOST_FAULTS]) + more + "\nNo invitation was made.")
 
 
 def _cell(cell: str) -> str:

@@ -93,7 +93,7 @@ async def make_invitations(context: RequestContext, body: InvitationsRequest) ->
         )
     people = _people(body)
     if body.mail and (without := [person.name for person in people if not person.email]):
-        raise Invalid(f"No e-mail address for: {', '.join(without[:10])}. Nobody was invited.")
+        raise Invalid(f"No e-mail address for: {', '.join(without[:10])}. No invitation was made.")
     secret = Secret(context.runtime.settings.data_dir)
     await asyncio.to_thread(secret.derive, service.LINK_PURPOSE)  # it may write the secret's file
 

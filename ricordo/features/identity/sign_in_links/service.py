@@ -74,7 +74,7 @@ def invite(
     if faults:
         rest = len(faults) - _MOST_FAULTS
         more = [f"and {rest} more."] if rest > 0 else []
-        raise Invalid("\n".join([*faults[:_MOST_FAULTS], *more, "Nobody was invited."]))
+        raise Invalid("\n".join([*faults[:_MOST_FAULTS], *more, "No invitation was made."]))
     return invitations
 
 
@@ -215,7 +215,7 @@ def begin_logins(tx: Transaction, secret: Secret, address: str) -> None:
 def prepare_mail(
     tx: Transaction, link_id: str, secret: Secret, settings: NotificationSettings
 ) -> EmailMessage | None:
-    """Return the e-mail with the link; None for one that nobody needs any more."""
+    """Return the e-mail with the link; None for one that is not needed any more."""
     link = queries.by_id(tx, link_id)
     if link is None or link.mailed_at is not None:
         return None
