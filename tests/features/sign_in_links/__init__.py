@@ -2,6 +2,6 @@
 
 # Each administrator's own organization.
 SHARED_ROUTES = """
-    (GET|POST) /ui/invitations
-    (GET|POST) /v1/invitations
+    GET /ui/invitations
+    GET /v1/invitations
 """
