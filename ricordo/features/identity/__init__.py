@@ -1,4 +1,4 @@
-"""Who calls: accounts with keys, invitations, access tokens of browsers, and logins."""
+"""Callers: accounts with keys, invitations, access tokens of browsers, and logins."""
 
 from ricordo.domain.scope import ADMIN
 from ricordo.plugins import Commands, Feature, PluginPage
