@@ -16,7 +16,7 @@ def _document(speaker: str, text: str) -> str:
 
 
 class PlainBm25:
-    """The textbook's BM25 over turns: small letters, no stemming, no stop words, k1 = 1.2 and b = 0.75."""
+    """The textbook's BM25: small letters, no stemming, no stop words, k1 = 1.2, b = 0.75."""
 
     name = "plain BM25"
 

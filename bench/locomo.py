@@ -1,6 +1,7 @@
 """Conversations and questions in LoCoMo's format, and how well an answer's evidence was found.
 
-The data has a licence of its own and is not part of this repository; any other file of the same format does as well.
+The data has a licence of its own and is not part of this repository; any other file of the same
+format does as well.
 """
 
 import json
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
-# A question of the last category asks about what was never said: what is found for it is reported apart.
+# A question of the last category asks about what was never said: what is found for it is reported
+# apart.
 ANSWERABLE = (1, 2, 3, 4)
 _EVIDENCE = re.compile(r"D?(\d+):0*(\d+)")
 _A_TURN = timedelta(minutes=1)
@@ -22,7 +24,10 @@ _A_TURN = timedelta(minutes=1)
 
 @dataclass(frozen=True)
 class Turn:
-    """What one speaker said at once. `id` is LoCoMo's own, as D3:14; the first speaker is the user unless the data says more."""
+    """A turn of one speaker.
+
+    `id` is LoCoMo's own, as D3:14; the first speaker is the user unless the data says more.
+    """
 
     id: str
     session: int
@@ -34,7 +39,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class Question:
-    """A question, and the ids of the turns that answer it. `kind` is the data's own, or the name of the category."""
+    """A question, and the ids of the turns that answer it.
+
+    `kind` is the data's own, or the name of the category.
+    """
 
     text: str
     category: int

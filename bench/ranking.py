@@ -1,9 +1,11 @@
-"""`python -m bench.ranking`: fit the weights of `ricordo/search/fusion.py` on two kinds of talk, in one process.
+"""`python -m bench.ranking`: fit the weights of `ricordo/search/fusion.py` on two kinds of talk.
 
-The parts of the score are computed by the search's own code, without a database. A weight for each is fitted so that the evidence
-of a question gets most of the probability among all turns (softmax), with both sets counting the same. Fitted on one set alone, the
-weights are also counted on the other: what holds on one kind of talk only is worth nothing. Vectors are cached under the temporary
-folder, so that an experiment takes seconds. The weights are scaled so that words and similarity together have 1.
+The parts of the score are computed by the search's own code, without a database. A weight for each
+is fitted so that the evidence of a question gets most of the probability among all turns (softmax),
+with both sets counting the same. Fitted on one set alone, the weights are also counted on the
+other: what holds on one kind of talk only is worth nothing. Vectors are cached under the temporary
+folder, so that an experiment takes seconds. The weights are scaled so that words and similarity
+together have 1.
 """
 
 import argparse

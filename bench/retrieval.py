@@ -1,12 +1,14 @@
-"""`python -m bench.retrieval`: how much of a question's evidence a search brings back, on two kinds of talk.
+"""`python -m bench.retrieval`: how much of the evidence a search finds, on two kinds of talk.
 
-The conversations of a file are stored through the HTTP API in a server on a fresh folder, once as an agent's messages and once as
-an archive's passages. Then every question is asked as it stands, by words, by vectors, and by both. Plain BM25 and SQLite's FTS5
-are computed beside it. The tables are by arm, by kind of question, and by who said the evidence, with 95 % intervals: the
-questions are drawn 2,000 times with replacement.
+The conversations of a file are stored through the HTTP API in a server on a fresh folder, once as
+an agent's messages and once as an archive's passages. Then every question is asked as it stands, by
+words, by vectors, and by both. Plain BM25 and SQLite's FTS5 are computed beside it. The tables are
+by arm, by kind of question, and by who said the evidence, with 95 % intervals: the questions are
+drawn 2,000 times with replacement.
 
-The data sets are `data/longtalk-dev.json.xz` beside this file (chats with long answers) and the conversations of LoCoMo (short
-turns of two people), which are not part of this repository: LOCOMO_JSON names the file. Any file of that format does as well.
+The data sets are `data/longtalk-dev.json.xz` beside this file (chats with long answers) and the
+conversations of LoCoMo (short turns of two people), which are not part of this repository:
+LOCOMO_JSON names the file. Any file of that format does as well.
 """
 
 import argparse
@@ -35,7 +37,8 @@ LONGTALK = Path(__file__).parent / "data" / "longtalk-dev.json.xz"
 DEFAULT_LOCOMO = Path(__file__).parent.parent.parent / "shared" / "data" / "locomo-dev.json"
 FIRST = (5, 10, 20)
 MODES = {"words": "fts", "vectors": "vector", "hybrid": "hybrid"}
-# What the hybrid search needs at ten results: of LoCoMo's evidence, and of what plain BM25 finds in chats.
+# What the hybrid search needs at ten results: of LoCoMo's evidence, and of what plain BM25 finds
+# in chats.
 REQUIRED_LOCOMO = 0.825
 REQUIRED_TIMES_BM25 = 1.15
 _DRAWS = 2_000
@@ -44,7 +47,7 @@ Search = Callable[[Conversation, Question], list[str]]
 
 @dataclass(frozen=True)
 class Answer:
-    """What one search brought back for a question, as ids of turns, and the milliseconds it took."""
+    """The ids of turns that one search returned, and its milliseconds."""
 
     conversation: Conversation
     question: Question
@@ -56,7 +59,8 @@ class Answer:
 class Score:
     """How one way of searching did.
 
-    Recalls are over the answerable questions; those by kind of question and by the role that said the evidence are at ten.
+    Recalls are over the answerable questions; those by kind of question and by the role that said
+    the evidence are at ten.
     """
 
     way: str
@@ -73,7 +77,7 @@ class Score:
 
 
 class Place:
-    """Where the conversations are kept on a server, as messages or as passages, and how they are searched there."""
+    """The conversations on a server, as messages or as passages, and their search."""
 
     def __init__(self, client: httpx2.Client, stored_as: str) -> None:
         self.stored_as = stored_as

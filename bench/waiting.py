@@ -1,4 +1,7 @@
-"""Waiting for the work behind a server's answers: until what was stored is packed and has its vectors."""
+"""Waiting for the work behind a server's answers.
+
+Until what was stored is packed and has its vectors.
+"""
 
 import time
 
@@ -9,7 +12,10 @@ _OPEN = ("waiting", "running")
 
 
 def wait_for_index(client: httpx2.Client, seconds: float = 300) -> float:
-    """Return once no job that keeps the index is left, with the seconds that took; raises TimeoutError."""
+    """Return once no job that keeps the index is left, with the seconds that took.
+
+    Raises TimeoutError.
+    """
     began = time.monotonic()
     while time.monotonic() - began < seconds:
         answer = client.get("/v1/jobs/queue")
@@ -25,5 +31,6 @@ def wait_for_index(client: httpx2.Client, seconds: float = 300) -> float:
             return time.monotonic() - began
         time.sleep(0.25)
     raise TimeoutError(
-        f"The index was not complete after {seconds:.0f} seconds; GET /v1/jobs/queue says what is left."
+        f"The index was not complete after {seconds:.0f} seconds; GET /v1/jobs/queue says what is "
+        "left."
     )

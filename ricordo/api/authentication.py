@@ -34,7 +34,7 @@ _USE_INTERVAL = 60 * SECOND
 _SESSION = "ricordo_session_"
 SESSION_SECONDS = 12 * 3600
 _SESSION_LEEWAY = 24 * 3600
-# After so many unknown keys of one address within a minute, each answer is delayed.
+# The number of unknown keys of one address within a minute after which each answer is delayed.
 MOST_FAILURES = 20
 _FAILURES_COUNT = 60.0
 DELAY = 1.0
@@ -110,7 +110,9 @@ class Authentication:
         return self._secret.derive("api keys")
 
     async def scope_of(self, runtime: Runtime, key: str, *, is_near: bool = False) -> Scope | None:
-        """Return the scope of this key; None if it is unknown, expired, revoked or its user disabled.
+        """Return the key's scope.
+
+        Returns None for a key that is unknown, expired or revoked, or of a disabled user.
 
         `is_near` means that the caller is on this machine: then the operator's tokens count too.
         """
@@ -220,9 +222,9 @@ class Authentication:
         _keep(self._failures, network, failures._replace(times=failures.times + 1))
 
     async def local(self, runtime: Runtime | None, *, asks: bool = True) -> Scope | None:
-        """Return the local administrator, if there are no keys and no login and the server is local.
+        """Return the local administrator if the server is local, without keys and login.
 
-        Unless it `asks`, the database's last answer counts, so that nothing waits for it.
+        Without `asks` the database is not asked: its last answer counts.
         """
         if self._key is not None or self._has_login or self._host not in LOOPBACK:
             return None

@@ -49,7 +49,10 @@ router = Routes(prefix="/users/{user_id}", tags=["users' memory"], scope="memory
 _BLOCK = "/blocks/{label:path}"
 # The most waiting proposals that one request decides.
 DECIDED_AT_ONCE = 100
-_HOW = 'Read base, ours (the current text) and theirs (what was proposed), and approve again with a "body" of your own.'
+_HOW = (
+    "Read base, ours (the current text) and theirs (what was proposed), and approve again with a "
+    '"body" of your own.'
+)
 Status = Annotated[
     ProposalStatus | Literal["waiting", "all"],
     Query(description="`waiting`: those that can still be decided, open or in conflict."),
@@ -154,7 +157,13 @@ async def propose(context: RequestContext, user_id: str, label: str, body: Propo
         )
         author = _proposer(tx, context, memory, body.agent_id)
         proposal = user_memory.propose_edit(
-            tx, memory, label, body.old_string, body.new_string, author, options
+            tx,
+            memory,
+            label,
+            old_string=body.old_string,
+            new_string=body.new_string,
+            by=author,
+            options=options,
         )
         block = user_memory.find(tx, memory, label)
         if block and block.schema_ref:
@@ -177,8 +186,8 @@ async def approve(
     """Make the proposed text the block's next version, merged by lines with later changes.
 
     With `body`, the owner's own text replaces it. Characters that are not shown are removed, unless
-    `keeps_hidden_text` is true. If lines collide nothing is written, and 409
-    returns the three texts.
+    `keeps_hidden_text` is true. If lines collide nothing is written, and 409 returns the three
+    texts.
     """
     request = body or ApproveRequest()
 
@@ -333,7 +342,7 @@ def _proposer(
     """Return the author as the user reads it: the named agent, else the caller.
 
     An agent of this server has its stored name, any other one the sent name. Raises Forbidden if
-    the caller runs no agents, so that nobody speaks in another's name.
+    the caller runs no agents, so that no caller speaks in another's name.
     """
     scope = context.scope
     is_local = scope.role == "admin" and scope.may(IMPERSONATE)

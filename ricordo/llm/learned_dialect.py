@@ -85,7 +85,8 @@ class LearnedDialect:
         lines = [sentence for name, sentence in _SENTENCES.items() if getattr(self, name)]
         if self.takes_no_tools:
             lines.append(
-                "It takes no tools, so an agent cannot change its memory with it. Use a model that calls tools."
+                "It takes no tools, so an agent cannot change its memory with it. Use a model "
+                "that calls tools."
             )
         if names:
             lines.append(
@@ -101,9 +102,10 @@ class LearnedDialect:
             lines.append(f"Its context window is {self.window:,} tokens, by what it refused.")
         if self.clipped_at is not None:
             lines.append(
-                f"Its server cuts longer prompts off at about {self.clipped_at:,} tokens without saying so: the agent's memory "
-                "may be missing from them. Start the server with a larger context window (Ollama: OLLAMA_CONTEXT_LENGTH), or "
-                "set a smaller context_window for the agent."
+                f"Its server cuts longer prompts off at about {self.clipped_at:,} tokens without "
+                "saying so: the agent's memory may be missing from them. Start the server with a "
+                "larger context window (Ollama: OLLAMA_CONTEXT_LENGTH), or set a smaller "
+                "context_window for the agent."
             )
         return lines
 
@@ -136,8 +138,8 @@ class _Entry:
 class Help:
     """The success of a guess.
 
-    `calls` counts the successive calls that it helped; `message_id` is the last message of the request
-    that was refused before.
+    `calls` counts the successive calls that it helped; `message_id` is the last message of the
+    request that was refused before.
     """
 
     calls: int
@@ -255,8 +257,8 @@ class LearnedDialects:
     def note_help(self, key: Key, guess: LearnedDialect, before: int, message_id: str) -> int:
         """Note that a guess helped a call, and return its new count of helped calls.
 
-        `before` is the count at the call's start. Parallel calls count as one, since all may have met the
-        same short failure.
+        `before` is the count at the call's start. Parallel calls count as one, since all may have
+        met the same short failure.
         """
         helped = self._helped.pop(key, {})
         earlier = helped.pop(guess, None)

@@ -113,7 +113,14 @@ def store_plan(
         for block in visible_blocks
         if block.organization_id == scope.organization_id
     }
-    stored_memory = _StoredMemory(tx, scope, agent_id, home_chain, blocks_by_id, context)
+    stored_memory = _StoredMemory(
+        tx=tx,
+        scope=scope,
+        agent_id=agent_id,
+        chain=home_chain,
+        blocks=blocks_by_id,
+        context=context,
+    )
     after: _Blocks = blocks_by_id
     results: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -141,7 +148,7 @@ def version_notes(
 ) -> dict[str, str]:
     """Return, by call id, the sentence that names an edit's version.
 
-    Only for calls that show it.
+    They are for calls that show it.
     """
     heads = {block.id: block.head for block in stored}
     return {
@@ -274,7 +281,7 @@ def _require_free(stored_memory: _StoredMemory, after: _Blocks, block: Block) ->
     if stored_block or (stored_memory.chain and stored_memory.chain.owner_kind == "user"):
         old_label = stored_block.label if stored_block else None
         if chain := versions.lock(tx, chain_of_block or ""):
-            _require_told_apart(chain, other_blocks, label, old_label)
+            _require_distinct_label(chain, other_blocks, label, old_label)
     agent_ids: Sequence[str] = ()
     if stored_block:
         agent_ids = blocks.agent_ids(tx, block.id)
@@ -284,7 +291,7 @@ def _require_free(stored_memory: _StoredMemory, after: _Blocks, block: Block) ->
         _require_free_at_agent(stored_memory, label, agent_id)
 
 
-def _require_told_apart(
+def _require_distinct_label(
     chain: Chain, other_blocks: Sequence[Block], label: str, old_label: str | None
 ) -> None:
     # The chain as it is, with the labels that this step gives other blocks.
@@ -293,7 +300,7 @@ def _require_told_apart(
         for other_block in other_blocks
         if other_block.chain_id in (chain.id, "")
     }
-    replace(chain, files={**chain.files, **renamed}).require_told_apart(label, old_label)
+    replace(chain, files={**chain.files, **renamed}).require_distinct_label(label, old_label)
 
 
 def _require_free_in_chain(
@@ -429,15 +436,17 @@ def commit(
         direct, waiting = _split_by_policy(edits, context)
         texts = None if texts is None else _texts_by_block(direct)
     if texts is None:
-        outcome = store_plan(tx, state, direct, scope, context, home_chain)
+        outcome = store_plan(tx, state, direct, scope=scope, context=context, home_chain=home_chain)
     else:
         outcome = _write_texts(tx, state, texts, scope, context)
     edited_ids = {edit.base.id for edit in direct if edit.call_id not in outcome.failed}
     if waiting:
-        outcome = _propose_waiting(tx, state, waiting, outcome, context, home_chain)
+        outcome = _propose_waiting(
+            tx, state, waiting, outcome=outcome, context=context, home_chain=home_chain
+        )
     step_blocks, rotated = _rotate_filled(tx, state, outcome.blocks, edited_ids, context)
     drafts = [
-        new_passage(tx, state, context, draft.text, draft.tags, draft.id)
+        new_passage(tx, state, context, text=draft.text, tags=draft.tags, id=draft.id)
         for draft in passage_drafts
     ]
     passages = [*drafts, *rotated]
@@ -586,7 +595,9 @@ def _write_texts(
             overtaken_edits += edits
     blocks_now = tuple(written.get(block.id, block) for block in state.blocks)
     if overtaken_edits:
-        outcome = store_plan(tx, state, overtaken_edits, scope, context, None)
+        outcome = store_plan(
+            tx, state, overtaken_edits, scope=scope, context=context, home_chain=None
+        )
     else:
         outcome = CommitOutcome(blocks_now, state.archives)
     notes = version_notes((edit for id in written for edit in texts[id]), outcome.blocks, ())
@@ -605,8 +616,8 @@ def file_passages(
     scope = Scope(state.agent.organization_id)
     if archives_now := _file(tx, owner.memory_id, state.archives, new_passages):
         return archives_now
-    # Since `state` was loaded, another turn of this agent may have created an archive, or
-    # somebody deleted or detached the first one. The lock lets one transaction at a time do so.
+    # Since `state` was loaded, another turn of this agent may have created an archive, or another
+    # write deleted or detached the first one. The lock lets one transaction at a time do so.
     agents.lock(tx, scope, owner.memory_id)
     if archives_now := _file(
         tx, owner.memory_id, archives.of_agent(tx, owner.memory_id), new_passages

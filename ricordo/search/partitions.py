@@ -105,7 +105,7 @@ _SOME_OF_PARTITION = [
 class EmbeddingBatch:
     """Consecutive documents without a vector of this model, from position `start`.
 
-    None stands for a deleted document.
+    None marks a deleted document.
     """
 
     owner_id: str
@@ -118,7 +118,7 @@ class EmbeddingBatch:
 def owner_of(tx: Transaction, owner_id: str) -> Any:
     """Return the partition owner's organization_id, embedding and vector_db.
 
-    None for a deleted owner.
+    Returns None for a deleted owner.
     """
     return tx.first(_OWNER, {"owner_id": owner_id})
 

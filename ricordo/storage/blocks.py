@@ -213,7 +213,7 @@ def _insert_versions(
     *,
     is_new_chain: bool,
 ) -> list[Block]:
-    """Store the first versions of these new blocks of one chain, and return the blocks with them."""
+    """Store the first versions of a chain's new blocks, and return the blocks with them."""
     changes = [Change(block.label, block.value, before=None) for block in group]
     if is_new_chain:
         ids = versions.begin(tx, chain, changes, metadata)
@@ -634,7 +634,7 @@ def _locked(
             "The memory that this belongs to was erased a moment ago. Nothing was changed."
         )
     for label in new_labels:
-        chain.require_told_apart(label, old_label)
+        chain.require_distinct_label(label, old_label)
     return chain
 
 

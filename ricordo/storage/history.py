@@ -124,7 +124,7 @@ def page(
     """
     end = _NEWEST if before is None else before
     if label is not None:
-        return _of_label(tx, chain_id, label, _NEWEST, end - 1, limit)
+        return _of_label(tx, chain_id, label, upper=_NEWEST, end=end - 1, limit=limit)
     rows = tx.all(_PAGE, {"chain_id": chain_id, "before": end, "limit": limit})
     return [_version(row, chain_id) for row in rows]
 
@@ -266,8 +266,8 @@ def last_deleted(tx: Transaction, chain_id: str, label: str) -> DeletedBlock | N
 def take_deleted(tx: Transaction, chain: Chain, label: str) -> DeletedBlock | None:
     """Return the block that was deleted last under this label of a locked chain, for its revival.
 
-    Where the history is full the log does not keep large settings beside the block, or deleting it again and again would add to
-    it for ever.
+    Where the history is full the log does not keep large settings beside the block, or deleting it
+    again and again would add to it for ever.
     """
     deleted = last_deleted(tx, chain.id, label)
     if deleted is None or not is_full(tx, chain):
@@ -282,7 +282,7 @@ def take_deleted(tx: Transaction, chain: Chain, label: str) -> DeletedBlock | No
 def _newest(
     tx: Transaction, chain_id: str, label: str, upper: int, end: int
 ) -> BlockVersion | None:
-    return next(iter(_of_label(tx, chain_id, label, upper, end, 1)), None)
+    return next(iter(_of_label(tx, chain_id, label, upper=upper, end=end, limit=1)), None)
 
 
 def _of_label(

@@ -1,7 +1,8 @@
 """The size of a chain's history: a sum in the chain's row, kept with every write, and its bound.
 
-It counts versions with their reasons, texts as they are stored, objects that came by git, proposals with their words, and logged
-settings. Whoever stores one of them adds its size in the same transaction.
+It counts versions with their reasons, texts as they are stored, objects that came by git, proposals
+with their words, and logged settings. Whoever stores one of them adds its size in the same
+transaction.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,8 @@ from ricordo.storage.engine.store import Transaction, to_json
 from ricordo.storage.schema.history_sum import COUNTED, ROW_BYTES
 from ricordo.storage.schema.memory_tables import blobs, chains, is_in_chain
 
-# Description and metadata of a block that a full history still takes: a new policy, a block that comes back.
+# Description and metadata of a block that a full history still takes: a new policy, a block that
+# comes back.
 _SMALL = KILOBYTE
 
 _GROW = (
@@ -36,12 +38,12 @@ _NEARLY_FULL = select(func.count()).where(chains.c.history_bytes >= bindparam("s
 
 
 def grow(tx: Transaction, chain_id: str, size: int) -> None:
-    """Add to a history's size what was stored without a version."""
+    """Add the size of rows that were stored without a version."""
     tx.run(_GROW, {"this_id": chain_id, "grown": size})
 
 
 def recount(tx: Transaction, chain_id: str) -> None:
-    """Count a history anew, after rows of it were deleted or changed."""
+    """Count a history again, after rows of it were deleted or changed."""
     tx.run(_RECOUNT_ONE, {"id": chain_id})
 
 
@@ -59,22 +61,25 @@ def wrong_ids(tx: Transaction) -> list[str]:
 
 
 def count_nearly_full(tx: Transaction, size: int) -> int:
-    """Return how many histories have so many bytes or more."""
+    """Return the number of histories with at least this size."""
     return int(tx.first(_NEARLY_FULL, {"size": size})[0])
 
 
 def size_of_versions(rows: Iterable[Mapping[str, Any]]) -> int:
-    """Return what rows of versions add to their history."""
+    """Return the bytes that rows of versions add to their history."""
     return sum(ROW_BYTES + size_of(row["reason"]) for row in rows)
 
 
 def size_of_log(changed: Mapping[str, Any]) -> int:
-    """Return what a logged change of settings adds to its history."""
+    """Return the bytes that a logged change of settings adds to its history."""
     return ROW_BYTES + size_of(to_json(changed))
 
 
 def is_full(tx: Transaction, chain: Chain) -> bool:
-    """Return whether the history took no new text when this transaction began to write it: what is begun is finished."""
+    """Return whether the history was full when this transaction began to write it.
+
+    A write that began is finished.
+    """
     size = tx.history_bytes.setdefault(chain.id, chain.history_bytes)
     return size >= tx.quotas.history_bytes
 
@@ -86,9 +91,10 @@ def require_history(
     *,
     is_revival: bool = False,
 ) -> None:
-    """Raise TooLong where these changes of a locked chain bring what its full history does not have.
+    """Raise TooLong if these changes bring new text to a locked chain with a full history.
 
-    Each is a block before and after. In a revival, blocks come back with the settings that they had.
+    Each is a block before and after. In a revival, blocks come back with the settings that they
+    had.
     """
     for before, after in changed:
         is_large = not is_revival and _has_large_settings(before, after)

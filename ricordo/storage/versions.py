@@ -137,7 +137,10 @@ _LINEAGE = _lineage(blobs.c.id == bindparam("blob"))
 
 
 class StoredText(NamedTuple):
-    """A text in a chain: its id, how many steps it is from one that is stored whole, and what it added to the history."""
+    """A text in a chain.
+
+    It has an id, its number of steps from a text that is stored whole, and its size in the history.
+    """
 
     id: bytes
     depth: int
@@ -343,7 +346,7 @@ def insert_rows(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def advance(tx: Transaction, chain: Chain, grown: int) -> None:
-    """Store the tip of a chain, whose history has grown by so many bytes."""
+    """Store the tip of a chain, and the growth of its history in bytes."""
     row = _CHAINS.values(chain)
     values = {f"new_{name}": row[name] for name in ("head", "versions", "files")}
     tx.run(_ADVANCE, {**values, "grown": grown, "this_id": chain.id})

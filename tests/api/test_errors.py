@@ -1,4 +1,7 @@
-"""Bad input and failures: what clients of the retired Letta V1 server know, and nothing left half done."""
+"""Bad input and failures.
+
+What clients of the retired Letta V1 server know, and nothing left half done.
+"""
 
 import gc
 import re
@@ -165,7 +168,8 @@ def test_unknown_routes_and_methods_are_refused(http: httpx2.Client) -> None:
     for answer, status in (*((one, 404) for one in unknown), (wrong, 405)):
         words = refused(answer, status)
         assert words.startswith(
-            f"There is no route {answer.request.method} {answer.request.url.path} here. docs/develop/"
+            f"There is no route {answer.request.method} {answer.request.url.path} here. "
+            "docs/develop/"
         )
 
 
@@ -229,7 +233,8 @@ def test_a_malformed_message_is_refused_with_its_faults(api: Api, agent: AgentSt
 def test_all_faults_are_named_and_what_was_sent_is_not_repeated(http: httpx2.Client) -> None:
     answer = http.post("/v1/blocks/", json={"label": 5, "value": ["a secret"]})
     assert answer.json()["detail"] == (
-        "INVALID_ARGUMENT: body.label: Input should be a valid string; body.value: Input should be a valid string"
+        "INVALID_ARGUMENT: body.label: Input should be a valid string; body.value: Input should "
+        "be a valid string"
     )
 
 
@@ -239,7 +244,8 @@ def test_all_faults_are_named_and_what_was_sent_is_not_repeated(http: httpx2.Cli
 def test_a_body_that_nobody_can_read_is_refused(
     http: httpx2.Client, agent: AgentState, content: bytes
 ) -> None:
-    # The parser goes to the very end of the stack; what others have the collector call would find no room there.
+    # The parser goes to the very end of the stack; what others have the collector call would find
+    # no room there.
     gc.disable()
     try:
         answer = http.post(f"/v1/agents/{agent.id}/messages", content=content, headers=JSON)

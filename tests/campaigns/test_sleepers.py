@@ -1,4 +1,7 @@
-"""Servers that are killed while agents sleep: every message is in exactly one transcript, its own user's, and no run stays open."""
+"""Servers that are killed while agents sleep.
+
+Every message is in exactly one transcript, its own user's, and no run stays open.
+"""
 
 import asyncio
 import re
@@ -76,7 +79,8 @@ class Sleepers(KillCampaign):
         """Return how often each thing that was said is in a transcript that is stored."""
         counts: Counter[str] = Counter()
         for user, text in self.tables.rows(
-            "SELECT user_id, CAST(parts AS TEXT) FROM messages WHERE role = 'user' AND group_id IS NOT NULL"
+            "SELECT user_id, CAST(parts AS TEXT) FROM messages WHERE role = 'user' AND group_id "
+            "IS NOT NULL"
         ):
             # What a voice agent still has in view is read again once it has left that.
             found = _SAID.findall(text.partition("(Newer) In-Context Messages:")[0])
@@ -105,7 +109,10 @@ def answer(seen: Seen) -> Answer:
 
 
 def keeper_answer(seen: Seen, length: int) -> Answer:
-    """What the keeper of a voice agent's memory does next: the one thing that its rules offer, and then the end."""
+    """What the keeper of a voice agent's memory does next.
+
+    The one thing that its rules offer, and then the end.
+    """
     names = [tool["function"]["name"] for tool in seen.body["tools"]]
     arguments: dict[str, Any] = {}
     if names == ["store_memories"]:

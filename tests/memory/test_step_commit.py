@@ -1,4 +1,7 @@
-"""Storing a step's edits and passages: nothing that someone else wrote meanwhile is overwritten unseen."""
+"""Storing a step's edits and passages.
+
+Nothing that someone else wrote meanwhile is overwritten unseen.
+"""
 
 from dataclasses import replace
 
@@ -86,14 +89,18 @@ async def test_someone_elses_change_of_another_line_stays_and_the_result_is_corr
     stored = await block_now(store, state.blocks[0].id)
     assert (stored.value, stored.version) == (both, 3)
     assert committed.blocks == (stored,)
-    # Only the last of the step's results shows the block as it stands; the one before was true when it was given.
+    # Only the last of the step's results shows the block as it stands; the one before was true when
+    # it was given.
     assert (committed.results, committed.failed) == ({"call-2": both}, {})
 
 
 async def test_where_an_edit_cannot_be_merged_every_call_of_the_block_fails_and_the_rest_is_saved(
     store: SqliteStore,
 ) -> None:
-    long = 'Block "human" would hold 15 characters, but its limit is 12. Shorten the text or raise the limit.'
+    long = (
+        'Block "human" would hold 15 characters, but its limit is 12. Shorten the text or raise '
+        "the limit."
+    )
     for change, told in (
         ({"value": "a\nB\nc"}, TOO_CLOSE),
         ({"value": "a\nb\ncccccc"}, long),

@@ -1,4 +1,7 @@
-"""Vectors in PostgreSQL, beyond the contract of every index: approximate indexes, what a kill leaves, and where there is none."""
+"""Vectors in PostgreSQL, beyond the contract of every index.
+
+Approximate indexes, what a kill leaves, and where there is none.
+"""
 
 import asyncio
 import logging
@@ -53,7 +56,10 @@ def run(sql: str) -> Rows:
 
 
 def indexes() -> dict[str, bool]:
-    ours = "SELECT relname, indisvalid FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid WHERE relname ^@ "
+    ours = (
+        "SELECT relname, indisvalid FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid "
+        "WHERE relname ^@ "
+    )
     return dict(run(f"{ours}'{PREFIX}' ORDER BY relname"))
 
 

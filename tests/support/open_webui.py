@@ -1,6 +1,9 @@
-"""A small Open WebUI over HTTP: files, knowledge and notes in the shapes of 0.12.4, as observed there.
+"""A small Open WebUI over HTTP.
 
-Methods whose names begin with `user_` do what somebody does in its pages. What it does not take, it refuses in its own words.
+Files, knowledge and notes in the shapes of 0.12.4, as observed there.
+
+Methods whose names begin with `user_` do what somebody does in its pages. What it does not take, it
+refuses in its own words.
 """
 
 import json
@@ -26,7 +29,7 @@ def hashed(data: bytes | str) -> str:
 
 @dataclass
 class StoredFile:
-    """A file: the bytes that were uploaded, and the text that is searched, which alone is edited in the pages."""
+    """A file: its uploaded bytes, and its searched text, which the pages edit."""
 
     id: str
     name: str
@@ -55,12 +58,17 @@ class Base:
 
 
 class FakeOpenWebUI:
-    """`url` is its address. `bases` and `notes` are by id; `refuses_doubles` is how it is where it embeds what is searched."""
+    """`url` is its address.
+
+    `bases` and `notes` are by id; `refuses_doubles` is how it is where it embeds what is searched.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, StoredFile] = {}
         self.bases: dict[str, Base] = {}
         self.notes: dict[str, Json] = {}
+        self.chats: list[str] = []
+        self.may_see_chats = True
         self.refuses_doubles = False
         self.is_down = False
         self.asked: list[str] = []
@@ -76,7 +84,10 @@ class FakeOpenWebUI:
     # What somebody does in the pages.
 
     def user_files(self, base: Base | None = None) -> dict[str, str]:
-        """The texts of all files, or of one knowledge base, by their paths; a name that is there twice is an error."""
+        """The texts of all files, or of one knowledge base, by their paths.
+
+        A name that is there twice is an error.
+        """
         found: dict[str, str] = {}
         for one in [base] if base else self.bases.values():
             for id, folder in one.files.items():
@@ -103,11 +114,16 @@ class FakeOpenWebUI:
         del base.files[file.id], self.files[file.id]
 
     def user_notes(self) -> dict[str, str]:
-        """The Markdown of all notes by their titles."""
+        """The Markdown of all notes by their titles, but the one of what waits."""
         assert len({note["title"] for note in self.notes.values()}) == len(self.notes), (
             "a note is there twice"
         )
-        return {note["title"]: note["data"]["content"]["md"] for note in self.notes.values()}
+        texts = {note["title"]: note["data"]["content"]["md"] for note in self.notes.values()}
+        return {title: text for title, text in texts.items() if title != "Waiting for you"}
+
+    def waiting_note(self) -> str | None:
+        titled = {note["title"]: note["data"]["content"]["md"] for note in self.notes.values()}
+        return titled.get("Waiting for you")
 
     def user_writes(self, title: str, text: str) -> None:
         note = self._note(title)
@@ -152,7 +168,20 @@ class FakeOpenWebUI:
         self._knowledge(app)
         self._files(app)
         self._notes(app)
+        self._chats(app)
         return app
+
+    def _chats(self, app: FastAPI) -> None:
+        @app.get("/api/v1/chats/list/user/{user}")
+        async def listed(user: str, page: int, order_by: str, direction: str) -> list[Json]:
+            assert (order_by, direction) == ("created_at", "asc")
+            if not self.may_see_chats:
+                raise HTTPException(401, "You do not have permission to access this resource.")
+            return [{"id": id} for id in self.chats[60 * (page - 1) : 60 * page]]
+
+        @app.get("/api/v1/chats/{id}")
+        async def find(id: str) -> Json:
+            return {"id": self._require(id if id in self.chats else None, 401)}
 
     def _require(self, found: Any, status: int = 404) -> Any:
         if found is None:

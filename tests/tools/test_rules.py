@@ -373,7 +373,10 @@ def test_every_type_tells_the_model_a_sentence() -> None:
 
 
 def test_a_template_takes_the_place_of_the_sentence_and_nothing_in_it_is_evaluated() -> None:
-    template = "{{tool_name}}: {{ children | join(' / ') }}. {{ 7 * 7 }} {{ unknown }} {% if x %} {{ children[0] }}"
+    template = (
+        "{{tool_name}}: {{ children | join(' / ') }}. {{ 7 * 7 }} {{ unknown }} {% if x %} {{ "
+        "children[0] }}"
+    )
     lines = Rulebook(
         [rule("constrain_child_tools", "plan", template, children=["search", "write"])], TOOLS
     ).lines
@@ -453,7 +456,10 @@ def _walk(book: Rulebook, random: Random) -> str:
 
 @given(_rules, st.integers(0, 2**32))
 def test_every_turn_that_obeys_ends_or_is_reported(rules: list[ToolRule], seed: int) -> None:
-    """A random walker ends a turn with probability one while there is a way out; 2,000 steps are more than any of these needs."""
+    """A random walker ends a turn with probability one while there is a way out.
+
+    2,000 steps are more than any of these needs.
+    """
     book = _book(rules)
     if book is not None:
         assert _walk(book, Random(seed)) != "endless"  # noqa: S311 - a replayable walk

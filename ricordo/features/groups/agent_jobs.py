@@ -32,7 +32,7 @@ _ATTEMPTS = 160
 _PATIENCE = 20.0  # seconds that a job waits for its turn
 _LOOK_AGAIN = 30 * SECOND
 _NO_LONGER = (
-    "Whoever this message is from may no longer send it: the key was revoked, or the user is "
+    "The sender of this message may no longer send it: the key was revoked, or the user is "
     "disabled or gone."
 )
 _SCOPE = ("user_id", "subject_id", "user_name", "role", "caller", "key_id", "identifier")
@@ -82,7 +82,7 @@ async def deliver(runtime: Runtime, job: Job, _report: Report) -> None:
         if was_cut_off(run):
             run = await _start(runtime, job)
     if was_cut_off(run):
-        raise Unavailable("The server was stopped in the middle of this turn. It goes on later.")
+        raise Unavailable("The server was stopped in the middle of this turn. It continues later.")
     if run.ended_at is None:
         look = _look_at(job, run, store.clock.now())
         await store.write(lambda tx: jobs.add(tx, look))

@@ -60,8 +60,8 @@ def choose(
 ) -> DefaultModel:
     """Return the default model if RICORDO_MODEL names none.
 
-    `local` names the servers found on this machine, which come last. An offer without a list was not
-    read.
+    `local` names the servers found on this machine, which come last. An offer without a list was
+    not read.
     """
     advice: list[str] = []
     candidates: list[tuple[int, DefaultModel]] = []
@@ -92,7 +92,8 @@ def choose(
             if listed:
                 fault = "lists no model that is known to call tools"
             advice.append(
-                f"{reason}, but {provider.name} {fault}. Check it, or name a model in RICORDO_MODEL."
+                f"{reason}, but {provider.name} {fault}. Check it, or name a model in "
+                "RICORDO_MODEL."
             )
     if candidates:
         return min(candidates, key=lambda candidate: candidate[0])[1]

@@ -67,13 +67,21 @@ def results_of(
         if hit.message.id in quoted:
             continue
         turns = _exchange(hit, hits, following, quoted)
-        result = _ResultWriter(hits, {*query_terms(query)}, agent, timezone, now, room).result(
-            turns, hit.message
-        )
+        result = _ResultWriter(
+            hits=hits,
+            query_words={*query_terms(query)},
+            agent=agent,
+            timezone=timezone,
+            now=now,
+            room=room,
+        ).result(turns, hit.message)
         size = len(orjson.dumps(result))
         if results and size > room:
             omitted = sum(other.message.id not in quoted for other in all_hits[number:])
-            headline += f" {omitted} more did not fit. To see them, narrow the search by dates or roles, or use other words."
+            headline += (
+                f" {omitted} more did not fit. To see them, narrow the search by dates or roles, "
+                "or use other words."
+            )
             break
         room -= size
         results.append(result)

@@ -1,4 +1,7 @@
-"""Tools from source code: made, changed, found and deleted by the real client, and called by agents."""
+"""Tools from source code.
+
+Made, changed, found and deleted by the real client, and called by agents.
+"""
 
 from typing import Any
 
@@ -289,7 +292,8 @@ def trial(api: Api, source: str, **sent: Any) -> dict[str, Any]:
     return made
 
 
-# What letta-client 1.12.0's create_from_function sends: the function without what stands above it, and its schema apart.
+# What letta-client 1.12.0's create_from_function sends: the function without what stands above it,
+# and its schema apart.
 ALONE = '''
 def manage(data: Entry, others: List[str], change: Optional[int] = None) -> str:
     """Change a stock.
@@ -376,7 +380,8 @@ HOSTILE = {
         "success",
         "[[[[",
     ),
-    "import os\ndef f():\n    'x'\n    os.write(3, b'{\"value\": ' +b'[' * 1000 + b']' * 1000 + b'}')\n    os._exit(0)": (
+    "import os\ndef f():\n    'x'\n    os.write(3, b'{\"value\": ' +b'[' * 1000 + b']' * 1000 + "
+    "b'}')\n    os._exit(0)": (
         "success",
         "nested too deeply",
     ),
@@ -422,13 +427,18 @@ def test_a_trial_is_answered_as_a_tool_return_message_too(api: Api) -> None:
 
 
 WITHOUT_NETWORK = {
-    "urllib": "import urllib.request\ndef f():\n    'x'\n    urllib.request.urlopen('http://example.com')",
-    "socket": "import socket\ndef f():\n    'x'\n    socket.create_connection(('93.184.216.34', 80), timeout=5)",
-    "http": "import http.client\ndef f():\n    'x'\n    http.client.HTTPConnection('example.com').request('GET', '/')",
-    "asyncio": "import asyncio\nasync def f():\n    'x'\n    await asyncio.open_connection('example.com', 80)",
+    "urllib": "import urllib.request\ndef f():\n    'x'\n    "
+    "urllib.request.urlopen('http://example.com')",
+    "socket": "import socket\ndef f():\n    'x'\n    socket.create_connection(('93.184.216.34', 80), "
+    "timeout=5)",
+    "http": "import http.client\ndef f():\n    'x'\n    "
+    "http.client.HTTPConnection('example.com').request('GET', '/')",
+    "asyncio": "import asyncio\nasync def f():\n    'x'\n    await "
+    "asyncio.open_connection('example.com', 80)",
     "wrapped": (
-        "import urllib.request\ndef f():\n    'x'\n    try:\n        urllib.request.urlopen('https://example.com')\n"
-        "    except OSError as error:\n        raise RuntimeError('no weather') from error"
+        "import urllib.request\ndef f():\n    'x'\n    try:\n        "
+        "urllib.request.urlopen('https://example.com')\n    except OSError as error:\n        "
+        "raise RuntimeError('no weather') from error"
     ),
 }
 

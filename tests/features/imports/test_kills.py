@@ -1,4 +1,7 @@
-"""An import whose process is killed, again and again, ends with what one that was not killed has: nothing lost, nothing twice."""
+"""An import whose process is killed, again and again, ends with what one that was not killed has.
+
+Nothing lost, nothing twice.
+"""
 
 import json
 import sqlite3
@@ -20,10 +23,11 @@ from tests.support.ready import Helper
 
 # Of each table, what an import decides: no times of this run, and no ids that are made by chance.
 _CONTENT = {
-    "messages": "SELECT id, conversation_id, role, parts, otid, created_at FROM messages WHERE role <> 'system'"
-    " ORDER BY created_at, seq",
+    "messages": "SELECT id, conversation_id, role, parts, otid, created_at FROM messages WHERE role <> "
+    "'system' ORDER BY created_at, seq",
     "prompts": "SELECT conversation_id FROM messages WHERE role = 'system' ORDER BY conversation_id",
-    "passages": "SELECT id, archive_id, text, metadata, created_at FROM passages WHERE archive_id LIKE 'archive-%' ORDER BY id",
+    "passages": "SELECT id, archive_id, text, metadata, created_at FROM passages WHERE archive_id LIKE "
+    "'archive-%' ORDER BY id",
     "tags": "SELECT passage_id, tag FROM passages_tags ORDER BY passage_id",
     "archives": "SELECT id, name, passage_count, tags FROM archives ORDER BY id",
     "blocks": "SELECT id, label, value, version FROM blocks ORDER BY id",
@@ -97,7 +101,10 @@ def content(folder: Path) -> dict[str, Any]:
 
 
 def killed_and_run(helper: Helper, tmp_path: Path, url: str, kills: int) -> None:
-    """Kill an import each time that some more has come, the first time before anything has; then let it end."""
+    """Kill an import each time that some more has come, the first time before anything has.
+
+    Then let it end.
+    """
     whole, killed = (
         Importer(helper, tmp_path / "whole", url),
         Importer(helper, tmp_path / "killed", url),

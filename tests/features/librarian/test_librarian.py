@@ -1,4 +1,7 @@
-"""The librarian, driven through small loops: each test plays the agent's part with tools that keep what they are given."""
+"""The librarian, driven through small loops.
+
+Each test plays the agent's part with tools that keep what they are given.
+"""
 
 import asyncio
 import json
@@ -55,7 +58,10 @@ def schema(name: str, parameters: str | None = None, required: tuple[str, ...] =
 
 @dataclass
 class Talk:
-    """An agent with the librarian as its model: blocks, an archive, a history, and the loop of the native style."""
+    """An agent with the librarian as its model.
+
+    Blocks, an archive, a history, and the loop of the native style.
+    """
 
     tools: tuple[str, ...] = NATIVE
     blocks: dict[str, str] = field(
@@ -132,7 +138,10 @@ class Talk:
             for n, (label, value) in enumerate(self.blocks.items())
         )
         memory = render_memory(MemorySection("letta_v1_agent", "ricordo", blocks))
-        return f"You keep a memory.\n\n{memory}\n\n<memory_metadata>\n- AGENT_ID: agent-1\n</memory_metadata>"
+        return (
+            f"You keep a memory.\n\n{memory}\n\n<memory_metadata>\n- AGENT_ID: "
+            "agent-1\n</memory_metadata>"
+        )
 
     def _run(self, call: ToolCallPart) -> ToolReturnPart:
         arguments = json.loads(call.arguments)
@@ -195,7 +204,8 @@ def iso(micros: int) -> str:
 
 
 def matches(query: str, text: str) -> bool:
-    # Generous on purpose, as a search that spreads and ranks: the librarian has to choose from what it is given.
+    # Generous on purpose, as a search that spreads and ranks: the librarian has to choose from what
+    # it is given.
     held = terms(text)
     return any(word[:4] == term[:4] for word in query_terms(query) for term in held)
 
@@ -385,9 +395,9 @@ async def test_an_edit_that_waits_for_its_owner_is_not_called_filed() -> None:
     talk._memory_insert = lambda **_: "Your change was proposed as p-1. It waits for the owner."  # type: ignore[method-assign]
     answer = await talk.says("I play the violin.")
     assert (
-        'I asked to have this put in my notes: "I play the violin."\nIt waits until that is approved.'
-        in answer
-    )
+        'I asked to have this put in my notes: "I play the violin."\nIt waits until that is '
+        "approved."
+    ) in answer
 
 
 async def test_a_note_is_struck_out_and_leaves_no_empty_line() -> None:

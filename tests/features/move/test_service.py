@@ -1,4 +1,7 @@
-"""Moving a database to another: nothing is lost, nothing half done is served, and the old one stays as it is."""
+"""Moving a database to another.
+
+Nothing is lost, nothing half done is served, and the old one stays as it is.
+"""
 
 import asyncio
 import shutil
@@ -163,7 +166,10 @@ async def hash_in(settings: Settings) -> str:
 
 
 async def fill(settings: Settings) -> str:
-    """Rows in every table, made as the product makes them, and odd values; returns the agent's id."""
+    """Rows in every table, made as the product makes them, and odd values.
+
+    Returns the agent's id.
+    """
     store = open_store(settings)
     block = make.block(value="Her name is Ada. 👋", tags=("a", "b"))
     state = await make.stored_agent(
@@ -287,7 +293,10 @@ async def test_the_hash_tells_one_changed_value_of_any_column(first: Settings) -
 
 
 async def _next_number(settings: Settings, agent_id: str) -> int:
-    """Add an agent with its first message, a passage and another message; returns that one's number."""
+    """Add an agent with its first message, a passage and another message.
+
+    Returns that one's number.
+    """
     store = open_store(settings)
     state = await make.stored_agent(store)
     await make.stored_archive(store, state.agent, "One more.")
@@ -301,12 +310,11 @@ async def test_a_copy_that_was_killed_is_served_by_nobody_until_it_is_begun_anew
     tmp_path: Path, first: Settings, last: Settings
 ) -> None:
     code = (
-        "import os, sys; from pathlib import Path\n"
-        "from ricordo.settings import Settings; from ricordo.features.operations.move.service import MoveOptions, move\n"
-        "first, last = (Settings(data_dir=Path(one).parent, database_url='sqlite:///' + one) for one in sys.argv[1:])\n"
-        "def report(phase, table, done, total):\n"
-        "    if (phase, table) == ('copied', 'messages'): os._exit(9)\n"
-        "move(first, last, MoveOptions(), report)"
+        "import os, sys; from pathlib import Path\nfrom ricordo.settings import Settings; from "
+        "ricordo.features.operations.move.service import MoveOptions, move\nfirst, last = "
+        "(Settings(data_dir=Path(one).parent, database_url='sqlite:///' + one) for one in "
+        "sys.argv[1:])\ndef report(phase, table, done, total):\n    if (phase, table) == "
+        "('copied', 'messages'): os._exit(9)\nmove(first, last, MoveOptions(), report)"
     )
     files = [str(one.database_path) for one in (first, last)]
     killed = await asyncio.to_thread(

@@ -1,4 +1,7 @@
-"""Open WebUI 0.12.4 in front of agents: its recorded requests, its users, their separation, and its tasks."""
+"""Open WebUI 0.12.4 in front of agents.
+
+Its recorded requests, its users, their separation, and its tasks.
+"""
 
 import hmac
 import sqlite3
@@ -121,7 +124,10 @@ def test_a_recorded_chat_is_one_conversation_of_its_user_and_tasks_leave_no_trac
 def test_passages_of_documents_neither_break_a_chat_nor_leave_instructions_in_it(
     server: ServerInThread, open_http: httpx2.Client, service: str, agent: str
 ) -> None:
-    """Open WebUI puts its template of retrieval before the last message alone, so that each message looked edited."""
+    """Open WebUI puts its retrieval template before the last message alone.
+
+    So each message looked edited.
+    """
     template = (
         "### Task:\nRespond to the user query using the provided context, incorporating inline citations.\n\n"
         '### Output:\nProvide a clear response.\n\n<context>\n<source id="1">The plan is {}.</source>\n</context>\n'
@@ -198,7 +204,10 @@ def test_two_users_never_read_each_other_through_one_agent(
 def _users_of_the_newest_conversation(tx: Any) -> str:
     from sqlalchemy import text
 
-    query = "SELECT u.identifier FROM conversations c JOIN users u ON u.id = c.user_id ORDER BY c.seq DESC LIMIT 1"
+    query = (
+        "SELECT u.identifier FROM conversations c JOIN users u ON u.id = c.user_id ORDER BY c.seq "
+        "DESC LIMIT 1"
+    )
     return str(tx.all(text(query))[0][0])
 
 

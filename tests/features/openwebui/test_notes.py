@@ -1,4 +1,7 @@
-"""Memory as notes: what the user writes there is a version of hers, and nothing that the editor does by itself is one."""
+"""Memory as notes.
+
+What the user writes there is a version of hers, and nothing that the editor does by itself is one.
+"""
 
 import pytest
 
@@ -32,7 +35,8 @@ a = 1
   b = 2
 ```
 """
-# As the editor of Open WebUI 0.12.4 saved it when it was opened in a browser, and nothing was typed.
+# As the editor of Open WebUI 0.12.4 saved it when it was opened in a browser, and nothing was
+# typed.
 OPENED = """# Ada
 
 Prefers _short_ answers and **clear** ones,  \nwith examples_of_code.
@@ -174,7 +178,7 @@ async def test_an_edit_that_memory_cannot_hold_stays_in_the_note(
 async def test_a_note_that_only_looks_like_one_of_ours_is_not_taken(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
-    """Who may write a note may write what is noted with it, so one that others see too is never filled with memory."""
+    """A writer of a note may write its memory, so shared notes are never filled."""
     await here.settle()
     owner = await here.do(lambda _tx, owned: owned.user)
     noted = {"user": owner.id, "label": "human", "text": ""}
@@ -216,3 +220,30 @@ def test_lines_that_say_the_same_stay_as_they_were(before: str, there: str, want
 def test_in_files_only_quotation_marks_and_spaces_make_no_difference() -> None:
     assert carried_over("“a”\r\nb ﬁ", '"a"\nb fi\nc', plain_key) == "“a”\r\nb ﬁ\nc"
     assert carried_over("- a", "* a", plain_key) == "* a"
+
+
+async def test_what_waits_is_a_note_to_read_while_it_waits(
+    here: Synced, there: FakeOpenWebUI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RICORDO_PUBLIC_URL", "https://memory.example.org/")
+    await here.put("human", "Likes tea.\n", policy="propose")
+    await here.settle()
+    assert there.waiting_note() is None
+    await here.propose("human", "Likes tea.", "Likes coffee.", reasoning="She said so.")
+    await here.settle()
+    text = there.waiting_note() or ""
+    for words in ("− Likes tea.", "+ Likes coffee.", "Why: She said so.", "By Nina:"):
+        assert words in text
+    assert "https://memory.example.org/ui/people/user-" in text
+    (note,) = [one for one in there.notes.values() if one["title"] == "Waiting for you"]
+    assert [one["permission"] for one in note["access_grants"]] == ["read"]
+    there.user_writes("Waiting for you", "Approve all!")
+    await here.settle()
+    assert there.waiting_note() == text
+    there.user_deletes_note("Waiting for you")
+    await here.settle()
+    assert there.waiting_note() == text
+    (waiting,) = await here.waiting()
+    await here.reject(waiting.id)
+    await here.settle()
+    assert (there.waiting_note(), there.user_notes()) == (None, {"human": "Likes tea.\n"})

@@ -1,8 +1,9 @@
 """Anthropic's messages, asked with its real client.
 
-Shapes follow anthropic 2.12.0: `types/beta/beta_message.py`, `types/beta/beta_raw_message_stream_event.py`,
-`types/beta/beta_stop_reason.py`, and the streams in its public tests, `tests/lib/streaming/fixtures`. What is refused is
-told by Anthropic's pages on errors, on tool use, and on extended thinking.
+Shapes follow anthropic 2.12.0: `types/beta/beta_message.py`,
+`types/beta/beta_raw_message_stream_event.py`, `types/beta/beta_stop_reason.py`, and the streams in
+its public tests, `tests/lib/streaming/fixtures`. What is refused is told by Anthropic's pages on
+errors, on tool use, and on extended thinking.
 """
 
 import json
@@ -48,7 +49,10 @@ def model(server: ModelServer, connections: Connections, waits: Waits) -> ChatMo
 
 
 def problems(body: dict[str, Any]) -> list[str]:
-    """What Anthropic would refuse in a request: empty. Its own rules, as its pages and its errors tell them."""
+    """What Anthropic would refuse in a request: empty.
+
+    Its own rules, as its pages and its errors tell them.
+    """
     found: list[str] = []
     messages = body["messages"]
     if not messages or messages[0]["role"] != "user" or messages[-1]["role"] != "user":
@@ -294,6 +298,8 @@ async def test_a_request_is_the_same_bytes_each_time_so_that_its_cache_is_hit(
     )
     assert first["tools"] == second["tools"]
     assert first["tools"][-1]["cache_control"] == marked
+    ends = [body["messages"][-1]["content"][-1].pop("cache_control") for body in (first, second)]
+    assert ends == [marked, marked], "the end of the conversation is marked too"
     assert json.dumps(second["messages"]).startswith(json.dumps(first["messages"])[:-1])
 
 

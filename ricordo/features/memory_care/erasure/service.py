@@ -27,7 +27,7 @@ from ricordo.storage.schema.core_tables import users as users_table
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, chains, proposals
 
 log = logging.getLogger(__name__)
-# Of very many conversations the job hides the rest, since it searches for them again.
+# The request hides this number of conversations; the job searches for the others, and hides them.
 _HIDDEN_AT_ONCE = 250
 NAMELESS = (
     "The user's name was not known any more when the erasure was resumed: messages in others' "
@@ -47,7 +47,7 @@ async def forget(
         return await _asked_before(runtime, scope, name)
     if user.id == LOCAL_USER:
         raise Conflict(
-            "This is the user who runs the server, and nobody can act in their place. Delete their "
+            "This is the user who runs the server, and no other user can act in their place. Delete their "
             "agents, or stop the server and remove its data folder."
         )
     rows = await runtime.store.read(lambda tx: tx.all(queries.conversations_of(user.id)))
@@ -59,10 +59,10 @@ async def forget(
     def hide(tx: Transaction) -> tuple[Job, list[Run]]:
         hidden = erasure.model_copy(deep=True)
         users.lock(tx, user.id)
-        # A user of this name from now on is another one.
+        # From now on a user with this name is a new user.
         hidden.asked_at = to_datetime(tx.clock.now()).isoformat()
         for agent_id in agent_access.agents_of(tx, user.id):
-            # An agent limited to this user becomes nobody's, and not everybody's.
+            # An agent limited to this user is then open to no user, not to all.
             agent_access.attach_user(tx, agent_id, LOCAL_USER)
         if with_agents:
             hide_agents(tx, scope, hidden)

@@ -69,7 +69,9 @@ async def decide(request: Request) -> Response:
 @router.get("/ui/notifications")
 async def show_choices(request: Request) -> Response:
     """Show when the caller is notified of waiting proposals."""
-    choice = await Api(request).get(_address(request))
+    choice = None
+    if not _is_program(request):
+        choice = await Api(request).get(_address(request))
     return await render(request, _CHOICES, choice=choice, has_mail=_has_mail())
 
 
@@ -77,10 +79,17 @@ async def show_choices(request: Request) -> Response:
 @needs("memory:approve", "memory:override")
 async def save_choices(request: Request) -> Response:
     """Save when the caller is notified of waiting proposals."""
+    if _is_program(request):
+        raise Forbidden("This key belongs to a program, which is not notified. Log in as a user.")
     form = await form_of(request)
     choice = {name: typed_number(form[name]) for name in _FIELDS if name in form}
     await Api(request).ask("PATCH", _address(request), choice)
     return done(request, "/ui/notifications", "Saved.")
+
+
+def _is_program(request: Request) -> bool:
+    me: Scope = request.scope[REQUEST_SCOPE]
+    return me.role == "service"
 
 
 def _address(request: Request) -> str:
@@ -98,7 +107,7 @@ def _require_owner(request: Request, user: User) -> None:
     """Raise Forbidden if another user is logged in: the link is bound to its owner."""
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     if me is not None and me.key_id is not None and me.subject_id not in (None, user.id):
-        raise Forbidden("This link is for somebody else. Log out, and open it again.")
+        raise Forbidden("This link is for another user. Log out, and open it again.")
 
 
 async def _page(request: Request, *, status: int = 200, **variables: Any) -> Response:

@@ -170,7 +170,7 @@ def _after(
                 block, label=change.label, value=change.value, head=commit.id
             )
     for label in sorted(live.keys() - now.keys()):
-        replace(chain, files=dict.fromkeys(live, (b"", 0))).require_told_apart(label)
+        replace(chain, files=dict.fromkeys(live, (b"", 0))).require_distinct_label(label)
     return {block.id: block for block in live.values()}
 
 
@@ -224,7 +224,12 @@ def _versions(
             blob = text.id
             grown += text.added_bytes
         row = versions.row_of(
-            replace(chain, versions=before), change, metadata, commit.id, blob, now
+            replace(chain, versions=before),
+            change,
+            metadata=metadata,
+            id=commit.id,
+            blob=blob,
+            now=now,
         )
         rows.append({**row, "other_parent": other})
     count = chain.versions + len(changes)

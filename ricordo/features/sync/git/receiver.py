@@ -275,7 +275,7 @@ def _described(
 ) -> Describe:
     """Return the metadata of pushed commits.
 
-    A pusher's commits have the pusher's metadata; others' are those of somebody at a remote. If the
+    A pusher's commits have the pusher's metadata; others' are those of a remote author. If the
     pusher's user has no e-mail address, the committer's address of the newest commit counts as
     theirs, unless it is another user's.
     """
@@ -347,7 +347,7 @@ def _value(change: Change, block: Block | None) -> str | None:
     is_new = change.before is None and change.value is not None and change.old_label is None
     if is_new:
         if block is not None and block.value != change.value:
-            raise Conflict(f"{path}: there is such a block by now. Fetch and merge first.")
+            raise Conflict(f"{path}: such a block was made meanwhile. Fetch and merge first.")
         return change.value
     if block is None:
         raise NotFound(f"{path}: the block is not there any more. Fetch and merge first.")
