@@ -29,6 +29,17 @@ _RETRIEVED = re.compile(
 )
 
 
+def holds_retrieved(text: str) -> bool:
+    """Return True if the message may hold passages by other authors.
+
+    >>> holds_retrieved('<source id="1" name="plan.pdf">The plan.</source>')
+    True
+    >>> holds_retrieved("What is a source?")
+    False
+    """
+    return _RETRIEVED.search(text) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class NewMessage:
     """A new message.
@@ -61,7 +72,7 @@ class NewMessage:
         That is another sender or, without one, another name; or a text with retrieved passages.
         """
         texts = (part.text for part in self.parts if isinstance(part, TextPart))
-        if self.is_untrusted or any(map(_RETRIEVED.search, texts)):
+        if self.is_untrusted or any(map(holds_retrieved, texts)):
             return True
         if self.role != "user":
             return False
