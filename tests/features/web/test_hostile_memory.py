@@ -182,9 +182,9 @@ def calls_of(text: str) -> int:
 def test_the_work_of_markdown_grows_in_step_with_its_length() -> None:
     calls_of("warm")
     for unit in REPEATED:
-        short, long = (calls_of(unit * (length // len(unit))) for length in (200, 800))
+        short, long = (calls_of(unit * (length // len(unit))) for length in (400, 1_600))
         assert long < 5 * short, unit
-        assert long < 200 * 800, unit
+        assert long < 200 * 1_600, unit
 
 
 def test_a_line_that_browsers_cannot_lay_out_is_shown_in_pieces() -> None:
