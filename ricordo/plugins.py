@@ -112,7 +112,7 @@ class Feature:
         at_erasure: Coroutine functions of the runtime and a user's id. They delete the user's data
             in other services, and return the remains.
         forget_sources: Sources of users' words, for tables with another name or removal than the
-            one by the settings of their columns (`memory_care/forgetting/sources.py`).
+            one by the settings of their columns (`memory_care/forgetting/source_queries.py`).
         pages: PluginPages that `/` links to; `routes` serves them.
         commands: Commands of `ricordo`.
         findings: Functions of the settings that return lines of `ricordo doctor`; a line that

@@ -23,6 +23,8 @@ from sqlalchemy import insert, update
 
 from ricordo.domain.job import Job
 from ricordo.domain.scope import IMPERSONATE, LOCAL_ORGANIZATION, OVERRIDE, SCOPES, Role, Scope
+from ricordo.features.memory_care.forgetting import queries as forget_requests
+from ricordo.features.memory_care.forgetting.queries import ForgetRequest
 from ricordo.llm.scripted import call
 from ricordo.secret import Secret
 from ricordo.storage import jobs, keys, users
@@ -439,6 +441,7 @@ class World(People):
         (*_, first) = self.ask(self.ada, "GET", "/users/ada/blocks/notes/history")
         self.own |= {
             "label": "notes",
+            **self.new_forget_request(CANARY),
             "block_id": diary["id"],
             "sha": first["sha"],
             "diff_id": proposal["id"],
@@ -446,6 +449,12 @@ class World(People):
             "remote_id": remote["id"],
         }
         assert changed["id"] == made["id"]
+
+    def new_forget_request(self, text: str) -> dict[str, str]:
+        """An agent asks that Ada's memory forgets something."""
+        request = ForgetRequest("", LOCAL_ORGANIZATION, self.ada_id, text)
+        stored = self.server.write(lambda tx: forget_requests.add(tx, request))
+        return {"forget_request_id": stored.id}
 
     @property
     def secrets(self) -> set[str]:

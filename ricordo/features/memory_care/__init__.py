@@ -4,7 +4,7 @@ from ricordo.plugins import Commands, Feature, PluginPage
 
 feature = Feature(
     tables=(
-        "ricordo.features.memory_care.forgetting.requests:forget_requests",
+        "ricordo.features.memory_care.forgetting.queries:forget_requests",
         "ricordo.features.memory_care.notifications.queries:preferences",
         "ricordo.features.memory_care.notifications.queries:notices",
         "ricordo.features.memory_care.notifications.queries:decision_links",

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.agents.conftest import open_stage, stage
 from tests.conftest import BOTH
 from tests.features.erasure.test_routes import World, peopled
 from tests.seams.jobs import quick_jobs
 from tests.seams.server import serving
 from tests.support import postgres
 
-__all__ = ["quick_jobs"]
+__all__ = ["open_stage", "quick_jobs", "stage"]
 
 
 @pytest.fixture(scope="module", params=[BOTH[0], pytest.param(BOTH[1], marks=pytest.mark.soak)])

@@ -70,6 +70,7 @@ class ErasureResponse(ResponseModel):
 
     id: str
     status: Literal["running"]
+    scope: Literal["one thing"] | None = None
     organization_id: str
     receipt: str
     removed: dict[str, int]

@@ -23,9 +23,9 @@ from ricordo.features.memory_care.erasure import receipts
 from ricordo.features.memory_care.erasure.files import BACKUPS, without_password
 from ricordo.features.memory_care.erasure.work import PortionedWork
 from ricordo.features.memory_care.forgetting import rules, service
-from ricordo.features.memory_care.forgetting.belongings import Belongings, belongings_of
-from ricordo.features.memory_care.forgetting.blocks import shared_blocks_with
-from ricordo.features.memory_care.forgetting.sources import Source
+from ricordo.features.memory_care.forgetting.belonging_queries import Belongings, belongings_of
+from ricordo.features.memory_care.forgetting.block_queries import shared_blocks_with
+from ricordo.features.memory_care.forgetting.source_queries import JOB, Source
 from ricordo.features.memory_care.forgetting.state import Forgetting, Item
 from ricordo.runtime import Runtime
 from ricordo.search.vector_index import portions
@@ -267,4 +267,4 @@ async def _forget(runtime: Runtime, job: Job, report: Report) -> None:
     log.info("one thing was forgotten", extra={"receipt": forgetting.id})
 
 
-HANDLERS = (JobHandler(service.JOB, _forget),)
+HANDLERS = (JobHandler(JOB, _forget),)

@@ -42,7 +42,7 @@ _BLANKS = rf"(?:[\s{UNSEEN_CLASS}]|\\[nrt])+"
 _SPACELESS = re.compile(f"[{SPACELESS}]")
 _STOP = frozenset().union(*STOP_WORDS.values())
 # The share of the shorter side's words that both have, from which they perhaps say the same.
-_ALIKE = 0.75
+_ALIKE = 0.6
 _LONGEST = 200_000  # characters of a text that are compared by words
 _MOST_WORDS = 60
 # A line that holds nothing but a list's mark or a field's name.

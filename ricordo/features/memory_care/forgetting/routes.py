@@ -15,7 +15,7 @@ from ricordo.features.memory_care.erasure.routes import (
     ReceiptResponse,
     answer_erasure,
 )
-from ricordo.features.memory_care.forgetting import requests, service
+from ricordo.features.memory_care.forgetting import queries, service
 from ricordo.features.memory_care.forgetting.needle import Match
 from ricordo.features.memory_care.forgetting.service import Choice
 from ricordo.storage import users
@@ -121,24 +121,24 @@ async def list_forget_requests(context: RequestContext, user_id: str) -> list[An
     """List the waiting requests of agents to forget something."""
     scope = context.scope
 
-    def read(tx: Any) -> list[requests.ForgetRequest]:
+    def read(tx: Any) -> list[queries.ForgetRequest]:
         user = users.require(tx, scope, user_id)
-        return requests.of_user(tx, user.organization_id, user.id)
+        return queries.of_user(tx, user.organization_id, user.id)
 
     return [ForgetRequestResponse.of(row) for row in await context.runtime.store.read(read)]
 
 
-@router.delete("/users/{user_id}/forget/{request_id}", status_code=204)
+@router.delete("/users/{user_id}/forget/{forget_request_id}", status_code=204)
 @needs("memory:approve", "users:write")
 async def decline_forget_request(
-    context: RequestContext, user_id: str, request_id: str
+    context: RequestContext, user_id: str, forget_request_id: str
 ) -> Response:
     """Decline an agent's request: nothing is forgotten."""
     scope = context.scope
 
     def work(tx: Any) -> None:
         user = users.require(tx, scope, user_id)
-        requests.remove(tx, scope, user.id, request_id)
+        queries.remove(tx, scope, user.id, forget_request_id)
 
     await context.runtime.store.write(work)
     return Response(status_code=204)

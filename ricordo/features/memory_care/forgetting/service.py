@@ -16,11 +16,15 @@ from ricordo.errors import Invalid, NotFound
 from ricordo.features.memory_care.erasure import receipts
 from ricordo.features.memory_care.erasure import service as erasure_service
 from ricordo.features.memory_care.erasure.receipts import Receipt
-from ricordo.features.memory_care.forgetting import requests
-from ricordo.features.memory_care.forgetting.belongings import Belongings, belongings_of, is_owned
-from ricordo.features.memory_care.forgetting.blocks import BlockSource, shared_blocks_with
+from ricordo.features.memory_care.forgetting import queries
+from ricordo.features.memory_care.forgetting.belonging_queries import (
+    Belongings,
+    belongings_of,
+    is_owned,
+)
+from ricordo.features.memory_care.forgetting.block_queries import BlockSource, shared_blocks_with
 from ricordo.features.memory_care.forgetting.needle import Needle
-from ricordo.features.memory_care.forgetting.sources import JOB, Source, built_in_sources
+from ricordo.features.memory_care.forgetting.source_queries import JOB, Source, built_in_sources
 from ricordo.features.memory_care.forgetting.state import Forgetting, Item
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
@@ -119,7 +123,7 @@ async def forget(runtime: Runtime, scope: Scope, name: str, text: str, choice: C
         users.lock(tx, user.id)
         forgetting = _begin(runtime, scope, user, text, choice)
         if choice.request_id:
-            requests.remove(tx, scope, user.id, choice.request_id)
+            queries.remove(tx, scope, user.id, choice.request_id)
         for job, other in _unfinished(tx, user.id):
             if job.status in ("waiting", "running") and _is_same(other, forgetting):
                 return other
@@ -142,9 +146,9 @@ async def forget(runtime: Runtime, scope: Scope, name: str, text: str, choice: C
     return state_of(await runtime.store.write(work))
 
 
-def store_request(tx: Transaction, request: requests.ForgetRequest) -> None:
+def store_request(tx: Transaction, request: queries.ForgetRequest) -> None:
     """Store an agent's request to forget something. Raises Conflict."""
-    requests.add(tx, request)
+    queries.add(tx, request)
 
 
 async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Receipt:
@@ -175,6 +179,7 @@ def state_of(forgetting: Forgetting) -> Receipt:
     return {
         "id": forgetting.id,
         "status": "running",
+        "scope": "one thing",
         "organization_id": forgetting.organization_id,
         "receipt": f"/v1/receipts/{forgetting.id}",
         "removed": dict(forgetting.removed),

@@ -2,7 +2,7 @@
 
 from ricordo.errors import Invalid
 from ricordo.features.memory_care.forgetting import service
-from ricordo.features.memory_care.forgetting.requests import ForgetRequest
+from ricordo.features.memory_care.forgetting.queries import ForgetRequest
 from ricordo.tools.toolbox import ServerTool, ToolContext
 
 

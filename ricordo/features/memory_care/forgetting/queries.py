@@ -1,15 +1,17 @@
 """Requests to forget something, which agents make and owners decide on."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Index, delete
+from sqlalchemy import Index, delete, select
 
 from ricordo.domain.ids import new_id
-from ricordo.domain.scope import Scope
+from ricordo.domain.scope import Scope, User
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage.engine.repository import Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import root, strings, table, texts, timestamps
+from ricordo.storage.schema.core_tables import agents
 
 MOST_WAITING = 20
 
@@ -51,6 +53,15 @@ _DELETE = delete(forget_requests).where(equal(forget_requests, "id"))
 def of_user(tx: Transaction, organization_id: str, user_id: str) -> list[ForgetRequest]:
     """Return the user's waiting requests, oldest first."""
     return _ROWS.all(tx, _OF_USER, {"organization_id": organization_id, "user_id": user_id})
+
+
+def listed(tx: Transaction, user: User) -> list[dict[str, Any]]:
+    """Return the user's waiting requests for a page, with the names of their agents."""
+    rows = of_user(tx, user.organization_id, user.id)
+    ids = {row.agent_id for row in rows if row.agent_id}
+    named = select(agents.c.id, agents.c.name).where(agents.c.id.in_(sorted(ids)))
+    names = {row.id: row.name for row in tx.all(named)} if ids else {}
+    return [{"id": row.id, "text": row.text, "agent_name": names.get(row.agent_id)} for row in rows]
 
 
 def add(tx: Transaction, request: ForgetRequest) -> ForgetRequest:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from ricordo.features.memory_care.forgetting.belongings import Belongings
+from ricordo.features.memory_care.forgetting.belonging_queries import Belongings
 from ricordo.features.memory_care.forgetting.needle import (
     Match,
     Matches,

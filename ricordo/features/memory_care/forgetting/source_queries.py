@@ -17,7 +17,7 @@ from sqlalchemy import Table, select, update
 from ricordo.agents.deletion import before_purge
 from ricordo.domain.message import Message, ReasoningPart, parts_from_json, parts_to_json
 from ricordo.features.memory_care.erasure.queries import AT_ONCE
-from ricordo.features.memory_care.forgetting.belongings import (
+from ricordo.features.memory_care.forgetting.belonging_queries import (
     Belongings,
     is_owned,
     tables_with_words,
@@ -36,10 +36,10 @@ from ricordo.features.memory_care.forgetting.needle import (
 )
 from ricordo.features.memory_care.forgetting.state import Forgetting, Item, matches_of
 from ricordo.search import index
-from ricordo.storage import archives, deletion
+from ricordo.storage import archives, conversations, deletion
 from ricordo.storage import messages as message_rows
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import conversations, jobs, messages, passages
+from ricordo.storage.schema.core_tables import jobs, messages, passages
 
 _EXCERPT = 300  # characters
 _MOST_EXCERPTS = 20
@@ -209,8 +209,7 @@ class MessageSource:
             forgetting.changed["prompts" if is_prompt else "messages"] += 1
             if is_prompt:
                 forgetting.conversations.add(message.conversation_id)
-                is_its = conversations.c.id == message.conversation_id
-                tx.run(update(conversations).where(is_its).values(prompt_key=""))
+                conversations.change(tx, message.conversation_id, prompt_key="")
             elif message_rows.searchable_text(message):
                 forgetting.partitions[message.agent_id] = "messages"
 
