@@ -1,4 +1,7 @@
-"""`python -m bench` measures turns, start, memory, pages and lists in about ten minutes. The campaigns are tests: `make soak`."""
+"""`python -m bench` measures turns, start, memory, pages and lists in about ten minutes.
+
+The campaigns are tests: `make soak`.
+"""
 
 import argparse
 import asyncio
@@ -15,7 +18,7 @@ from bench.turns import call_cost, plain_turns, throughput
 
 
 async def measure_turns(model_url: str, server: Server, rounds: int) -> list[Figure]:
-    """The costs of turns, with the model's own time taken off and a small request of the same run beside them."""
+    """The costs of turns without the model's time, beside a small request of the same run."""
     limits = httpx2.Limits(max_connections=64, max_keepalive_connections=64)
     async with httpx2.AsyncClient(timeout=60, limits=limits, trust_env=False) as client:
         await plain_turns(

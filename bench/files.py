@@ -1,7 +1,7 @@
 """What folders cost: reading 1,000 files of 100 kB, finding lines in them, and searching them.
 
-`python -m bench.files` measures this alone, in about three minutes. A tool's time is that of a turn that calls it, less that of a
-turn whose tool has nothing to do.
+`python -m bench.files` measures this alone, in about three minutes. A tool's time is that of a turn
+that calls it, less that of a turn whose tool has nothing to do.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""What the check of a key costs a request: the same request without a key, with the operator's and with a user's stored one."""
+"""What the check of a key costs a request.
+
+The same request without a key, with the operator's and with a user's stored one.
+"""
 
 import statistics
 import time
@@ -13,7 +16,10 @@ _CALLS, _ROUNDS = 400, 9
 
 
 async def key_costs(client: httpx2.AsyncClient, keyless: Server, locked: Server) -> list[Figure]:
-    """Ask a keyless server and one with keys for the same in turn; processor time tells more than wall time of so small a part."""
+    """Ask a keyless server and one with keys for the same in turn.
+
+    Processor time tells more than wall time of so small a part.
+    """
     operator = {"authorization": f"Bearer {OPERATOR}"}
     made = await client.post(f"{locked.url}/v1/keys/", json={"user": "ada"}, headers=operator)
     made.raise_for_status()

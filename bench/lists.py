@@ -1,4 +1,4 @@
-"""What a page of each list of the OpenAPI document costs on a server with 10,000 agents and 100,000 messages.
+"""The cost of a page of each list, with 10,000 agents and 100,000 messages.
 
 `python -m bench.lists` measures this alone, in about two minutes.
 """
@@ -25,7 +25,10 @@ _SCHEDULE = {
 
 
 def add(http: httpx2.Client) -> dict[str, str]:
-    """Fill a page of each kind that the bench of pages has none of; return what names one of each kind in routes."""
+    """Fill a page of each kind that the bench of pages has none of.
+
+    Return what names one of each kind in routes.
+    """
 
     def ask(method: str, path: str, body: Any = None, **given: Any) -> Any:
         return http.request(method, path, json=body, **given).raise_for_status().json()
@@ -85,7 +88,10 @@ def add(http: httpx2.Client) -> dict[str, str]:
 
 
 def lists(document: Any) -> Iterator[tuple[str, dict[str, int]]]:
-    """The paths, each with its query, of the document that answer an array, or a page of at most `limit` things."""
+    """Return the paths of lists in the document, each with its query.
+
+    A list answers an array, or a page of at most `limit` items.
+    """
     for path, item in document["paths"].items():
         operation = item.get("get", {})
         content = operation.get("responses", {}).get("200", {}).get("content", {})
@@ -98,7 +104,7 @@ def lists(document: Any) -> Iterator[tuple[str, dict[str, int]]]:
 
 
 def measure(server: Server) -> list[Figure]:
-    """How long a page of each list takes, but of those by the name of a message or of an MCP server."""
+    """Measure a page of each list, except those named by a message or an MCP server."""
     figures = []
     with httpx2.Client(base_url=server.url, timeout=60) as http:
         values = add(http)

@@ -1,6 +1,7 @@
 """Conversations and questions in LoCoMo's format, and how well an answer's evidence was found.
 
-The data has a licence of its own and is not part of this repository; any other file of the same format does as well.
+The data has a licence of its own and is not part of this repository; any other file of the same
+format does as well.
 """
 
 import json
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
-# A question of the last category asks about what was never said: what is found for it is reported apart.
+# A question of the last category asks about what was never said: what is found for it is reported
+# apart.
 ANSWERABLE = (1, 2, 3, 4)
 _EVIDENCE = re.compile(r"D?(\d+):0*(\d+)")
 _A_TURN = timedelta(minutes=1)

@@ -1,4 +1,6 @@
-"""The model that benches talk to: a process of its own on loopback, that answers at once. "edit" makes it edit memory first.
+"""The model that benches talk to: a process of its own on loopback, that answers at once.
+
+"edit" makes it edit memory first.
 
 "call NAME {…}" makes it call that tool with these arguments first.
 """
@@ -17,7 +19,8 @@ def reply(seen: Seen) -> Answer:
     """One memory edit where the user's last word asks for it, else plain text."""
     if seen.method == "GET":
         return Answer({"object": "list", "data": [{"id": "bench", "object": "model"}]})
-    # The last message begins with its role; what follows it in the body, the tools, speaks of editing too.
+    # The last message begins with its role; what follows it in the body, the tools, speaks of
+    # editing too.
     start = seen.raw.rfind(b'{"role":')
     if seen.raw[start : seen.raw.find(b"}", start)] == b'{"role":"user","content":"edit"':
         return completion(

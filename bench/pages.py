@@ -1,4 +1,6 @@
-"""What a page costs on a server with 10,000 agents and 100,000 messages, 2,000 people, and 500 proposals that wait.
+"""The cost of each page on a large server.
+
+It has 10,000 agents, 100,000 messages, 2,000 people, and 500 proposals that wait.
 
 `python -m bench.pages` measures this alone, in about two minutes.
 """
@@ -45,7 +47,7 @@ _AGENT = Actor("agent", "agent-bench", "Bench")
 
 
 async def fill(model_url: str, folder: Path) -> None:
-    """Have one conversation with an agent and a long one with another, then copy the first, and store people's memory."""
+    """Fill two agents with messages, copy the first, and store people's memory."""
     with (
         ricordo(model_url, folder) as server,
         httpx2.Client(base_url=server.url, timeout=60) as http,
@@ -85,7 +87,7 @@ def _import(http: httpx2.Client, agent: str, count: int) -> None:
 
 
 def _copy_agents(tx: Transaction, template: str, numbers: range) -> None:
-    """Copy the agent with its messages, their index, its tools, and its newest run with the steps."""
+    """Copy the agent with its messages, index, tools, and newest run with its steps."""
     tools = [
         row.tool_id
         for row in tx.all(select(agents_tools).where(agents_tools.c.agent_id == template))
@@ -170,7 +172,7 @@ def pages(http: httpx2.Client) -> Iterator[tuple[str, str]]:
 
 
 def measure(server: Server) -> list[Figure]:
-    """The processor time of each page in the server, without a browser, and what a browser makes of two of them."""
+    """Measure each page's processor time in the server, and two pages in a browser."""
     figures: list[Figure] = []
     walls: dict[str, float] = {}
     with httpx2.Client(base_url=server.url, timeout=60) as http:

@@ -1,4 +1,7 @@
-"""What a start takes: import, help text, first healthy answer; and how many packages the base is."""
+"""What a start takes.
+
+Import, help text, first healthy answer; and how many packages the base is.
+"""
 
 import json
 import re

@@ -1,7 +1,7 @@
 """What another client notices while 20 connections of one user push each resource that memory has.
 
-`python -m bench.pushes` measures this alone, in about three minutes: the p99 of another client's health, and the most resident
-memory of the server.
+`python -m bench.pushes` measures this alone, in about three minutes: the p99 of another client's
+health, and the most resident memory of the server.
 """
 
 import argparse
@@ -29,7 +29,10 @@ _LIMIT = {"limit": 2_000_000}
 
 @dataclass
 class Push:
-    """One request that is sent again and again: its method, path and body, and whether the answers are read."""
+    """One request that is sent again and again.
+
+    Its method, path and body, and whether the answers are read.
+    """
 
     name: str
     path: str
@@ -111,7 +114,7 @@ def fill(url: str) -> list[Push]:
 
 
 async def _send(push: Push, port: int, number: int, end: float, heard: Counter[str]) -> None:
-    """Send the request again and again on one connection, and read the answers as they come, or not at all."""
+    """Send the request repeatedly on one connection, and read the answers or not."""
     while time.monotonic() < end:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
         try:
@@ -137,7 +140,7 @@ async def _send(push: Push, port: int, number: int, end: float, heard: Counter[s
 async def measure_push(
     server: Server, push: Push, seconds: float
 ) -> tuple[float, float, Counter[str]]:
-    """Return the p99 of health (ms), the most resident memory (MB), and how often which status was answered."""
+    """Return the p99 of health (ms), the largest memory (MB), and the statuses' counts."""
     port, heard, most = int(server.url.rpartition(":")[2]), Counter[str](), 0.0
     end = time.monotonic() + seconds
     async with HealthProbe(port) as probe:

@@ -15,7 +15,7 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured figure, with the budget it is held to (None: there is none, it is a yardstick)."""
+    """One measured figure and its budget; without a budget it is a yardstick."""
 
     name: str
     value: float
@@ -50,7 +50,10 @@ def show(figures: list[Figure]) -> None:
 
 
 def keep(figures: list[Figure], **more: Any) -> Path:
-    """Write the figures, with the machine they were measured on and whatever else, as JSON; returns where."""
+    """Write the figures, with the machine they were measured on and whatever else, as JSON.
+
+    Returns where.
+    """
     RESULTS.mkdir(exist_ok=True)
     moment = datetime.now(UTC)
     path = RESULTS / f"{moment:%Y%m%dT%H%M%S}.json"

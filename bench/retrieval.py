@@ -1,8 +1,11 @@
-"""`python -m bench.retrieval`: how much of a question's evidence a search brings back, on LoCoMo's conversations.
+"""`python -m bench.retrieval`.
 
-Each conversation goes through the HTTP API into a server on a fresh folder, once as an agent's messages and once as an archive's
-passages. Then every question is asked as it stands. Plain substring search, which this replaces, is computed beside it.
-The data is read from the path in LOCOMO_JSON and never copied; where there is none, the bench says so and ends.
+How much of a question's evidence a search brings back, on LoCoMo's conversations.
+
+Each conversation goes through the HTTP API into a server on a fresh folder, once as an agent's
+messages and once as an archive's passages. Then every question is asked as it stands. Plain
+substring search, which this replaces, is computed beside it. The data is read from the path in
+LOCOMO_JSON and never copied; where there is none, the bench says so and ends.
 """
 
 import argparse
@@ -36,7 +39,7 @@ Search = Callable[[Conversation, Question], list[str]]
 
 @dataclass(frozen=True)
 class Answer:
-    """What one search brought back for a question, as ids of turns, and the milliseconds it took."""
+    """The ids of turns that one search returned, and its milliseconds."""
 
     question: Question
     found: list[str]
@@ -45,7 +48,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Score:
-    """How one way of searching did. Recalls are over the answerable questions, those of `by_category` at ten."""
+    """How one way of searching did.
+
+    Recalls are over the answerable questions, those of `by_category` at ten.
+    """
 
     way: str
     stored_as: str
@@ -58,7 +64,7 @@ class Score:
 
 
 class Place:
-    """Where the conversations are kept on a server, as messages or as passages, and how they are searched there."""
+    """The storage of the conversations, as messages or passages, and its search."""
 
     def __init__(self, client: httpx2.Client, stored_as: str) -> None:
         self.stored_as = stored_as
@@ -145,7 +151,10 @@ def whole_question(conversation: Conversation, question: Question) -> list[str]:
 
 
 def best_word(conversation: Conversation, question: Question) -> list[str]:
-    """Plain substring search for one word of the question: the best one, by the evidence, which no asker could do better."""
+    """Plain substring search for one word of the question.
+
+    The best one, by the evidence, which no asker could do better.
+    """
     words = dict.fromkeys(re.findall(r"\w+", question.text))
     answers = [containing(conversation, word) for word in words]
     return max(
@@ -190,7 +199,10 @@ def score(way: str, stored_as: str, answers: Sequence[Answer]) -> Score:
 
 
 def measure(conversations: Sequence[Conversation], places: Sequence[str]) -> list[Score]:
-    """Both ways of storing, each way of searching; plain substring once, as it looks at the same texts."""
+    """Both ways of storing, each way of searching.
+
+    Plain substring once, as it looks at the same texts.
+    """
     scores = [
         score("substring, the whole question", "either", ask_all(conversations, whole_question)),
         score("substring, the best single word", "either", ask_all(conversations, best_word)),

@@ -1,4 +1,7 @@
-"""The processes a bench needs: the model on loopback, and a Ricordo server on a data folder of its own."""
+"""The processes a bench needs.
+
+The model on loopback, and a Ricordo server on a data folder of its own.
+"""
 
 import os
 import subprocess
@@ -18,14 +21,20 @@ from tests.support.server_process import free_port
 
 @dataclass(frozen=True)
 class Server:
-    """A running server: where it is, its process, and how long it took to answer first (seconds)."""
+    """A running server.
+
+    Where it is, its process, and how long it took to answer first (seconds).
+    """
 
     url: str
     process: psutil.Process
     started_in: float
 
     def cpu(self) -> float:
-        """Seconds of processor time so far, user and system; exact where the kernel counts nanoseconds."""
+        """Seconds of processor time so far, user and system.
+
+        Exact where the kernel counts nanoseconds.
+        """
         threads = Path(f"/proc/{self.process.pid}/task")
         try:
             return (
@@ -54,7 +63,10 @@ def model_server() -> Iterator[str]:
 
 @contextmanager
 def ricordo(model_url: str, data_dir: Path | None = None, **environment: str) -> Iterator[Server]:
-    """A server with that model, on a fresh folder unless one is given; `environment` adds to the settings."""
+    """A server with that model, on a fresh folder unless one is given.
+
+    `environment` adds to the settings.
+    """
     with TemporaryDirectory(prefix="ricordo-bench-") as folder:
         port = free_port()
         variables = {

@@ -1,7 +1,9 @@
-"""What it costs a user's turn that another agent works on memory after it: `python -m bench.sleepers`.
+"""What it costs a user's turn that another agent works on memory after it.
 
-Turns of two agents alternate, one with a sleeping agent and one without, equal in all else. What the sleeping agent does itself is
-waited for between turns: nobody who talks waits for it.
+`python -m bench.sleepers`.
+
+Turns of two agents alternate, one with a sleeping agent and one without, equal in all else. What
+the sleeping agent does itself is waited for between turns: nobody who talks waits for it.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""What a class costs: 200 students at once with one tutor by `/chat/stream`, 2,000 turns, beside plain turns in the same run.
+"""What a class costs.
+
+200 students at once with one tutor by `/chat/stream`, 2,000 turns, beside plain turns in the same
+run.
 
 The plain agents are on a server of their own, so that each server's memory is that of its own work.
 `python -m bench.students` measures this alone, in about a minute.
@@ -38,7 +41,7 @@ label = "notes"
 
 
 async def measure(course: Server, plain: Server) -> list[Figure]:
-    """Turns a second and processor time of the course and of plain agents, and what each server holds in memory."""
+    """Return turns a second, processor time and memory, for the course and plain agents."""
     limits = httpx2.Limits(max_connections=STUDENTS, max_keepalive_connections=STUDENTS)
     async with (
         httpx2.AsyncClient(
@@ -111,7 +114,10 @@ class _Student:
     _said: list[dict[str, str]] = field(default_factory=list)
 
     async def talk(self, client: httpx2.AsyncClient) -> None:
-        """Say something, and wait for the answer. Raises RuntimeError for anything but a whole one."""
+        """Say something, and wait for the answer.
+
+        Raises RuntimeError for anything but a whole one.
+        """
         self._said.append({"role": "user", "content": "hello"})
         began = time.perf_counter()
         chat = {"user_id": self.name, "chat_id": "1", "messages": self._said}

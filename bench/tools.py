@@ -1,4 +1,6 @@
-"""What tools cost: a call in the sandbox over the program's own time, and a turn with 20 custom tools attached.
+"""What tools cost.
+
+A call in the sandbox over the program's own time, and a turn with 20 custom tools attached.
 
 `python -m bench.tools` measures this alone, in about half a minute.
 """
@@ -41,7 +43,10 @@ _SOURCE = '''def tool_{number}(place: str, day: int = 1, kind: str = "any") -> s
 
 
 async def sandbox_calls(backend: str) -> list[Figure]:
-    """The first call and the median of the others, over the program's own time; nothing where the backend does not work here."""
+    """The first call and the median of the others, over the program's own time.
+
+    Nothing where the backend does not work here.
+    """
     with tempfile.TemporaryDirectory(prefix="ricordo-bench-") as folder:
         sandbox = Sandbox(Settings(data_dir=Path(folder)), SandboxSettings(sandbox=backend))  # type: ignore[arg-type]
         walls = []

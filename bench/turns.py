@@ -1,4 +1,7 @@
-"""A turn's cost over HTTP: wall and processor time in the server, and turns a second with many agents at once."""
+"""A turn's cost over HTTP.
+
+Wall and processor time in the server, and turns a second with many agents at once.
+"""
 
 import asyncio
 import statistics
@@ -19,7 +22,10 @@ _BLOCKS = [
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds a turn: wall at the client and processor time in the server, smallest and median of the rounds."""
+    """Milliseconds a turn.
+
+    Wall at the client and processor time in the server, smallest and median of the rounds.
+    """
 
     wall_min: float
     wall_median: float
@@ -51,7 +57,8 @@ async def throughput(
 ) -> float:
     """Turns a second with this many agents at once, each with a client that waits for its answer.
 
-    A client goes on to a fresh agent after a few turns, so that windows stay at about 10 messages, however many agents there are.
+    A client goes on to a fresh agent after a few turns, so that windows stay at about 10 messages,
+    however many agents there are.
     """
     each = max(1, turns // agents // _FRESH_AFTER)
     shares = [[await create_agent(client, server) for _ in range(each)] for _ in range(agents)]

@@ -1,8 +1,9 @@
 """`python -m bench.versions`: what the versions of memory cost, beside git's own loose objects.
 
-One block of 2 kB is edited 10,000 times, one line of 25 each time, among nine others that stay, in a fresh SQLite file. Then its
-history is read, single old texts, and its blame. The same edits, fewer of them, go into a bare git repository as loose objects:
-through pygit2 where it is installed, else through dulwich.
+One block of 2 kB is edited 10,000 times, one line of 25 each time, among nine others that stay, in
+a fresh SQLite file. Then its history is read, single old texts, and its blame. The same edits,
+fewer of them, go into a bare git repository as loose objects: through pygit2 where it is installed,
+else through dulwich.
 """
 
 import argparse
@@ -92,7 +93,10 @@ async def _lay_out(store: SqliteStore) -> tuple[UserMemory, Block]:
 
 
 async def _edit(store: SqliteStore, block: Block, edits: int) -> list[float]:
-    """Seconds of processor time an edit took in each round: an agent's, as a step commits one, the hop of threads with it."""
+    """Seconds of processor time an edit took in each round.
+
+    An agent's, as a step commits one, the hop of threads with it.
+    """
     cpus = []
     agent, run = Actor("agent", new_id("agent"), "Tutor"), new_id("run")
     for number, text in enumerate(texts(edits)):

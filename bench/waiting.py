@@ -1,4 +1,7 @@
-"""Waiting for the work behind a server's answers: until what was stored is packed and has its vectors."""
+"""Waiting for the work behind a server's answers.
+
+Until what was stored is packed and has its vectors.
+"""
 
 import time
 
@@ -9,7 +12,10 @@ _OPEN = ("waiting", "running")
 
 
 def wait_for_index(client: httpx2.Client, seconds: float = 300) -> float:
-    """Return once no job that keeps the index is left, with the seconds that took; raises TimeoutError."""
+    """Return once no job that keeps the index is left, with the seconds that took.
+
+    Raises TimeoutError.
+    """
     began = time.monotonic()
     while time.monotonic() - began < seconds:
         answer = client.get("/v1/jobs/queue")

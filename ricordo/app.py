@@ -81,14 +81,14 @@ async def open_runtime(
     models.learned.keep_in(settings.data_dir)
     indexes |= await pgvector.index_of(store)
     runtime = Runtime(
-        settings,
-        store,
-        models,
-        toolbox,
-        plugins,
-        sandbox,
-        indexes,
-        kinds,
+        settings=settings,
+        store=store,
+        models=models,
+        toolbox=toolbox,
+        plugins=plugins,
+        sandbox=sandbox,
+        indexes=indexes,
+        remotes=kinds,
         wire=ApiFormat(),
     )
     opened_features = AsyncExitStack()
@@ -259,7 +259,8 @@ def create_app(
         description="AI agents whose memory belongs to the people it is about. "
         "Compatible with letta-client.",
         lifespan=lifespan,
-        # The framework's pages load scripts from other hosts. Those of `features/web/api_docs` do not.
+        # The framework's pages load scripts from other hosts. Those of `features/web/api_docs` do
+        # not.
         docs_url=None,
         redoc_url=None,
         max_body_size=settings.max_body_mb * 1024 * 1024,
@@ -300,7 +301,7 @@ def include_plain(app: FastAPI, router: APIRouter) -> None:
     for context in iter_route_contexts(router.routes):
         if not isinstance(context.original_route, APIRoute):
             raise Invalid(
-                f"Nobody is kept from a plugin's route {context.path}. "
+                f"The plugin's route {context.path} is open to everybody. "
                 "Make it with FastAPI's decorators."
             )
     app.include_router(router, dependencies=[Depends(require_administrator)])

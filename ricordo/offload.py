@@ -29,8 +29,8 @@ _IMPORTED: dict[str, Any] = {}
 def few_at_once(kind: str = "comparisons") -> asyncio.Semaphore:
     """Return a lock that lets two works of a kind run.
 
-    Enter it with `async with`. It is for works on long texts. Works that may be short need a kind of their own, since long ones
-    take a second.
+    Enter it with `async with`. It is for works on long texts. Works that may be short need a kind
+    of their own, since long ones take a second.
     """
     gates = _GATES.setdefault(asyncio.get_running_loop(), {})
     return gates.setdefault(kind, asyncio.Semaphore(_WORKS_AT_ONCE))

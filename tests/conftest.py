@@ -1,7 +1,8 @@
 """Fixtures that many tests share: a clock, a store on a temporary file, and who is asking.
 
-A test over HTTP takes `server`, `client`, `http` or `agent` (tests/api/conftest.py; also in tests/features): one server for each
-module. `serving(tmp_path, setting=…)` starts another in a twentieth of a second, and `shell.run(…)` runs a command in this process.
+A test over HTTP takes `server`, `client`, `http` or `agent` (tests/api/conftest.py; also in
+tests/features): one server for each module. `serving(tmp_path, setting=…)` starts another in a
+twentieth of a second, and `shell.run(…)` runs a command in this process.
 """
 
 import gc
@@ -31,7 +32,8 @@ from tests.support.ready import Helper, close_helper, fork_helper
 from tests.support.ready import helper as running_helper
 from tests.support.summary import summary_lines
 
-# The machine that runs the tests may be busy, so time proves nothing here; a failure is replayed from what it prints.
+# The machine that runs the tests may be busy, so time proves nothing here; a failure is replayed
+# from what it prints.
 settings.register_profile(
     "ricordo",
     deadline=None,
@@ -39,7 +41,8 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-# For who changes what they are about: make test ARGS="--hypothesis-profile=long tests/memory/test_merge.py".
+# For who changes what they are about: make test ARGS="--hypothesis-profile=long
+# tests/memory/test_merge.py".
 settings.register_profile("long", settings.get_profile("ricordo"), max_examples=1000)
 settings.load_profile("ricordo")
 
@@ -52,8 +55,9 @@ def clock() -> ManualClock:
 
 ROOM = 4_000_000_000  # bytes
 
-# Tests of repositories run on both databases, and those of memory on PostgreSQL under `make soak`. Elsewhere a module that is for
-# both says `DATABASES = BOTH`, and runs on PostgreSQL under `make soak` too. A module about one database names that one alone.
+# Tests of repositories run on both databases, and those of memory on PostgreSQL under `make soak`.
+# Elsewhere a module that is for both says `DATABASES = BOTH`, and runs on PostgreSQL under `make
+# soak` too. A module about one database names that one alone.
 BOTH = ("sqlite", "postgresql")
 _REPOSITORIES, _ON_BOTH = ("storage", "search"), ("storage", "memory")
 
@@ -76,7 +80,10 @@ _LOGS = LogWatch()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Iterator[None]:
-    """Fail a test during which a text of a person came into the log; undo what it set up for logs."""
+    """Fail a test during which a text of a person came into the log.
+
+    Undo what it set up for logs.
+    """
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.addHandler(_LOGS)
@@ -91,13 +98,16 @@ def pytest_runtest_call() -> Iterator[None]:
 
 
 def pytest_configure() -> None:
-    """What is imported is no garbage: to look through it again and again takes a fifth of the start."""
+    """What is imported is no garbage.
+
+    To look through it again and again takes a fifth of the start.
+    """
     gc.disable()
     _keep_files_in_memory()
 
 
 def _keep_files_in_memory() -> None:
-    """Let temporary files lie where nobody waits for a disk, if there is room for those of a whole run and TMPDIR is not set."""
+    """Keep temporary files in memory, if a whole run fits and TMPDIR is not set."""
     memory = Path("/dev/shm")
     if "TMPDIR" not in os.environ and os.access(memory, os.W_OK | os.X_OK):
         found = os.statvfs(memory)
@@ -119,10 +129,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> order.Schedu
 
 
 def pytest_collection_finish() -> None:
-    """From here on there is garbage, but not among what was imported; and the helper, which has imported the same."""
+    """From here on there is garbage, but not among what was imported.
+
+    And the helper, which has imported the same.
+    """
     gc.freeze()
     fork_helper()
-    # Parsed sources and servers make many objects that stay: to look through them after every 700 takes half of the time.
+    # Parsed sources and servers make many objects that stay: to look through them after every 700
+    # takes half of the time.
     gc.set_threshold(100_000, 20, 20)
     gc.enable()
 
@@ -137,7 +151,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _shared_work() -> Iterator[None]:
-    """What takes longer than most tests and is the same for all is done once or not at all: see `tests/support/sharing.py`."""
+    """What takes longer than most tests and is the same for all is done once or not at all.
+
+    See `tests/support/sharing.py`.
+    """
     with sharing.shared_work():
         yield
         people.forget_world()
@@ -161,7 +178,9 @@ def database(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with the schema in it, to be copied: that is faster than to migrate a new one for every test.
+    """A file with the schema in it, to be copied.
+
+    That is faster than to migrate a new one for every test.
 
     The tables of features are in it too: once a test imported them, deletions look into them.
     """

@@ -1,6 +1,7 @@
 """The shape of the house: layers, sizes, cycles, doors to the outside, and what no file may hold.
 
-Each check is a function from modules to sentences about faults, so that the last tests can show it small bad modules.
+Each check is a function from modules to sentences about faults, so that the last tests can show it
+small bad modules.
 """
 
 import ast
@@ -51,7 +52,8 @@ SIBLINGS = {
     ("runtime", "plugins"),
 }
 MAX_PARAMETERS = 8
-# Optional, or so slow that a command which does not need them should not wait for them. Modules of our own need a comment.
+# Optional, or so slow that a command which does not need them should not wait for them. Modules of
+# our own need a comment.
 LATE = set(
     """
     anthropic anyio charset_normalizer confusable_homoglyphs cryptography dulwich fastapi google honcho httpx2 jinja2
@@ -62,7 +64,8 @@ LATE = set(
     """.split()
 )
 MOST_LATE_IMPORTS = 40  # of our own modules
-# They are no part of the server: they run alone, in a process whose sqlite3 is another library, in Open WebUI, in the sandbox.
+# They are no part of the server: they run alone, in a process whose sqlite3 is another library, in
+# Open WebUI, in the sandbox.
 OTHER_PROCESSES = (
     *(
         f"features/{name}/program.py"
@@ -100,7 +103,10 @@ FEATURE_DOORS = {
 
 @dataclass(frozen=True)
 class Import:
-    """One imported module, where it stands, and when it runs: with the module, in a function, or for types only."""
+    """One imported module, where it stands, and when it runs.
+
+    With the module, in a function, or for types only.
+    """
 
     target: str
     line: int
@@ -127,7 +133,10 @@ class Module:
 
     @property
     def part(self) -> str:
-        """The folder or file of the package it belongs to. A feature's `cli.py` belongs to `cli`, as `cli/serve.py` does."""
+        """The folder or file of the package it belongs to.
+
+        A feature's `cli.py` belongs to `cli`, as `cli/serve.py` does.
+        """
         pieces = self.path.split("/")
         is_command = pieces[0] in ("cli.py", "cli") or (
             pieces[0] == "features" and pieces[-1] == "cli.py"
@@ -184,7 +193,10 @@ class Module:
 
 
 def statements_in(node: ast.AST) -> Iterator[ast.AST]:
-    """The statements of a node, and its handlers and cases; expressions hold no statement, and are most of a tree."""
+    """The statements of a node, and its handlers and cases.
+
+    Expressions hold no statement, and are most of a tree.
+    """
     for block in ("body", "handlers", "orelse", "finalbody", "cases"):
         yield from getattr(node, block, ())
 
@@ -207,7 +219,10 @@ def modules_of(sources: dict[str, str]) -> list[Module]:
 
 
 def part_of(target: str) -> str | None:
-    """The part of the package that an import reaches into; None for what is not ours, "" for the package itself."""
+    """The part of the package that an import reaches into.
+
+    None for what is not ours, "" for the package itself.
+    """
     root, _, rest = target.partition(".")
     if root != "ricordo":
         return None
@@ -218,7 +233,10 @@ def part_of(target: str) -> str | None:
 
 
 def wrong_directions(modules: Iterable[Module]) -> list[str]:
-    """A module imports only from its left: who knows the layers to the left of a file can understand it without any other."""
+    """A module imports only from its left.
+
+    Who knows the layers to the left of a file can understand it without any other.
+    """
     faults = []
     for module in modules:
         level = -1 if module.path == "__init__.py" else LEVEL.get(module.part)
@@ -240,7 +258,10 @@ def wrong_directions(modules: Iterable[Module]) -> list[str]:
 
 
 def mixed_features(modules: Iterable[Module]) -> list[str]:
-    """The core imports no feature, and a feature only those that it requires: it can be deleted with its name in the list."""
+    """The core imports no feature, and a feature only those that it requires.
+
+    It can be deleted with its name in the list.
+    """
     modules = list(modules)
     required: dict[str | None, list[str]] = {None: []}
     for module in modules:
@@ -265,7 +286,10 @@ def parameters_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]
 
 
 def many_parameters(modules: Iterable[Module]) -> list[str]:
-    """More than eight parameters are a value that has no name yet; routes with many queries take a model."""
+    """More than eight parameters are a value that has no name yet.
+
+    Routes with many queries take a model.
+    """
     return [
         f"{module.path}:{node.lineno} {node.name} has {count} parameters"
         for module in modules
@@ -275,7 +299,10 @@ def many_parameters(modules: Iterable[Module]) -> list[str]:
 
 
 def import_cycles(modules: Sequence[Module]) -> list[str]:
-    """In a circle nothing can be read, tested or replaced first, and the order of imports starts to matter."""
+    """Modules in a circle cannot be read, tested or replaced one by one.
+
+    The order of their imports matters too.
+    """
     names = {module.name for module in modules}
     edges = {
         one.name: {i.target for i in one.imports if i.when == "start"} & names - {one.name}
@@ -302,7 +329,10 @@ def mutual_folders(modules: Sequence[Module]) -> list[str]:
 
 
 def late_imports(modules: Iterable[Module]) -> list[str]:
-    """A late import hides what a module needs; an optional extra or time at the start is worth that, if a comment says so."""
+    """A late import hides what a module needs.
+
+    An optional extra or time at the start is worth that, if a comment says so.
+    """
     faults = []
     for module in modules:
         lines = module.source.splitlines()
@@ -329,7 +359,7 @@ def without_docstring(modules: Iterable[Module]) -> list[str]:
 
 
 def side_doors(modules: Iterable[Module]) -> list[str]:
-    """SQL outside storage, or HTTP to models outside llm, would escape the counts, the time-outs and the tests there."""
+    """SQL outside storage, or HTTP outside llm, would escape their counts and time-outs."""
     return [
         f"{module.path}:{imported.line} imports {imported.target}"
         for module in modules
@@ -346,7 +376,10 @@ ERASURE = "features/memory_care/erasure/"
 
 
 def writes_of_core_tables(modules: Iterable[Module]) -> list[str]:
-    """Who changes a row of the core keeps its rules too, such as versions, sizes and the index: storage does."""
+    """Who changes a row of the core keeps its rules too, such as versions, sizes and the index.
+
+    Storage does.
+    """
     return [
         f"{module.path}:{node.lineno} writes {node.args[0].id}"
         for module in modules
@@ -378,7 +411,10 @@ SERVICES = re.compile(r"^(\w+_)?(service|jobs|queries|records|tables)\.py$")
 
 
 def services_of_http(modules: Iterable[Module]) -> list[str]:
-    """A job or a command has no request: what it needs of the HTTP layer is mapped by the feature's models."""
+    """A job or a command has no request.
+
+    What it needs of the HTTP layer is mapped by the feature's models.
+    """
     return [
         f"{module.path}:{imported.line} imports {imported.target}"
         for module in modules
@@ -389,7 +425,8 @@ def services_of_http(modules: Iterable[Module]) -> list[str]:
 
 
 CHANGES = frozenset("setdefault add append pop update clear extend discard remove".split())
-# Values of a module that its functions change, and why these belong to the process and to no server.
+# Values of a module that its functions change, and why these belong to the process and to no
+# server.
 PROCESS_STATE = {
     "api/bodies.py LARGE_BODIES": "bound the memory of the process",
     "api/models/base.py _RECIPES": "follow from the source code alone",
@@ -400,7 +437,10 @@ PROCESS_STATE = {
 
 
 def hidden_state(modules: Iterable[Module]) -> list[str]:
-    """What a server holds is in its runtime: two servers of a process would share a module's value, and tests would too."""
+    """What a server holds is in its runtime.
+
+    Two servers of a process would share a module's value, and tests would too.
+    """
     return [
         f"{module.path}:{line} changes {name}"
         for module in modules
@@ -521,7 +561,7 @@ def test_the_repository_holds_what_is_listed_and_nothing_that_a_run_left_behind(
 
 
 def test_no_file_holds_a_path_of_its_authors_machine_or_an_address_of_a_package_index() -> None:
-    """Such a path breaks on every other machine, and a lock file with addresses breaks wherever another index is used."""
+    """Such paths and index addresses break on other machines."""
     faults, read = [], 0
     for name in committed():
         try:
@@ -536,8 +576,8 @@ def test_no_file_holds_a_path_of_its_authors_machine_or_an_address_of_a_package_
 
 # --- the tests ---
 
-# Tests that may import the package's inside, and why. All others go in by `tests.seams`, `ricordo.app`, domain values, errors and
-# settings: so the inside can change without them.
+# Tests that may import the package's inside, and why. All others go in by `tests.seams`,
+# `ricordo.app`, domain values, errors and settings: so the inside can change without them.
 INSIDE = {
     "seams": "they are the way in",
     "support": "campaigns and servers of their own, which look behind the seams",
@@ -569,7 +609,10 @@ OUTSIDE = re.compile(r"ricordo\.(app|domain|errors|features\.FEATURES|settings|s
 
 
 def inside_imports(source: str) -> set[str]:
-    """What a test imports of the package besides the outside; names of the package itself, as its version, are outside too."""
+    """What a test imports of the package besides the outside.
+
+    Names of the package itself, as its version, are outside too.
+    """
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
@@ -585,7 +628,8 @@ def inside_imports(source: str) -> set[str]:
 
 def test_only_listed_tests_import_the_inside_and_none_is_listed_in_vain() -> None:
     tests = ROOT / "tests"
-    # To parse all tests takes seconds, so only those are parsed that may import the inside and are not listed.
+    # To parse all tests takes seconds, so only those are parsed that may import the inside and are
+    # not listed.
     found = {
         path.relative_to(tests).as_posix()
         for path in tests.rglob("*.py")

@@ -1,6 +1,9 @@
-"""Containerfile, compose files, systemd unit and Open WebUI's pipe: what they name exists, and what they promise holds.
+"""Containerfile, compose files, systemd unit and Open WebUI's pipe.
 
-The image is built nowhere here, since that takes a container builder and a base image from the network.
+What they name exists, and what they promise holds.
+
+The image is built nowhere here, since that takes a container builder and a base image from the
+network.
 """
 
 import asyncio
@@ -380,7 +383,10 @@ def test_titles_and_tags_reach_no_agent_and_what_fails_is_said_in_words(
 def test_the_link_stays_above_the_answer_and_text_like_an_event_is_text(
     pipe: Any, school: ServerInThread
 ) -> None:
-    """Open WebUI shows the last status alone, and takes a piece that begins with `data:` for an event of its own."""
+    """Open WebUI shows the last status alone.
+
+    It takes a piece that begins with `data:` for an event.
+    """
     with school.client(api_key="a-long-secret-of-the-operator") as client:
         blocks = [{"label": "music", "value": "", "policy": "propose"}]
         agent = client.agents.create(model=MODEL, memory_blocks=blocks)  # type: ignore[list-item]

@@ -1,4 +1,7 @@
-"""The docs tell the truth: their code runs, their commands and settings exist, their links lead somewhere."""
+"""The docs tell the truth.
+
+Their code runs, their commands and settings exist, their links lead somewhere.
+"""
 
 import json
 import os
@@ -64,7 +67,10 @@ def printed(command: list[str], **how: Any) -> str:
 
 
 class Python:
-    """Runs programs, each in a prepared process and in a working folder of its own: what a page writes never lands here."""
+    """Runs programs, each in a prepared process and in a working folder of its own.
+
+    What a page writes never lands here.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -94,7 +100,10 @@ def run_shell(commands: str, folder: Path) -> str:
 def test_the_readmes_conversation_is_remembered_after_a_sigkill(
     tmp_path: Path, run_python: Python
 ) -> None:
-    """What a newcomer does first, word for word: tell a fact, kill the server, start it again, ask."""
+    """What a newcomer does first, word for word.
+
+    Tell a fact, kill the server, start it again, ask.
+    """
     tell, ask, *_ = blocks(README, "python")
     with MadeServer(tmp_path) as server:
         told = run_python(tell.replace(ADDRESS, server.url))
@@ -112,7 +121,10 @@ def test_the_readmes_conversation_is_remembered_after_a_sigkill(
 
 
 def say_something(seen: Seen) -> Answer:
-    """A provider for the docs: it has the model they name, reads the thermometer it is offered, and sums up."""
+    """A provider for the docs.
+
+    It has the model they name, reads the thermometer it is offered, and sums up.
+    """
     if seen.method == "GET":
         return Answer({"object": "list", "data": [{"id": "gpt-4.1", "object": "model"}]})
     body = seen.body
@@ -381,7 +393,7 @@ def test_the_requests_on_the_page_on_formats_write_and_read_the_block_that_it_sh
 
 
 def test_pages_import_nothing_but_what_the_readme_installs() -> None:
-    """The standard library, the clients of Letta and OpenAI, and in programs beside Ricordo what Ricordo brings."""
+    """Imports from the standard library, the clients, and Ricordo's own dependencies."""
     programs = (block for text in PAGES.values() for block in blocks(text, "python"))
     named = {
         name
@@ -454,7 +466,10 @@ def test_every_command_that_is_named_exists() -> None:
 
 
 def test_every_command_within_a_sentence_has_its_options() -> None:
-    """Such as `ricordo key create --user ada`: asked for its help, so that nothing is done, and an unknown option is an error."""
+    """Such as `ricordo key create --user ada`.
+
+    Asked for its help, so that nothing is done, and an unknown option is an error.
+    """
     seen: dict[str, Any] = {}
     command = get_command(app)  # made once
     pages = "\n".join(

@@ -1,4 +1,7 @@
-"""The plugin in `examples/plugin`: installed like any package, used by a server, shown whole by its page."""
+"""The plugin in `examples/plugin`.
+
+Installed like any package, used by a server, shown whole by its page.
+"""
 
 import os
 import re

@@ -1,4 +1,7 @@
-"""The pages with programs that are no Python, and those that read files: each is run as it stands."""
+"""The pages with programs that are no Python, and those that read files.
+
+Each is run as it stands.
+"""
 
 import os
 import re

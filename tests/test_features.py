@@ -1,4 +1,7 @@
-"""A feature is a folder: without it and its line in the list of built-ins, the server starts and answers."""
+"""A feature is a folder.
+
+Without it and its line in the list of built-ins, the server starts and answers.
+"""
 
 import os
 import re
@@ -17,8 +20,8 @@ from ricordo.plugins import load_commands, load_plugins, missing_requirements
 from tests.support.ready import Helper
 
 PACKAGE = Path(ricordo.__file__).parent
-# Starts the server in memory on an empty folder, makes an agent, talks with it and imports all routes.
-# In a fork of a process that has imported what is not ours.
+# Starts the server in memory on an empty folder, makes an agent, talks with it and imports all
+# routes. In a fork of a process that has imported what is not ours.
 TALK = """
 import asyncio, sys
 from pathlib import Path
@@ -62,7 +65,7 @@ else:
 
 
 def without(features: Sequence[str], folder: Path) -> None:
-    """Make a copy of the package without these features, and without those that require them, or one that does."""
+    """Copy the package without these features and those that require them."""
     package = folder / "ricordo"
     shutil.copytree(PACKAGE, package)  # with its bytecode
     sources = {
@@ -103,14 +106,15 @@ def test_the_server_starts_and_answers_without_any_feature(
     for group in groups:
         folder = tmp_path / group
         without(group.split("+"), folder)
-        # A command for each: the time that a command may take is no time for all of them on a busy machine.
+        # A command for each: the time that a command may take is no time for all of them on a busy
+        # machine.
         done = helper.run(["-c", TALK, str(folder)], tmp_path, {"PATH": os.defpath})
         assert done.stdout.splitlines() == [f"talked without {group}"], done.stderr
         shutil.rmtree(folder)
 
 
 def alone(feature: str, folder: Path) -> None:
-    """Make a package of links to all of ours but this feature, whose name is not in the list either."""
+    """Make a package of links to all of ours except this feature, unlisted too."""
     package = folder / "ricordo"
     (package / "features").mkdir(parents=True)
     for path in PACKAGE.iterdir():

@@ -1,8 +1,11 @@
-"""A stranger's first hour: README.md and all pages of docs/, in reading order, in one home, one folder and one server.
+"""A stranger's first hour.
 
-Every command and every snippet is run as it stands, and what a page says to save is saved. `NOT_RUN` lists what is not, and why.
-The packages are those of the tests. With `FIRST_HOUR_PYTHON=/usr/bin/python3.13` the soak run has them installed for that Python
-too, by `make` and from the package index.
+README.md and all pages of docs/, in reading order, in one home, one folder and one server.
+
+Every command and every snippet is run as it stands, and what a page says to save is saved.
+`NOT_RUN` lists what is not, and why. The packages are those of the tests. With
+`FIRST_HOUR_PYTHON=/usr/bin/python3.13` the soak run has them installed for that Python too, by
+`make` and from the package index.
 """
 
 import json
@@ -77,7 +80,8 @@ NOT_RUN = {
 STOPPED = ("ricordo search reindex", "ricordo doctor --repair")
 SAID = {"ricordo chat": "I grow roses.\n", "ricordo memory forget": "y\n"}
 
-# Runs each snippet that comes in as a line of JSON, with the names of those before, as at Python's prompt.
+# Runs each snippet that comes in as a line of JSON, with the names of those before, as at Python's
+# prompt.
 PROMPT = """
 import io, json, sys, traceback
 from contextlib import redirect_stdout
@@ -97,7 +101,7 @@ PAGES = {*ROOT.glob("docs/*.md"), *ROOT.glob("docs/*/*.md")}
 
 
 def reading_order() -> list[Path]:
-    """README.md, the pages that it leads to, in the order of its links, then those that they lead to."""
+    """README.md, then the pages it links to in order, then the pages linked there."""
     pages = [ROOT / "README.md"]
     for page in pages:
         links = re.findall(r"\]\(([^)#:]+\.md)", page.read_text())
@@ -253,7 +257,7 @@ class Stranger:
         wait_until_up(f"http://127.0.0.1:{port}", (self.home / "server.log").read_text)
 
     def _run(self, code: str) -> None:
-        """Run a snippet with the Python that the shell finds, in the same program as those before it on the page."""
+        """Run a snippet in the same program as those before it on the page."""
         if self._prompt is None:
             script = "\n".join([*self._exports, 'exec python -c "$0"'])
             self._prompt = subprocess.Popen(

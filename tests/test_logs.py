@@ -163,7 +163,7 @@ def test_what_an_operator_needs_to_know_stands_in_the_line() -> None:
 
 
 def test_no_line_of_ours_is_put_together_from_an_errors_words() -> None:
-    """`describe` can only judge an error that it gets, not one whose words were taken out before."""
+    """`describe` can judge only errors that it gets, not texts from which they were removed."""
     package = Path(ricordo.__file__).parent
     sources = [(path.name, path.read_text("utf-8")) for path in package.rglob("*.py")]
     logging_ones = [
@@ -177,7 +177,7 @@ def test_no_line_of_ours_is_put_together_from_an_errors_words() -> None:
 
 
 def _worded(source: str) -> list[int]:
-    """Return the lines with calls of a logger that hold an f-string, or the text of a caught error."""
+    """Return logging calls that hold an f-string or the text of a caught error."""
     tree = ast.parse(source)
     caught = {
         node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.name

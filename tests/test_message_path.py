@@ -1,19 +1,22 @@
 """The path of a message stays short, and `docs/internals/message-path.md` tells the truth about it.
 
-One real message with one tool call goes through the app (a blocking send over HTTP, with a model that calls `memory_insert`), and
-every function of ours that runs is noted with what it calls. All of them count, whatever their size and folder, and the test bounds
-their number. Only the worker is off: its jobs are no part of a message.
+One real message with one tool call goes through the app (a blocking send over HTTP, with a model
+that calls `memory_insert`), and every function of ours that runs is noted with what it calls. All
+of them count, whatever their size and folder, and the test bounds their number. Only the worker is
+off: its jobs are no part of a message.
 
 The page lists the main ones. A function is on it if it
 
 - has four statements or more;
-- lies in `api/` (without what every request passes: guard, routing, the call; and without the wire and request models), `agents/`,
-  `prompt/`, `tools/`, `llm/`, or in the module of storage that runs units of work;
-- hands the message on: it calls (or awaits, or iterates over) another such function. The others are leaves: who follows the
-  message reads their names, and opens them for detail.
+- lies in `api/` (without what every request passes: guard, routing, the call; and without the wire
+  and request models), `agents/`, `prompt/`, `tools/`, `llm/`, or in the module of storage that runs
+  units of work;
+- hands the message on: it calls (or awaits, or iterates over) another such function. The others are
+  leaves: who follows the message reads their names, and opens them for detail.
 
-The path ends where a model or a tool of anybody's could stand: the adapter (here the scripted model) and the built-in tools are
-no part of it. Neither are memory's commit, queries and domain values.
+The path ends where a model or a tool of anybody's could stand: the adapter (here the scripted
+model) and the built-in tools are no part of it. Neither are memory's commit, queries and domain
+values.
 
 After a change of the path: `python -m tests.test_message_path` writes the list in the page anew.
 """

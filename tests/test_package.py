@@ -1,4 +1,8 @@
-"""What people install: the sdist and the wheel, and a server that runs from the wheel with nothing but the packages it names."""
+"""What people install.
+
+The sdist and the wheel, and a server that runs from the wheel with nothing but the packages it
+names.
+"""
 
 import json
 import os
@@ -50,7 +54,7 @@ MODULES = {
 def run(
     *command: str | Path, folder: Path, said: str = "", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in this folder with these variables alone, so that nothing of the checkout is found."""
+    """Run a command in this folder with only these variables, so the checkout is not used."""
     given = {
         "PATH": "/usr/bin:/bin",
         "HOME": str(folder),
@@ -110,7 +114,10 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """Build both and install the wheel, without the network: what it needs is linked from the environment of the tests."""
+    """Build both and install the wheel, without the network.
+
+    What it needs is linked from the environment of the tests.
+    """
     dist, fresh = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("fresh") / "venv"
     made = subprocess.run(
         ["make", "dist", f"DIST={dist}"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -144,7 +151,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 def share_bytecode(package: Path) -> None:
-    """Let the installed files have what Python has compiled of the same files here, which takes seconds to do again."""
+    """Copy compiled files to the installed ones, which takes seconds to do again."""
     for path in package.rglob("*.py"):
         same = ROOT / "ricordo" / path.relative_to(package)
         compiled = Path(cache_from_source(str(same)))
@@ -220,7 +227,10 @@ def test_the_command_runs_from_the_wheel_with_the_packages_of_the_base_alone(
 
 
 def test_a_server_of_the_wheel_answers_shows_its_pages_and_remembers(address: str) -> None:
-    """Each kind of packaged file is used: pages and styles, the texts of prompts, the words that searches leave out, migrations."""
+    """Each kind of packaged file is used.
+
+    Pages and styles, the texts of prompts, the words that searches leave out, migrations.
+    """
     with httpx2.Client(base_url=address, trust_env=False, timeout=60) as http:
         assert http.get("/v1/health").json() == {"version": __version__, "status": "ok"}
         page = http.get("/").text

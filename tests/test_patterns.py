@@ -1,7 +1,8 @@
 """No regular expression of the product takes more than linear time, whatever it is given.
 
-A server stood still for fifteen seconds over 100 kB that a model had said, because of two of them. So every pattern is found in
-the source, and run on inputs that are made from its own parts. One that is put together when it is used needs a row in `MADE`.
+A server stood still for fifteen seconds over 100 kB that a model had said, because of two of them.
+So every pattern is found in the source, and run on inputs that are made from its own parts. One
+that is put together when it is used needs a row in `MADE`.
 """
 
 import ast
@@ -44,7 +45,8 @@ def _compiled(
         yield (made := re.compile(pattern, flags)), _run(made, use)
 
 
-# By file and by what is given to `re`: patterns that are put together when they are used, as they may come out.
+# By file and by what is given to `re`: patterns that are put together when they are used, as they
+# may come out.
 MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str], Run]]]] = {
     ("domain/ids.py", "pattern(prefix)"): lambda module: _compiled(
         [module.pattern("agent")], "fullmatch"
@@ -203,7 +205,8 @@ def slow_on(pattern: re.Pattern[Any], run: Run, length: int = LENGTH, most: int 
 
         if is_linear(work, length // FACTOR, most=most, nothing=NOTHING):
             continue
-        # A repetition of at most some hundred grows faster up to there, and slower than a square: then the double length decides.
+        # A repetition of at most some hundred grows faster up to there, and slower than a square:
+        # then the double length decides.
         if not is_linear(work, length // FACTOR, most=2 * most, nothing=NOTHING) or not is_linear(
             work, 2 * length // FACTOR, most=most, nothing=NOTHING
         ):

@@ -1,4 +1,7 @@
-"""The promise: what an agent was told it knows after the server was killed, with a real provider's protocol in between.
+"""The promise.
+
+What an agent was told it knows after the server was killed, with a real provider's protocol in
+between.
 
 The librarian's half of it is the README's own conversation, in test_docs.py.
 """
@@ -18,7 +21,10 @@ FACT = "Her favourite tea is jasmine."
 
 
 def model(seen: Seen) -> Answer:
-    """Files the fact when it is told, and answers from its instructions alone: what is not in them it does not know."""
+    """Files the fact when it is told, and answers from its instructions alone.
+
+    What is not in them it does not know.
+    """
     if seen.method == "GET":
         return Answer({"object": "list", "data": [{"id": "small", "object": "model"}]})
     messages: list[dict[str, Any]] = seen.body["messages"]

@@ -1,4 +1,7 @@
-"""Settings of the server, of providers and of vector services: where they come from, and what stops a start with which words."""
+"""Settings of the server, of providers and of vector services.
+
+Where they come from, and what stops a start with which words.
+"""
 
 import os
 from pathlib import Path

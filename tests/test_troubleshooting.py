@@ -1,4 +1,7 @@
-"""Each sentence that docs/start/troubleshooting.md quotes is said: the test causes the trouble, and looks for the sentence."""
+"""Each sentence that docs/start/troubleshooting.md quotes is said.
+
+The test causes the trouble, and looks for the sentence.
+"""
 
 import os
 import re
@@ -16,8 +19,9 @@ from tests.support.server_process import CAN_FORK, free_port
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="commands are forked")
 PAGE = (Path(__file__).parent.parent / "docs/start/troubleshooting.md").read_text("utf-8")
-# Said by what other tests have: an environment without the extra (tests/test_package.py), damaged rows (tests/cli/test_repair.py),
-# a pooler (tests/storage/test_postgres.py), a full disk (tests/storage/test_failures.py), old schemas (in test_schema.py there).
+# Said by what other tests have: an environment without the extra (tests/test_package.py), damaged
+# rows (tests/cli/test_repair.py), a pooler (tests/storage/test_postgres.py), a full disk
+# (tests/storage/test_failures.py), old schemas (in test_schema.py there).
 ELSEWHERE = {
     "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra.",
     "… need repair",

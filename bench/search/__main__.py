@@ -1,4 +1,6 @@
-"""`python -m bench.search` fills SQLite and PostgreSQL and searches them over HTTP; `--quick` with few rows, `--long` a million.
+"""`python -m bench.search` fills SQLite and PostgreSQL and searches them over HTTP.
+
+`--quick` with few rows, `--long` a million.
 
 One agent has 100,000 messages and one archive 100,000 passages, beside a million rows of others.
 """
@@ -27,7 +29,8 @@ P50, P95 = 10, 25
 BATCH = 500
 TURNS = 30
 _DAYS = {"start_date": "2020-01-01", "end_date": "2020-04-30"}
-# What is asked of messages and of passages: a name, and what the request carries beside the question.
+# What is asked of messages and of passages: a name, and what the request carries beside the
+# question.
 FILTERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "messages": [
         ("as shipped", {}),
@@ -51,7 +54,10 @@ FILTERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
 async def measure_searches(
     place: Place, server: Server, wanted: Wanted, questions: list[str]
 ) -> list[Figure]:
-    """Searches of messages and of passages with each filter, then beside writes; a health request is the yardstick."""
+    """Searches of messages and of passages with each filter, then beside writes.
+
+    A health request is the yardstick.
+    """
     cpu = partial(place.cpu, server)
     agent, archive = {"agent_id": wanted.agent_id}, {"archive_id": wanted.archive_id}
     targets = [Target("messages", agent), Target("passages", archive)]

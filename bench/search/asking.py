@@ -1,4 +1,7 @@
-"""Searches over HTTP, one after the other: how long each takes at the client, and what it costs the server."""
+"""Searches over HTTP, one after the other.
+
+How long each takes at the client, and what it costs the server.
+"""
 
 import asyncio
 import itertools
@@ -18,7 +21,11 @@ _WRITES_A_SECOND = 10
 
 @dataclass(frozen=True)
 class Times:
-    """Milliseconds a search: wall at the client, the middle one and one that five in a hundred exceed; the server's processor."""
+    """Milliseconds a search.
+
+    Wall at the client, the middle one and one that five in a hundred exceed; the server's
+    processor.
+    """
 
     p50: float
     p95: float
@@ -46,7 +53,10 @@ async def measure(
     questions: Sequence[str],
     **more: Any,
 ) -> Times:
-    """Every question once, after some to warm up. `cpu` tells the processor seconds of the server so far."""
+    """Every question once, after some to warm up.
+
+    `cpu` tells the processor seconds of the server so far.
+    """
     for question in questions[:_WARMING]:
         await target.ask(client, question, **more)
     walls = []
@@ -63,7 +73,10 @@ async def measure(
 async def writes(
     client: httpx2.AsyncClient, agent_id: str, archive_id: str
 ) -> AsyncIterator[list[float]]:
-    """Meanwhile a message and a passage are stored ten times a second; gives the milliseconds that each pair took so far."""
+    """Meanwhile a message and a passage are stored ten times a second.
+
+    Gives the milliseconds that each pair took so far.
+    """
     took: list[float] = []
 
     async def write() -> None:
@@ -94,7 +107,7 @@ async def writes(
 async def insert_rate(
     client: httpx2.AsyncClient, cpu: Callable[[], float], texts: Sequence[str], batch: int
 ) -> tuple[float, float]:
-    """Passages a second into a new archive by requests of so many, and the server's processor milliseconds for each."""
+    """Measure passages a second into a new archive, and the server's time for each."""
     archive = (await post(client, "/v1/archives/", {"name": "In batches"}))["id"]
     # The first request makes what the server makes on first use.
     await post(

@@ -1,4 +1,7 @@
-"""Copies of an agent with its messages, or of an archive with its passages, made in SQL: index and vectors come with them."""
+"""Copies of an agent with its messages, or of an archive with its passages, made in SQL.
+
+Index and vectors come with them.
+"""
 
 from typing import Any
 
@@ -24,7 +27,10 @@ from ricordo.storage.schema.core_tables import conversations as conversation_row
 
 
 class Copies:
-    """Makes the copy with this number of a template. What is copied was flushed: nothing of it waits in the buffer."""
+    """Makes the copy with this number of a template.
+
+    What is copied was flushed: nothing of it waits in the buffer.
+    """
 
     def __init__(self, template: str, number: int) -> None:
         self._template = template

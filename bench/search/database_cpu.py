@@ -1,16 +1,25 @@
-"""What a PostgreSQL costs that was started for a bench: its processes are children of the one that started it."""
+"""What a PostgreSQL costs that was started for a bench.
+
+Its processes are children of the one that started it.
+"""
 
 import psutil
 
 
 def database_cpu(process: psutil.Process | None) -> float:
-    """Processor seconds, so far, of the PostgreSQL that a process started; 0 where there is none."""
+    """Processor seconds, so far, of the PostgreSQL that a process started.
+
+    0 where there is none.
+    """
     times = [child.cpu_times() for child in _postgres(process)]
     return float(sum(one.user + one.system for one in times))
 
 
 def database_memory(process: psutil.Process) -> float:
-    """Megabytes that the PostgreSQL started by a process has now; what its processes share is counted once."""
+    """Megabytes that the PostgreSQL started by a process has now.
+
+    What its processes share is counted once.
+    """
     return sum(float(child.memory_full_info().pss) for child in _postgres(process)) / 1e6
 
 

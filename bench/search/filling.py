@@ -1,8 +1,11 @@
-"""Fills a database before its server starts, in a process of its own: `python -m bench.search.filling '{"agent_id": …}'`.
+"""Fills a database before its server starts, in a process of its own.
 
-The large agent and the large archive are stored, indexed, merged and embedded by the functions that a server uses. So are a few
-of the others; the rest are copies of those in SQL, with ids and numbers of their own, as a million more would take too long.
-Which database it is says the environment, as for a server.
+`python -m bench.search.filling '{"agent_id": …}'`.
+
+The large agent and the large archive are stored, indexed, merged and embedded by the functions that
+a server uses. So are a few of the others; the rest are copies of those in SQL, with ids and numbers
+of their own, as a million more would take too long. Which database it is says the environment, as
+for a server.
 """
 
 import asyncio
@@ -45,7 +48,10 @@ SEED = 11
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be filled: the agent and the archive that get `rows` each, and how many rows others have in all."""
+    """What is to be filled.
+
+    The agent and the archive that get `rows` each, and how many rows others have in all.
+    """
 
     agent_id: str
     archive_id: str
@@ -56,9 +62,12 @@ class Wanted:
 
 @dataclass
 class Filled:
-    """What was done: questions that its texts answer, and what it took. Costs are processor milliseconds a row.
+    """What was done: questions that its texts answer, and what it took.
 
-    `stored` is all of the storing, `indexed` its part for the index, `database` what PostgreSQL took for storing and merging.
+    Costs are processor milliseconds a row.
+
+    `stored` is all of the storing, `indexed` its part for the index, `database` what PostgreSQL
+    took for storing and merging.
     """
 
     questions: list[str] = field(default_factory=list)
@@ -81,7 +90,10 @@ class Filler:
         self._writer = Writer(SEED)
 
     async def fill(self) -> Filled:
-        """All of it: the others first, so that the large ones meet a database that is full already."""
+        """All of it.
+
+        The others first, so that the large ones meet a database that is full already.
+        """
         began = time.monotonic()
         for kind in self._wanted.kinds:
             await self._others(kind, self._wanted.others // len(self._wanted.kinds) // OTHERS_ROWS)
@@ -155,7 +167,10 @@ class Filler:
         await self._store.write(lambda tx: work(tx, owner_id, texts, first))
 
     async def _embed(self, owner_id: str) -> bool:
-        """Give the space its vectors, as the job does; False where no embedding model is installed."""
+        """Give the space its vectors, as the job does.
+
+        False where no embedding model is installed.
+        """
         if not embedded.is_installed():
             return False
         work = Indexer(self._store, Only(), {})  # type: ignore[arg-type]
@@ -202,7 +217,10 @@ def insert_passages(
     first: int,
     minutes_apart: int = MINUTES_APART,
 ) -> None:
-    """Store passages, numbered from `first` on, the later the newer. With hours between them none is a neighbour of another."""
+    """Store passages, numbered from `first` on, the later the newer.
+
+    With hours between them none is a neighbour of another.
+    """
     archive = archives.get(tx, Scope(), archive_id)
     new = [
         make.passage(

@@ -1,7 +1,10 @@
-"""Fills an archive whose vectors pgvector keeps, in a process of its own: `python -m bench.search.loading '{"archive_id": …}'`.
+"""Fills an archive whose vectors pgvector keeps, in a process of its own.
 
-Passages, words and vectors are stored by the functions that a server uses; only the merges are larger than a server's, whose many
-short ones take several times as long. Which database it is says the environment. What pgvector is given is kept in two files too.
+`python -m bench.search.loading '{"archive_id": …}'`.
+
+Passages, words and vectors are stored by the functions that a server uses; only the merges are
+larger than a server's, whose many short ones take several times as long. Which database it is says
+the environment. What pgvector is given is kept in two files too.
 """
 
 import asyncio
@@ -36,14 +39,18 @@ if TYPE_CHECKING:
 
 DIMENSION = 256
 _BATCH = 1024
-# Minutes: no passage lifts the one beside it, so that a search by meaning is in the order of similarity, as the exact one is.
+# Minutes: no passage lifts the one beside it, so that a search by meaning is in the order of
+# similarity, as the exact one is.
 _APART = 4 * 60
 _ASKED_OF_EACH = 50
 
 
 @dataclass(frozen=True)
 class Load:
-    """What is to be filled: the archive, with so many passages; `folder` is where the vectors are kept too."""
+    """What is to be filled.
+
+    The archive, with so many passages; `folder` is where the vectors are kept too.
+    """
 
     archive_id: str
     rows: int
@@ -60,7 +67,7 @@ class Loaded:
 
 
 class Kept:
-    """Vectors by the order in which they came, with their documents' numbers, in two files of a folder."""
+    """Write the vectors in order, and their documents' numbers, to two files of a folder."""
 
     def __init__(self, folder: Path, rows: int) -> None:
         self.vectors = _mapped(folder / "vectors", np.float32, (rows, DIMENSION))

@@ -1,4 +1,7 @@
-"""A million passages in one archive whose vectors pgvector keeps: how long a search takes, and whether it finds the nearest."""
+"""A million passages in one archive whose vectors pgvector keeps.
+
+How long a search takes, and whether it finds the nearest.
+"""
 
 import asyncio
 import statistics
@@ -23,7 +26,8 @@ from ricordo.llm.embedding.embedded import EmbeddedModel
 from ricordo.search import pgvector
 from ricordo.search.pgvector import PREFIX
 
-# As an operator would set them for so many: the index and the vectors fit into memory, and both processors build.
+# As an operator would set them for so many: the index and the vectors fit into memory, and both
+# processors build.
 SETTINGS = {
     "shared_buffers": "2GB",
     "maintenance_work_mem": "2GB",
@@ -32,13 +36,14 @@ SETTINGS = {
 _QUESTIONS = 100
 _P50 = 60
 _COMPARED = 20_000
-# Similarities differ by this where the same numbers are added in another order; equal texts may stand for each other.
+# Similarities differ by this where the same numbers are added in another order; equal texts may
+# stand for each other.
 _EQUAL = 1e-5
 _MODES = (("by meaning alone", "vector"), ("as shipped", "hybrid"), ("words alone", "fts"))
 
 
 def measure_million(place: Place, model_url: str, rows: int) -> list[Figure]:
-    """Fill, search by meaning alone and as shipped, and compare with what is nearest where every vector is compared."""
+    """Fill, search by meaning alone and as shipped, and compare with an exact search."""
     with place.server(model_url, RICORDO_EMBEDDING="none") as server:
         archive = asyncio.run(_make_archive(server))
     loaded = Loaded(
@@ -79,7 +84,7 @@ async def _make_archive(server: Server) -> str:
 async def _search(
     place: Place, server: Server, archive: str, questions: list[str]
 ) -> tuple[list[Figure], list[list[str]]]:
-    """How long searches take, and the ids of the passages that each question finds by meaning alone."""
+    """Return the search times, and the passages that each question finds by meaning alone."""
     target = Target("passages", {"archive_id": archive})
     figures = []
     async with _client(server) as client:
@@ -128,7 +133,10 @@ def _loading_figures(place: Place, loaded: Loaded, rows: int) -> list[Figure]:
 
 
 def _recall(place: Place, questions: list[str], found: list[list[str]]) -> float:
-    """The share of the ten nearest that was found, in the mean: a passage counts that is as similar as the tenth."""
+    """The share of the ten nearest that was found, in the mean.
+
+    A passage counts that is as similar as the tenth.
+    """
     kept = kept_in(place.folder)
     asked = np.array(
         asyncio.run(EmbeddedModel().embed(questions, purpose="query")), dtype=np.float32

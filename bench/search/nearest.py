@@ -1,4 +1,7 @@
-"""Whether a first look at one bit a dimension misses what an exact comparison finds, and what both take."""
+"""Compare a first look at one bit a dimension with an exact comparison.
+
+Shown are what it misses, and what both take.
+"""
 
 import asyncio
 import statistics
@@ -19,7 +22,10 @@ QUESTIONS = 200
 
 @dataclass(frozen=True)
 class Nearest:
-    """Recall of the ten nearest against exact search, and milliseconds a search with one conversation: ours, and comparing all."""
+    """Return the recall of the ten nearest and the milliseconds of a search.
+
+    Both for our search and for a comparison with every vector, with one conversation.
+    """
 
     recall: float
     took: float
@@ -50,7 +56,8 @@ def measure(count: int) -> Nearest | None:
         ours.append((middle - began) * 1000)
         exact.append((time.perf_counter() - middle) * 1000)
         best = np.sort(near)[::-1][:BEST]
-        # Storing them in fewer bits moves a similarity by less than this; equal texts may stand for each other.
+        # Storing them in fewer bits moves a similarity by less than this; equal texts may stand for
+        # each other.
         found.append(float(np.mean(best >= nearest.min() - 1e-3)))
     return Nearest(statistics.fmean(found), statistics.median(ours), statistics.median(exact))
 

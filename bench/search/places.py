@@ -1,4 +1,7 @@
-"""The databases that are measured, with their servers: SQLite in a folder, and a PostgreSQL from the wheel that carries one."""
+"""The databases that are measured, with their servers.
+
+SQLite in a folder, and a PostgreSQL from the wheel that carries one.
+"""
 
 import json
 import os
@@ -21,7 +24,10 @@ from tests.support import postgres
 
 @dataclass(frozen=True)
 class Place:
-    """A database, as the environment of a server names it; `database` is the PostgreSQL that it is on, if it is."""
+    """A database, as the environment of a server names it.
+
+    `database` is the PostgreSQL that it is on, if it is.
+    """
 
     name: str
     folder: Path
@@ -48,7 +54,10 @@ class Place:
         return answer
 
     def clear(self) -> None:
-        """What PostgreSQL does by itself after so many changes; here it is told not to, for the tests' sake."""
+        """What PostgreSQL does by itself after so many changes.
+
+        Here it is told not to, for the tests' sake.
+        """
         self.ask("VACUUM ANALYZE")
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
@@ -64,7 +73,10 @@ class Place:
 
 @contextmanager
 def place(name: str, settings: Mapping[str, str] | None = None) -> Iterator[Place]:
-    """A new database of this kind, "sqlite" or "postgres", gone at the end; PostgreSQL has the tests' settings and these."""
+    """A new database of this kind, "sqlite" or "postgres", gone at the end.
+
+    PostgreSQL has the tests' settings and these.
+    """
     with TemporaryDirectory(prefix="ricordo-bench-") as folder:
         if name == "sqlite":
             yield Place("SQLite", Path(folder))

@@ -1,7 +1,10 @@
-"""Texts about something, for searches by meaning: real words, half of them near in meaning to their text's subject.
+"""Texts about something, for searches by meaning.
 
-Words that are invented, as in `texts.py`, consist of the same few syllables, so that a model of meaning sees one grey mass: no text
-of people looks like that. The words are those that the embedded model has a vector of its own for.
+Real words, half of them near in meaning to their text's subject.
+
+Words that are invented, as in `texts.py`, consist of the same few syllables, so that a model of
+meaning sees one grey mass: no text of people looks like that. The words are those that the embedded
+model has a vector of its own for.
 """
 
 import asyncio

@@ -1,8 +1,11 @@
-"""Another model on live data: `python -m bench.search.switching '{"rows": 10000}'` searches without a pause while it changes.
+"""Another model on live data.
 
-An archive is embedded by one model and then anew by another, as after a change of the setting. Meanwhile every search must be
-answered, and by meaning too; afterwards the answers must be those of an archive that never knew the first model. Which database
-it is says the environment, as for a server.
+`python -m bench.search.switching '{"rows": 10000}'` searches without a pause while it changes.
+
+An archive is embedded by one model and then anew by another, as after a change of the setting.
+Meanwhile every search must be answered, and by meaning too; afterwards the answers must be those of
+an archive that never knew the first model. Which database it is says the environment, as for a
+server.
 """
 
 import asyncio
@@ -43,8 +46,9 @@ LIMIT = 10
 class Switched:
     """What searches met during the change, and what they found after it.
 
-    `poor` were answered, but by fewer hits than there are or by words alone; `same` is the share of questions that are answered
-    after the change as by an archive that the new model embedded in the first place, `same_before` before it. Wall milliseconds.
+    `poor` were answered, but by fewer hits than there are or by words alone; `same` is the share of
+    questions that are answered after the change as by an archive that the new model embedded in the
+    first place, `same_before` before it. Wall milliseconds.
     """
 
     searches: int
@@ -72,7 +76,7 @@ class Models:
 
 
 class Switch:
-    """An archive whose model changes under load, and one beside it that has the new one from the first."""
+    """Change an archive's model under load, beside an archive that has the new one already."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -163,7 +167,10 @@ class Switch:
 
 
 def measure_switching(place: Place, rows: int) -> list[Figure]:
-    """Change the model of an archive of so many passages; nothing where no embedding model is installed."""
+    """Change the model of an archive of so many passages.
+
+    Nothing where no embedding model is installed.
+    """
     if not embedded.is_installed():
         return []
     switched = Switched(**place.run("bench.search.switching", {"rows": rows}))

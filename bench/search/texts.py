@@ -1,4 +1,7 @@
-"""Texts that are shaped like talk, from a seed: few words make most of it, sentences differ in length, and words never end."""
+"""Texts that are shaped like talk, from a seed.
+
+Few words make most of it, sentences differ in length, and words never end.
+"""
 
 from collections.abc import Sequence
 from itertools import product
@@ -46,7 +49,10 @@ class Writer:
         return ranks
 
     def questions(self, texts: Sequence[str], count: int) -> list[str]:
-        """Questions for some of these texts: a few words of one among those that every question has."""
+        """Questions for some of these texts.
+
+        A few words of one among those that every question has.
+        """
         asked = []
         for place in self._random.integers(0, len(texts), count):
             said = [word for word in texts[place].lower().rstrip(".").split() if word not in COMMON]

@@ -314,7 +314,7 @@ async def fork_conversation(
 async def recompile_system(
     runtime: Runtime, scope: Scope, conversation_id: str, *, is_dry: bool = False
 ) -> str:
-    """Render the conversation's system message anew; save it unless `is_dry`.
+    """Render the conversation's system message again; save it unless `is_dry`.
 
     Raises NotFound, Busy.
     """
@@ -532,5 +532,5 @@ def set_window(tx: Transaction, conversation: Conversation, ids: Sequence[str]) 
             "message_ids has to begin with the system message and name messages of this "
             "conversation, each once."
         )
-    # The next turn renders the prompt anew, since an older system message may be the first now.
+    # The next turn renders the prompt again, since an older system message may be the first now.
     conversations.change(tx, conversation.id, window=list(ids), prompt_key="")

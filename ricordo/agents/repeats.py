@@ -2,7 +2,8 @@
 
 A client that got no answer sends its message once more. An accepted message is not accepted twice:
 the repeated request gets the answer of the run that accepted it, or its failure. Only if the server
-was stopped during that run, a new run adopts the message and answers it (`docs/internals/decisions/0004`).
+was stopped during that run, a new run adopts the message and answers it
+(`docs/internals/decisions/0004`).
 
 An answer to calls is different: if its run was cancelled or failed, the calls have their results
 and the agent has not spoken yet, so the same answer lets a new run continue.

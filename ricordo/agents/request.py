@@ -34,7 +34,7 @@ DENIED = "Error: request to call tool denied. User reason: {reason}"
 class NewMessage:
     """A new message.
 
-    `is_untrusted`: it contains text of somebody else, such as passages of documents.
+    `is_untrusted`: it contains text of others, such as passages of documents.
     """
 
     role: Role

@@ -350,7 +350,7 @@ def parse_approved(answer: AnsweredApproval, offered: OfferedTools) -> ParsedRep
         if call.name not in offered.tools:
             refused.append(_refusal(call, offered))
         elif not call.is_gated and offered.is_ordered:
-            # The call was refused when the model made it, so nobody was asked about it.
+            # The call was refused when the model made it, so no approval was asked for.
             refused.append(_refused(call, ONE_BY_ONE))
         elif not call.is_gated and call.name in offered.gated:
             refused.append(

@@ -117,7 +117,7 @@ async def collect_for_job(turn: LiveTurn, work: str) -> Answer:
     """
     answer = await collect(turn)
     if was_cut_off(answer.run):
-        raise Unavailable(f"The server was stopped in the middle of {work}. It goes on later.")
+        raise Unavailable(f"The server was stopped in the middle of {work}. It continues later.")
     return answer
 
 

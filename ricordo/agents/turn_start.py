@@ -1,8 +1,8 @@
 """Start a turn in one transaction: lease, agent, window and input.
 
-The run's row is the lease. It is inserted before anything is read, so nobody else can change the
-window that is read after it. The database refuses a second open run in a conversation, and a second
-message with the same otid.
+The run's row is the lease. It is inserted before anything is read, so no other process can change
+the window that is read after it. The database refuses a second open run in a conversation, and a
+second message with the same otid.
 """
 
 import secrets
@@ -492,7 +492,7 @@ def new_run(tx: Transaction, request: TurnRequest) -> Run:
 
 
 def is_others(message: NewMessage, scope: Scope, user_id: str | None) -> bool:
-    """Return whether the message is from somebody other than the conversation's user.
+    """Return whether the message has another sender than the conversation's user.
 
     That is another sender or, without one, another name.
     """

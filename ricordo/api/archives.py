@@ -270,12 +270,12 @@ class ArchivalQuery:
         if self.end_datetime:
             end = parse_date(self.end_datetime, zone, name="end_datetime", end=True)
         return PassageFilter(
-            archive_ids,
-            tuple(self.tags or ()),
-            self.tag_match_mode == "all",
-            subject_id,
-            start,
-            end,
+            archive_ids=archive_ids,
+            tags=tuple(self.tags or ()),
+            all_tags=self.tag_match_mode == "all",
+            subject_id=subject_id,
+            start=start,
+            end=end,
         )
 
 

@@ -110,7 +110,9 @@ class Authentication:
         return self._secret.derive("api keys")
 
     async def scope_of(self, runtime: Runtime, key: str, *, is_near: bool = False) -> Scope | None:
-        """Return the scope of this key; None if it is unknown, expired, revoked or its user disabled.
+        """Return the key's scope.
+
+        Returns None for a key that is unknown, expired or revoked, or of a disabled user.
 
         `is_near` means that the caller is on this machine: then the operator's tokens count too.
         """
@@ -220,7 +222,7 @@ class Authentication:
         _keep(self._failures, network, failures._replace(times=failures.times + 1))
 
     async def local(self, runtime: Runtime | None, *, asks: bool = True) -> Scope | None:
-        """Return the local administrator, if there are no keys and no login and the server is local.
+        """Return the local administrator if the server is local, without keys and login.
 
         Unless it `asks`, the database's last answer counts, so that nothing waits for it.
         """

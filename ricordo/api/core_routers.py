@@ -34,5 +34,6 @@ CORE_ROUTERS = (
     jobs.router,
     archives.router,
 )
-# A block's label may hold slashes: what can follow one is matched before the label itself, and features before both.
+# A block's label may hold slashes: what can follow one is matched before the label itself, and
+# features before both.
 LABEL_ROUTERS = (proposals.router, users.router)

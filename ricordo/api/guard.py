@@ -77,8 +77,8 @@ _FORWARDED_FOR = re.compile(rb'for\s{0,9}=\s{0,9}("[^"]*"|[^;,\s]*)', re.IGNOREC
 class _Way(NamedTuple):
     """A route for tokens of browsers.
 
-    `access` is the needed right; `query` and `fields` are the allowed query parameters and fields of
-    the body.
+    `access` is the needed right; `query` and `fields` are the allowed query parameters and fields
+    of the body.
     """
 
     access: str

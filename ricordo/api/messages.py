@@ -345,10 +345,10 @@ def new_message(message: MessageRequest) -> NewMessage:
     return NewMessage(
         message.role,
         _parts(message.content),
-        message.otid,
-        message.name,
-        message.sender_id,
-        message.group_id,
+        otid=message.otid,
+        name=message.name,
+        sender_id=message.sender_id,
+        group_id=message.group_id,
     )
 
 

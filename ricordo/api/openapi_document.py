@@ -1,6 +1,7 @@
-"""The OpenAPI document as bytes, made in a child process: to make it takes seconds and 90 MB, and the document 1 MB.
+"""The OpenAPI document as bytes, made in a child process.
 
-The child is a fork, since only a copy of this process knows the routes that plugins and settings gave it.
+Building it takes seconds and 90 MB; the document has 1 MB. The child is a fork, since only a copy
+of this process knows the routes that plugins and settings gave it.
 """
 
 import asyncio
@@ -18,7 +19,8 @@ from contextlib import suppress
 _log = logging.getLogger(__name__)
 # On macOS a fork of a process with threads may fail in the system's own libraries.
 MAY_FORK = hasattr(os, "fork") and sys.platform != "darwin"
-# A lock that another thread held at the fork is held in the child for ever; a busy machine is slow too.
+# A lock that another thread held at the fork is held in the child for ever; a busy machine is slow
+# too.
 _PATIENCE = 300.0
 _CHUNK = 1 << 20
 _MOST_FILES = 1 << 16
@@ -34,7 +36,10 @@ class OpenApiDocument:
         self._making: asyncio.Task[bytes] | None = None
 
     async def text(self) -> bytes:
-        """Return the document in JSON; however many ask for it, it is made once and beside the event loop."""
+        """Return the document in JSON.
+
+        It is made once for all callers, off the event loop.
+        """
         if self._making is None or (self._making.done() and self._has_failed(self._making)):
             self._making = asyncio.create_task(asyncio.to_thread(make_in_child, self._make))
         return await asyncio.shield(self._making)
@@ -57,11 +62,17 @@ def make_in_child(make: Callable[[], bytes]) -> bytes:
 
 
 def _read_child(make: Callable[[], bytes]) -> bytes:
-    """Fork, and read what the child made. Raises OSError, EOFError where it failed, TimeoutError."""
+    """Fork, and read the child's document.
+
+    Raises:
+        OSError, EOFError: The child failed.
+        TimeoutError: It took too long.
+    """
     reader, writer = os.pipe()
     try:
         with warnings.catch_warnings():
-            # Newer Pythons warn of a fork beside threads: the patience below is for what may come of it.
+            # Newer Pythons warn of a fork beside threads: the patience below is for what may come
+            # of it.
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
     except OSError:

@@ -4,7 +4,7 @@ from starlette.types import Scope
 
 
 def route_path(scope: Scope) -> str:
-    """Return the request's path without the path under which a proxy or another app serves this one."""
+    """Return the request's path below the prefix of a proxy or of an outer app."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     if root and f"{path}/".startswith(f"{root}/"):

@@ -154,7 +154,13 @@ async def propose(context: RequestContext, user_id: str, label: str, body: Propo
         )
         author = _proposer(tx, context, memory, body.agent_id)
         proposal = user_memory.propose_edit(
-            tx, memory, label, body.old_string, body.new_string, author, options
+            tx,
+            memory,
+            label,
+            old_string=body.old_string,
+            new_string=body.new_string,
+            by=author,
+            options=options,
         )
         block = user_memory.find(tx, memory, label)
         if block and block.schema_ref:
@@ -333,7 +339,7 @@ def _proposer(
     """Return the author as the user reads it: the named agent, else the caller.
 
     An agent of this server has its stored name, any other one the sent name. Raises Forbidden if
-    the caller runs no agents, so that nobody speaks in another's name.
+    the caller runs no agents, so that no caller speaks in another's name.
     """
     scope = context.scope
     is_local = scope.role == "admin" and scope.may(IMPERSONATE)

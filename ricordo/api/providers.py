@@ -158,7 +158,8 @@ async def modify(
     before = await _stored(context, provider_id)
     moved = body.base_url is not None and body.base_url != before.base_url
     if moved and before.secret and body.api_key is None:
-        # Else a caller who may change the address, but does not know the key, could have it sent to an address of theirs.
+        # Else a caller who may change the address, but does not know the key, could have it sent to
+        # an address of theirs.
         raise Invalid(
             "Send api_key together with a new base_url: a stored key goes to no other address."
         )
@@ -206,7 +207,8 @@ async def refresh(context: RequestContext, provider_id: str) -> OrganizationProv
     await models.ask(provider)
 
     def save(tx: Transaction) -> OrganizationProvider:
-        # With the new timestamp the provider counts as changed, so that every process reads its list again.
+        # With the new timestamp the provider counts as changed, so that every process reads its
+        # list again.
         stored = replace(providers.get(tx, context.scope, provider_id), last_synced=tx.clock.now())
         providers.update(tx, stored)
         return stored

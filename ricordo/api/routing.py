@@ -1,8 +1,8 @@
 """Routers whose routes are guarded by scopes, and the application that serves them.
 
-A module has one `router`, made with `Routes`. All modules are imported when the server starts, and all servers of a process share
-their route objects. A function of a route returns a value; the route writes the answer, and opens the transaction where the
-function takes one.
+A module has one `router`, made with `Routes`. All modules are imported when the server starts, and
+all servers of a process share their route objects. A function of a route returns a value; the route
+writes the answer, and opens the transaction where the function takes one.
 """
 
 import re
@@ -78,9 +78,9 @@ class ValidatedRoute(APIRoute):
 class GuardedRoute(Route):
     """A route that only callers with one of its scopes reach.
 
-    FastAPI makes a validator for each parameter, which takes a quarter of the start for all routes. So its part of a
-    route, `api_route`, is made at the first request. It gets no model of the answer: the answer is written by the
-    model's own `of`, and only the document shows its schema.
+    FastAPI makes a validator for each parameter, which takes a quarter of the start for all routes.
+    So its part of a route, `api_route`, is made at the first request. It gets no model of the
+    answer: the answer is written by the model's own `of`, and only the document shows its schema.
     """
 
     validated_class: ClassVar[type[APIRoute]] = ValidatedRoute
@@ -141,7 +141,8 @@ class GuardedRoute(Route):
         if self._begin not in scope["path"]:
             return Match.NONE, {}
         match, child_scope = super().matches(scope)
-        # The framework's $ matches before a last line feed too: the list would answer for the id "\n".
+        # The framework's $ matches before a last line feed too: the list would answer for the id
+        # "\n".
         if scope["path"].endswith("\n") and not self.path_regex.fullmatch(route_path(scope)):
             return Match.NONE, {}
         if match != Match.NONE:
@@ -173,9 +174,10 @@ class GuardedRoute(Route):
 
 
 def _responding(endpoint: Callable[..., Any], model: Any, *, reads: bool) -> Callable[..., Any]:
-    """Return the endpoint as a coroutine that returns a whole response, written by its response model.
+    """Return the endpoint as a coroutine that writes its response by its model.
 
-    An endpoint that is no coroutine takes a transaction and `context`; it reads, or writes where the method is not GET.
+    An endpoint that is no coroutine takes a transaction and `context`; it reads, or writes where
+    the method is not GET.
     """
     make = maker(model)
     is_async = iscoroutinefunction(endpoint)
@@ -222,7 +224,10 @@ def _called(endpoint: Callable[..., Any], arguments: Mapping[str, Any], tx: Any)
 
 
 def needs(*scopes: str) -> Callable[[E], E]:
-    """Return a decorator that says which scopes a route needs, one of them; none: anybody may call it, without a key too."""
+    """Return a decorator that names the scopes of a route, of which a caller needs one.
+
+    Without scopes anybody may call the route, also without a key.
+    """
 
     def mark(endpoint: E) -> E:
         endpoint.scopes = scopes  # type: ignore[attr-defined]
@@ -232,7 +237,10 @@ def needs(*scopes: str) -> Callable[[E], E]:
 
 
 def refusal_of(scope: Scope, needed: tuple[str, ...] | None) -> tuple[int, str] | None:
-    """Why this caller may not call the route; before its body is read, and anything is looked up."""
+    """Return the reason why this caller may not call the route.
+
+    It is asked before the body is read and before any look-up.
+    """
     if not needed and needed is not None:
         return None
     caller: Caller | None = scope.get(REQUEST_SCOPE)
@@ -264,14 +272,17 @@ class Routes(APIRouter):
     Args:
         prefix: Begins the paths of all its routes.
         tags: Group its routes in the document.
-        scope: The family of scopes that its routes need: `<scope>:read` with GET, `<scope>:write` with any other method.
-            A route that needs others says so with `needs`, and each must say it where there is no family.
+        scope: The family of scopes that its routes need: `<scope>:read` with GET, `<scope>:write`
+            with any other method. A route that needs others says so with `needs`, and each must say
+            it where there is no family.
         include_in_schema: Whether the document shows its routes.
-        goes_first: Match its routes before the core's, one of which has an id in the place of a name.
-        open_paths: Paths, each of them whole, that the guard lets pass without a key, also on a server that needs one.
+        goes_first: Match its routes before the core's, one of which has an id in the place of a
+            name.
+        open_paths: Paths, each of them whole, that the guard lets pass without a key, also on a
+            server that needs one.
         login_page: The path to which the guard sends a browser that has no key.
-        resources: Paths of resources, each with the path of its metadata. A request without a key is refused with the
-            latter, by which a program finds out how to get a token (RFC 9728).
+        resources: Paths of resources, each with the path of its metadata. A request without a key
+            is refused with the latter, by which a program finds out how to get a token (RFC 9728).
     """
 
     guarded_class: ClassVar[type[GuardedRoute]] = GuardedRoute
@@ -373,13 +384,19 @@ class Application(FastAPI):
             self.request_counts.note(scope, next(iter(statuses), 0), perf_counter() - began)
 
     def setup(self) -> None:
-        """Serve the document; the framework would make it and write it on the event loop, which takes seconds."""
+        """Serve the document.
+
+        The framework would build it on the event loop, which takes seconds.
+        """
         self.add_route(
             "/openapi.json", self._answer_document, name="openapi", include_in_schema=False
         )
 
     def openapi(self) -> dict[str, Any]:
-        """Return the document, which takes seconds and stays in memory: a server asks `document` for it."""
+        """Return the document, which takes seconds and stays in memory.
+
+        A server asks `document` for it.
+        """
         with self._document_lock:
             if self.openapi_schema is None:
                 self.openapi_schema = get_openapi(
@@ -399,7 +416,7 @@ class Application(FastAPI):
             self.openapi_schema = before
 
     async def document(self) -> dict[str, Any]:
-        """Return the document, read from its bytes: it is large, so nobody keeps it."""
+        """Return the document, read from its bytes: it is large, so it is not kept."""
         text = await self._document.text()
         return cast("dict[str, Any]", await offload(lambda: orjson.loads(text), len(text)))
 
@@ -418,7 +435,7 @@ def _documented(route: BaseRoute) -> BaseRoute:
 
 
 def _normalise_address(scope: Scope) -> None:
-    """Put path and query into the normal form of names and text, in which everything is stored, before anyone reads them."""
+    """Put path and query into the normal form of names and text, before they are read."""
     if not scope["path"].isascii():
         scope["path"] = normal_name(scope["path"])
     query: bytes = scope["query_string"]
@@ -426,7 +443,8 @@ def _normalise_address(scope: Scope) -> None:
     if _MAY_BE_ODD.search(query):
         pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
         normal = [(name, normal_text(value)) for name, value in pairs]
-        # One that is normal stays to the byte: a page leads back to the very address that was asked for.
+        # One that is normal stays to the byte: a page leads back to the very address that was asked
+        # for.
         if normal != pairs:
             scope["query_string"] = urlencode(normal).encode()
 

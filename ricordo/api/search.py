@@ -81,7 +81,7 @@ class PassageSearchRequest(_SearchRequest):
     tag_match_mode: Literal["any", "all"] = "any"
 
 
-def _is_nobodys(user_id: str | None) -> bool:
+def _has_no_user(user_id: str | None) -> bool:
     return user_id is None
 
 
@@ -104,7 +104,7 @@ class FoundMessageResponse(ResponseModel):
     agent_id: Annotated[str, From("message.agent_id")]
     conversation_id: Annotated[str, From("message.conversation_id")]
     created_at: Annotated[Timestamp, From("message.created_at")]
-    shared: Annotated[bool, From("message.user_id", _is_nobodys)] = Field(
+    shared: Annotated[bool, From("message.user_id", _has_no_user)] = Field(
         description="True where it is about no user."
     )
     relevance: RelevanceResponse
@@ -132,7 +132,7 @@ class StoredMessageHitResponse(RelevanceResponse):
     def of(cls, hit: Any, /, **_fields: Any) -> Json:
         """Return the message with its ranks."""
         message = StoredMessageResponse.of(hit.message)
-        shared = _is_nobodys(hit.message.user_id)
+        shared = _has_no_user(hit.message.user_id)
         text = searchable_text(hit.message)
         return super().of(hit.relevance, embedded_text=text, shared=shared, message=message)
 
@@ -247,12 +247,12 @@ async def search_passages(
             ids = archives.ids(tx, context.scope)
         start, end = body.span(zone)
         return PassageFilter(
-            tuple(ids),
-            tuple(body.tags or ()),
-            body.tag_match_mode == "all",
-            context.scope.subject_id,
-            start,
-            end,
+            archive_ids=tuple(ids),
+            tags=tuple(body.tags or ()),
+            all_tags=body.tag_match_mode == "all",
+            subject_id=context.scope.subject_id,
+            start=start,
+            end=end,
         )
 
     return await context.runtime.recall.passages(
@@ -323,13 +323,13 @@ async def _messages(context: RequestContext, body: MessageSearchRequest) -> Sequ
         start, end = body.span(zone)
         roles = tuple(body.roles or _SPOKEN)
         return MessageFilter(
-            tuple(ids),
-            conversation_id,
-            roles,
-            context.scope.subject_id,
-            start,
-            end,
-            shared,
+            agent_ids=tuple(ids),
+            conversation_id=conversation_id,
+            roles=roles,
+            subject_id=context.scope.subject_id,
+            start=start,
+            end=end,
+            shared=shared,
             own_first=True,
         )
 

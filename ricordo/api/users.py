@@ -102,30 +102,29 @@ async def read_sent(
         fields = await offload(partial(decode, content), len(content))
         return await _checked(await _with_defaults(context, user_id, label, fields), len(content))
     formats = context.runtime.plugins.block_formats()
-    format = next(
-        (block_format for block_format in formats if block_format.media_type == media_type), None
-    )
+    formats_by_type = {block_format.media_type: block_format for block_format in formats}
+    format = formats_by_type.get(media_type)
     if format is None:
-        *types, last = ["application/json", *(block_format.media_type for block_format in formats)]
-        if types:
-            choices = f"{', '.join(types)} or {last}"
-        else:
-            choices = last
+        choices = " or ".join(["application/json", *formats_by_type])
         raise Unsupported(f"A block cannot be sent as {media_type[:80]}. Use {choices}.")
     try:
         text = normal_text(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise Invalid("The text is not UTF-8. Save it as UTF-8.") from error
     block = await context.store.read(lambda tx: _find(tx, context, user_id, label))
-    ref = block.schema_ref if block else None
-    read = partial(read_block, format.read, text, ref, context.runtime.settings.data_dir)
+    schema_ref = None
+    if block:
+        schema_ref = block.schema_ref
+    read = partial(read_block, format.read, text, schema_ref, context.runtime.settings.data_dir)
     parsed = await offload(read, len(content))
     if parsed.label not in (None, label):
         raise Invalid(
             f'The text says that it is block "{parsed.label}", and it was sent to "{label}". Correct one of them.'
         )
-    fields = {"body": parsed.text} | ({"message": message} if message else {})
-    if parsed.schema_ref not in (None, ref):
+    fields = {"body": parsed.text}
+    if message:
+        fields["message"] = message
+    if parsed.schema_ref not in (None, schema_ref):
         fields["schema_ref"] = parsed.schema_ref
     return await _checked(await _with_defaults(context, user_id, label, fields), len(content))
 
@@ -261,7 +260,7 @@ async def put(
         }
         options = PutOptions(message=body.message, expected=body.version, **settings)
         edit = context.submission(memory.user, body.message)
-        outcome = submission.put(tx, memory, label, body.body, options, edit)
+        outcome = submission.put(tx, memory, label, text=body.body, options=options, edit=edit)
         if rest and outcome.block:
             changed = user_memory.change_settings(tx, memory, label, rest, edit.author)
             outcome = replace(outcome, block=changed)
@@ -302,7 +301,9 @@ def modify(
     )
     if body.removes_hidden_text and outcome.block:
         text = without_hidden_text(outcome.block.value)
-        outcome = submission.put(tx, memory, label, text, PutOptions(message=body.message), edit)
+        outcome = submission.put(
+            tx, memory, label, text=text, options=PutOptions(message=body.message), edit=edit
+        )
     if body.label is not None:
         outcome = submission.rename(tx, memory, label, body.label, edit)
     return _submitted(tx, outcome)

@@ -81,7 +81,7 @@ class Chain:
             if other not in (label, old_label) and name_key(other) == key:
                 raise Conflict(
                     f'Block label "{label}" differs from "{other}" only in capitals or accents, or '
-                    "in signs that nobody sees, and in a clone of this memory both can be one "
+                    "in invisible signs, and in a clone of this memory both can be one "
                     "file. Use that block, or choose another label."
                 )
 
@@ -177,7 +177,7 @@ class Block:
 
 
 SHARED_POLICY: Policy = "guarded"
-"""The initial policy of a shared block, since users and quoted text reach it (see decision 0059)."""
+"""The initial policy of a shared block, which users and quoted text reach (decision 0059)."""
 
 
 def new_in(chain: Chain, label: str, by: str, at: int, **fields: Any) -> Block:

@@ -112,7 +112,7 @@ def _store(blobs: Mapping[str, bytes], bodies: dict[bytes, bytes], suffix: str) 
             entries.append((raw, _FILE + raw + b"\0" + blob))
     for name, inside in folders.items():
         raw = name.encode()
-        # Git sorts a folder as if its name ended in a slash.
+        # Git sorts a folder by its name with a slash at the end.
         entries.append((raw + b"/", _FOLDER + raw + b"\0" + _store(inside, bodies, suffix)))
     entries.sort()
     body = b"".join([entry for _, entry in entries])

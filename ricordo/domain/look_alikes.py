@@ -42,7 +42,7 @@ def are_alike(name: str, other: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _leader(sign: str) -> str:
-    """Return the character that stands for all that look like this one."""
+    """Return the one character chosen for all that look like this one."""
     if sign.isascii():
         return sign.translate(_ASCII)
     # Imported late: it takes 0.1 s and 10 MB, and only names outside of ASCII need it.

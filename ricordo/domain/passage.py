@@ -54,8 +54,8 @@ class Passage:
     seq: int = 0
 
 
-# Measured in docs/internals/retrieval.md: nearly every question about an earlier conversation has a hit that
-# reaches one of these.
+# Measured in docs/internals/retrieval.md: nearly every question about an earlier conversation has a
+# hit that reaches one of these.
 GOOD_WORD_MATCH = 0.3
 GOOD_SIMILARITY = 0.3
 

@@ -1,7 +1,7 @@
 """A transport of httpx to an ASGI app in the same process, with real streams.
 
-Each request runs as a task of the event loop. The app waits while its reader is slow, and is notified
-when the reader leaves.
+Each request runs as a task of the event loop. The app waits while its reader is slow, and is
+notified when the reader leaves.
 """
 
 import asyncio

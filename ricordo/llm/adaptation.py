@@ -119,10 +119,10 @@ def _is_failure(error: ModelError) -> bool:
 class Adaptation:
     """The form of one call.
 
-    `build` makes the body of a request in a given form. `may_guess` allows forms that no refusal's text
-    asked for. `learned` is the form now tried; `is_guess` marks it as guessed, and `is_doubtful` means
-    that the server may only have failed for a moment. `budget` is the output budget of this call alone,
-    if the prompt leaves less room.
+    `build` makes the body of a request in a given form. `may_guess` allows forms that no refusal's
+    text asked for. `learned` is the form now tried; `is_guess` marks it as guessed, and
+    `is_doubtful` means that the server may only have failed for a moment. `budget` is the output
+    budget of this call alone, if the prompt leaves less room.
     """
 
     model: LearnedModel

@@ -136,8 +136,8 @@ class _Entry:
 class Help:
     """The success of a guess.
 
-    `calls` counts the successive calls that it helped; `message_id` is the last message of the request
-    that was refused before.
+    `calls` counts the successive calls that it helped; `message_id` is the last message of the
+    request that was refused before.
     """
 
     calls: int
@@ -255,8 +255,8 @@ class LearnedDialects:
     def note_help(self, key: Key, guess: LearnedDialect, before: int, message_id: str) -> int:
         """Note that a guess helped a call, and return its new count of helped calls.
 
-        `before` is the count at the call's start. Parallel calls count as one, since all may have met the
-        same short failure.
+        `before` is the count at the call's start. Parallel calls count as one, since all may have
+        met the same short failure.
         """
         helped = self._helped.pop(key, {})
         earlier = helped.pop(guess, None)

@@ -18,9 +18,9 @@ Replay = Literal["nothing", "field", "details", "chunks"]
 class Dialect:
     """A server's reading of the format.
 
-    `effort` is its way to set the reasoning effort and `efforts` its levels; `replays` is its way to
-    take its own reasoning back, and `provider` marks that reasoning. With `reads_special_tokens` it
-    reads special tokens in texts as tokens.
+    `effort` is its way to set the reasoning effort and `efforts` its levels; `replays` is its way
+    to take its own reasoning back, and `provider` marks that reasoning. With `reads_special_tokens`
+    it reads special tokens in texts as tokens.
     """
 
     provider: str = ""

@@ -160,7 +160,10 @@ class _Transcript:
                 return []
 
     def _summaries(self, proof: str) -> list[Any]:
-        """Return OpenAI's reasoning as it came: its summaries, the first with the encrypted content."""
+        """Return OpenAI's reasoning as it came.
+
+        These are its summaries, the first with the encrypted content.
+        """
         if not isinstance(reasoning := read_json(proof), dict):
             return []
         return [

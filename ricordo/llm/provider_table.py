@@ -57,10 +57,10 @@ class Keys:
 class Provider:
     """A usable provider: its address, its key, and the name of its kind on the wire.
 
-    `api_version` is Azure's. `window` is the context window in tokens that an Ollama server was started
-    with, if known. `location` is Vertex AI's, whose `api_key` is a project. Bedrock's key has three
-    lines: a region, an access key and its secret. A server on this machine is searched at `list_path`;
-    its list must name the `owner`, if that is set.
+    `api_version` is Azure's. `window` is the context window in tokens that an Ollama server was
+    started with, if known. `location` is Vertex AI's, whose `api_key` is a project. Bedrock's key
+    has three lines: a region, an access key and its secret. A server on this machine is searched at
+    `list_path`; its list must name the `owner`, if that is set.
     """
 
     name: str
@@ -103,8 +103,8 @@ def local_server(
 class ProviderRow:
     """A known provider.
 
-    `key` and `url` name the settings that configure it. `brought_as` is its type for organizations that
-    add it: its name if empty, None if they cannot add it.
+    `key` and `url` name the settings that configure it. `brought_as` is its type for organizations
+    that add it: its name if empty, None if they cannot add it.
     """
 
     name: str
@@ -196,7 +196,7 @@ def configured(settings: ProviderSettings) -> list[Provider]:
 def _configured(row: ProviderRow, settings: ProviderSettings) -> Provider | None:
     key = _setting(settings, row.key)
     url = _setting(settings, row.url)
-    # The name `openai` also stands for any server that speaks its format, with or without a key.
+    # The name `openai` also means any server that speaks its format, with or without a key.
     is_set = key or (url and (row.is_self_hosted or row.name == "openai"))
     if not is_set or not (url or row.base_url or row.adapter in ("bedrock", "vertex")):
         return None

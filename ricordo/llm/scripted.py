@@ -32,7 +32,7 @@ from ricordo.llm.tokens import estimated_usage
 from ricordo.llm.written_calls import new_call_id
 
 Line = str | ToolCallPart | Sequence[Part] | ModelReply | Exception
-"""One reply: a text, a call, several parts (parallel calls), a whole reply, or an error to raise."""
+"""One reply: a text, a call, parallel calls, a whole reply, or an error to raise."""
 
 Script = Iterable[Line] | Callable[[ModelRequest], Line | Awaitable[Line]]
 
@@ -69,7 +69,7 @@ class ScriptedModel:
         self._delay = delay
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
-        """Yield the next reply of the script, word by word first where `request.stream` asks for it."""
+        """Yield the script's next reply, word by word first where `request.stream` is set."""
         self.requests.append(request)
         if self._delay:
             await asyncio.sleep(self._delay)

@@ -107,7 +107,7 @@ _PACKAGED = re.compile(
 _NAMES_A_TOOL = re.compile(
     r"[\s\[{]{1,99}[\"'](?:name|tool|tool_name|function|action)[\"']\s{0,9}:\s{0,9}[\"']([\w.:/-]{1,128})[\"']"
 )
-# Words of wrappers. Any other word beside a call's name and arguments addresses somebody.
+# Words of wrappers. Any other word beside a call's name and arguments is speech to a reader.
 _WRAPPER_WORDS = frozenset(
     "tool tools call calls called calling function functions name args arguments argument parameters params parameter input "
     "action invoke json python xml assistant commentary code with type id begin end start request to section sep".split()

@@ -77,8 +77,8 @@ def approve(
     """Make the proposed text the block's next version, merged with later changes.
 
     With `body`, that text is written instead. Hidden text is removed, unless the block has it
-    already or the owner keeps it, since nobody can approve what is not shown. The version's author is the agent that proposed it,
-    or the owner who changed the text.
+    already or the owner keeps it, since a hidden text cannot be approved. The version's author
+    is the agent that proposed it, or the owner who changed the text.
 
     Raises NotFound, Conflict where it is decided already or a label is taken, TooLong, Invalid, and
     Forbidden for all but people.
@@ -109,9 +109,11 @@ def approve(
         if description is not None:
             settings = {"description": description}
         settings |= _new_block_settings(tx, proposal, chain)
-        block_now: Block | None = make(tx, chain, label, new_text, metadata, settings)
+        block_now: Block | None = make(
+            tx, chain, label, text=new_text, metadata=metadata, settings=settings
+        )
     else:
-        block_now = _write_block(tx, chain, block, new_text, label, metadata)
+        block_now = _write_block(tx, chain, block, value=new_text, label=label, metadata=metadata)
     chain_now = versions.lock(tx, chain.id)
     if chain_now and chain_now.head != chain.head:
         new_head = chain_now.head
@@ -361,7 +363,7 @@ def _require_ended(tx: Transaction, scope: Scope, run_id: str, *, is_known: bool
             raise
         return  # the agent was deleted with its runs; its versions still exist
     if run.ended_at is None:
-        raise Conflict(f"The run {run_id} goes on. Cancel it or wait for its end, then undo it.")
+        raise Conflict(f"The run {run_id} still runs. Cancel it or wait for its end, then undo it.")
 
 
 def _is_callers(chain: Chain, scope: Scope) -> bool:
@@ -387,7 +389,7 @@ def _undo_block(
             text = _without_change(tx, version, text)
             if version.old_label and old_label == version.label:
                 old_label = version.old_label
-        block_now = _write_block(tx, chain, block, text, old_label, metadata)
+        block_now = _write_block(tx, chain, block, value=text, label=old_label, metadata=metadata)
     except Overtaken:
         # Half of this block's change is written, so the whole transaction has to be repeated.
         raise

@@ -113,7 +113,14 @@ def store_plan(
         for block in visible_blocks
         if block.organization_id == scope.organization_id
     }
-    stored_memory = _StoredMemory(tx, scope, agent_id, home_chain, blocks_by_id, context)
+    stored_memory = _StoredMemory(
+        tx=tx,
+        scope=scope,
+        agent_id=agent_id,
+        chain=home_chain,
+        blocks=blocks_by_id,
+        context=context,
+    )
     after: _Blocks = blocks_by_id
     results: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -429,15 +436,17 @@ def commit(
         direct, waiting = _split_by_policy(edits, context)
         texts = None if texts is None else _texts_by_block(direct)
     if texts is None:
-        outcome = store_plan(tx, state, direct, scope, context, home_chain)
+        outcome = store_plan(tx, state, direct, scope=scope, context=context, home_chain=home_chain)
     else:
         outcome = _write_texts(tx, state, texts, scope, context)
     edited_ids = {edit.base.id for edit in direct if edit.call_id not in outcome.failed}
     if waiting:
-        outcome = _propose_waiting(tx, state, waiting, outcome, context, home_chain)
+        outcome = _propose_waiting(
+            tx, state, waiting, outcome=outcome, context=context, home_chain=home_chain
+        )
     step_blocks, rotated = _rotate_filled(tx, state, outcome.blocks, edited_ids, context)
     drafts = [
-        new_passage(tx, state, context, draft.text, draft.tags, draft.id)
+        new_passage(tx, state, context, text=draft.text, tags=draft.tags, id=draft.id)
         for draft in passage_drafts
     ]
     passages = [*drafts, *rotated]
@@ -586,7 +595,9 @@ def _write_texts(
             overtaken_edits += edits
     blocks_now = tuple(written.get(block.id, block) for block in state.blocks)
     if overtaken_edits:
-        outcome = store_plan(tx, state, overtaken_edits, scope, context, None)
+        outcome = store_plan(
+            tx, state, overtaken_edits, scope=scope, context=context, home_chain=None
+        )
     else:
         outcome = CommitOutcome(blocks_now, state.archives)
     notes = version_notes((edit for id in written for edit in texts[id]), outcome.blocks, ())
@@ -605,8 +616,8 @@ def file_passages(
     scope = Scope(state.agent.organization_id)
     if archives_now := _file(tx, owner.memory_id, state.archives, new_passages):
         return archives_now
-    # Since `state` was loaded, another turn of this agent may have created an archive, or
-    # somebody deleted or detached the first one. The lock lets one transaction at a time do so.
+    # Since `state` was loaded, another turn of this agent may have created an archive, or another
+    # write deleted or detached the first one. The lock lets one transaction at a time do so.
     agents.lock(tx, scope, owner.memory_id)
     if archives_now := _file(
         tx, owner.memory_id, archives.of_agent(tx, owner.memory_id), new_passages

@@ -81,6 +81,6 @@ class CommitAuthors:
     def metadata(self, author: Actor, reason: str) -> ChangeMetadata:
         """Return the metadata of a change by this author.
 
-        If the author is somebody else, `by` approved it.
+        If the author is another, `by` approved it.
         """
         return ChangeMetadata(author, reason, approved_by=None if author == self.by else self.by.id)

@@ -21,7 +21,7 @@ def begin_as_course(
     """Return a new block's settings, filled up from a course's block of the same label.
 
     A student who writes such a block first gets its schema, description, limit, policy and the
-    teachers who see it, as if the tutor had begun it.
+    teachers who see it, like one that the tutor began.
     """
     if chain.owner_kind != "user" or settings.get("agent_id") or settings.get("course"):
         return dict(settings)

@@ -15,7 +15,7 @@ from typing import Any
 # The characters of one text that are read.
 READ_LENGTH = 600
 PERSON = ""  # the subject of statements about oneself
-SOMEBODY = "*"  # "he", "she", "it": the person mentioned last
+MENTIONED = "*"  # "he", "she", "it": the person mentioned last
 _FIRST = frozenset("i we je j' j’ nous ich wir yo nosotros".split())
 # Words that begin a sentence with a capital and are no name.
 _NO_NAMES = frozenset(
@@ -23,7 +23,7 @@ _NO_NAMES = frozenset(
     "jetzt nun heute aber und also ja nein seit "
     "maintenant aujourd actuellement et mais donc oui non depuis ahora hoy actualmente y pero sí desde".split()
 )
-_SOMEBODY = frozenset("he she it they er sie es il elle él ella".split())
+_PRONOUNS = frozenset("he she it they er sie es il elle él ella".split())
 _OWN = re.compile(r"^(?:my|our|meine?r?|unsere?r?|mon|ma|notre|mi)\s+", re.IGNORECASE)
 _FAVOURITE = "favourite"
 _PREFERENCE = "preference"
@@ -145,12 +145,12 @@ def _with_subjects(facts: Sequence[Fact]) -> Iterator[Fact]:
     """Resolve "he" and "she" by the last name in the same text."""
     last_subject = ""
     for fact in facts:
-        if fact.subject == SOMEBODY and last_subject:
+        if fact.subject == MENTIONED and last_subject:
             yield replace(fact, subject=last_subject)
             continue
         if fact.kind == "name" and fact.subject != PERSON:
             last_subject = fact.value.casefold()
-        elif fact.subject not in (PERSON, SOMEBODY):
+        elif fact.subject not in (PERSON, MENTIONED):
             last_subject = fact.subject
         yield fact
 
@@ -159,8 +159,8 @@ def _subject(text: str) -> str:
     text = text.strip().casefold()
     if text in _FIRST or text in _NO_NAMES:
         return PERSON
-    if text in _SOMEBODY:
-        return SOMEBODY
+    if text in _PRONOUNS:
+        return MENTIONED
     return _OWN.sub("", text)
 
 
@@ -176,7 +176,7 @@ def _is_same_subject(subject: str, other: str) -> bool:
         return True
     # "He is 5 now" may be about anybody but the speaker; "my dog is 5" may be about Bruno, whose
     # name stands elsewhere.
-    return PERSON not in (subject, other) and SOMEBODY in (subject, other)
+    return PERSON not in (subject, other) and MENTIONED in (subject, other)
 
 
 def corrects(text: str) -> bool:

@@ -328,7 +328,12 @@ def schema_in(
     title = table.get("title") or SchemaField(name).title
     description = table.get("description", "")
     return BlockSchema(
-        name, title, tuple(fields), description, cast(Policy | None, policy), limit
+        name=name,
+        title=title,
+        fields=tuple(fields),
+        description=description,
+        policy=cast(Policy | None, policy),
+        limit=limit,
     ), []
 
 

@@ -68,7 +68,9 @@ def put(
     text = normal_text(text)
     metadata = edit.metadata(f"{'Edit' if block else 'Make'} {label}")
     if metadata.is_owners_of(chain):
-        return SubmissionOutcome(user_memory.put(tx, memory, label, text, edit.author, options))
+        return SubmissionOutcome(
+            user_memory.put(tx, memory, label, text=text, by=edit.author, options=options)
+        )
     if block:
         block.require_fits(text)
         text = user_memory.merged(tx, block, text, options.expected)
@@ -98,7 +100,7 @@ def restore(
             user_memory.restore(tx, memory, label, version_id, edit.author, message=edit.reason)
         )
     _, text = user_memory.text_at(tx, chain.id, label, version_id)
-    return put(tx, memory, label, text, PutOptions(), edit)
+    return put(tx, memory, label, text=text, options=PutOptions(), edit=edit)
 
 
 def rename(

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Json = Mapping[str, Any]
 ShownStatus = ProposalStatus | Literal["waiting", "all"]
+TextFormat = Literal["markdown", "toml"]
+_MEDIA_TYPES: Mapping[TextFormat, str] = {
+    "markdown": "text/markdown",
+    "toml": "application/toml",
+}
 _TIMES = ("updated_at", "created_at", "timestamp", "expires_at", "resolved_at")
 
 
@@ -127,7 +132,13 @@ class UserBlocks:
         return self._ask(self._requests.read(label))
 
     def write(
-        self, label: str, body: str, *, message: str | None = None, version: str | None = None
+        self,
+        label: str,
+        body: str,
+        *,
+        message: str | None = None,
+        version: str | None = None,
+        schema_ref: str | None = None,
     ) -> UserBlock | BlockProposal:
         """Write a block's text, and create the user and the block if they are new.
 
@@ -136,11 +147,37 @@ class UserBlocks:
             body: Its whole text.
             message: The reason, shown in the history.
             version: The version that the text was edited from. Later changes are merged by lines.
+            schema_ref: The block schema that the text follows from now on.
 
         Returns:
             The block; a proposal if a new block waits for the user.
         """
-        return self._ask(self._requests.write(label, body, message, version))
+        return self._ask(
+            self._requests.write(
+                label, body, message=message, version=version, schema_ref=schema_ref
+            )
+        )
+
+    def read_as(self, label: str, format: TextFormat) -> str:
+        """Return one block as Markdown with a front matter, or as TOML."""
+        return self._ask(self._requests.read_as(label, format))
+
+    def write_as(
+        self, label: str, text: str, format: TextFormat, *, message: str | None = None
+    ) -> UserBlock | BlockProposal:
+        """Write a block from the text that `read_as` returned, after an edit.
+
+        Args:
+            label: The block.
+            text: Markdown or TOML. A wrong line is refused with its number.
+            format: The format of the text.
+            message: The reason, shown in the history.
+        """
+        return self._ask(self._requests.write_as(label, text, format, message))
+
+    def delete(self, label: str, *, message: str | None = None) -> None:
+        """Delete a block; its history stays, and any version can be restored."""
+        self._ask(self._requests.delete(label, message))
 
     def propose(
         self,
@@ -221,7 +258,7 @@ class UserBlocks:
 
     def _ask(self, request: "_Request[T]") -> T:
         send = getattr(self._client, request.method)
-        return request.read(send(request.path, cast_to=object, **request.options()))
+        return request.read(send(request.path, cast_to=request.answer, **request.options()))
 
 
 class AsyncUserBlocks:
@@ -241,10 +278,34 @@ class AsyncUserBlocks:
         return await self._ask(self._requests.read(label))
 
     async def write(
-        self, label: str, body: str, *, message: str | None = None, version: str | None = None
+        self,
+        label: str,
+        body: str,
+        *,
+        message: str | None = None,
+        version: str | None = None,
+        schema_ref: str | None = None,
     ) -> UserBlock | BlockProposal:
         """Write a block's text, as `UserBlocks.write` does."""
-        return await self._ask(self._requests.write(label, body, message, version))
+        return await self._ask(
+            self._requests.write(
+                label, body, message=message, version=version, schema_ref=schema_ref
+            )
+        )
+
+    async def read_as(self, label: str, format: TextFormat) -> str:
+        """Return one block as Markdown with a front matter, or as TOML."""
+        return await self._ask(self._requests.read_as(label, format))
+
+    async def write_as(
+        self, label: str, text: str, format: TextFormat, *, message: str | None = None
+    ) -> UserBlock | BlockProposal:
+        """Write a block from the text that `read_as` returned, after an edit."""
+        return await self._ask(self._requests.write_as(label, text, format, message))
+
+    async def delete(self, label: str, *, message: str | None = None) -> None:
+        """Delete a block; its history stays, and any version can be restored."""
+        await self._ask(self._requests.delete(label, message))
 
     async def propose(
         self,
@@ -300,27 +361,38 @@ class AsyncUserBlocks:
 
     async def _ask(self, request: "_Request[T]") -> T:
         send = getattr(self._client, request.method)
-        return request.read(await send(request.path, cast_to=object, **request.options()))
+        return request.read(await send(request.path, cast_to=request.answer, **request.options()))
 
 
 @dataclass(frozen=True, slots=True)
 class _Request(Generic[T]):
-    """One request, and the function that reads its answer."""
+    """One request, and the function that reads its answer.
 
-    method: Literal["get", "post", "put"]
+    `body` is sent as JSON; `text` is sent in its place, with its `media_type`. `answer` is the type
+    of the answer, JSON or text.
+    """
+
+    method: Literal["get", "post", "put", "delete"]
     path: str
     read: Callable[[Any], T]
     body: Json | None = None
     query: Json | None = None
+    text: str | None = None
+    media_type: str = ""
+    answer: type = object
 
     def options(self) -> dict[str, Any]:
         """Return the arguments for the client's method; fields that are None are left out."""
+        arguments: dict[str, Any] = {}
         options: dict[str, Any] = {}
         if self.body is not None:
-            options["body"] = _without_none(self.body)
+            arguments["body"] = _without_none(self.body)
+        if self.text is not None:
+            arguments["content"] = self.text.encode()
+            options["headers"] = {"Content-Type": self.media_type}
         if self.query is not None:
-            options["options"] = {"params": _without_none(self.query)}
-        return options
+            options["params"] = _without_none(self.query)
+        return {**arguments, "options": options}
 
 
 class _Requests:
@@ -336,10 +408,35 @@ class _Requests:
         return _Request("get", self._block(label), _reader_of(UserBlock))
 
     def write(
-        self, label: str, body: str, message: str | None, version: str | None
+        self,
+        label: str,
+        body: str,
+        *,
+        message: str | None,
+        version: str | None,
+        schema_ref: str | None,
     ) -> _Request[UserBlock | BlockProposal]:
-        sent = {"body": body, "message": message, "version": version}
-        return _Request("put", self._block(label), _written, body=sent)
+        fields = {"body": body, "message": message, "version": version, "schema_ref": schema_ref}
+        return _Request("put", self._block(label), _written, body=fields)
+
+    def read_as(self, label: str, format: TextFormat) -> _Request[str]:
+        return _Request("get", self._block(label), str, query={"format": format}, answer=str)
+
+    def write_as(
+        self, label: str, text: str, format: TextFormat, message: str | None
+    ) -> _Request[UserBlock | BlockProposal]:
+        return _Request(
+            "put",
+            self._block(label),
+            _written,
+            query={"message": message},
+            text=text,
+            media_type=_MEDIA_TYPES[format],
+        )
+
+    def delete(self, label: str, message: str | None) -> _Request[None]:
+        query = {"message": message}
+        return _Request("delete", self._block(label), lambda _: None, query=query)
 
     def propose(
         self,

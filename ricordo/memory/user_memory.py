@@ -154,7 +154,7 @@ def put(
                 f'Block "{label}" is not there any more. Read the list of blocks, or send it '
                 "without a version."
             )
-        return make(tx, memory.chain, label, text, metadata, settings)
+        return make(tx, memory.chain, label, text=text, metadata=metadata, settings=settings)
     merged_text = merged(tx, block, text, options.expected)
     return _update(tx, memory.chain, block, {**settings, "value": merged_text}, metadata)
 
@@ -267,7 +267,7 @@ def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: Chang
     # A deleted block that was restored under another label has the old id already.
     if last_deleted and not blocks.is_there(tx, last_deleted.block_id):
         settings["id"] = last_deleted.block_id
-    block = make(tx, chain, label, text, metadata, settings, is_revival=True)
+    block = make(tx, chain, label, text=text, metadata=metadata, settings=settings, is_revival=True)
     proposals.reopen(tx, chain.id, label)
     if belongs_to_agent:
         blocks.attach(tx, chain.owner_id, [block])

@@ -31,7 +31,7 @@ def shown_reason(reason: str | None, label: str = "") -> str:
 
 
 def own_reason(reason: str | None, label: str = "") -> str:
-    """Return a reason that somebody gave; "" for one that only repeats the change."""
+    """Return a reason; "" for one that only repeats the change."""
     text = (reason or "").strip()
     return "" if _SUMMARY.fullmatch(text) or _words(text, label) else text
 

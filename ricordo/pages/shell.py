@@ -260,7 +260,8 @@ def environment() -> "Environment":
 
     frame = Path(__file__).with_name("templates")
     features = Path(__file__).parents[1] / "features"
-    # Templates of the pages are named alone, others with their feature: "custom_tools.source/tool.html".
+    # Templates of the pages are named alone, others with their feature:
+    # "custom_tools.source/tool.html".
     own = [FileSystemLoader(folder) for folder in (frame, features / "web" / "pages" / "templates")]
     of_features = {
         ".".join(folder.relative_to(features).parts[:-1]): FileSystemLoader(folder)

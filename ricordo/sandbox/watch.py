@@ -24,7 +24,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes
 async def watch(process: "SandboxProcess", limits: "SandboxLimits") -> Literal["memory", "cpu"]:
     """Return the resource that the program used too much of, once it did.
 
-    "memory" also stands for too many processes and files.
+    "memory" also means too many processes and files.
     """
     while True:
         await asyncio.sleep(_INTERVAL)

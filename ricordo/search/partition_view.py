@@ -1,7 +1,7 @@
 """Views of a partition: its flushed documents and write buffer as arrays.
 
 Views are cached with the buffer rows that were read, so the next search reads only new rows. A
-user's search gets a view that holds only the documents that this user may see. So nobody's scores
+user's search gets a view that holds only the documents that this user may see. So no user's scores
 depend on hidden documents: neither the rarity of words, nor the mean length of texts, nor the
 neighbours of a turn.
 """

@@ -105,7 +105,7 @@ _SOME_OF_PARTITION = [
 class EmbeddingBatch:
     """Consecutive documents without a vector of this model, from position `start`.
 
-    None stands for a deleted document.
+    None marks a deleted document.
     """
 
     owner_id: str

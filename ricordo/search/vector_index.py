@@ -40,7 +40,7 @@ class VectorRecord:
 class VectorFilter:
     """The conditions of a search; an empty one admits all documents.
 
-    Times are inclusive. "" in `users` stands for no user. One of `tags` must match, with `all_tags`
+    Times are inclusive. "" in `users` means no user. One of `tags` must match, with `all_tags`
     all of them.
     """
 

@@ -297,7 +297,7 @@ def unpack(seq: int, document: int, data: bytes) -> BufferRow:
 
 
 def fingerprint(name: str | int | None) -> int:
-    """Return 64 bits that stand for an id in a filter; 0 for none.
+    """Return 64 bits for an id in a filter; 0 for none.
 
     A fingerprint is returned unchanged.
     """

@@ -131,7 +131,7 @@ def require_changes(scope: Scope, archive: Archive) -> None:
         return
     if is_of_user or scope.role != "developer":
         raise Forbidden(
-            "Somebody else made this archive, so your key cannot change it. Ask them, or an "
+            "Another user made this archive, so your key cannot change it. Ask them, or an "
             "administrator."
         )
 

@@ -213,7 +213,7 @@ def _insert_versions(
     *,
     is_new_chain: bool,
 ) -> list[Block]:
-    """Store the first versions of these new blocks of one chain, and return the blocks with them."""
+    """Store the first versions of a chain's new blocks, and return the blocks with them."""
     changes = [Change(block.label, block.value, before=None) for block in group]
     if is_new_chain:
         ids = versions.begin(tx, chain, changes, metadata)

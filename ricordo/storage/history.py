@@ -273,8 +273,8 @@ def last_deleted(tx: Transaction, chain_id: str, label: str) -> DeletedBlock | N
 def take_deleted(tx: Transaction, chain: Chain, label: str) -> DeletedBlock | None:
     """Return the block that was deleted last under this label of a locked chain, for its revival.
 
-    Where the history is full the log does not keep large settings beside the block, or deleting it again and again would add to
-    it for ever.
+    Where the history is full the log does not keep large settings beside the block, or deleting it
+    again and again would add to it for ever.
     """
     deleted = last_deleted(tx, chain.id, label)
     if deleted is None or not is_full(tx, chain):

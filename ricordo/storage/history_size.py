@@ -1,7 +1,8 @@
 """The size of a chain's history: a sum in the chain's row, kept with every write, and its bound.
 
-It counts versions with their reasons, texts as they are stored, objects that came by git, proposals with their words, and logged
-settings. Whoever stores one of them adds its size in the same transaction.
+It counts versions with their reasons, texts as they are stored, objects that came by git, proposals
+with their words, and logged settings. Whoever stores one of them adds its size in the same
+transaction.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,8 @@ from ricordo.storage.engine.store import Transaction, to_json
 from ricordo.storage.schema.history_sum import COUNTED, ROW_BYTES
 from ricordo.storage.schema.memory_tables import blobs, chains, is_in_chain
 
-# Description and metadata of a block that a full history still takes: a new policy, a block that comes back.
+# Description and metadata of a block that a full history still takes: a new policy, a block that
+# comes back.
 _SMALL = KILOBYTE
 
 _GROW = (
@@ -41,7 +43,7 @@ def grow(tx: Transaction, chain_id: str, size: int) -> None:
 
 
 def recount(tx: Transaction, chain_id: str) -> None:
-    """Count a history anew, after rows of it were deleted or changed."""
+    """Count a history again, after rows of it were deleted or changed."""
     tx.run(_RECOUNT_ONE, {"id": chain_id})
 
 
@@ -74,7 +76,10 @@ def size_of_log(changed: Mapping[str, Any]) -> int:
 
 
 def is_full(tx: Transaction, chain: Chain) -> bool:
-    """Return whether the history took no new text when this transaction began to write it: what is begun is finished."""
+    """Return whether the history was full when this transaction began to write it.
+
+    A write that began is finished.
+    """
     size = tx.history_bytes.setdefault(chain.id, chain.history_bytes)
     return size >= tx.quotas.history_bytes
 
@@ -86,9 +91,10 @@ def require_history(
     *,
     is_revival: bool = False,
 ) -> None:
-    """Raise TooLong where these changes of a locked chain bring what its full history does not have.
+    """Raise TooLong if these changes bring new text to a locked chain with a full history.
 
-    Each is a block before and after. In a revival, blocks come back with the settings that they had.
+    Each is a block before and after. In a revival, blocks come back with the settings that they
+    had.
     """
     for before, after in changed:
         is_large = not is_revival and _has_large_settings(before, after)

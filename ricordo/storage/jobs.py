@@ -390,8 +390,7 @@ class FencedStore:
         def fenced(tx: Transaction) -> T:
             if tx.first(_LOCK, _fence(self._job)) is None:
                 raise LeaseLost(
-                    f"{self._job.id} goes on elsewhere, or was cancelled. This server has stopped "
-                    "it."
+                    f"{self._job.id} runs elsewhere, or was cancelled. This server has stopped it."
                 )
             return work(tx)
 

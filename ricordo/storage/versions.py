@@ -137,7 +137,10 @@ _LINEAGE = _lineage(blobs.c.id == bindparam("blob"))
 
 
 class StoredText(NamedTuple):
-    """A text in a chain: its id, how many steps it is from one that is stored whole, and what it added to the history."""
+    """A text in a chain.
+
+    It has an id, its number of steps from a text that is stored whole, and its size in the history.
+    """
 
     id: bytes
     depth: int

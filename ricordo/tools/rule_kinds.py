@@ -62,7 +62,7 @@ class ParsedRule:
     def successors(self, output: str | None) -> frozenset[str] | None:
         """Return the tools that may follow this output; None: all tools.
 
-        The output None stands for any output. An equal text is preferred to an equal value.
+        The output None matches any output. An equal text is preferred to an equal value.
         """
         if self.type != "conditional":
             return self.children

@@ -8,7 +8,7 @@ this is ours:
 - Rules about order look at the turn's last call, whether it succeeded or not. A call that the
   rules refused does not count: callers leave it out of the history.
 - A terminal tool ends the turn, even if it has children, but only when its call succeeded (or
-  nobody would have seen the answer) and no required call is missing. Otherwise the turn
+  the answer would not be seen) and no required call is missing. Otherwise the turn
   continues, and the terminal tool's children apply.
 - `required_before_exit` needs a call that succeeded. A required tool that failed as often as it
   may be called is required no more.

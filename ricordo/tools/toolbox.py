@@ -148,7 +148,7 @@ class ServerTool:
             that.
         is_read_only: An equal call in the same turn would have the same result.
         searches: The stores that it searches; models get it once one of them has content.
-        is_stored: False for a tool of a model profile: nobody attaches it, so its name stays
+        is_stored: False for a tool of a model profile: it cannot be attached, so its name stays
             free for other tools.
     """
 

@@ -14,7 +14,10 @@ OpenStage = Callable[..., Awaitable[Stage]]
 
 @pytest.fixture
 async def open_stage(store: SqliteStore, tmp_path: Path) -> AsyncIterator[OpenStage]:
-    """Opens a stage with tools and runners of the test's own: `stage = await open_stage(ServerTool(…), runners=[…])`."""
+    """Opens a stage with tools and runners of the test's own.
+
+    `stage = await open_stage(ServerTool(…), runners=[…])`.
+    """
     opened: list[Stage] = []
 
     async def open_one(*tools: ServerTool, runners: Sequence[ToolRunner] = ()) -> Stage:

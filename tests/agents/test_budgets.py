@@ -1,4 +1,7 @@
-"""Budgets: turns of an agent or of all are refused once a day's tokens are used up; work in the background stops before that."""
+"""Budgets: turns of an agent or of all are refused once a day's tokens are used up.
+
+Work in the background stops before that.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Windows that are too long for their model: what is summed up, what is learned from a provider, and that nobody is locked out."""
+"""Windows that are too long for their model.
+
+What is summed up, what is learned from a provider, and that nobody is locked out.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,7 @@
-"""Threads beside an agent's own: their prompts and models, forks that share, and deleting what others share."""
+"""Threads beside an agent's own.
+
+Their prompts and models, forks that share, and deleting what others share.
+"""
 
 import asyncio
 from dataclasses import replace

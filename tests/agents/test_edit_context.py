@@ -1,4 +1,7 @@
-"""In what circumstances an agent edits: which untrusted content it has read, and which users' words it may quote."""
+"""In what circumstances an agent edits.
+
+Which untrusted content it has read, and which users' words it may quote.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -446,7 +449,7 @@ FACT = "My grandmother Rosa taught me to bake chestnut bread every single Octobe
 
 
 async def filed_after_a_search(stage: Stage, agent: str) -> str:
-    """The block after the agent looked the fact up, in another turn, and wrote it down word for word."""
+    """The block after another turn looked the fact up and wrote it down word for word."""
     await out_of_view(stage, agent)
     stage.lines += [
         call("conversation_search", query="grandmother chestnut bread"),

@@ -1,4 +1,7 @@
-"""From a turn to its readers: nothing waits, whole messages always arrive, and deltas never contradict them."""
+"""From a turn to its readers.
+
+Nothing waits, whole messages always arrive, and deltas never contradict them.
+"""
 
 import asyncio
 from collections.abc import Sequence

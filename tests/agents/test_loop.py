@@ -130,7 +130,7 @@ async def test_tools_that_allow_it_run_side_by_side_and_their_results_keep_the_c
 
 
 async def garden(open_stage: OpenStage, *rules: ToolRule) -> tuple[Stage, str, list[str]]:
-    """A stage, an agent whose calls of `sow` and `reap` wait for approval, and what its tools note."""
+    """A stage, and an agent whose calls of `sow` and `reap` wait for approval."""
     table = Table()
     table.gate.open()
     stage = await open_stage(*(table.tool(name) for name in ("sow", "reap", "water")))
@@ -251,7 +251,10 @@ async def test_a_step_that_edits_memory_adds_at_most_eleven_statements_and_a_tra
 async def test_a_picture_the_model_refuses_does_not_silence_the_agent(
     stage: Stage, kind: ModelErrorKind
 ) -> None:
-    """Some servers answer 400 to a picture and some 500: it is asked again with a word in the picture's place."""
+    """Some servers answer 400 to a picture and some 500.
+
+    It is asked again with a word in the picture's place.
+    """
 
     def blind(request: ModelRequest) -> Line:
         if has_pictures(request.messages):

@@ -1,4 +1,7 @@
-"""Agents on models as local servers serve them, in real turns over real HTTP: each message is answered, memory stays in view."""
+"""Agents on models as local servers serve them, in real turns over real HTTP.
+
+Each message is answered, memory stays in view.
+"""
 
 import logging
 from collections.abc import AsyncIterator
@@ -107,7 +110,8 @@ async def test_however_two_messages_of_a_user_came_together_a_model_of_strict_ro
     agent, serving = await server.agent(LocalModel(template="alternation"))
     assert is_answered(await server.say(agent, "One.", "Two."))
     assert "One.\n\nTwo." in serving.bodies[-1]["messages"][-1]["content"]
-    # What others say in a group, and a conversation whose window begins with the agent, as an import leaves it.
+    # What others say in a group, and a conversation whose window begins with the agent, as an
+    # import leaves it.
     new = tuple(
         NewMessage("user", (TextPart(f"{name} speaks."),), name=name)
         for name in ("Ada", "Bob", "Cy")

@@ -1,4 +1,7 @@
-"""A model that obeys every poisoned text, in real turns: nothing of it gets into memory that is guarded, and nothing breaks out."""
+"""A model that obeys every poisoned text, in real turns.
+
+Nothing of it gets into memory that is guarded, and nothing breaks out.
+"""
 
 import unicodedata
 from dataclasses import dataclass
@@ -78,7 +81,10 @@ _QUOTES = (
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """One text, how it comes before the agent, and what the agent, obeying, would quote; it writes the text, tags and all."""
+    """One text, how it comes before the agent, and what the agent, obeying, would quote.
+
+    It writes the text, tags and all.
+    """
 
     family: str
     way: Way
@@ -106,7 +112,7 @@ def _family(name: str, way: Way, templates: tuple[str, ...], count: int) -> list
 
 
 def _claims(rounds: int) -> list[str]:
-    """Each claim as often as there are templates, then with a number, so that no two texts of a family are the same."""
+    """Each claim once for each template, numbered so that no two texts are the same."""
     return [
         f"{claim} ({number})" if number else claim
         for number in range(rounds + 9)
@@ -116,7 +122,7 @@ def _claims(rounds: int) -> list[str]:
 
 
 def closing_tags(text: str, labels: tuple[str, ...]) -> list[str]:
-    """What reads as a closing tag of a block or a section, once unseen signs are gone and wide ones are plain, in order."""
+    """Closing tags of blocks or sections, in order, after unseen and wide signs are normalized."""
     plain = "".join(
         sign for sign in unicodedata.normalize("NFKC", text) if unicodedata.category(sign) != "Cf"
     )
@@ -191,10 +197,14 @@ async def stage_and_web(open_stage: OpenStage) -> tuple[Stage, Web]:
 
 
 def edits(poison: Poison, number: int) -> tuple[ToolCallPart, ...]:
-    """What the obeying model calls: another way of writing for every text, on every block, quoting what it was told to quote."""
+    """What the obeying model calls.
+
+    Another way of writing for every text, on every block, quoting what it was told to quote.
+    """
     text, quote = poison.text, poison.claim
     made: list[ToolCallPart] = []
-    # Quotes that nobody said come from no untrusted source: guarded memory is not what keeps them out.
+    # Quotes that nobody said come from no untrusted source: guarded memory is not what keeps them
+    # out.
     guarding = [*LABELS.values()][poison.way == "said" :]
     for place, label in enumerate(guarding):
         ways: list[tuple[str, dict[str, Any]]] = [

@@ -1,4 +1,7 @@
-"""Rejections that an agent is told of: once, though a turn runs meanwhile or the server is killed."""
+"""Rejections that an agent is told of.
+
+Once, though a turn runs meanwhile or the server is killed.
+"""
 
 from typing import Any
 

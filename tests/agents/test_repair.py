@@ -1,4 +1,7 @@
-"""Repair broken threads: each kind of the corpus is mended, the next message is answered, and no word of a user is touched."""
+"""Repair broken threads.
+
+Each kind of the corpus is mended, the next message is answered, and no word of a user is touched.
+"""
 
 from sqlalchemy import text
 

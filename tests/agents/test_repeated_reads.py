@@ -1,4 +1,7 @@
-"""Searches that find nothing new: when they are offered, what they leave out, and what becomes of those that come again."""
+"""Searches that find nothing new.
+
+When they are offered, what they leave out, and what becomes of those that come again.
+"""
 
 import pytest
 

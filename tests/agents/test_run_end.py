@@ -1,4 +1,7 @@
-"""Ending runs from outside: what was said enters the window, open calls get a result, and each run ends once."""
+"""Ending runs from outside.
+
+What was said enters the window, open calls get a result, and each run ends once.
+"""
 
 import logging
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""What an agent learns in a conversation about a user is that user's: copies of blocks, new blocks, and what others see of it."""
+"""What an agent learns in a conversation about a user is that user's.
+
+Copies of blocks, new blocks, and what others see of it.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -347,7 +350,7 @@ async def test_a_users_turn_and_an_edit_of_a_copy_cost_one_statement_more_each(
 
 
 async def test_a_copy_finds_a_label_that_the_users_chain_can_hold(stage: Stage) -> None:
-    """Nor may its parts have a meaning of their own in routes, or differ from another label in capitals alone."""
+    """Nor may its parts mean something in routes, or differ from another label by case alone."""
     agent_id = await stage.agent(
         ("Human", "Nobody."), name="History", tool_names=("core_memory_append",)
     )

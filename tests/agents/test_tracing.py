@@ -1,4 +1,7 @@
-"""What is kept of calls to models: a step for each that failed, and traces where the settings ask for them."""
+"""What is kept of calls to models.
+
+A step for each that failed, and traces where the settings ask for them.
+"""
 
 from typing import Any
 

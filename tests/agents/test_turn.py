@@ -1,4 +1,7 @@
-"""A turn as its callers see it: failures, cancelling, leases, shutdown, and readers that come late or leave early."""
+"""A turn as its callers see it.
+
+Failures, cancelling, leases, shutdown, and readers that come late or leave early.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -70,7 +73,8 @@ async def test_a_failing_model_ends_the_run_as_failed_and_keeps_what_was_said(
 async def test_what_a_provider_refuses_as_a_bad_request_is_kept_but_not_sent_again(
     stage: Stage, agent: str, kind: ModelErrorKind
 ) -> None:
-    # Of what is said to be too long nothing can be left out: next to the system prompt there is one word.
+    # Of what is said to be too long nothing can be left out: next to the system prompt there is one
+    # word.
     stage.lines += [ModelError(kind, "Not like this."), "Better."]
     answer = await stage.say(agent, "Poison.")
     assert (answer.run.status, answer.run.stop_reason) == ("failed", "llm_api_error")

@@ -1,4 +1,7 @@
-"""Beginning a turn: lease, repeats and what is stored before the model is asked; and when the prompt is rebuilt."""
+"""Beginning a turn.
+
+Lease, repeats and what is stored before the model is asked; and when the prompt is rebuilt.
+"""
 
 import asyncio
 from typing import Any
@@ -226,7 +229,8 @@ async def test_a_model_that_refuses_what_is_answered_anew_keeps_it_out_of_the_wi
 async def test_equal_requests_at_the_same_instant_run_once(
     stage: Stage, agent: str, database: str, by: str
 ) -> None:
-    # Where units of work run side by side, a retry without an otid could come before its original, which is then a new message.
+    # Where units of work run side by side, a retry without an otid could come before its original,
+    # which is then a new message.
     begins_with_original = database == "postgresql" and by == "retry"
     for turn in range(10):
         stage.lines.append(f"Answer {turn}.")
@@ -370,7 +374,7 @@ async def test_the_system_prompt_follows_the_archives_tags_but_not_its_count(
 async def test_a_turn_of_this_process_is_alive_whatever_the_clock_says(
     stage: Stage, agent: str, clock: ManualClock
 ) -> None:
-    """After a machine has slept every lease has expired, but a turn that runs here goes on and keeps its answer."""
+    """A sleep of the machine ends every lease, but a turn that runs keeps its answer."""
     turn, gate = await stage.asked(agent, line="Good morning.")
     clock.advance(3600)
 

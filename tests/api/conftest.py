@@ -1,4 +1,4 @@
-"""A running server for each module of API tests, the official client on it, a plain HTTP client, and an agent to talk to."""
+"""A running server for each module of API tests, with clients and an agent."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -20,7 +20,10 @@ class Api(NamedTuple):
 
 @pytest.fixture(scope="module")
 def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    """A server that the tests of one module share; take `server`, whose model knows nothing of the test before."""
+    """A server that the tests of one module share.
+
+    Take `server`, whose model knows nothing of the test before.
+    """
     with serving(tmp_path_factory.mktemp("data")) as server:
         yield server
 

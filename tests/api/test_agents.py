@@ -1,4 +1,7 @@
-"""Agents, with the official client: created, listed, changed, deleted, and their context windows."""
+"""Agents, with the official client.
+
+Created, listed, changed, deleted, and their context windows.
+"""
 
 from typing import Any
 
@@ -145,7 +148,8 @@ def test_an_agent_made_without_a_word_has_the_librarian_and_the_base_tools(
 ) -> None:
     made = client.agents.create()
 
-    # Nothing was asked for, so nothing is told, as in the retired server; texts are embedded all the same.
+    # Nothing was asked for, so nothing is told, as in the retired server; texts are embedded all
+    # the same.
     assert (made.model, made.embedding, made.embedding_config) == ("ricordo/librarian", None, None)
     asked = client.agents.create(embedding="ricordo/wordllama-256")
     assert (asked.embedding_config.handle, asked.embedding_config.embedding_dim) == (

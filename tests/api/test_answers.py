@@ -1,4 +1,8 @@
-"""Answers in flight: large ones are made beside the event loop, bounded each and together, and others never wait for them."""
+"""Answers in flight.
+
+Large ones are made beside the event loop, bounded each and together, and others never wait for
+them.
+"""
 
 import asyncio
 import random

@@ -1,4 +1,7 @@
-"""Proposals to blocks of agents: listed and decided on by the people who run the agents, and by nobody else."""
+"""Proposals to blocks of agents.
+
+Listed and decided on by the people who run the agents, and by nobody else.
+"""
 
 from typing import Any
 

@@ -1,4 +1,8 @@
-"""Bodies of requests: large ones are read away from the event loop, every list has a most, and what is wrong is told briefly."""
+"""Bodies of requests.
+
+Large ones are read away from the event loop, every list has a most, and what is wrong is told
+briefly.
+"""
 
 import gzip
 import json
@@ -68,7 +72,10 @@ class _Values(dict[str, str]):
 
 
 def _cells(server: ServerInThread) -> list[tuple[Cell, dict[str, Any]]]:
-    """Every route that takes JSON, with a body that it accepts; MCP's is read by its SDK, and takes 64 kB at most."""
+    """Every route that takes JSON, with a body that it accepts.
+
+    MCP's is read by its SDK, and takes 64 kB at most.
+    """
     found = [(cell, cell.parts(_Values())) for cell in cells_of(server.app) if cell.path != "/mcp"]
     with_body = [(cell, parts) for cell, parts in found if "json" in parts]
     assert len(with_body) > 40
@@ -285,13 +292,17 @@ WRONG: tuple[Any, ...] = (
 def test_what_is_wrong_is_told_in_words_and_places_and_is_not_repeated(
     server: ServerInThread, http: httpx2.Client, some: int, share: int
 ) -> None:
-    """In the suite for each body and every fourth of its fields: all are read by the same models."""
+    """In the suite for each body and every fourth of its fields.
+
+    All are read by the same models.
+    """
     document = server.app.openapi()
     told = 0
     for cell, parts in _cells(server):
         body = parts.pop("json")
         names = {*_fields(document, cell), *(body if isinstance(body, dict) else ())}
-        # Each field gets some of the wrong values, since the same few types of fields come again and again.
+        # Each field gets some of the wrong values, since the same few types of fields come again
+        # and again.
         bodies = [WRONG[(told + number) % len(WRONG)] for number in range(some)]
         if isinstance(body, dict):
             bodies += [

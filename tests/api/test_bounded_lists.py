@@ -1,4 +1,7 @@
-"""Lists of long messages, passages and proposals: a page has as many bytes as a list may have, and the next one goes on."""
+"""Lists of long messages, passages and proposals.
+
+A page has as many bytes as a list may have, and the next one goes on.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -38,7 +41,7 @@ def pages(
 
 
 def require_bounded(found: list[list[Json]], size: Callable[[Json], int], ids: list[str]) -> None:
-    """Require that no item is missing or there twice, and each page has what a list may have, or one item."""
+    """Require that no item is missing or repeated, and that each page fits or has one item."""
     assert [item["id"] for page in found for item in page] == ids
     assert all(len(page) == 1 or sum(map(size, page)) <= LIST for page in found)
     assert len(found) > 4, "these are too long for one page"

@@ -1,4 +1,6 @@
-"""What official clients may send is taken: each parameter that they document, and each object as the server answered it.
+"""What official clients may send is taken.
+
+Each parameter that they document, and each object as the server answered it.
 
 What cannot act here is left out, and named in a header of the answer.
 """
@@ -33,7 +35,8 @@ from tests.seams.server import MODEL, ServerInThread
 
 Wire = dict[str, Any]
 HELLO = {"messages": [{"role": "user", "content": "Hello."}]}
-# The request, the client's type of it, and where it is sent, with what has to stand beside a parameter.
+# The request, the client's type of it, and where it is sent, with what has to stand beside a
+# parameter.
 SENT: list[tuple[type[RequestPart], str, str, Wire]] = [
     (
         AgentRequest,

@@ -1,4 +1,7 @@
-"""Threads over HTTP, with the official client: made, listed, changed, forked, deleted, and talked in."""
+"""Threads over HTTP, with the official client.
+
+Made, listed, changed, forked, deleted, and talked in.
+"""
 
 import json
 from datetime import UTC, datetime
@@ -361,7 +364,8 @@ def test_a_prompt_is_made_anew_and_returned(
     dry = api.client.conversations.recompile(thread.id, dry_run=True)
     assert "Her name is Bea." in dry
     assert "Her name is Ada." in stored()
-    # JSON, as the document says and the retired server answers; this client hands a string on as it came.
+    # JSON, as the document says and the retired server answers; this client hands a string on as it
+    # came.
     assert json.loads(api.client.conversations.recompile(thread.id)) == stored()
     assert "Her name is Bea." in stored()
     own = api.client.agents.recompile(agent.id, dry_run=True)
@@ -443,7 +447,10 @@ def test_a_user_who_cannot_be_makes_no_thread(
 def test_what_is_said_in_one_users_thread_is_not_found_in_anothers(
     api: Api, agent: AgentState
 ) -> None:
-    """One agent, two users: each thread's search sees its own user's words of other threads, and never the other user's."""
+    """One agent, two users.
+
+    Each thread's search sees its own user's words of other threads, and never the other user's.
+    """
     ada, bob = new_id("ada"), new_id("bob")
     said, again, others = (
         api.client.conversations.create(agent_id=agent.id, extra_body={"user_id": user})

@@ -1,4 +1,7 @@
-"""What a turn needs is deleted while it runs: the turn comes to a clear end, and nothing is left of it."""
+"""What a turn needs is deleted while it runs.
+
+The turn comes to a clear end, and nothing is left of it.
+"""
 
 import random
 import time
@@ -48,7 +51,10 @@ def during_a_turn(api: Api, path: str, how: str, line: Any, delete: Callable[[],
 
 
 def nothing_is_left(api: Api, before: dict[str, int]) -> bool:
-    """Whether no run is open, and no row is there that was not there before; deletions may go on for a moment."""
+    """Whether no run is open, and no row is there that was not there before.
+
+    Deletions may go on for a moment.
+    """
     end = time.monotonic() + LIMIT
     while api.http.get("/v1/runs/", params={"active": True}).json() or grown(api, before):
         assert time.monotonic() < end, grown(api, before)
@@ -158,7 +164,10 @@ def test_a_turn_that_loses_what_it_uses_ends(api: Api, what: str, how: str) -> N
 
 @pytest.mark.parametrize("rounds", short_and_long(6, 200))
 def test_agents_that_are_deleted_at_any_moment_never_fail(api: Api, rounds: int) -> None:
-    """Messages and deletions race, by the thread's luck: each message is answered, cancelled, or told that its agent is gone."""
+    """Messages and deletions race, by the thread's luck.
+
+    Each message is answered, cancelled, or told that its agent is gone.
+    """
     luck = random.Random(14)  # noqa: S311
     api.server.answers_with(lambda _request: (call("archival_memory_insert", content="tea"),))
     for _ in range(rounds):

@@ -1,4 +1,7 @@
-"""Bad input and failures: what clients of the retired Letta V1 server know, and nothing left half done."""
+"""Bad input and failures.
+
+What clients of the retired Letta V1 server know, and nothing left half done.
+"""
 
 import gc
 import re
@@ -239,7 +242,8 @@ def test_all_faults_are_named_and_what_was_sent_is_not_repeated(http: httpx2.Cli
 def test_a_body_that_nobody_can_read_is_refused(
     http: httpx2.Client, agent: AgentState, content: bytes
 ) -> None:
-    # The parser goes to the very end of the stack; what others have the collector call would find no room there.
+    # The parser goes to the very end of the stack; what others have the collector call would find
+    # no room there.
     gc.disable()
     try:
         answer = http.post(f"/v1/agents/{agent.id}/messages", content=content, headers=JSON)

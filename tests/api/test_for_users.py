@@ -1,4 +1,7 @@
-"""Requests that are about a user: the default conversation, filters by `user_id`, shared blocks, and what a user may change."""
+"""Requests that are about a user.
+
+The default conversation, filters by `user_id`, shared blocks, and what a user may change.
+"""
 
 from typing import Any
 
@@ -300,7 +303,8 @@ def test_an_attached_block_of_a_user_stands_in_that_users_conversations_alone(
         assert ["zebra" in text for text in read] == [False] * 5
         say(api, agent_id, "Hello.", "ada")
         assert "zebra" in api.server.model.requests[-1].messages[0].text
-    # Though it is not seen, it is attached: its label is taken, and a list of block ids that was read without it keeps it.
+    # Though it is not seen, it is attached: its label is taken, and a list of block ids that was
+    # read without it keeps it.
     other = ok(api.http.post("/v1/blocks/", json={"label": "diary", "value": "Ours."}))["id"]
     assert "diary" in refused(api.http.patch(f"{path}/core-memory/blocks/attach/{other}"), 409)
     ok(api.http.patch(path, json={"block_ids": []}))

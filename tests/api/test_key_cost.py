@@ -1,4 +1,7 @@
-"""What a stored key costs: a look-up that counts for less than a second, on each server by itself."""
+"""What a stored key costs.
+
+A look-up that counts for less than a second, on each server by itself.
+"""
 
 import asyncio
 import time
@@ -81,7 +84,10 @@ def test_an_unknown_key_costs_one_look_up_and_garbage_none(people: People) -> No
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time by which servers know for how long they know a key: it stands until a test moves it."""
+    """The time by which servers know for how long they know a key.
+
+    It stands until a test moves it.
+    """
     now = [time.monotonic()]
     monkeypatch.setattr(
         authentication, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time)

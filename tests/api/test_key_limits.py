@@ -67,7 +67,8 @@ def test_without_a_limit_nothing_is_counted() -> None:
 def test_a_key_over_its_limit_hears_when_to_come_back(
     people: People, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What the database said of a key counts for less than a second, which a busy machine may need for one request.
+    # What the database said of a key counts for less than a second, which a busy machine may need
+    # for one request.
     monkeypatch.setattr("ricordo.api.authentication._FRESH", 600.0)
     key, other = people.key("ada"), people.key("ada")
     assert statuses(people, key, 3) == [200] * 3

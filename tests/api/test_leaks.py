@@ -1,4 +1,7 @@
-"""What one user said or keeps reaches no other, by searches, prompts or lists, though nobody has a key."""
+"""One user's words and memory reach no other user, even without keys.
+
+Checked in searches, prompts and lists.
+"""
 
 from typing import Any
 
@@ -137,7 +140,8 @@ def test_a_prompt_holds_the_tags_of_shared_passages_and_of_its_users_alone(share
     }
     assert {user: tags_in(shared.say(user, "Hello.")) for user in expected} == expected
     assert {user: tags_in(shared.say(user, "Hello again.")) for user in expected} == expected
-    # What is deleted takes its tags along, each from those prompts alone that showed it for its sake.
+    # What is deleted takes its tags along, each from those prompts alone that showed it for its
+    # sake.
     everything = shared.passages()
     shared.delete(everything["The library opens at nine."])
     shared.file(None, "Opening hours are the same for all.", "common")

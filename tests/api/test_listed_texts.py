@@ -1,4 +1,7 @@
-"""Texts of blocks in lists: whole up to a cap, cut with a mark beyond, and never written back cut."""
+"""Texts of blocks in lists.
+
+Whole up to a cap, cut with a mark beyond, and never written back cut.
+"""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Each list of the document with several things in it costs a few statements, however many things it holds."""
+"""Each list of the document costs a few statements, whatever its length."""
 
 import time
 from collections.abc import Iterator
@@ -15,8 +15,9 @@ from tests.seams.server import MODEL
 from tests.seams.stores import count_statements
 
 MOST = 4
-# Whole agents take three statements after that of their page; one of them has folders, which takes five more for all agents:
-# the folders, what was opened, the newest files, which are open by themselves, the opened files, and how each begins.
+# Whole agents take three statements after that of their page; one of them has folders, which takes
+# five more for all agents: the folders, what was opened, the newest files, which are open by
+# themselves, the opened files, and how each begins.
 FOLDERS = 5
 GROUPS = 5  # the groups, their members, blocks, counters, and what was read
 MORE = {
@@ -189,7 +190,7 @@ def test_the_messages_of_all_agents_are_read_from_the_newest_on(world: World) ->
 
 
 def test_a_page_of_agents_is_read_without_the_others(world: World) -> None:
-    """With 10,000 of them a page took 21 ms, as all of the organization were joined to find fifty."""
+    """With 10,000 of them a page took 21 ms, as all were joined to find fifty."""
     whole = [plan for plan in plans(world, "/v1/agents/") if "SEARCH conversations" in plan]
     assert len(whole) == 1
     assert "agents_by_time" not in whole[0]

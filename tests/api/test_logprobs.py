@@ -1,4 +1,7 @@
-"""Log probabilities of an answer's tokens, with a model behind real HTTP: given, or the answer says why there are none."""
+"""Log probabilities of an answer's tokens, with a model behind real HTTP.
+
+Given, or the answer says why there are none.
+"""
 
 from collections.abc import Iterator
 from typing import Any

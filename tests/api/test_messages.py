@@ -239,7 +239,10 @@ def test_a_picture_reaches_the_model_and_the_list(api: Api, agent: AgentState) -
 def test_messages_are_listed_oldest_first_and_the_newest_of_them_by_default(
     api: Api, agent: AgentState
 ) -> None:
-    """As in the retired server: `order` says which end is taken, `after` and `before` are times, and pieces keep their order."""
+    """As in the retired server.
+
+    `order` says which end is taken, `after` and `before` are times, and pieces keep their order.
+    """
     for number in range(4):
         api.server.says((ReasoningPart("Hm."), TextPart(f"Answer {number}.")))
         api.client.agents.messages.create(agent.id, input=f"Question {number}.")
@@ -259,7 +262,8 @@ def test_messages_are_listed_oldest_first_and_the_newest_of_them_by_default(
     assert listed(order="asc") == listed() == "S Q0 R A0 Q1 R A1 Q2 R A2 Q3 R A3"
     assert listed(limit=3) == listed(limit=3, order="desc") == "R A2 Q3 R A3"
     assert listed(limit=2, order="asc") == "S Q0"
-    # `after` is newer and `before` older, in either order; of what lies there the end is taken that was asked for.
+    # `after` is newer and `before` older, in either order; of what lies there the end is taken that
+    # was asked for.
     for order, newest, oldest in (("desc", "Q3 R A3", "R A0 Q1"), ("asc", "Q2 R A2", "S Q0")):
         assert listed(order=order, after=ids[4], limit=100) == "Q2 R A2 Q3 R A3"
         assert listed(order=order, before=ids[4], limit=100) == "S Q0 R A0 Q1"
@@ -309,7 +313,7 @@ def test_messages_are_listed_in_either_order_down_to_their_pieces(
 
 
 def test_a_filter_by_type_fills_every_page(client: StrictLetta, agent: AgentState) -> None:
-    """An empty page ends a client's reading, so one that the filter emptied would hide all that lies behind it."""
+    """An empty page ends a client's reading, so a filter must not make one."""
     said = [f"Message {number}." for number in range(4)]
     for text in said:
         client.agents.messages.create(agent.id, input=text)

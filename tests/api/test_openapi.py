@@ -1,4 +1,7 @@
-"""The OpenAPI document: complete, typed, sound, and with every route that the official client knows and this server has."""
+"""The OpenAPI document.
+
+Complete, typed, sound, and with every route that the official client knows and this server has.
+"""
 
 import asyncio
 import json
@@ -22,8 +25,8 @@ from ricordo.settings import ProviderSettings, Settings
 from tests.seams.server import ServerInThread, serving
 
 METHODS = ("get", "post", "put", "patch", "delete")
-# Routes of the official client 1.12.1 that this version serves; a stub is no endpoint, so the others are missing.
-# Each line is a pattern of methods and one of paths.
+# Routes of the official client 1.12.1 that this version serves; a stub is no endpoint, so the
+# others are missing. Each line is a pattern of methods and one of paths.
 SERVED = """
 patch /v1/agents/{}/identities/(attach|detach)/{}
 (post|get) /v1/agents/{}/schedule
@@ -108,7 +111,7 @@ def _bare(path: str) -> str:
 
 
 def calls_of_the_client() -> Iterator[tuple[str, str, set[str]]]:
-    """Every method, path and query parameters that the official client sends, read from its source."""
+    """Every method, path and query of the official client, read from its source."""
     folder = Path(letta_client.__file__).parent
     files = [folder / "_client.py", *(folder / "resources").rglob("*.py")]
     source = "\n".join(file.read_text() for file in files)
@@ -351,7 +354,7 @@ def test_a_server_answers_with_what_its_child_made_and_keeps_the_bytes_alone(
 def test_a_child_has_none_of_the_servers_files_so_what_the_server_closes_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What else looks into the data folder, such as `ricordo doctor`, takes a lock for a server's that runs."""
+    """Other readers of the data folder, such as `ricordo doctor`, take a server's lock."""
     monkeypatch.setattr(openapi_document, "MAY_FORK", True)
     process = os.getpid()
 

@@ -1,4 +1,7 @@
-"""What one user sees does not move while another writes: no list, count, time or score tells of the other's work."""
+"""What one user sees does not move while another writes.
+
+No list, count, time or score tells of the other's work.
+"""
 
 import io
 import json
@@ -84,7 +87,7 @@ def answers(world: World, cells: list[Cell]) -> dict[str, Any]:
 def settled_answers(
     world: World, cells: list[Cell], last: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the answers once all texts have vectors, and the answers are as they were before, by default a moment ago."""
+    """Return the answers once all texts have vectors, and nothing else changed."""
     deadline = time.monotonic() + LIMIT
     while True:
         embed_all(world, deadline)
@@ -96,7 +99,10 @@ def settled_answers(
 
 
 def embed_all(world: World, deadline: float) -> None:
-    """Let all texts have vectors, which takes half a minute by itself: until then a search goes by words alone."""
+    """Let all texts have vectors, which takes half a minute by itself.
+
+    Until then a search goes by words alone.
+    """
     hurry = text(
         "UPDATE jobs SET not_before = 0 WHERE kind = 'search.flush' AND status = 'waiting'"
     )

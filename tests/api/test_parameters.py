@@ -1,4 +1,7 @@
-"""Query parameters over the whole document: none is accepted and then ignored, and no misspelt user is an empty memory."""
+"""Query parameters over the whole document.
+
+None is accepted and then ignored, and no misspelt user is an empty memory.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,7 +65,8 @@ def test_a_query_parameter_that_a_route_does_not_know_is_refused_by_name(world: 
         assert world.send(OPERATOR, "GET", "/v1/agents/", params={name: "x"}).status_code == 200
 
 
-# Values that may make a difference, beside ids of what is there; with `WITH`, what has to stand beside them.
+# Values that may make a difference, beside ids of what is there; with `WITH`, what has to stand
+# beside them.
 TRIED: dict[str, tuple[str, ...]] = {
     "limit": ("1", "2"),
     "order": ("asc", "desc"),
@@ -131,7 +135,10 @@ def tried(world: World, name: str, schema: Wire, base: Any) -> list[str]:
 
 
 def shows_difference(world: World, path: str, name: str, schema: Wire) -> bool | None:
-    """Whether some value of the parameter changes the answer; None where the route answers a list of one item or none."""
+    """Whether some value of the parameter changes the answer.
+
+    None where the route answers a list of one item or none.
+    """
     values = {**world.own, **world.shared}
     query = fill(dict(QUERIES.get(path, {})), values) | WITH.get(name, {})
     base = world.send(
@@ -180,7 +187,10 @@ def open_files(world: World) -> None:
 
 @contextmanager
 def open_run(world: World) -> Iterator[str]:
-    """Let a run of Ada's be open, of another server as it seems, inside the `with`; gives its id."""
+    """Let a run of Ada's be open, of another server as it seems, inside the `with`.
+
+    Gives its id.
+    """
 
     def begin(tx: Transaction) -> Run:
         run = runs.get(tx, Scope(LOCAL_ORGANIZATION), world.own["run_id"])

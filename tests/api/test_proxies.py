@@ -1,4 +1,4 @@
-"""Behind a proxy that ends TLS, passes requests on from this machine, and may serve below a path that it takes off."""
+"""Behind a proxy that ends TLS, passes requests on, and may take off a path prefix."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,7 +111,10 @@ def test_a_proxy_may_leave_the_path_and_git_and_redirects_know_it(below: httpx2.
 def test_a_server_without_a_key_refuses_what_a_proxy_passes_on_from_other_machines(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    """Nginx names the server 127.0.0.1 unless told otherwise: the whole world was the local administrator."""
+    """Nginx names the server 127.0.0.1 unless told otherwise.
+
+    The whole world was the local administrator.
+    """
     rows = server.rows()
     told = "A proxy passes on requests of other machines, and this server has no key. Set RICORDO_API_KEY."
     for said in ("203.0.113.9", "127.0.0.1, 203.0.113.9", "203.0.113.9, 127.0.0.1", "unknown"):

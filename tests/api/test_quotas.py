@@ -1,4 +1,7 @@
-"""How much memory may hold: every way to a block meets the same bounds, and what is larger already can still shrink."""
+"""How much memory may hold.
+
+Every way to a block meets the same bounds, and what is larger already can still shrink.
+"""
 
 import json
 import random

@@ -1,8 +1,11 @@
-"""Every route against every kind of caller who may not use it: refused before any work, and nobody is told what is another's.
+"""Every route against every kind of caller who may not use it.
 
-The routes are those of the app, and the OpenAPI document says what they take. A new route is in the matrix by itself; where it
-takes an id or a body of a new kind, the tables below need a line for it. Routes that are not one user's alone are in SHARED, or in
-`SHARED_ROUTES` of the package with the feature's tests.
+Refused before any work, and nobody is told what is another's.
+
+The routes are those of the app, and the OpenAPI document says what they take. A new route is in the
+matrix by itself; where it takes an id or a body of a new kind, the tables below need a line for it.
+Routes that are not one user's alone are in SHARED, or in `SHARED_ROUTES` of the package with the
+feature's tests.
 """
 
 import re
@@ -112,7 +115,10 @@ class Watch:
         return int(self._file.execute("PRAGMA data_version").fetchone()[0])
 
     def _read(self) -> dict[str, int]:
-        """All rows of all tables, but for jobs and the search index, which change by themselves, the audit log and keys' use."""
+        """All rows of all tables, except those that change by themselves.
+
+        These are jobs, the search index, the audit log, and the use of keys.
+        """
         names = [
             row[0]
             for row in self._file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -162,7 +168,8 @@ def require_refused(
             answer = cell.ask(world.http, values, headers(cell) if callable(headers) else headers)
             assert answer.status_code in statuses, (cell, answer.status_code, answer.text[:300])
             require_silent(world, cell, answer)
-        # Each refusal is a row of the audit log, so to look at all others takes longer than to refuse.
+        # Each refusal is a row of the audit log, so to look at all others takes longer than to
+        # refuse.
         assert watch.changes() == [], group
     return len(cells)
 
@@ -247,7 +254,9 @@ def test_with_the_cookie_of_a_login_no_page_of_elsewhere_writes(
 
 
 def parts_of(cells: list[Cell], count: int, *, is_whole: bool) -> list[list[Cell]]:
-    """Return so many lists of cells: of a few of them, or of all, which takes so many times as long.
+    """Return so many lists of cells.
+
+    Of a few of them, or of all, which takes so many times as long.
 
     What refuses these callers knows nothing of the route, so that one of them stands for all.
     """
@@ -277,7 +286,8 @@ def test_who_may_not_act_for_others_cannot_name_them(
         require_refused(world, watch, part, (403,), {**bearer(key), "X-Ricordo-User": "ada"}, hers)
 
 
-# What is not Ada's alone but the organization's: with the scope, others of the organization may read it and change it.
+# What is not Ada's alone but the organization's: with the scope, others of the organization may
+# read it and change it.
 SHARED = {
     "an agent without a list of its users is everybody's; what others said with it is not": """
         (GET|PATCH|DELETE) /v1/agents/<agent_id>(/budget)?
@@ -424,7 +434,10 @@ ORDER = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 def shared_routes_of_features() -> Iterator[str]:
-    """The patterns of shared routes that the tests of a feature name: `SHARED_ROUTES` of their package."""
+    """The patterns of shared routes that the tests of a feature name.
+
+    `SHARED_ROUTES` of their package.
+    """
     for package in iter_modules(features.__path__, "tests.features."):
         if package.ispkg:
             yield getattr(import_module(package.name), "SHARED_ROUTES", "")
@@ -445,7 +458,10 @@ def is_shared(cell: Cell) -> bool:
 
 
 def in_order(cells: list[Cell]) -> list[Cell]:
-    """Return the cells so that what they delete was asked for before, and what they detach is attached again."""
+    """Return the cells in an order in which deletions and detachments come last.
+
+    What is detached is attached again.
+    """
     places = sorted(
         cells, key=lambda cell: cell.path, reverse=True
     )  # agents and users behind what is theirs
@@ -602,7 +618,8 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
     if names_by_id:
         hers = {**hers, "user_id": world.id_of("ada"), "block_label": "notes"}
     shared = [cell for cell in cells if is_shared(cell)]
-    # These callers have every scope; whoever has `admin` reads who did what, which `tests/features/audit_log` shows.
+    # These callers have every scope; whoever has `admin` reads who did what, which
+    # `tests/features/audit_log` shows.
     others = [cell for cell in cells if not is_shared(cell) and "/audit-log" not in cell.path]
     if kind == "a developer":  # is a teacher, whom `tests/features/teachers` watches
         taught = [cell for cell in others if cell.path.endswith("/students")]
@@ -614,7 +631,7 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
         require_silent(world, cell, answer)
         is_hers = names_by_id and "block_label" in cell.path
         is_makers = (
-            "Somebody else made this archive" in answer.text
+            "Another user made this archive" in answer.text
             and cell.path == "/v1/archives/{archive_id}"
         )
         if "lacks the scope" in answer.text or is_makers:
@@ -628,9 +645,12 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
 
 
 def asked_once(shared: list[Cell], kind: str) -> list[Cell]:
-    """Return what this caller asks for so that each cell is asked for once: by a user, or by who alone may have its scopes.
+    """Return what this caller asks for so that each cell is asked for once.
 
-    Only the long form asks for everything as everybody: services get what a user or a developer gets.
+    By a user, or by who alone may have its scopes.
+
+    Only the long form asks for everything as everybody: services get what a user or a developer
+    gets.
     """
     by_a_user = {
         cell

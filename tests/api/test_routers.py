@@ -1,4 +1,7 @@
-"""The table of routes: its order, its document, what a start imports for it, and the routes that plugins bring."""
+"""The table of routes.
+
+Its order, its document, what a start imports for it, and the routes that plugins bring.
+"""
 
 import asyncio
 import re
@@ -288,7 +291,7 @@ def test_a_plugins_route_that_no_scope_can_guard_is_refused_at_the_start(
 
     with (
         offering(monkeypatch, router),
-        pytest.raises(Invalid, match="Nobody is kept from a plugin's route /bare"),
+        pytest.raises(Invalid, match="The plugin's route /bare is open to everybody"),
     ):
         new_app()
 

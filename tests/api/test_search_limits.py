@@ -1,4 +1,7 @@
-"""Searches over HTTP: further pages, how well results match, hostile queries and texts, and who is never shown."""
+"""Searches over HTTP.
+
+Further pages, how well results match, hostile queries and texts, and who is never shown.
+"""
 
 from typing import Any
 
@@ -58,7 +61,8 @@ def test_pages_behind_the_first_hundred_hold_every_hit_once_while_messages_arriv
     def pages(path: str, limit: int, **body: Any) -> list[str]:
         seen: list[str] = []
         while True:
-            # By words: vectors of what was just stored arrive while the pages are read, and move them.
+            # By words: vectors of what was just stored arrive while the pages are read, and move
+            # them.
             mode = {} if "passages" in path else {"search_mode": "fts"}
             sent = {
                 "query": "tea",

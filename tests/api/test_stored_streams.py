@@ -1,4 +1,7 @@
-"""Streams that are stored while they are made, and read from any number on: by several readers, processes and lives of a server."""
+"""Streams that are stored while they are made, and read from any number on.
+
+By several readers, processes and lives of a server.
+"""
 
 import asyncio
 from collections import deque
@@ -60,7 +63,10 @@ async def stage(store: SqlStore, tmp_path: Path) -> AsyncIterator[Stage]:
 
 @pytest.fixture
 async def elsewhere(store: SqlStore, tmp_path: Path) -> AsyncIterator[Runtime]:
-    """Another process's runtime on the same database: it knows nothing of the turns and recordings of the first."""
+    """Another process's runtime on the same database.
+
+    It knows nothing of the turns and recordings of the first.
+    """
     other = Stage(store, tmp_path, Hooks())
     yield other.runtime
     await other.close()

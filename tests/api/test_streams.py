@@ -1,4 +1,7 @@
-"""Answers as server-sent events over HTTP: their bytes, what the official client makes of them, and streams that are read again."""
+"""Answers as server-sent events over HTTP.
+
+Their bytes, what the official client makes of them, and streams that are read again.
+"""
 
 import re
 import threading
@@ -268,7 +271,7 @@ def piecemeal(http: httpx2.Client, path: str, body: dict[str, Any], most: int) -
 def read_in_pieces(
     servers: list[ServerInThread], agent_id: str, size: int
 ) -> tuple[str, list[bytes]]:
-    """A background stream whose connection breaks after every few events, resumed on the next server each time."""
+    """A background stream that breaks every few events and resumes on the next server."""
     clients = [server.http() for server in servers]
     body = {"input": "Hello.", "background": True, "stream_tokens": True}
     chunks = piecemeal(clients[0], f"/v1/agents/{agent_id}/messages/stream", body, size)

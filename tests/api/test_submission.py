@@ -1,4 +1,7 @@
-"""Edits of a user's memory by callers of every role: applied, proposed or refused, as ownership and the block's policy say."""
+"""Edits of a user's memory by callers of every role.
+
+Applied, proposed or refused, as ownership and the block's policy say.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
@@ -64,7 +67,8 @@ WAYS: dict[str, Callable[[httpx2.Client, str], httpx2.Response]] = {
     "by path": _by_path,
     "by id": _by_id,
 }
-# What becomes of the edit by policy, in the order of POLICIES: applied, proposed, or refused with this status.
+# What becomes of the edit by policy, in the order of POLICIES: applied, proposed, or refused with
+# this status.
 AS_OWNER = ("applied",) * 5
 BY_POLICY = ("applied", "applied", "proposed", "proposed", 403)
 EXPECTED: dict[tuple[str, str], tuple[Any, ...]] = {

@@ -1,4 +1,7 @@
-"""Text has one form wherever it enters: by a body, a path, a query, a form, a file, a tool, or git."""
+"""Text has one form wherever it enters.
+
+By a body, a path, a query, a form, a file, a tool, or git.
+"""
 
 import unicodedata
 from typing import Any

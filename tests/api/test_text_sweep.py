@@ -1,4 +1,7 @@
-"""Odd text in every field that can be written: whatever the server takes, it stores and shows in the normal form."""
+"""Odd text in every field that can be written.
+
+Whatever the server takes, it stores and shows in the normal form.
+"""
 
 import importlib
 import pkgutil
@@ -25,7 +28,8 @@ from tests.seams.server import MODEL
 LINES = "\ufeffGru\u0308ße\r\nZoe\u0308\rend"
 NAME = "\u200b\ufeffGru\u0308ße"
 WRONG = re.compile("[\u0300-\u036f\ufeff\r]")
-# Not text of people: programs, addresses, keys, times, and what names something that has to be there.
+# Not text of people: programs, addresses, keys, times, and what names something that has to be
+# there.
 NO_TEXT = re.compile(
     r"(^|_)(id|ids|url|uri|address|model|handle|embedding|cron\w*|schedule|timezone|source_code|api_key|token|secret\w*|key"
     r"|version|sha|type|role|status|signature|data|email|tool_name|before|after|start\w*|end\w*|base64|format|expires?\w*|otid"
@@ -83,7 +87,7 @@ class Fields:
 
 
 def merged(given: Any, odd: Any) -> Any:
-    """What makes the body valid, with the odd text beside it, and in place of it where it is text without meaning."""
+    """A valid body with the odd text added, and put in place of meaningless texts."""
     if isinstance(given, dict) and isinstance(odd, dict):
         kept = {
             name: value for name, value in odd.items() if name not in given and value is not None

@@ -1,4 +1,7 @@
-"""A user's memory over HTTP: blocks, versions, formats, entity tags, and the walls between users."""
+"""A user's memory over HTTP.
+
+Blocks, versions, formats, entity tags, and the walls between users.
+"""
 
 import re
 from collections.abc import Iterator
@@ -345,7 +348,10 @@ NOWHERE = Known(
 
 
 def wrong_ways() -> Iterator[tuple[str, str, str, str]]:
-    """Every route with one name in it wrong: one that leads nowhere, or to what another user has."""
+    """Every route with one name in it wrong.
+
+    One that leads nowhere, or to what another user has.
+    """
     for method, path in ROUTES:
         in_body = (
             ["body"]
@@ -363,7 +369,10 @@ def wrong_ways() -> Iterator[tuple[str, str, str, str]]:
 def test_a_wrong_name_leads_nowhere_and_tells_nothing_of_others(
     http: httpx2.Client, two: tuple[Known, Known]
 ) -> None:
-    """Every route, with each name in it wrong in each way: 404, no word of what another user has, and nothing changed."""
+    """Every route, with each name in it wrong in each way.
+
+    404, no word of what another user has, and nothing changed.
+    """
     carol, bob = two
     before = [_seen(http, one) for one in two]
     for method, path, name, whose in wrong_ways():

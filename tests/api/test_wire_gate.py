@@ -1,6 +1,10 @@
-"""The wire gate: every method of the installed `letta-client`, strict about what it reads, against a server with one of everything.
+"""The wire gate.
 
-It makes docs/develop/compatibility.md: `python -m tests.api.test_wire_gate` writes the page, and a test holds it true.
+Every method of the installed `letta-client`, strict about what it reads, against a server with one
+of everything.
+
+It makes docs/develop/compatibility.md: `python -m tests.api.test_wire_gate` writes the page, and a
+test holds it true.
 """
 
 import inspect

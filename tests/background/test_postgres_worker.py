@@ -1,4 +1,8 @@
-"""Wake-ups: PostgreSQL notifies at once, two servers share the work, and a wake-up that is lost or doubled costs no job."""
+"""Wake-ups.
+
+PostgreSQL notifies at once, two servers share the work, and a wake-up that is lost or doubled costs
+no job.
+"""
 
 import asyncio
 from collections import Counter
@@ -85,7 +89,8 @@ async def test_the_database_rings_when_a_job_is_added(store: PostgresStore, tmp_
 
 async def test_the_jobs_of_a_key_follow_each_other(store: PostgresStore, tmp_path: Path) -> None:
     log = Log()
-    # On a busy machine a wake-up is lost now and then; then the poll finds the job, which comes some seconds later.
+    # On a busy machine a wake-up is lost now and then; then the poll finds the job, which comes
+    # some seconds later.
     async with working(
         store, tmp_path, JobHandler("work", log), is_alone=False, pace=Pace(poll=4, beat=30)
     ):

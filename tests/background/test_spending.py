@@ -1,4 +1,7 @@
-"""Jobs that embed with a provider's model: noted in the ledger, and put off where a budget is nearly used up."""
+"""Jobs that embed with a provider's model.
+
+Noted in the ledger, and put off where a budget is nearly used up.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The jobs that keep the index in order, where a server freezes in the middle of one and another takes it over."""
+"""Jobs that keep the index in order, where another server takes over a frozen one's."""
 
 import asyncio
 from dataclasses import replace
@@ -90,7 +90,8 @@ async def two(store: Store, tmp_path: Path, clock: ManualClock) -> Two:
     return Two(store, tmp_path, clock, archive)
 
 
-# The new index of thirty notes in portions of ten: the remains, three portions, the taking over, the remains again.
+# The new index of thirty notes in portions of ten: the remains, three portions, the taking over,
+# the remains again.
 @pytest.mark.parametrize("writes", [2, 4])
 async def test_a_server_that_wakes_up_leaves_the_index_that_another_is_building(
     two: Two, monkeypatch: pytest.MonkeyPatch, writes: int

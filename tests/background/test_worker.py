@@ -1,4 +1,8 @@
-"""The worker: jobs run at once, side by side, one of a key at a time, again when they fail, and in each period once."""
+"""The worker.
+
+Jobs run at once, side by side, one of a key at a time, again when they fail, and in each period
+once.
+"""
 
 import asyncio
 from collections import Counter
@@ -59,7 +63,8 @@ async def test_a_job_that_is_added_runs_at_once(
         assert runtime.store is store
         seen.append(job.payload)
 
-    # Nothing is polled here within the test's time: the adding transaction itself notifies. (PostgreSQL: test_postgres_worker.py)
+    # Nothing is polled here within the test's time: the adding transaction itself notifies.
+    # (PostgreSQL: test_postgres_worker.py)
     pace = ASLEEP if database == "sqlite" else QUICK
     async with working(store, tmp_path, JobHandler("work", run), pace=pace):
         await asyncio.sleep(0.01)

@@ -1,1 +1,4 @@
-"""How agents behave, seen from outside: the HTTP API in front, scripted model servers behind, both over real HTTP."""
+"""How agents behave, seen from outside.
+
+The HTTP API in front, scripted model servers behind, both over real HTTP.
+"""

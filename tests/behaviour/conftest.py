@@ -1,4 +1,7 @@
-"""One scene for each module; after every test, every request that a model server got has to be one it would accept."""
+"""One scene for each module.
+
+After every test, every request that a model server got has to be one it would accept.
+"""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,6 @@
-"""What a student has of her proposals: they wait for her, lead to the words that were said, and are for no other student.
+"""What a student has of her proposals.
+
+They wait for her, lead to the words that were said, and are for no other student.
 
 The model follows a script, everything else is real. docs/tutor/a-students-day.md tells the whole
 day to people, and test_docs.py runs it.
@@ -128,7 +130,10 @@ def test_she_asks_why_and_is_led_to_the_words_that_were_said(day: Day) -> None:
 
 
 def test_another_students_tutor_and_another_thread_know_nothing_of_her(day: Day) -> None:
-    """One agent, two students: each thread sees its own student's block, and nobody's sees neither."""
+    """One agent, two students.
+
+    Each thread sees its own student's block, and nobody's sees neither.
+    """
     scene = day.scene
     shared = scene.agent(
         model=OPENAI, name="Shared", memory_blocks=[{"label": "student", "value": "Nobody yet."}]

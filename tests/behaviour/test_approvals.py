@@ -1,4 +1,7 @@
-"""Calls that wait for a person: asked for, approved, denied, forgotten, cancelled, cut off by a kill, and never a deadlock."""
+"""Calls that wait for a person.
+
+Asked for, approved, denied, forgotten, cancelled, cut off by a kill, and never a deadlock.
+"""
 
 import threading
 from typing import Any
@@ -304,7 +307,10 @@ def test_a_repeated_answer_is_not_carried_out_twice(scene: Scene) -> None:
 
 
 def test_an_answer_is_known_by_its_calls_when_it_comes_again(scene: Scene) -> None:
-    """As from clients that lost the connection: without an otid, after a compaction, and when the next call waits already."""
+    """As from clients that lost the connection.
+
+    Without an otid, after a compaction, and when the next call waits already.
+    """
     agent, (call_id,) = scene.asks(rules=BOTH_WAIT)
     request = scene.state(agent)["pending_approval"]
     scene.says(calls(("toss", {}), text="And now?"))
@@ -320,7 +326,8 @@ def test_an_answer_is_known_by_its_calls_when_it_comes_again(scene: Scene) -> No
             scene.http.post(f"/v1/agents/{agent}/summarize").raise_for_status()
         assert scene.send(agent, decides((call_id, True)))["messages"] == first["messages"]
         assert scene.send(agent, again)["messages"] == first["messages"]
-    # What is said with it is said now; what decides otherwise is refused, and so is what was never asked.
+    # What is said with it is said now; what decides otherwise is refused, and so is what was never
+    # asked.
     scene.says("You are welcome.")
     said_too = scene.client.agents.messages.create(
         agent,
@@ -486,7 +493,10 @@ def test_a_turn_that_is_cancelled_after_the_answer_keeps_its_results(scene: Scen
 def test_an_answer_that_comes_again_after_its_turn_was_broken_off_lets_the_agent_continue(
     scene: Scene, has_all_pairs: bool
 ) -> None:
-    """A result or a decision, in any of its forms, after a cancel and after a failure; the calls are not made again."""
+    """A result or a decision, in any of its forms, after a cancel and after a failure.
+
+    The calls are not made again.
+    """
     for form in ("decision", "otid", "older", "older by call", "result", "denial"):
         # A decision and a result come with both causes; the long form has all pairs.
         has_both = has_all_pairs or form in ("decision", "result")
@@ -521,7 +531,7 @@ def test_an_answer_that_comes_again_after_its_turn_was_broken_off_lets_the_agent
 
 
 def _break_off(scene: Scene, agent: str, answer: Wire, cause: str) -> None:
-    """Let the turn that takes this answer fail, or be cancelled, once the calls have their results."""
+    """Let the turn that takes this answer fail or be cancelled after its calls' results."""
     if cause == "failed":
         scene.says(Answer({"error": {"message": "wrong key"}}, status=401))
         assert scene.post(agent, answer).status_code == 401

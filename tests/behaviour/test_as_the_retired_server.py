@@ -1,6 +1,9 @@
-"""Where clients rely on what the retired Letta V1 server 0.16.8 answered, also where its documentation says otherwise.
+"""Clients rely on these answers of the retired Letta V1 server 0.16.8.
 
-The order of lists: tests/api/test_messages.py; approvals twice: test_approvals.py; callbacks: tests/api/test_streams.py.
+Some differ from its documentation.
+
+The order of lists: tests/api/test_messages.py; approvals twice: test_approvals.py; callbacks:
+tests/api/test_streams.py.
 """
 
 import base64
@@ -222,7 +225,8 @@ def test_a_trace_holds_what_the_provider_got_and_gave(scene: Scene) -> None:
         last = trace_of(scene, events[::-1])["response_json"]["choices"][0]
         assert (last["message"]["content"], last["finish_reason"]) == ("It is six.", "stop")
 
-        # A server that sends a list of parts before a text, and one whose index is none: a trace is no reason to fail a turn.
+        # A server that sends a list of parts before a text, and one whose index is none: a trace is
+        # no reason to fail a turn.
         part = {"type": "text", "text": "It is "}
         for odd in (
             streamed({"content": [part]}, {"content": "six."}),
@@ -338,7 +342,10 @@ def test_a_summary_that_frees_nothing_is_refused_before_it_is_paid_for(scene: Sc
 
 
 def test_smaller_ways_of_the_retired_server(scene: Scene) -> None:
-    """Open runs have a list, a trace has the agent's tags, a prompt is no blanks, conflicts say `already exists`."""
+    """Open runs have a list, and a trace its agent's tags.
+
+    A prompt is not blank, and conflicts say `already exists`.
+    """
     agent = scene.agent(tags=["b", "a"])
     scene.says("Hello.")
     answer = scene.send(agent, "Hello.")

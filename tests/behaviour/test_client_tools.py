@@ -70,7 +70,10 @@ def test_a_clients_tool_is_offered_called_and_answered_by_the_client(scene: Scen
 
 
 def test_results_are_sent_in_all_forms_that_versions_of_the_client_have(scene: Scene) -> None:
-    """As decisions, with the type or without; and as tool returns, the form that newer versions recommend."""
+    """As decisions, with the type or without.
+
+    And as tool returns, the form that newer versions recommend.
+    """
     agent = scene.agent()
     for form in (
         lambda item: {"type": "approval", "approvals": [item]},

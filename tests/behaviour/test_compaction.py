@@ -1,4 +1,7 @@
-"""Windows that become too full: each way to make them smaller, each way that this can fail, and what stays true."""
+"""Windows that become too full.
+
+Each way to make them smaller, each way that this can fail, and what stays true.
+"""
 
 import json
 import re

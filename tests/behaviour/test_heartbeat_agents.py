@@ -1,4 +1,4 @@
-"""Agents that act only by tools, speak by `send_message`, and go on where they ask for a heartbeat (v2)."""
+"""Agents that act only by tools and continue on a heartbeat request (v2)."""
 
 import json
 from typing import Any
@@ -11,7 +11,8 @@ TYPES = pytest.mark.parametrize("agent_type", ["memgpt_v2_agent", "memgpt_agent"
 MORE = {"request_heartbeat": True}
 
 
-# A model that has to call a tool and does not is told so once at the door to its provider, before we hear of it.
+# A model that has to call a tool and does not is told so once at the door to its provider, before
+# we hear of it.
 IGNORED = 2
 
 
@@ -82,7 +83,10 @@ def test_the_usual_agent_of_the_family_is_offered_its_tools_and_reads_messages_a
 
 
 def test_a_rule_ends_the_turn_only_where_the_call_asked_to_go_on(scene: Scene) -> None:
-    """As in the retired server: a turn that would have ended anyway has `end_turn`. What was not said is told."""
+    """As in the retired server: a turn that would have ended anyway has `end_turn`.
+
+    What was not said is told.
+    """
     rules = [{"type": "exit_loop", "tool_name": "roll"}]
     agent = scene.agent("send_message", "roll", agent_type="memgpt_v2_agent", tool_rules=rules)
     for more, stop in ((True, "tool_rule"), (False, "end_turn")):

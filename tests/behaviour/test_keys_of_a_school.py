@@ -1,4 +1,6 @@
-"""A student's day by keys: student, teacher and tutoring service, each with a key of their own, over REST and stock git.
+"""A student's day by keys.
+
+Student, teacher and tutoring service, each with a key of their own, over REST and stock git.
 
 docs/tutor/a-students-day.md tells the same day to people, and test_docs.py runs it.
 """
@@ -55,7 +57,10 @@ class School:
         return self.people.send(self.keys[name], method, path, **given).status_code
 
     def lesson(self) -> dict[str, Any]:
-        """Let the service say to the tutor what Ada said, and the tutor propose it; returns the proposal."""
+        """Let the service say to the tutor what Ada said, and the tutor propose it.
+
+        Returns the proposal.
+        """
         edit = call(
             "edit_memory_block",
             label="student",
@@ -106,7 +111,8 @@ def test_the_service_speaks_for_her_and_she_alone_decides(school: School) -> Non
     assert "Lives in Turin." in school.do("ada", "GET", "/users/ada/blocks/student")["body"]
     newest = school.do("ada", "GET", "/users/ada/blocks/student/history")[0]
     assert newest["run_id"] == proposal["run_id"]
-    # What was said through the service is hers, and she reads it with her own key and the same client.
+    # What was said through the service is hers, and she reads it with her own key and the same
+    # client.
     said = [
         message.content
         for message in school.ada.agents.messages.list(school.tutor).items

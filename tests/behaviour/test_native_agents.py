@@ -1,4 +1,4 @@
-"""Agents that speak in plain text and go on after tools (v3), behind OpenAI's format and behind Anthropic's."""
+"""Agents that speak in plain text and continue after tools (v3), on two formats."""
 
 import json
 

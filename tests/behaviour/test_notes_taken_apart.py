@@ -1,4 +1,7 @@
-"""Notes that are taken apart from the conversation: one call for each message, filtered, by the policies, in the ledger."""
+"""Notes that are taken apart from the conversation.
+
+One call for each message, filtered, by the policies, in the ledger.
+"""
 
 import time
 from typing import Any

@@ -1,4 +1,7 @@
-"""Proposals of a whole day: what an agent learns in several conversations waits side by side, with its reasons, and adds up."""
+"""Proposals of a whole day.
+
+What an agent learns in several conversations waits side by side, with its reasons, and adds up.
+"""
 
 import json
 import random

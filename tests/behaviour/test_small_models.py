@@ -1,4 +1,7 @@
-"""Agents with small models: a short prompt, three tools, plain results, and the same memory and wire format as all others."""
+"""Agents with small models.
+
+A short prompt, three tools, plain results, and the same memory and wire format as all others.
+"""
 
 import json
 from pathlib import Path
@@ -227,7 +230,8 @@ def test_a_bound_of_the_answer_is_always_sent(scene: Scene, body: Wire, bound: i
     scene.send(agent, "Hi!")
 
     assert scene.asked[-1].get("max_tokens", scene.asked[-1].get("max_completion_tokens")) == bound
-    # It is a bound of each call, and no setting that the agent got: where none is set, the retired server's is shown.
+    # It is a bound of each call, and no setting that the agent got: where none is set, the retired
+    # server's is shown.
     after = scene.state(agent)["model_settings"]
     assert after == before
     assert after["max_output_tokens"] == body.get("max_tokens", 16_384)

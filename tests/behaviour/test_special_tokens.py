@@ -1,4 +1,7 @@
-"""Special tokens in memory and messages: broken in every request, and whole in what the agent does with them."""
+"""Special tokens in memory and messages.
+
+Broken in every request, and whole in what the agent does with them.
+"""
 
 import json
 

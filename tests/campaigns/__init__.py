@@ -1,1 +1,4 @@
-"""Campaigns against a real server: kills at random moments, and many clients at once, in their short form."""
+"""Campaigns against a real server.
+
+Kills at random moments, and many clients at once, in their short form.
+"""

@@ -1,4 +1,7 @@
-"""What one client, one upload or one model can do to a server. Each attack asserts what the attacker hears."""
+"""What one client, one upload or one model can do to a server.
+
+Each attack asserts what the attacker hears.
+"""
 
 import asyncio
 import gzip

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-# Of each campaign of agents together in its long form: those of asks, groups, sleep and voice make 500 on each database.
+# Of each campaign of agents together in its long form: those of asks, groups, sleep and voice make
+# 500 on each database.
 KILLS = 125
 
 

@@ -1,4 +1,7 @@
-"""Servers that are killed while agents ask each other: no message is lost or doubled, and no run stays open."""
+"""Servers that are killed while agents ask each other.
+
+No message is lost or doubled, and no run stays open.
+"""
 
 import asyncio
 import re
@@ -67,7 +70,8 @@ class Askers(KillCampaign):
         self.tables.rows("UPDATE jobs SET heartbeat_at = 0 WHERE status = 'running'")
 
     def hasten(self) -> None:
-        # A turn that was cut off goes on after a pause that grows with the attempts, to ten minutes.
+        # A turn that was cut off goes on after a pause that grows with the attempts, to ten
+        # minutes.
         self.tables.rows(
             "UPDATE jobs SET not_before = 0 WHERE status = 'waiting' AND kind = 'groups.message'"
         )

@@ -1,8 +1,11 @@
-"""The canary campaign: random permitted calls of users, services, a developer and an administrator on one server.
+"""The canary campaign.
 
-All that a user says, writes or names holds a word of their own. No answer to anybody else may hold it, in whatever form: headers,
-JSON, streams, zip archives, git packs, searches, refusals. Nor may the prompt of a turn of another user. The ids in the calls are
-those of everybody, so a caller asks for what is another's as often as for what is theirs.
+Random permitted calls of users, services, a developer and an administrator on one server.
+
+All that a user says, writes or names holds a word of their own. No answer to anybody else may hold
+it, in whatever form: headers, JSON, streams, zip archives, git packs, searches, refusals. Nor may
+the prompt of a turn of another user. The ids in the calls are those of everybody, so a caller asks
+for what is another's as often as for what is theirs.
 """
 
 import random
@@ -45,7 +48,10 @@ LEFT_OUT = re.compile(
 
 @dataclass
 class Caller:
-    """Who calls, with what headers, and whose words they may read: a user's, nobody's, or (an administrator) everybody's."""
+    """Who calls, with what headers, and whose words they may read.
+
+    A user's, nobody's, or (an administrator) everybody's.
+    """
 
     name: str
     headers: Mapping[str, str]
@@ -141,7 +147,7 @@ class Campaign:
         return call(name, **arguments)
 
     def _said(self, given: Any, words: str) -> Any:
-        """The body with the caller's words wherever a text is free, and with a search for everybody's."""
+        """The body with the caller's words in all free texts, and a search for everybody's."""
         if isinstance(given, list):
             return [self._said(one, words) for one in given]
         if isinstance(given, dict):
@@ -195,7 +201,10 @@ def canary(user: str | None) -> str:
 
 
 def run_campaign(folder: Path, seed: int, calls: int) -> Counter[str]:
-    """Make so many calls; raises AssertionError with the seed and what leaked, or returns what was asked and how often."""
+    """Make so many calls.
+
+    Raises AssertionError with the seed and what leaked, or returns what was asked and how often.
+    """
     with serving(folder, api_key=OPERATOR, traces="all") as server, server.http() as http:
         people = People(server, http)
         campaign = Campaign(people, [], [], random.Random(seed))  # noqa: S311

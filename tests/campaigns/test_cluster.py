@@ -1,4 +1,7 @@
-"""Several servers on one PostgreSQL: kills and freezes cost no turn, no job and no document; what one does the others respect."""
+"""Several servers on one PostgreSQL.
+
+Kills and freezes cost no turn, no job and no document; what one does the others respect.
+"""
 
 import asyncio
 import threading
@@ -142,7 +145,7 @@ async def leftovers(stage: Stage, agent: str) -> list[str]:
 async def test_two_servers_that_merge_a_space_at_once_pack_each_document_once(
     store: PostgresStore, other: PostgresStore
 ) -> None:
-    """A worker that froze in the middle of a merge and comes back after its job was taken over finds nothing left to do."""
+    """A worker that froze in a merge finds nothing to do after its job was taken over."""
     agent = (await make.stored_agent(store)).agent
     said = await make.stored_messages(
         store, *(make.message(agent, f"pear number{n}") for n in range(3))

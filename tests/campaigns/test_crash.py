@@ -1,4 +1,7 @@
-"""Kills, freezes and crowds: nothing acknowledged is lost or done twice, and every agent still answers."""
+"""Kills, freezes and crowds.
+
+Nothing acknowledged is lost or done twice, and every agent still answers.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,7 @@
-"""Requests about one block at once, over HTTP: decisions, edits, deletions, erasures, and many writers. On both databases."""
+"""Requests about one block at once, over HTTP.
+
+Decisions, edits, deletions, erasures, and many writers. On both databases.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator

@@ -1,4 +1,7 @@
-"""Requests at random to every documented route: none is answered with an error of the server's, or with what is not documented."""
+"""Requests at random to every documented route.
+
+None is answered with an error of the server's, or with what is not documented.
+"""
 
 from pathlib import Path
 

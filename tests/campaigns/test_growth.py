@@ -1,6 +1,9 @@
-"""The memory of a server that runs for long: what it keeps of agents, users and conversations that are not in use stays bounded.
+"""The memory of a server that runs for long.
 
-Turns of all kinds: blocking and streamed, with edits of memory and searches, of users and of agents that are deleted again.
+What it keeps of agents, users and conversations that are not in use stays bounded.
+
+Turns of all kinds: blocking and streamed, with edits of memory and searches, of users and of agents
+that are deleted again.
 """
 
 import asyncio

@@ -1,7 +1,10 @@
-"""Models as local servers serve them: strict templates, odd words, refused fields, clipped counts, written calls, and failures.
+"""Models as local servers serve them.
 
-Each fault is a model with faults of one to three families and an agent that talks to it. However the server behaves, the agent's
-next message is answered once a passing failure is over, and no answer is the text of a call.
+Strict templates, odd words, refused fields, clipped counts, written calls, and failures.
+
+Each fault is a model with faults of one to three families and an agent that talks to it. However
+the server behaves, the agent's next message is answered once a passing failure is over, and no
+answer is the text of a call.
 """
 
 import random

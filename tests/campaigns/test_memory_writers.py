@@ -1,8 +1,11 @@
-"""Many writers of one user's memory, in two processes on one PostgreSQL: no edit is lost, and only those collide that have to.
+"""Many writers of one user's memory, in two processes on one PostgreSQL.
 
-Each writer has a line of its own in each shared block, with an empty line between any two, so that no two of them collide; and
-all count up one number in one more block, where every two that meet do. It writes as an owner from the version she read, as an
-agent in a step, and as one whose proposals are approved. The audit reads every version afterwards.
+No edit is lost, and only those collide that have to.
+
+Each writer has a line of its own in each shared block, with an empty line between any two, so that
+no two of them collide; and all count up one number in one more block, where every two that meet do.
+It writes as an owner from the version she read, as an agent in a step, and as one whose proposals
+are approved. The audit reads every version afterwards.
 """
 
 import asyncio
@@ -73,7 +76,10 @@ async def test_writers_in_two_processes_lose_nothing(
 
 
 async def lay_out(store: Store, writers: int) -> str:
-    """Make the user, her blocks with a line for each writer, and an agent; returns the agent's id."""
+    """Make the user, her blocks with a line for each writer, and an agent.
+
+    Returns the agent's id.
+    """
     lines = "\n\n".join(f"writer {number}: 0" for number in range(writers))
 
     def work(tx: Transaction) -> None:
@@ -87,7 +93,10 @@ async def lay_out(store: Store, writers: int) -> str:
 
 
 async def audit(store: Store, *, writers: int, edits: int) -> int:
-    """Raise unless every edit of every writer is in the history once and in the text at the end; returns the number of versions."""
+    """Raise unless every edit of every writer is in the history once and in the text at the end.
+
+    Returns the number of versions.
+    """
     counted = len(range(0, edits, _EVERY))
 
     def work(tx: Transaction) -> int:
@@ -107,7 +116,10 @@ async def audit(store: Store, *, writers: int, edits: int) -> int:
 
 
 def _audit_block(tx: Transaction, owned: UserMemory, label: str, writers: int) -> Counter[str]:
-    """Which edits the block's versions brought; each has to change its writer's line and no other."""
+    """Which edits the block's versions brought.
+
+    Each has to change its writer's line and no other.
+    """
     done: Counter[str] = Counter()
     states = [
         ({int(w): int(e) for w, e in _LINE.findall(text)}, one)

@@ -1,4 +1,7 @@
-"""Servers that are killed while agents sleep: every message is in exactly one transcript, its own user's, and no run stays open."""
+"""Servers that are killed while agents sleep.
+
+Every message is in exactly one transcript, its own user's, and no run stays open.
+"""
 
 import asyncio
 import re
@@ -105,7 +108,10 @@ def answer(seen: Seen) -> Answer:
 
 
 def keeper_answer(seen: Seen, length: int) -> Answer:
-    """What the keeper of a voice agent's memory does next: the one thing that its rules offer, and then the end."""
+    """What the keeper of a voice agent's memory does next.
+
+    The one thing that its rules offer, and then the end.
+    """
     names = [tool["function"]["name"] for tool in seen.body["tools"]]
     arguments: dict[str, Any] = {}
     if names == ["store_memories"]:

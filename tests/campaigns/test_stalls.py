@@ -1,7 +1,9 @@
-"""Attacks of one client, one upload or one model: meanwhile another client is answered, and memory stays bounded.
+"""Attacks of one client, one upload or one model.
 
-The attacks are a table in `attacks.py`; each asserts what the attacker hears. The short form has one server for some;
-the long form sends more, and holds the server to 50 ms.
+Meanwhile another client is answered, and memory stays bounded.
+
+The attacks are a table in `attacks.py`; each asserts what the attacker hears. The short form has
+one server for some; the long form sends more, and holds the server to 50 ms.
 """
 
 import asyncio
@@ -35,14 +37,16 @@ pytestmark = [
 ]
 MOST_MB = 200  # beyond what a server begins with
 MOST_MS = 50
-# Bytes that one call decodes, and requests that come all at once and are begun before the next one: others wait a moment for these.
+# Bytes that one call decodes, and requests that come all at once and are begun before the next one:
+# others wait a moment for these.
 SLOWER = {large_bodies_at_once: 500, searches_of_one_client: 500}
 
 
 # What takes most memory has a server of its own: a process keeps some of what others took.
 ALONE = (large_bodies_at_once, a_pack_that_unpacks_to_much)
 TOGETHER = tuple(attack for attack in ATTACKS if attack not in ALONE)
-# What each attack may take at most is tested beside the code that bounds it; in the suite these show that others are served.
+# What each attack may take at most is tested beside the code that bounds it; in the suite these
+# show that others are served.
 IN_THE_SUITE = (
     fences_in_an_answer,
     a_huge_answer,

@@ -1,4 +1,7 @@
-"""Servers that are killed while groups talk: nobody speaks twice in a turn, everybody hears all of it, and no run stays open."""
+"""Servers that are killed while groups talk.
+
+Nobody speaks twice in a turn, everybody hears all of it, and no run stays open.
+"""
 
 import asyncio
 import re
@@ -77,7 +80,7 @@ class Talkers(KillCampaign):
                 self._audit_answer(kind, token, self.answers[group, token])
 
     async def _of_member(self, group: str, member: str) -> tuple[Counter[str], Counter[str]]:
-        """Return how often the agent spoke about each token, and how often the user said it there."""
+        """Return how often agent and user said each token."""
         said: Counter[str] = Counter()
         heard: Counter[str] = Counter()
         sql = "SELECT role, CAST(parts AS TEXT), step_id FROM messages WHERE group_id = ? AND agent_id = ? AND conversation_id = ?"

@@ -1,8 +1,12 @@
-"""The window campaign: turns of random sizes with models of 4,000 to 200,000 tokens, whose providers count otherwise than we do.
+"""The window campaign.
 
-Nothing that exceeds a window is ever the last word of a turn, no pair is split, each message is in the window or in exactly one
-summary, and recall finds them all. `await run_campaign(folder, turns=10_000)` raises AssertionError with the seed and what it
-found, or returns what was done. Its models count tokens each in its own way, refuse what is too long, and check the rest.
+Turns of random sizes with models of 4,000 to 200,000 tokens, whose providers count otherwise than
+we do.
+
+Nothing that exceeds a window is ever the last word of a turn, no pair is split, each message is in
+the window or in exactly one summary, and recall finds them all. `await run_campaign(folder,
+turns=10_000)` raises AssertionError with the seed and what it found, or returns what was done. Its
+models count tokens each in its own way, refuse what is too long, and check the rest.
 """
 
 import base64
@@ -61,7 +65,10 @@ _MODES = ("all", "sliding_window", "self_compact_all", "self_compact_sliding_win
 
 @dataclass
 class Counted:
-    """What happened to requests: `refused` are those that were too long, `open` those whose refusal was not made good yet."""
+    """What happened to requests.
+
+    `refused` are those that were too long, `open` those whose refusal was not made good yet.
+    """
 
     requests: int = 0
     refused: int = 0
@@ -71,7 +78,10 @@ class Counted:
 
 
 class CountingModel:
-    """A model with a window of `window` tokens, of which our estimate is off by the factor `rate`; it says what its luck says."""
+    """A model with a window of `window` tokens, of which our estimate is off by the factor `rate`.
+
+    It says what its luck says.
+    """
 
     def __init__(
         self, name: str, window: int, rate: float, counted: Counted, luck: random.Random
@@ -121,7 +131,7 @@ class CountingModel:
         )
 
     def text(self, tokens: int) -> str:
-        """About so many tokens of text by our estimate, with a word at its beginning that no other text has."""
+        """Return text of about that many tokens, with a unique word at its beginning."""
         self.words += 1
         # Letters alone, and none that a stemmer takes for an ending: search knows it as one word.
         unique = f"q{self.info.name[1:].partition('s')[0]}{self.words:06d}".translate(_AS_LETTERS)
@@ -203,7 +213,10 @@ class _Campaign:
     found: int = 0
 
     async def live(self, turns: int) -> None:
-        """The life of one agent: talk, sometimes with another model, and a look at all that is left."""
+        """The life of one agent.
+
+        Talk, sometimes with another model, and a look at all that is left.
+        """
         self.agents += 1
         model = self._model()
         agent_id = await self._agent(model)
@@ -264,7 +277,7 @@ class _Campaign:
         return (await create_agent(self.runtime, Scope(), spec)).agent.id
 
     async def _other_model(self, agent_id: str) -> CountingModel:
-        """Another model takes over, with another window, and a provider that counts in another way."""
+        """Another model takes over, with another window and another way of counting."""
         model = self._model()
 
         def work(tx: Transaction) -> None:
@@ -308,7 +321,10 @@ class _Campaign:
 
 
 def _misplaced(rows: list[Message], window: tuple[str, ...]) -> list[str]:
-    """Each message is in the window or in exactly one summary's list; the window keeps the order, and its pairs."""
+    """Each message is in the window or in exactly one summary's list.
+
+    The window keeps the order, and its pairs.
+    """
     gone = Counter(
         id
         for row in rows

@@ -1,7 +1,7 @@
 """`ricordo` as people run it: in an empty folder, with nothing of this machine's settings.
 
-`shell` runs commands in this process and forks servers from one that has imported everything. `new_shell` starts processes from
-nothing, for tests of the start.
+`shell` runs commands in this process and forks servers from one that has imported everything.
+`new_shell` starts processes from nothing, for tests of the start.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class Shell:
 def run_here(
     arguments: Sequence[str], folder: Path, variables: Mapping[str, str], said: str = ""
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command of `ricordo` in a thread of this process, as if it were a process of its own."""
+    """Run a command of `ricordo` in a thread, isolated like a process."""
     outcomes: list[subprocess.CompletedProcess[str]] = []
 
     def work() -> None:
@@ -128,7 +128,7 @@ def run_here(
 
 @contextmanager
 def _set_aside(folder: Path, variables: Mapping[str, str]) -> Iterator[None]:
-    """Put the process into a folder with these variables, and everything back that a command changes for itself."""
+    """Put the process into a folder with these variables; undo a command's changes."""
     place, kept, is_collecting = Path.cwd(), dict(os.environ), gc.isenabled()
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level

@@ -1,4 +1,7 @@
-"""What one connection may take of the server: headers, time and places; what makes progress lives on."""
+"""What one connection may take of the server.
+
+Headers, time and places; what makes progress lives on.
+"""
 
 import asyncio
 import contextlib
@@ -273,7 +276,7 @@ def test_busy_connections_are_kept_and_others_refused(connect: Connect) -> None:
 def test_a_connection_is_kept_longer_than_a_client_would_use_it_again(
     patient: tuple[Server, str],
 ) -> None:
-    """Else a request crosses the end of its connection, and fails in a client that does not try again."""
+    """Else a request meets the end of its connection, and a simple client fails."""
     with httpx2.Client() as client:
         pool = client._transport._pool  # type: ignore[attr-defined]
         assert patient[0].config.timeout_keep_alive > 2 * pool._keepalive_expiry

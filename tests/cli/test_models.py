@@ -1,4 +1,7 @@
-"""Models that are used: what a start says of the default, and how an agent that has the librarian gets a better one."""
+"""Models that are used.
+
+What a start says of the default, and how an agent that has the librarian gets a better one.
+"""
 
 import socket
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""`ricordo doctor --repair`: what it mends on either database, what it says, and when it refuses."""
+"""`ricordo doctor --repair`.
+
+What it mends on either database, what it says, and when it refuses.
+"""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""`ricordo search reindex`: what was lost is found again, on a database at rest and beside servers on PostgreSQL."""
+"""`ricordo search reindex`.
+
+What was lost is found again, on a database at rest and beside servers on PostgreSQL.
+"""
 
 import asyncio
 from pathlib import Path

@@ -267,7 +267,10 @@ print(open("heaps.xml").read().count("<heap nr="))
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc")
 def test_threads_share_two_heaps(tmp_path: Path) -> None:
-    """Each of a burst's threads kept what it had needed: 24 of 186 MB after 200 turns of students."""
+    """Each of a burst's threads kept what it had needed.
+
+    24 of 186 MB after 200 turns of students.
+    """
     variables = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
     counts = [
         int(

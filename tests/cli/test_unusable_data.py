@@ -1,4 +1,7 @@
-"""`ricordo` on a data folder that it cannot use: one sentence that says what to do, and nothing is changed."""
+"""`ricordo` on a data folder that it cannot use.
+
+One sentence that says what to do, and nothing is changed.
+"""
 
 import sqlite3
 import subprocess
@@ -32,7 +35,8 @@ def refusals(shell: Shell, *commands: Sequence[str]) -> set[str]:
     return told
 
 
-# Gives up what lets root read and write every file (CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH), and runs a command.
+# Gives up what lets root read and write every file (CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH), and
+# runs a command.
 CONFINED = """
 import ctypes
 from ricordo.cli import app

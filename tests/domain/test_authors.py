@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from ricordo.domain.authors import author_of, plain_signature, signature
 from ricordo.domain.scope import Actor, ActorKind
 
-# As git takes it: a name without what it cuts off, and an address without brackets, each on one line.
+# As git takes it: a name without what it cuts off, and an address without brackets, each on one
+# line.
 _WRITTEN = re.compile(r"([^<>\n\0]+) <([^<>\n\0]*@ricordo)>")
 odd_words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.sampled_from(
     [

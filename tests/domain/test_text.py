@@ -29,7 +29,8 @@ WORDS = [
     "Ἀθῆναι",
     "naïve",
 ]
-# Text whose hidden characters carry meaning: emoji of several parts, flags, Persian, Sinhala, Malayalam, variants of Chinese.
+# Text whose hidden characters carry meaning: emoji of several parts, flags, Persian, Sinhala,
+# Malayalam, variants of Chinese.
 MEANINGFUL = ["👩‍💻", "👨‍👩‍👧", "❤️", "🏴󠁧󠁢󠁥󠁮󠁧󠁿", "می‌خواهم", "ශ්‍රී", "ന്‍", "葛󠄀", "🇮🇹", "1️⃣"]
 
 

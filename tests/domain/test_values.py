@@ -1,4 +1,7 @@
-"""Values of the domain: each noun of the design is one frozen class; ids, labels, blocks, runs and counts of tokens behave."""
+"""Values of the domain.
+
+Each noun of the design is one frozen class; ids, labels, blocks, runs and counts of tokens behave.
+"""
 
 import dataclasses
 import importlib

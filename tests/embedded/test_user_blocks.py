@@ -81,3 +81,27 @@ def test_a_missing_block_is_the_clients_not_found(client: Letta) -> None:
         blocks.read("nothing")
     with pytest.raises(letta_client.NotFoundError, match="no user"):
         memory.UserBlocks(client, "nobody here").read_all()
+
+
+def test_a_deleted_block_keeps_its_history(client: Letta) -> None:
+    blocks = memory.UserBlocks(client, "edsger")
+    blocks.write("notes", "Writes by hand.")
+    blocks.delete("notes", message="No longer")
+    assert blocks.read_all() == []
+    newest = blocks.history("notes")[0]
+    assert (newest.message, newest.is_deleted) == ("No longer", True)
+
+
+def test_a_block_is_read_and_written_as_markdown_and_as_toml(client: Letta) -> None:
+    blocks = memory.UserBlocks(client, "barbara")
+    blocks.write("likes", "Tea.")
+    for format, changed in (("markdown", "Coffee."), ("toml", "Rain.")):
+        text = blocks.read_as("likes", format)
+        before = blocks.read("likes").body
+        blocks.write_as("likes", text.replace(before, changed), format, message=f"As {format}")
+        assert (blocks.read("likes").body, blocks.history("likes")[0].message) == (
+            changed,
+            f"As {format}",
+        )
+    with pytest.raises(letta_client.BadRequestError, match="Line"):
+        blocks.write_as("likes", "body = ", "toml")

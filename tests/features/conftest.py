@@ -1,4 +1,7 @@
-"""What tests of features share: a running server with its clients, and `ricordo` as people run it."""
+"""What tests of features share.
+
+A running server with its clients, and `ricordo` as people run it.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -40,7 +43,7 @@ __all__ = [
 
 @pytest.fixture(scope="session", autouse=True)
 def _shared_document() -> Iterator[None]:
-    """Let all apps with the same routes share their OpenAPI document, which takes two seconds to make."""
+    """Let all apps with the same routes share their OpenAPI document, made in two seconds."""
     documents: dict[tuple[Any, ...], tuple[dict[str, Any], list[Any]]] = {}
     make = fastapi.applications.get_openapi
 

@@ -1,4 +1,7 @@
-"""Commands of `ricordo` that tests kill: real commands and real kills, forked from a process that has imported everything."""
+"""Commands of `ricordo` that tests kill.
+
+Real commands and real kills, forked from a process that has imported everything.
+"""
 
 import os
 import signal

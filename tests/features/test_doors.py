@@ -1,11 +1,15 @@
-"""Who may write memory: the modules that write its tables. `test_write_paths.py` goes each way to them."""
+"""Who may write memory: the modules that write its tables.
+
+`test_write_paths.py` goes each way to them.
+"""
 
 import re
 from pathlib import Path
 
 import ricordo
 
-# Who may write the tables of core memory, and no other module: the door, what stands behind it, and erasure, which leaves less.
+# Who may write the tables of core memory, and no other module: the door, what stands behind it, and
+# erasure, which leaves less.
 DOOR = {"storage/blocks.py", "storage/versions.py", "storage/proposals.py"}
 BESIDE = {
     "storage/git_objects.py",  # what an owner pushed by git keeps its ids, so it is stored as it came, its policies asked
@@ -20,7 +24,10 @@ _ROOT = Path(ricordo.__file__).parent
 
 
 def test_only_the_door_writes_the_tables_of_memory() -> None:
-    """A second way in would be one that no policy guards: take the door, or stand in this list with a reason."""
+    """A second way in would be one that no policy guards.
+
+    Take the door, or stand in this list with a reason.
+    """
     writes = re.compile(rf"\b(?:insert|update|delete|setter|Missing)\(\s*({_TABLES})\b")
     rows_of = re.compile(rf"\bRepository\(\s*\w+,\s*({_TABLES})\b")
     found: dict[str, set[str]] = {}

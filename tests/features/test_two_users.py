@@ -1,4 +1,7 @@
-"""Two users with keys of their own and one agent, which writes by every tool: neither sees anything of the other."""
+"""Two users with keys of their own and one agent, which writes by every tool.
+
+Neither sees anything of the other.
+"""
 
 import io
 import itertools
@@ -137,7 +140,10 @@ SEARCHES: Sequence[tuple[str, Wire]] = (
 
 @dataclass
 class World:
-    """The server with the operator's client and one of each user's; `ids` are what each user made, by the name in routes."""
+    """The server with the operator's client and one of each user's.
+
+    `ids` are what each user made, by the name in routes.
+    """
 
     server: ServerInThread
     operator: httpx2.Client
@@ -152,7 +158,10 @@ class World:
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def say(self, user: str, place: str, *calls: tuple[str, Wire], **body: Any) -> str:
-        """Let the user say something with the word in it, and the agent make these calls; returns the answer."""
+        """Let the user say something with the word in it, and the agent make these calls.
+
+        Returns the answer.
+        """
         lines = [call(name, **arguments) for name, arguments in calls]
         self.server.says(*([lines] if lines else []), f"Noted for {CANARY[user]}.")
         words = f"It is me, {CANARY[user]}, now for the time number {next(self.numbers)}."
@@ -160,7 +169,8 @@ class World:
         sent = {"messages": [{"role": "user", "content": words}], "streaming": False, **body}
         answer = self.clients[user].post(f"/v1/{place}/messages", json=sent)
         assert answer.status_code == 200, answer.text
-        # Whatever the model reads: the prompt, what was said, results of tools, and the tools themselves.
+        # Whatever the model reads: the prompt, what was said, results of tools, and the tools
+        # themselves.
         self.asked[user] = "\n".join(map(repr, self.server.model.requests[before:]))
         self.require_none_of_the_other(user, self.asked[user])
         return answer.text
@@ -178,7 +188,7 @@ class World:
 def world(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[World]:
-    """Both have said much, each in three conversations of their own, one of them the default one."""
+    """Both users have three conversations each, one of them the default one."""
     with (
         serving(
             tmp_path_factory.mktemp("two"), api_key=SecretStr(OPERATOR), traces="all"

@@ -1,7 +1,9 @@
-"""Every write of memory, in core and features, goes through one function: a policy decides, a version is made, no secret is kept.
+"""Every write of memory, in core and features, goes through one function.
 
-A new way to write memory is added to `AGENTS_PATHS`, `OWNERS_PATHS` or to the ways below, each of which begins with a block `human`
-that holds `BEFORE`, under some policy, and does one thing to it.
+A policy decides, a version is made, no secret is kept.
+
+A new way to write memory is added to `AGENTS_PATHS`, `OWNERS_PATHS` or to the ways below, each of
+which begins with a block `human` that holds `BEFORE`, under some policy, and does one thing to it.
 """
 
 import itertools
@@ -16,6 +18,7 @@ from typing import Any, get_args
 
 import httpx2
 import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from sqlalchemy import text
 
 from ricordo.domain.block import Policy
@@ -23,7 +26,7 @@ from ricordo.domain.git_objects import blob_id
 from ricordo.domain.remote import Access
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
-from ricordo.errors import Forbidden, TooLong
+from ricordo.errors import TooLong
 from ricordo.features.documents.imports.letta import import_letta
 from ricordo.features.documents.imports.letta_tables import LettaTables
 from ricordo.features.openwebui.mirror.sync import OpenWebUIRemotes
@@ -31,17 +34,13 @@ from ricordo.features.sync.dolt.sync import DoltRemotes
 from ricordo.features.sync.git.sync import GitRemotes
 from ricordo.features.sync.remotes import service as remotes
 from ricordo.features.typed_memory.schemas.client import InProcessClient
-from ricordo.features.typed_memory.schemas.user_blocks import (
-    GitUserStorage,
-    PendingDiffStore,
-    UserBlockManager,
-)
 from ricordo.llm.scripted import call
 from ricordo.memory import user_memory
 from ricordo.memory.remote_kind import RemoteKind
 from ricordo.memory.user_memory import PutOptions
 from ricordo.settings import Settings
 from ricordo.storage import blocks, history, history_size, proposals, versions
+from ricordo.storage.engine.database import open_store
 from ricordo.storage.engine.store import Store, Transaction
 from tests.seams.server import MODEL, ServerInThread
 from tests.support import dolt, letta_database, postgres
@@ -109,7 +108,7 @@ def made(http: httpx2.Client, policy: str, *tools: str, value: str = BEFORE) -> 
 
 
 def require_version(server: ServerInThread, block_id: str, by: str, count: int) -> None:
-    """Check that the block's text is what its chain's newest version holds, by whom it should be, after so many versions."""
+    """Check the block's text against its chain, with the author and count of versions."""
 
     def check(tx: Transaction) -> None:
         block = blocks.get(tx, Scope(), block_id)
@@ -356,27 +355,33 @@ def test_typed_memory_writes_through_the_door(server: ServerInThread) -> None:
 # --- the ways of users' own blocks ---
 
 
+@dataclass(frozen=True)
+class OwnStorage:
+    """A database without a server, in which no jobs come between two works."""
+
+    store: Store
+    portal: BlockingPortal
+
+    def read(self, work: Callable[[Transaction], Any]) -> Any:
+        return self.portal.call(self.store.read, work)
+
+    def write(self, work: Callable[[Transaction], Any]) -> Any:
+        return self.portal.call(self.store.write, work)
+
+
 @dataclass
 class Scene:
-    """A user with a block, on a server or in a storage of a program's own, and a folder to work in."""
+    """A user with a block, on a server or in a program's own storage, and a folder."""
 
     server: ServerInThread
     http: httpx2.Client
-    storage: GitUserStorage
+    storage: OwnStorage
     folder: Path
     name: str
 
     def wait(self, work: Callable[[Store], Coroutine[Any, Any, Any]]) -> Any:
         """Do something with the store of the program's own, where no jobs come between."""
-        return self.storage._portal.call(work, self.storage._opened())
-
-    @property
-    def blocks(self) -> UserBlockManager:
-        return UserBlockManager(self.name, self.storage)
-
-    @property
-    def diffs(self) -> PendingDiffStore:
-        return PendingDiffStore(self.name, self.storage)
+        return self.storage.portal.call(work, self.storage.store)
 
     def send(self, method: str, path: str, body: Any = None, *, kind: str = "") -> Any:
         sent = {"content": body, "headers": {"content-type": kind}} if kind else {"json": body}
@@ -387,15 +392,15 @@ class Scene:
     def propose(self) -> str:
         return str(self.send("POST", "blocks/human/propose", PROPOSAL)["id"])
 
-    def propose_in_process(self) -> str:
-        return self.diffs.propose("agent-1", "human", BEFORE, AFTER, reasoning="So she said.").id
-
 
 @dataclass(frozen=True)
 class Way:
-    """One way in: the function of the package that it enters by, what it does, and what is there then.
+    """One way in.
 
-    `after` is the text (None: no block), under `label`; `author` is whose version that is; `waits` is how many proposals wait.
+    The function of the package that it enters by, what it does, and what is there then.
+
+    `after` is the text (None: no block), under `label`; `author` is whose version that is; `waits`
+    is how many proposals wait.
     """
 
     enters: str
@@ -426,12 +431,6 @@ def _restore_by_id(on: Scene) -> None:
         f"/v1/blocks/{block.id}/restore", json={"sha": first}, headers={"x-ricordo-user": on.name}
     )
     assert answer.status_code == 200, answer.text
-
-
-def _restore_in_process(on: Scene) -> None:
-    first = on.blocks.get_history("human")[0]["sha"]
-    on.blocks.update_block("human", PLAIN)
-    on.blocks.restore_version("human", first)
 
 
 def _undo(on: Scene) -> None:
@@ -505,14 +504,6 @@ def _decide_all(decision: str) -> Callable[[Scene], Any]:
     return lambda on: [on.propose(), on.send("POST", f"diffs/{decision}", {"all": True})]
 
 
-def _in_process(name: str, *arguments: str) -> Callable[[Scene], Any]:
-    return lambda on: getattr(on.blocks, name)("human", *arguments)
-
-
-_BLOCKS = "features.typed_memory.user_blocks.UserBlockManager"
-_DIFFS = "features.typed_memory.user_blocks.PendingDiffStore"
-_MARKDOWN, _TOML = "update_block_from_markdown", "update_block_from_toml"
-
 OWNERS_WAYS: dict[str, Way] = {
     "PUT as JSON": Way("api.users.put", _put({"body": AFTER})),
     "PUT as Markdown": Way(
@@ -541,11 +532,6 @@ OWNERS_WAYS: dict[str, Way] = {
     "an edited note in Open WebUI": Way(
         "features.openwebui.OpenWebUIPlugin.memory_remotes", _pull_from_open_webui
     ),
-    "update_block": Way(f"{_BLOCKS}.update_block", _in_process("update_block", AFTER)),
-    _MARKDOWN: Way(f"{_BLOCKS}.{_MARKDOWN}", _in_process(_MARKDOWN, AFTER)),
-    _TOML: Way(f"{_BLOCKS}.{_TOML}", _in_process(_TOML, f'body = "{AFTER}"')),
-    "delete_block": Way(f"{_BLOCKS}.delete_block", _in_process("delete_block"), None),
-    "restore_version": Way(f"{_BLOCKS}.restore_version", _restore_in_process, BEFORE),
 }
 # Proposing and deciding: nothing can be proposed for a block that only its owner writes.
 PROPOSALS_WAYS: dict[str, Way] = {
@@ -559,22 +545,20 @@ PROPOSALS_WAYS: dict[str, Way] = {
     ),
     "approve many": Way("api.proposals.approve_many", _decide_all("approve"), author="agent"),
     "reject many": Way("api.proposals.reject_many", _decide_all("reject"), BEFORE),
-    "PendingDiffStore.propose": Way(f"{_DIFFS}.propose", Scene.propose_in_process, BEFORE, waits=1),
-    "PendingDiffStore.approve": Way(
-        f"{_DIFFS}.approve", lambda on: on.diffs.approve(on.propose_in_process()), author="agent"
-    ),
 }
 
 
 @pytest.fixture(scope="module")
-def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitUserStorage]:
-    with GitUserStorage(tmp_path_factory.mktemp("own")) as opened:
-        yield opened
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnStorage]:
+    store = open_store(Settings(data_dir=tmp_path_factory.mktemp("own")))
+    with start_blocking_portal() as portal:
+        yield OwnStorage(store, portal)
+        portal.call(store.close)
 
 
 @pytest.fixture
 def begin(
-    server: ServerInThread, http: httpx2.Client, storage: GitUserStorage, tmp_path: Path
+    server: ServerInThread, http: httpx2.Client, storage: OwnStorage, tmp_path: Path
 ) -> Begin:
     """Make somebody new, with a block of this policy."""
 
@@ -617,9 +601,7 @@ def test_an_owner_writes_her_memory_whatever_the_policy(begin: Begin, name: str)
     way = OWNERS_WAYS[name]
     # What takes a while is gone through with the strictest; a push leaves read-only blocks alone.
     strictest = "propose" if name == "git push" else "read_only"
-    for policy in (
-        POLICIES if way.enters.startswith(("api.users", "features.typed_memory.")) else (strictest,)
-    ):
+    for policy in POLICIES if way.enters.startswith("api.users") else (strictest,):
         go(begin(way, policy), way)
 
 
@@ -644,9 +626,6 @@ def test_what_is_proposed_waits_for_her_and_is_written_as_she_decides(
 def test_nothing_can_be_proposed_for_what_only_its_owner_writes(begin: Begin) -> None:
     on = begin(PROPOSALS_WAYS["propose"], "read_only")
     assert on.http.post(f"/users/{on.name}/blocks/human/propose", json=PROPOSAL).status_code == 403
-    own = begin(PROPOSALS_WAYS["PendingDiffStore.propose"], "read_only")
-    with pytest.raises(Forbidden):
-        own.propose_in_process()
 
 
 def test_an_edit_of_a_note_is_the_owners_version_without_a_secret(
@@ -672,8 +651,7 @@ def test_an_edit_of_a_note_is_the_owners_version_without_a_secret(
 # What brings a text that the history does not have yet; in `PUT`s of the ways above that is AFTER.
 NEW_TEXTS = (
     *("PUT as JSON", "PUT as Markdown", "PUT as TOML", "git push"),
-    *("update_block", _MARKDOWN, _TOML, "propose", "git push to propose/"),
-    *("PendingDiffStore.propose",),
+    *("propose", "git push to propose/"),
 )
 FULL = "RICORDO_MAX_HISTORY_MB"
 

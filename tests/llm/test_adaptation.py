@@ -1,4 +1,7 @@
-"""What is sent is valid for the model that gets it, however its server refused; a refusal teaches once. Over real HTTP."""
+"""What is sent is valid for the model that gets it, however its server refused.
+
+A refusal teaches once. Over real HTTP.
+"""
 
 import asyncio
 import itertools
@@ -53,7 +56,8 @@ SETTINGS = ModelSettings(
         "json_schema": {"name": "x", "schema": {"type": "object"}},
     },
 )
-# After a failed turn, two messages in a request, an import that begins in the middle, group talk, a late alert, calls.
+# After a failed turn, two messages in a request, an import that begins in the middle, group talk, a
+# late alert, calls.
 TALKS: dict[str, tuple[Message | str, ...]] = {
     **{name: messages for name, messages in HISTORIES.items() if "picture" not in name},
     "two messages of the user": ("A", "B"),
@@ -150,13 +154,15 @@ async def test_roles_that_a_template_refuses_are_sent_as_it_takes_them(
     bodies, statuses = itertools.cycle(BODIES), itertools.cycle((400, 422, 500))
     for place, words in enumerate(TEMPLATE_WORDS):
         status = next(statuses)
-        # The template's own words, and one in so many of the others, different ones for the next template.
+        # The template's own words, and one in so many of the others, different ones for the next
+        # template.
         if place and place % share != ROLES.index(template) % share:
             continue
         model, serving = room.open(
             LocalModel(template=template, template_words=words, status=status, body=next(bodies))
         )
-        # All of them with the template's own words, and with the others those that each template refuses.
+        # All of them with the template's own words, and with the others those that each template
+        # refuses.
         chosen = TALKS if place == 0 else REFUSED_TALKS
         talks = [named(ask(*talk, tools=[WEATHER]), name) for name, talk in chosen.items()]
         for talk in talks:
@@ -471,7 +477,8 @@ async def test_lessons_are_kept_across_starts_and_for_some_days_only(
     assert again.learned.dialect == model.learned.dialect
     room.time += LESSON_SECONDS + 1
     assert not again.learned.dialect.lines()
-    # A guess is tried again after an hour, and whatever was learned beside it is learned again then.
+    # A guess is tried again after an hour, and whatever was learned beside it is learned again
+    # then.
     model, serving = room.open(LocalModel(template="mistral", template_words="E1042"))
     for _ in range(2):
         await requests_of(model, serving, request)

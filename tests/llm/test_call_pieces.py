@@ -1,4 +1,7 @@
-"""Pieces of streamed calls whose ids, names and indexes are wrong, missing or repeated; and counts that cannot be."""
+"""Pieces of streamed calls whose ids, names and indexes are wrong, missing or repeated.
+
+And counts that cannot be.
+"""
 
 import itertools
 from typing import Any

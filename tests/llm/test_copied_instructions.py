@@ -1,4 +1,7 @@
-"""An answer that repeats Ricordo's instructions is none; what a person wrote, or asked to be said, may be repeated."""
+"""An answer that repeats Ricordo's instructions is none.
+
+What a person wrote, or asked to be said, may be repeated.
+"""
 
 import re
 

@@ -1,4 +1,7 @@
-"""What a model says is read in time that grows with its length alone: whole or in pieces of any size, in every notation."""
+"""What a model says is read in time that grows with its length alone.
+
+Whole or in pieces of any size, in every notation.
+"""
 
 from collections.abc import Callable
 from itertools import product
@@ -60,7 +63,8 @@ _FILLS = (
     ),
     *("</tool_call>", "</think>", "<think>", "x<|", "[TOOL_CALLS]", "<invoke ", "</invoke>"),
 )
-# Of the texts of each head one in so many is read, others for the next head: each filling comes with several heads.
+# Of the texts of each head one in so many is read, others for the next head: each filling comes
+# with several heads.
 _SHARE = 63
 _STEP = 5
 _ENDS = ("", "]", "```", "}", "')]")

@@ -1,4 +1,7 @@
-"""Every notation of a call: whole, streamed in pieces of any size, with all that arguments may hold; and answers without one."""
+"""Every notation of a call.
+
+Whole, streamed in pieces of any size, with all that arguments may hold; and answers without one.
+"""
 
 import random
 from collections.abc import Iterator
@@ -64,7 +67,7 @@ def pieces_of(text: str, size: int) -> list[str]:
 
 
 def streamed(pieces: list[str], reply: ModelReply) -> tuple[list[Chunk], str]:
-    """All chunks of a stream, and all text that anybody saw of it at any time before the reply was known."""
+    """All chunks of a stream, and all text shown before the reply was known."""
     stream = StreamRepair(TOOLS)
     early = [chunk for piece in pieces for chunk in stream.feed(TextChunk(piece))]
     seen = "".join(chunk.text for chunk in early if isinstance(chunk, TextChunk | ReasoningChunk))

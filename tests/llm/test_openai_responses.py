@@ -1,4 +1,7 @@
-"""OpenAI's responses API, with OpenAI's real client over real HTTP. Shapes: openai-python, types/responses/*.py."""
+"""OpenAI's responses API, with OpenAI's real client over real HTTP.
+
+Shapes: openai-python, types/responses/*.py.
+"""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,4 +1,7 @@
-"""Log probabilities of tokens: as servers write them, and servers that have none. Over real HTTP."""
+"""Log probabilities of tokens: as servers write them, and servers that have none.
+
+Over real HTTP.
+"""
 
 from typing import Any
 

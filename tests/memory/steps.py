@@ -1,4 +1,4 @@
-"""Steps of a stored agent that edit its memory, what someone else does to it meanwhile, and the memory of a user."""
+"""Steps of a stored agent that edit memory, others' edits meanwhile, and a user's memory."""
 
 from dataclasses import replace
 from typing import Any

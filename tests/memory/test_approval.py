@@ -1,4 +1,7 @@
-"""What an owner decides: approvals that merge or collide, decisions at once, in bulk, and the undoing of a run."""
+"""What an owner decides.
+
+Approvals that merge or collide, decisions at once, in bulk, and the undoing of a run.
+"""
 
 import asyncio
 import itertools
@@ -33,7 +36,8 @@ from tests.seams import make
 from tests.seams.stores import overlapped
 
 COACH = Actor("agent", "agent-coach", "Coach")
-# Edits of neighbouring lines collide, as they do in git, so a line stands between any two that are edited here.
+# Edits of neighbouring lines collide, as they do in git, so a line stands between any two that are
+# edited here.
 TEXT = "Name: Ada\n\nLikes: tea\n\nLives in: Turin\n"
 
 

@@ -1,4 +1,7 @@
-"""What leaves a window: calls stay with their results, order stays, and there is always progress where there can be."""
+"""What leaves a window.
+
+Calls stay with their results, order stays, and there is always progress where there can be.
+"""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -43,7 +46,10 @@ def said(size: int, role: str = "user") -> Message:
 
 
 def exchange(*sizes: int, gated: bool = False, answered: bool = True) -> list[Message]:
-    """Calls with results of so many tokens; gated ones with a person's decision between, unanswered ones without results."""
+    """Calls with results of so many tokens.
+
+    Gated ones with a person's decision between, unanswered ones without results.
+    """
     calls = tuple(
         ToolCallPart(f"call-{n}", "look", "{}", is_gated=gated) for n in range(len(sizes))
     )
@@ -100,7 +106,10 @@ modes = st.sampled_from(MODES)
 
 @st.composite
 def windows(draw: st.DrawFn) -> tuple[list[Message], int]:
-    """A window, and where the turn begins in it; a turn begins with a user's words, or with a decision."""
+    """A window, and where the turn begins in it.
+
+    A turn begins with a user's words, or with a decision.
+    """
     before = [message for piece in draw(st.lists(pieces, max_size=14)) for message in piece]
     window = [SYSTEM, *([SUMMARY] if draw(st.booleans()) else []), *before]
     if draw(st.booleans()):

@@ -1,4 +1,7 @@
-"""Steps that make, remove, rename and describe blocks: stored whole, and never over what others did meanwhile."""
+"""Steps that make, remove, rename and describe blocks.
+
+Stored whole, and never over what others did meanwhile.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -8,7 +8,8 @@ import pytest
 from ricordo.memory.fact_lines import with_correction, with_fact
 from ricordo.memory.facts import contrasts_in, corrects, facts_in, revision_of
 
-# Kind, values, and the forms in which each language states it; in forms of the second list the fact is new.
+# Kind, values, and the forms in which each language states it; in forms of the second list the fact
+# is new.
 FORMS = {
     "name": (
         [("Lena", "Petra"), ("Ada Lovelace", "Mia")],

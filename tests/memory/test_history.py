@@ -1,4 +1,7 @@
-"""What became of a block's text: any sequence of changes against a plain model, blame and diffs, and git's own ids for it."""
+"""What became of a block's text.
+
+Any sequence of changes against a plain model, blame and diffs, and git's own ids for it.
+"""
 
 import itertools
 import random
@@ -61,7 +64,10 @@ class Waiting:
 
 @dataclass
 class Model:
-    """Memory in its plainest form: the tree after each version, what waits, and what would again if its block came back."""
+    """Memory in its plainest form.
+
+    The tree after each version, what waits, and what would again if its block came back.
+    """
 
     tree: dict[str, str] = field(default_factory=dict)
     trees: list[dict[str, str]] = field(default_factory=list)
@@ -77,7 +83,10 @@ class Model:
 
 
 class Both:
-    """One owner's memory in the store, and the model beside it; `do` does one thing to both and compares what they say."""
+    """One owner's memory in the store, and the model beside it.
+
+    `do` does one thing to both and compares what they say.
+    """
 
     def __init__(self, tx: Transaction) -> None:
         self.tx = tx
@@ -104,7 +113,10 @@ class Both:
         self.model.waiting = [one for one in self.model.waiting if one.label != label]
 
     def stored(self, label: str, text: str) -> str:
-        """The text as it is stored: what differs in its last line's end alone leaves the older one."""
+        """The text as it is stored.
+
+        What differs in its last line's end alone leaves the older one.
+        """
         (value,) = (
             block.value for block in user_memory.listed(self.tx, self.owned) if block.label == label
         )
@@ -169,7 +181,8 @@ class Both:
         expected = made if now is None else merge_changes(one.base or "", now, one.text)
         done = approval.approve(self.tx, Scope(), one.id, ADA)
         if expected is None and one.base is not None and isinstance(done, Approved):
-            # Taken through the versions since; among so few different lines that may be told to be possible.
+            # Taken through the versions since; among so few different lines that may be told to be
+            # possible.
             expected = done.block.value
         if expected is None:
             assert isinstance(done, Conflicted)
@@ -206,7 +219,7 @@ class Both:
         return history.page(self.tx, self.owned.chain.id, limit=100_000)[::-1]
 
     def check(self) -> None:
-        """Raise where the store and the model do not say the same of now, of any version, or of what waits."""
+        """Raise where the store and the model differ on texts, versions or proposals."""
         tx, chain_id, model = self.tx, self.owned.chain.id, self.model
         listed = user_memory.listed(tx, self.owned)
         assert {block.label: block.value for block in listed} == model.tree
@@ -281,7 +294,9 @@ async def test_the_ids_of_a_random_history_are_gits_own(
 async def compare_with_git(
     store: SqliteStore, clock: ManualClock, folder: Path, *, changes: int, seed: int
 ) -> None:
-    """Do random things to a memory, hand the plain model's trees to git, and compare every id; then let git check all it has.
+    """Do random things to a memory, hand the plain model's trees to git, and compare every id.
+
+    Then let git check all it has.
 
     In its long form `changes` is 10,000, which takes minutes.
     """
@@ -326,7 +341,7 @@ async def compare_with_git(
 def import_into_git(
     folder: Path, trees: Sequence[dict[str, str]], versions: Sequence[BlockVersion]
 ) -> list[str]:
-    """The commit ids that the stock git gives to these trees, with the versions' authors, times and reasons."""
+    """The commit ids that stock git gives to these trees and their versions."""
     git = ["git", "-C", str(folder / "memory.git")]
     subprocess.run(["git", "init", "-q", "--bare", str(folder / "memory.git")], check=True)
     stream = bytearray()

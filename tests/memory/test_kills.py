@@ -1,4 +1,7 @@
-"""Owners' operations that die in the middle: at whichever statement, everything is as it was, and the next try succeeds."""
+"""Owners' operations that die in the middle.
+
+At whichever statement, everything is as it was, and the next try succeeds.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -63,7 +66,10 @@ def killed_at(store: SqliteStore, place: int) -> Iterator[None]:
 
 
 async def laid_out(store: SqliteStore) -> tuple[UserMemory, str, str]:
-    """A memory with two blocks, a deleted one and a proposal: whose it is, the first version's id, the proposal's."""
+    """A memory with two blocks, a deleted one and a proposal.
+
+    Whose it is, the first version's id, the proposal's.
+    """
 
     def work(tx: Transaction) -> tuple[UserMemory, str, str]:
         owned = user_memory.open_memory(tx, Scope(), "ada", makes=True)

@@ -108,7 +108,10 @@ def test_what_is_only_written_differently_is_the_same() -> None:
 
 
 def long_changes(size: int) -> dict[str, tuple[Callable[[], object], object]]:
-    """Changes of texts of some thousand lines, by name, with their outcome; None where the outcome does not matter."""
+    """Changes of texts of some thousand lines, by name, with their outcome.
+
+    None where the outcome does not matter.
+    """
 
     def lines(sign: str, end: str = "") -> str:
         return "".join(f"{sign}{number:05}\n" for number in range(size)) + end

@@ -1,4 +1,7 @@
-"""Comparison of texts: a merge loses nothing and agrees with git, a diff gives both texts back, and nothing is slow."""
+"""Comparison of texts.
+
+A merge loses nothing and agrees with git, a diff gives both texts back, and nothing is slow.
+"""
 
 import random
 import re
@@ -74,7 +77,7 @@ def test_changes_of_one_place_are_a_conflict_and_those_of_different_places_both_
 
 
 def test_long_texts_are_merged_or_refused_in_linear_time() -> None:
-    """Comparing repeated lines takes time as the square of them, and a merge holds up every other writer."""
+    """Comparing repeated lines takes quadratic time, and a merge blocks other writers."""
 
     def refused(size: int) -> None:
         blank = "\n" * size
@@ -112,7 +115,10 @@ def test_line_ends_byte_order_marks_and_forms_of_accents_are_no_changes() -> Non
 
 
 def test_a_merge_collides_where_git_merge_file_says_so(tmp_path: Path) -> None:
-    """Where lines repeat themselves, which of them stayed is a matter of taste: then one may see a collision and the other none."""
+    """Where lines repeat themselves, which of them stayed is a matter of taste.
+
+    Then one may see a collision and the other none.
+    """
     for seed, repeats in ((3, False), (9, True)):
         chance = random.Random(seed)  # noqa: S311 - repeatable
         outcomes = set()
@@ -169,7 +175,10 @@ def joined(pieces: list[DiffPiece], *kinds: str) -> str:
 
 
 def patched(old: str, diff: str) -> str:
-    """The old text with the diff applied, strictly: every line it names must stand where it says."""
+    """The old text with the diff applied, strictly.
+
+    Every line it names must stand where it says.
+    """
     before = [line for line in re.split(r"(?<=\n)", old) if line]
     after: list[str] = []
     place = 0
@@ -276,7 +285,10 @@ LONG = 40_000
 
 
 def hard(size: int) -> dict[str, tuple[str, str]]:
-    """Pairs of texts of about this length; the standard library's matcher takes minutes for some that are long."""
+    """Pairs of texts of about this length.
+
+    The standard library's matcher takes minutes for some that are long.
+    """
     source = random.Random(1)  # noqa: S311
 
     def drawn(parts: list[str], length: int) -> str:
@@ -316,7 +328,7 @@ def test_any_two_long_texts_are_compared_in_linear_time() -> None:
 
 
 def test_what_is_the_same_is_found_also_where_not_everything_can_be_compared() -> None:
-    """A long text of a thousand empty lines and one changed word, moved into the middle of much else."""
+    """A thousand empty lines and one changed word, moved into the middle of a text."""
     lines = [f"Line {number} about tea.\n\n" for number in range(2000)]
     old = "first\n" + "".join(lines) + "last\n"
     new = (

@@ -1,4 +1,7 @@
-"""Proposals that add up: they wait beside each other, the newer of two for the same lines alone, and nothing waits twice."""
+"""Proposals that add up.
+
+They wait beside each other, the newer of two for the same lines alone, and nothing waits twice.
+"""
 
 import random
 from collections.abc import Callable, Sequence
@@ -169,7 +172,7 @@ async def test_lines_are_compared_also_where_the_owner_wrote_in_between(store: S
 async def test_where_equal_lines_leave_it_open_which_of_them_stayed_the_versions_in_between_tell(
     store: SqliteStore,
 ) -> None:
-    """Beside the text it was made from, the block alone does not tell that the first x is still the one to be replaced."""
+    """Only the text it was made from tells which x is to be replaced."""
     await put(store, "human", "x\nx")
     made = [await drafted(store, text) for text in ("I\nx\nx", "x\nLast", "First\nx")]
     assert merge_changes("x\nx", "I\nx\nLast", "First\nx") is None
@@ -407,7 +410,10 @@ LINES = ("", "", "# Likes", "- tea", "- maths", "# Goals", "Name: Ada", "Lives i
 
 
 def edited(base: Sequence[str], fact: str, chance: random.Random) -> str:
-    """The text with a fact in it, as models write one: at the end, between lines, below a heading, in the place of a line."""
+    """The text with a fact in it, as models write one.
+
+    At the end, between lines, below a heading, in the place of a line.
+    """
     lines, place = list(base), chance.randrange(len(base) + 1)
     match chance.randrange(5):
         case 0:
@@ -428,7 +434,7 @@ def edited(base: Sequence[str], fact: str, chance: random.Random) -> str:
 async def test_days_of_eight_facts_lose_none_in_whatever_order_they_are_approved(
     store: SqliteStore, number_of_days: int
 ) -> None:
-    """What the block holds in the end is all that was proposed, but for what a newer edit of the same line took the place of."""
+    """The block ends with all proposals, except where a newer edit replaced the line."""
     chance = random.Random(13)  # noqa: S311 - repeatable
     await put(store, "other", "x")
     owned = await owned_of(store)

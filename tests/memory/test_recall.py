@@ -1,4 +1,7 @@
-"""Finding messages and passages: by words, by meaning, with another model than the default's, and with one that fails."""
+"""Finding messages and passages.
+
+By words, by meaning, with another model than the default's, and with one that fails.
+"""
 
 import tracemalloc
 from pathlib import Path
@@ -124,7 +127,8 @@ async def test_a_search_takes_five_statements_at_most(library: Library) -> None:
     wanted = PassageFilter((archive.id,), tags=())
     await library.index(archive.id)
     with count_statements(library.store) as counted:  # type: ignore[arg-type]
-        # Nothing is remembered yet, and one word is nowhere but inside others: the most that a search can need.
+        # Nothing is remembered yet, and one word is nowhere but inside others: the most that a
+        # search can need.
         assert await library.recall.passages("jasmine asmin", wanted, 5)
     assert len(counted.statements) == 5
     assert counted.transactions == 1

@@ -1,4 +1,7 @@
-"""The canonical text of a block with a schema: sections that agents read and edit, and that give their values back."""
+"""The canonical text of a block with a schema.
+
+Sections that agents read and edit, and that give their values back.
+"""
 
 from datetime import date
 

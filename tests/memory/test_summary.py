@@ -1,4 +1,8 @@
-"""Summing up: any length works, nothing in the material acts as an instruction, and no failure of a model gets out."""
+"""Summing up.
+
+Any length works, nothing in the material acts as an instruction, and no failure of a model gets
+out.
+"""
 
 import asyncio
 import re

@@ -1,4 +1,6 @@
-"""A user's own memory: a put, a delete, a restore and a rename, also where others write at the same time.
+"""A user's own memory.
+
+A put, a delete, a restore and a rename, also where others write at the same time.
 
 Any sequence of them is compared with a plain model in `test_history.py`.
 """

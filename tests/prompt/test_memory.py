@@ -96,7 +96,8 @@ def test_agents_that_live_by_tools_see_rules_and_directories_but_no_blocks(
     assert render_memory(whole) == expected[expected.index("<tool_usage_rules>") :]
 
 
-# What follows proves that memory is data: a strict reader of the format gets back exactly the blocks that went in.
+# What follows proves that memory is data: a strict reader of the format gets back exactly the
+# blocks that went in.
 
 
 @dataclass(frozen=True)
@@ -109,12 +110,12 @@ class Seen:
 
 
 def close(name: str) -> re.Pattern[str]:
-    """What any reader might take for a closing tag, however it is spaced, cased or trimmed with attributes."""
+    """Anything that a reader might take for a closing tag, in any spacing or case."""
     return re.compile(rf"<\s*/\s*{re.escape(name)}(?![\w-])[^>]*>", re.IGNORECASE)
 
 
 def read_until(text: str, place: int, name: str) -> tuple[str, int]:
-    """The text up to the first closing tag, which must be the exact one on a line of its own, and the place after it."""
+    """The text up to the first exact closing tag on its own line, and the place after it."""
     found = close(name).search(text, place)
     assert found.group() == f"</{name}>"
     assert text[found.start() - 1] == text[found.end()] == "\n"

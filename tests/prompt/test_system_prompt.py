@@ -1,4 +1,7 @@
-"""The system message: where memory stands in it, its metadata, and when a stored one must be made anew."""
+"""The system message.
+
+Where memory stands in it, its metadata, and when a stored one must be made anew.
+"""
 
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,4 +1,7 @@
-"""The transcript as a model gets it: whatever the history, every call has exactly one result, right after it."""
+"""The transcript as a model gets it.
+
+Whatever the history, every call has exactly one result, right after it.
+"""
 
 from dataclasses import replace
 from datetime import UTC, datetime

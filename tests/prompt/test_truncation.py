@@ -1,4 +1,7 @@
-"""The last resort: whatever the transcript, what is sent fits, and every call keeps its one result."""
+"""The last resort.
+
+Whatever the transcript, what is sent fits, and every call keeps its one result.
+"""
 
 import orjson
 import pytest

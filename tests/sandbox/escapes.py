@@ -1,7 +1,9 @@
-"""Programs that try to leave the sandbox or to harm what is around it. One that gets its way prints ESCAPED.
+"""Programs that try to leave the sandbox or to harm what is around it.
 
-`python -m tests.sandbox.escapes BACKEND FOLDER` runs them all as this user, and prints JSON of how each ended; with
-`neighbours` behind it, it runs two calls side by side instead.
+One that gets its way prints ESCAPED.
+
+`python -m tests.sandbox.escapes BACKEND FOLDER` runs them all as this user, and prints JSON of how
+each ended; with `neighbours` behind it, it runs two calls side by side instead.
 """
 
 import asyncio
@@ -33,7 +35,8 @@ def connects(host: str, port: str, family: str = "AF_INET") -> str:
     return f"import socket; socket.create_connection(({host!r}, {port}), 2) if {family!r} == 'AF_INET' else None; print('ESCAPED')"
 
 
-# By what is tried. {data}, {port}, {pid} and {other} stand for the server's folder, a loopback port, a process, another workspace.
+# By what is tried. {data}, {port}, {pid} and {other} stand for the server's folder, a loopback
+# port, a process, another workspace.
 ESCAPES: dict[str, str] = {
     "read /etc/shadow": reads("/etc/shadow"),
     "read /etc/passwd of the machine": "s = open('/etc/passwd').read(); print('ESCAPED' if 'root' in s else s)",
@@ -118,7 +121,8 @@ ESCAPES: dict[str, str] = {
     "leave an orphan": "import os, sys, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        [os.close(n) for n in (0, 1, 2)]\n        time.sleep(991); os._exit(0)\n    os._exit(0)\nprint('left')",
     "ignore signals": "import signal, time\nfor n in range(1, 32):\n    try: signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\ntime.sleep(992)",
 }
-# These are tried in a sandbox of their own: they look at the process around them, or end it, or harm it.
+# These are tried in a sandbox of their own: they look at the process around them, or end it, or
+# harm it.
 ALONE = (
     *(
         "read the parent's environment",

@@ -1,4 +1,4 @@
-"""A child process, whose streams and end are those of `asyncio`'s own, on the loop of a server and on that of Python."""
+"""Child processes behave the same on a server's loop and on Python's own."""
 
 import asyncio
 import signal

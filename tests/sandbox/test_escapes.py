@@ -1,4 +1,7 @@
-"""At least forty ways out of the sandbox: none leads anywhere, with each backend, as root and as an ordinary user."""
+"""At least forty ways out of the sandbox.
+
+None leads anywhere, with each backend, as root and as an ordinary user.
+"""
 
 import json
 import os

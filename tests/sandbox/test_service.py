@@ -1,4 +1,7 @@
-"""Programs in the sandbox: what goes in and comes out, limits, the way to the network, and what is left when anything ends."""
+"""Programs in the sandbox.
+
+What goes in and comes out, limits, the way to the network, and what is left when anything ends.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,6 @@
-"""Whether work grows no faster than its input: told by a ratio of two sizes, so that no machine is too busy for it.
+"""Whether work grows no faster than its input.
+
+Told by a ratio of two sizes, so that no machine is too busy for it.
 
 In a test: `require_linear(lambda size: read("x" * size), 5_000)`.
 """
@@ -7,7 +9,10 @@ import time
 from collections.abc import Callable
 
 FACTOR = 8
-"""The long input is so many times as long as the short one: linear work takes 8 times as long, quadratic work 64 times."""
+"""The long input is so many times as long as the short one.
+
+Linear work takes 8 times as long, quadratic work 64 times.
+"""
 MOST = 24
 TRIES = 7
 NOTHING = 0.004  # seconds of this thread's CPU: what takes less is not compared
@@ -28,12 +33,15 @@ def is_linear(
     most: int | None = None,
     nothing: float = NOTHING,
 ) -> bool:
-    """Return whether the work on `factor` times the size takes at most `most` times as long, in one of several tries.
+    """Return whether `factor` times the size takes at most `most` times as long.
+
+    Tried several times.
 
     Work that takes less than `nothing` seconds on the larger size is not compared.
 
-    A busy machine spoils single measurements, so one good pair is proof: a short run that is disturbed three times in a row,
-    beside a long one that is not, is too rare to hide quadratic work for long.
+    A busy machine spoils single measurements, so one good pair is proof: a short run that is
+    disturbed three times in a row, beside a long one that is not, is too rare to hide quadratic
+    work for long.
     """
     limit = most or factor * MOST // FACTOR
     for _ in range(TRIES):

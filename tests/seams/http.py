@@ -1,4 +1,7 @@
-"""Short words for tests over HTTP: a user's memory, and whether an answer is what the OpenAPI document promises."""
+"""Short words for tests over HTTP.
+
+A user's memory, and whether an answer is what the OpenAPI document promises.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -41,12 +44,15 @@ def refused(answer: httpx2.Response, status: int) -> str:
 
 
 def require_fits(model: Any, answer: Any) -> None:
-    """Raise where a field is missing, unnamed or of another type, once the answer has been through JSON."""
+    """Raise if a field is missing, unnamed or of another type after JSON."""
     TypeAdapter(model).validate_json(orjson.dumps(answer), strict=True)
 
 
 class AsCaller:
-    """ASGI middleware of a test's own app, which has no guard: every request is of this caller, in the organization it names."""
+    """ASGI middleware of a test's own app, which has no guard.
+
+    Every request is of this caller, in the organization it names.
+    """
 
     def __init__(self, app: ASGIApp, caller: Scope = Scope()) -> None:
         self._app, self._caller = app, caller

@@ -1,4 +1,7 @@
-"""Builders of domain values with defaults a test need not care about: `make.message(agent, "I like tea")`."""
+"""Builders of domain values with defaults a test need not care about.
+
+`make.message(agent, "I like tea")`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -57,7 +60,10 @@ def conversation(of: Agent, **fields: Any) -> Conversation:
 
 
 def message(of: Agent, text: str = "Hello.", role: Role = "user", **fields: Any) -> Message:
-    """A message of text in the agent's default thread; `parts` in `fields` take the text's place."""
+    """A message of text in the agent's default thread.
+
+    `parts` in `fields` take the text's place.
+    """
     given = {
         "id": new_id("message"),
         "conversation_id": conversations.default_id(of.id),
@@ -163,7 +169,7 @@ async def stored_agent(
     with_tools: Sequence[Tool] = (),
     tags: Sequence[str] = (),
 ) -> AgentState:
-    """Store an agent with its default thread, a system message, blocks in the agent's own chain, and tools."""
+    """Store an agent with a default thread, system message, own blocks, and tools."""
     one = one or agent()
 
     def work(tx: Transaction) -> AgentState:

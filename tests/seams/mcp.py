@@ -1,4 +1,4 @@
-"""Real MCP servers on free ports of loopback, made with the official SDK, and others that break the protocol in some way."""
+"""Real MCP servers on loopback ports, and others that break the protocol."""
 
 import asyncio
 import socket
@@ -19,7 +19,8 @@ class HttpThread:
     """An ASGI app under uvicorn, in a thread; `port` stays free for it to come back to."""
 
     def __init__(self, app: Any, port: int = 0) -> None:
-        # With its protocol named, so that asyncio turns off Nagle's algorithm, which holds each answer back for 40 ms.
+        # With its protocol named, so that asyncio turns off Nagle's algorithm, which holds each
+        # answer back for 40 ms.
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", port))
@@ -92,7 +93,9 @@ Answer = Callable[[dict[str, Any]], Any]
 
 @dataclass
 class RawServer:
-    """An MCP server over streamable HTTP as a test wants it: answers of `tools/list` and `tools/call` are whatever it says.
+    """An MCP server over streamable HTTP as a test wants it.
+
+    Answers of `tools/list` and `tools/call` are whatever it says.
 
     `raw` answers a request of a method with bytes of its own, sent as they are.
     """

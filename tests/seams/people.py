@@ -1,6 +1,9 @@
-"""A server where everybody has a key: people of one organization, another organization, services, and things of one of them.
+"""A server where everybody has a key.
 
-`world.ada` has something of every kind, and each of it holds her CANARY. Who asks for a route in her place must not get it.
+People of one organization, another organization, services, and things of one of them.
+
+`world.ada` has something of every kind, and each of it holds her CANARY. Who asks for a route in
+her place must not get it.
 """
 
 import base64
@@ -117,7 +120,10 @@ class People:
 
 @dataclass
 class World(People):
-    """The people, and what Ada has: `own` by the names of the routes' parameters, `shared` likewise."""
+    """The people, and what Ada has.
+
+    `own` by the names of the routes' parameters, `shared` likewise.
+    """
 
     mcp_url: str = ""
     ada: str = ""
@@ -176,7 +182,10 @@ class World(People):
             time.sleep(0.02)
 
     def _make_shared(self) -> None:
-        """Make what is the organization's: an agent with its block and archive, a tool, a provider."""
+        """Make what is the organization's.
+
+        An agent with its block and archive, a tool, a provider.
+        """
         tools = [
             "memory_insert",
             "archival_memory_insert",
@@ -321,7 +330,7 @@ class World(People):
         }
 
     def _talk(self) -> None:
-        """Have a turn about Ada in the background, with a tool that files a passage, and find all that it left."""
+        """Run a turn about Ada in the background that files a passage; return its traces."""
         agent = self.shared["agent_id"]
         made = self.ask(
             self.ada,
@@ -464,7 +473,10 @@ class World(People):
 
 
 def all_text(answer: httpx2.Response) -> str:
-    """Return all that an answer says, with what is packed in it unpacked: headers, JSON, streams, zip archives, git packs."""
+    """Return all that an answer says, with what is packed in it unpacked.
+
+    Headers, JSON, streams, zip archives, git packs.
+    """
     body = answer.content
     found = [str(answer.headers.multi_items()), body.decode("utf-8", "replace")]
     if answer.headers.get("content-type", "").startswith("application/x-git"):
@@ -505,7 +517,7 @@ _SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class _KeptWorld:
-    """The folder of a server that was stopped when everything was made, what is known of it, and the end of its MCP server."""
+    """A stopped server's folder, the facts about it, and the stop of its MCP server."""
 
     folder: Path
     known: dict[str, Any]
@@ -527,7 +539,10 @@ _kept: list[_KeptWorld] = []
 
 
 def _kept_world() -> _KeptWorld:
-    """Return the world that this process has made, of which all others are copies: it takes ten times as long to make one."""
+    """Return the world that this process has made, of which all others are copies.
+
+    It takes ten times as long to make one.
+    """
     if not _kept:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="ricordo-world-")))
@@ -547,7 +562,10 @@ def forget_world() -> None:
 
 @contextmanager
 def open_world(folder: Path, **settings: Any) -> Iterator[World]:
-    """Open a world of its own: a copy of what this process has made once, but with settings, where it is made anew."""
+    """Open a world of its own.
+
+    A copy of what this process has made once, but with settings, where it is made anew.
+    """
     bubblewrap()  # in which a route runs a tool
     if not settings:
         known = _kept_world().copy(folder)

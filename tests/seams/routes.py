@@ -1,4 +1,7 @@
-"""Every route of the app as a valid request: of its path, of the schema of its body, and of what no schema says."""
+"""Every route of the app as a valid request.
+
+Of its path, of the schema of its body, and of what no schema says.
+"""
 
 import re
 from collections.abc import Mapping
@@ -243,7 +246,7 @@ class Cell:
         return self.method == "DELETE" or self.path.endswith(("/delete", "/revoke"))
 
     def parts(self, values: Mapping[str, str]) -> dict[str, Any]:
-        """Return the request with these values of the path's parameters, in the query and the body too."""
+        """Return the request with these values in its path, query and body."""
         body = BODIES.get((self.method, self.path), SCHEMAS.get((self.method, self.path)))
         sent: dict[str, Any] = {} if body is None else {"json": fill(body, values)}
         if isinstance(body, bytes):

@@ -1,6 +1,7 @@
-"""A running server whose models are scripted servers on loopback, and short words for what the suites do with it.
+"""A running server with scripted models on loopback, and helpers for its suites.
 
-In a test: `scene.says(calls(("roll", {})), "Six.")`, then `scene.send(agent, "Roll!")`, then look at `scene.asked[-1]`.
+In a test: `scene.says(calls(("roll", {})), "Six.")`, then `scene.send(agent, "Roll!")`, then look
+at `scene.asked[-1]`.
 """
 
 import json
@@ -117,7 +118,7 @@ class Scene:
         return [name for name, _ in self.games.played]
 
     def agent(self, *tools: str, **body: Any) -> str:
-        """Make an agent, a native one unless told otherwise, with these tools and no others unless told otherwise."""
+        """Make an agent with these tools alone; a native one by default."""
         given = {
             "model": OPENAI,
             "include_base_tools": False,
@@ -173,7 +174,7 @@ class Scene:
         assert said(self.send(agent, "Are you there?"))[-1] == "Still here."
 
     def kill_after_answer(self, agent: str, *parts: Part, words: str | None = None) -> Run:
-        """Leave the database as a server does that is killed after it took an answer to calls up and before it saved results."""
+        """Leave the database as a kill does between taking up an approval and saving results."""
 
         def work(tx: Transaction) -> Run:
             state = agents.load_whole(tx, Scope(), agent)

@@ -1,6 +1,7 @@
-"""The real app under real uvicorn on a free port of loopback, in a thread, with a model that says what a test tells it to.
+"""The real app on a loopback port in a thread, with a scripted model.
 
-In a test: `server.says("Hello.")`, then `server.client().agents.messages.create(...)`. Without a line the model says "ok".
+In a test: `server.says("Hello.")`, then `server.client().agents.messages.create(...)`. Without a
+line the model says "ok".
 """
 
 import asyncio
@@ -55,7 +56,7 @@ Answer = Callable[[ModelRequest], Line | Awaitable[Line]]
 
 
 class _StrictPages:
-    """Checks the items of pages too, which the client leaves unchecked even when told to be strict."""
+    """Checks the items of pages, which the client leaves unchecked even in strict mode."""
 
     def _process_response_data(self, *, data: Any, cast_to: Any, response: Any) -> Any:
         if isinstance(cast_to, type) and issubclass(cast_to, SyncArrayPage | AsyncArrayPage):
@@ -73,7 +74,7 @@ class StrictAsyncLetta(_StrictPages, AsyncLetta):
 
 
 class PieceModel:
-    """Streams the very pieces a test chose, down to single letters of a call's arguments, and then the reply they make."""
+    """Streams the pieces that a test chose, even letter by letter, and then the reply."""
 
     def __init__(self) -> None:
         self.answers: deque[tuple[Sequence[Chunk], ModelReply]] = deque()
@@ -90,7 +91,10 @@ class PieceModel:
 
 
 class Gate:
-    """A model's answer that waits until the test opens the gate: `server.answers_with(gate)`, then `gate.wait()`."""
+    """A model's answer that waits until the test opens the gate.
+
+    `server.answers_with(gate)`, then `gate.wait()`.
+    """
 
     def __init__(self, server: "ServerInThread", line: Line = "Here I am.") -> None:
         self._server = server
@@ -110,8 +114,9 @@ class Gate:
         self._server.loop.call_soon_threadsafe(self._opened.set)
 
 
-# Every cause for which a server may answer with a status from 500 on: the status, how the answer begins, and why it is no fault
-# of the server's own. Any other such answer fails the test at the latest when its server stops.
+# Every cause for which a server may answer with a status from 500 on: the status, how the answer
+# begins, and why it is no fault of the server's own. Any other such answer fails the test at the
+# latest when its server stops.
 CAUSES: tuple[tuple[int, str, str], ...] = (
     (504, '{"error":{"type":"llm_timeout"', "the model's provider took too long"),
     (500, '{"error":{"type":"llm_empty_response"', "the model answered nothing, several times"),
@@ -140,9 +145,12 @@ CAUSES: tuple[tuple[int, str, str], ...] = (
 
 
 class CheckedAnswers:
-    """Answers 500 in place of JSON that is not what the route documents: a field that is missing, unnamed or of another type.
+    """Answers 500 in place of JSON that is not what the route documents.
 
-    Such answers, and those with a status from 500 on that none of the CAUSES explains, are `faults`.
+    A field that is missing, unnamed or of another type.
+
+    Such answers, and those with a status from 500 on that none of the CAUSES explains, are
+    `faults`.
     """
 
     def __init__(self, app: ASGIApp, faults: list[str]) -> None:
@@ -202,7 +210,10 @@ def _adapter(model: Any) -> TypeAdapter[Any]:
 
 
 class ServerInThread:
-    """A running server. `app` is the app, `url` its address; what the model says is set by `says` and `answers_with`."""
+    """A running server.
+
+    `app` is the app, `url` its address; what the model says is set by `says` and `answers_with`.
+    """
 
     def __init__(
         self, data_dir: Path, *, providers: ProviderSettings | None = None, **settings: Any
@@ -224,13 +235,17 @@ class ServerInThread:
             "port": port,
         } | settings
         self.settings = Settings(data_dir=data_dir, **given)
-        # Built without reading the environment, so that no key of the person who runs the tests is ever used.
+        # Built without reading the environment, so that no key of the person who runs the tests is
+        # ever used.
         configured = providers or ProviderSettings.model_construct()
         self.app: FastAPI = create_app(
             self.settings, configured, VectorSettings.model_construct(), extra_models=models
         )
         self.faults: list[str] = []
-        """What was answered that should never be; a test that provokes one takes it with `provoked`."""
+        """What was answered that should never be.
+
+        A test that provokes one takes it with `provoked`.
+        """
         self.url = f"http://127.0.0.1:{port}"
         checked = CheckedAnswers(self.app, self.faults)
         config = uvicorn.Config(
@@ -239,7 +254,8 @@ class ServerInThread:
             log_config=None,
             access_log=False,
             ws="none",
-            # Longer than clients keep a connection, as `ricordo serve` does: else a slow test's next request and its end cross.
+            # Longer than clients keep a connection, as `ricordo serve` does: else a slow test's
+            # next request and its end cross.
             timeout_keep_alive=75,
         )
         self._config, self._server = config, uvicorn.Server(config)
@@ -272,7 +288,10 @@ class ServerInThread:
         self.pieces.answers.clear()
 
     def client(self, **options: Any) -> StrictLetta:
-        """The official client, which accepts nothing that its types do not; it tries nothing again unless told to."""
+        """The official client, which accepts nothing that its types do not.
+
+        It tries nothing again unless told to.
+        """
         return StrictLetta(**self._strictly(options))
 
     def async_client(self, **options: Any) -> StrictAsyncLetta:
@@ -309,13 +328,17 @@ class ServerInThread:
         return faults
 
     def rows(self) -> dict[str, int]:
-        """How many rows each table has: equal before and after means that nothing was left half done."""
+        """How many rows each table has.
+
+        Equal before and after means that nothing was left half done.
+        """
         tables = self.read(
             lambda tx: tx.all(
                 text("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
             )
         )
-        # Jobs and the index change by themselves, behind what tests do, and refused requests are recorded too.
+        # Jobs and the index change by themselves, behind what tests do, and refused requests are
+        # recorded too.
         moving = ("jobs", "sqlite_sequence", "search_", "audit_")
         names = [row.name for row in tables if not row.name.startswith(moving)]
         counts = " UNION ALL ".join(
@@ -368,7 +391,10 @@ def serving(data_dir: Path, **settings: Any) -> Iterator[ServerInThread]:
 
 
 def sums_of(events: Iterable[Any]) -> dict[str, str]:
-    """What a client that adds deltas up has in the end: texts and signatures, arguments by call, and results."""
+    """What a client that adds deltas up has in the end.
+
+    Texts and signatures, arguments by call, and results.
+    """
     sums: dict[str, str] = defaultdict(str)
     for event in events:
         kind = event["message_type"] if isinstance(event, dict) else ""

@@ -1,4 +1,4 @@
-"""A runtime on a real database with a scripted model, and short words for what the tests of turns do with it."""
+"""A runtime on a real database with a scripted model, and helpers for tests of turns."""
 
 import asyncio
 from collections import deque
@@ -41,7 +41,10 @@ LineOf = Callable[[ModelRequest], Line | Awaitable[Line]]
 
 
 class Gate:
-    """A door in a script or a tool: it tells when somebody came to it, and holds them until it is opened."""
+    """A door in a script or a tool.
+
+    It tells when somebody came to it, and holds them until it is opened.
+    """
 
     def __init__(self) -> None:
         self.shut()
@@ -96,14 +99,18 @@ BUILTIN = Hooks(
 
 
 class Stage:
-    """A runtime whose model says the `lines`, one a call; a line may be a function of the request."""
+    """A runtime whose model says the `lines`, one a call.
+
+    A line may be a function of the request.
+    """
 
     def __init__(self, store: SqlStore, folder: Path, hooks: Hooks) -> None:
         self.lines: deque[Line | LineOf] = deque()
         self.store = store
         self.hooks = hooks
         self.model = ScriptedModel(self._next)
-        # Built without reading the environment: that takes longer than a turn, and what is set there is no test's business.
+        # Built without reading the environment: that takes longer than a turn, and what is set
+        # there is no test's business.
         settings = Settings.model_construct(data_dir=folder, find_local_models=False)
         models = Models(settings, ProviderSettings.model_construct())
         models.add(self.model)
@@ -155,7 +162,7 @@ class Stage:
     async def asked(
         self, agent_id: str, *texts: str, line: Line = "Here.", **request: Any
     ) -> tuple[LiveTurn, Gate]:
-        """Send messages and return when the model is asked, which says the line once the gate is open."""
+        """Send messages; return at the model's call, which answers after the gate opens."""
         gate = Gate()
         self.lines.append(gate.line(line))
         turn = await self.begin(agent_id, *texts, **request)
@@ -193,7 +200,10 @@ class Stage:
         return next(block.value for block in held if block.label == label)
 
     async def require_sound(self, agent_id: str) -> None:
-        """Check what must always hold: nothing runs, all that was said is in the window in order, the next message is answered."""
+        """Check what must always hold.
+
+        Nothing runs, all that was said is in the window in order, the next message is answered.
+        """
         assert [run.id for run in await self.runs(agent_id) if run.ended_at is None] == []
         await self.require_whole_window(agent_id)
         self.lines.clear()
@@ -229,7 +239,10 @@ def faults_of(transcript: Sequence[Message]) -> list[str]:
 
 
 def split_pairs(window: Sequence[Message]) -> list[str]:
-    """Calls without exactly one result right behind them, and results without a call; decisions about calls do not count."""
+    """Calls without exactly one result right behind them, and results without a call.
+
+    Decisions about calls do not count.
+    """
     wrong = []
     open_calls: list[str] = []
     for row in window:

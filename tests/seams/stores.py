@@ -1,4 +1,7 @@
-"""What tests do with a store: a clock they set, counted statements, writes that overlap, wait, fail or die, a flushed index."""
+"""What tests do with a store.
+
+A clock they set, counted statements, writes that overlap, wait, fail or die, a flushed index.
+"""
 
 import asyncio
 import re
@@ -50,8 +53,9 @@ _ANY_KEY = re.compile(r"SELECT api_keys\.seq\s+FROM api_keys")
 class Counted:
     """What ran since the count began: the SQL of each statement, and how many transactions ran any.
 
-    What the audit log takes is counted by itself. What a worker's look for jobs takes, and the look that a server makes once a
-    second for whether it needs a key, is not counted: they fall into the count by chance.
+    What the audit log takes is counted by itself. What a worker's look for jobs takes, and the look
+    that a server makes once a second for whether it needs a key, is not counted: they fall into the
+    count by chance.
     """
 
     statements: list[str] = field(default_factory=list)
@@ -79,7 +83,10 @@ class Counted:
 
 @contextmanager
 def count_statements(store: SqlStore) -> Iterator[Counted]:
-    """Count all that the store's connections run inside the `with`: `with count_statements(store) as counted`."""
+    """Count all that the store's connections run inside the `with`.
+
+    `with count_statements(store) as counted`.
+    """
     counted = Counted()
 
     def note(
@@ -104,7 +111,10 @@ def delete_documents(tx: Transaction, owner_id: str) -> None:
 
 
 def flush(tx: Transaction, owner_id: str, most: int = flushing.FLUSHED_AT_ONCE) -> int:
-    """The same, then flush the oldest rows of the buffer, at most so many; returns how many were flushed."""
+    """The same, then flush the oldest rows of the buffer, at most so many.
+
+    Returns how many were flushed.
+    """
     delete_documents(tx, owner_id)
     lock_partition(tx, owner_id)
     while packed := flushing.pack_rows(tx, owner_id, most):
@@ -120,7 +130,10 @@ _WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 async def overlapped(
     store: Store, first: Callable[[Transaction], Any], second: Callable[[Transaction], Any]
 ) -> tuple[Any, Any]:
-    """What both came to, or what they raised. On PostgreSQL the first commits once the second waits for it, or soon after."""
+    """What both came to, or what they raised.
+
+    On PostgreSQL the first commits once the second waits for it, or soon after.
+    """
     has_written = threading.Event()
     has_begun = threading.Event()
 
@@ -146,7 +159,10 @@ async def overlapped(
 
 
 class Held:
-    """Holds the database at the first statement that begins like this, until it is released: a write that takes its time."""
+    """Holds the database at the first statement that begins like this, until it is released.
+
+    A write that takes its time.
+    """
 
     def __init__(self, store: SqlStore, beginning: str) -> None:
         self._observers = store.statements.observers
@@ -176,7 +192,10 @@ class Held:
 
 
 async def broken(store: SqlStore, what: str) -> None:
-    """Make the database refuse this from now on, as a full disk would: `await broken(store, "INSERT ON steps")`."""
+    """Make the database refuse this from now on, as a full disk would.
+
+    `await broken(store, "INSERT ON steps")`.
+    """
     if store.engine.dialect.name == "sqlite":
         trigger = (
             f"CREATE TRIGGER broken BEFORE {what} BEGIN SELECT RAISE(ABORT, 'disk is full'); END"

@@ -1,4 +1,7 @@
-"""Deletion from the index in small writes: nothing of what was deleted is left, and nothing else is lost, even after a kill."""
+"""Deletion from the index in small writes.
+
+Nothing of what was deleted is left, and nothing else is lost, even after a kill.
+"""
 
 from collections.abc import Sequence
 
@@ -46,7 +49,10 @@ async def forget(store: SqliteStore, ids: Sequence[str]) -> None:
 
 
 async def take_out(store: SqliteStore, most_writes: int = 10_000) -> int:
-    """Delete them from the index, but with no more than so many writes; returns how many there were."""
+    """Delete them from the index, but with no more than so many writes.
+
+    Returns how many there were.
+    """
     writes = 0
     while deletion := await store.read(lambda tx: next_deletion(tx, AGENT.id, 4096)):
         for step in deletion.steps():

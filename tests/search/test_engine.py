@@ -1,4 +1,7 @@
-"""The index as a whole: whatever was said, changed, forgotten and flushed, a search finds what a search by hand would find."""
+"""The index as a whole.
+
+Whatever was said, changed, forgotten and flushed, a search finds what a search by hand would find.
+"""
 
 from operator import itemgetter
 from typing import Any
@@ -32,8 +35,8 @@ queries = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join)
 moments = st.integers(0, 40).map(lambda hours: START + hours * HOUR)
 
 
-# Messages by their conversation, text, name, role, time and user; deletions, flushes, and searches in between: what one of these
-# remembers must be brought up to date by the next.
+# Messages by their conversation, text, name, role, time and user; deletions, flushes, and searches
+# in between: what one of these remembers must be brought up to date by the next.
 says = st.tuples(
     st.just("say"),
     st.integers(0, 1),
@@ -61,7 +64,10 @@ filters = st.builds(
 def by_hand(
     kept: list[Message], query: str, wanted: MessageFilter, limit: int
 ) -> list[tuple[int, float]]:
-    """The best of these messages and their scores, from their texts alone: no blob, no buffer, no cache."""
+    """The best of these messages and their scores, from their texts alone.
+
+    No blob, no buffer, no cache.
+    """
     kept = [message for message in kept if sees(wanted, message)]
     rows = [
         unpack(
@@ -126,7 +132,8 @@ async def test_a_search_finds_what_a_search_by_hand_finds(
         limit: int,
         least: int,
     ) -> None:
-        # A word that few documents hold is worked out anew each time, one that many hold is kept: both find the same.
+        # A word that few documents hold is worked out anew each time, one that many hold is kept:
+        # both find the same.
         monkeypatch.setattr(partition_view, "LEAST_SPREAD", least)
         agent = (await make.stored_agent(store)).agent
         other = make.conversation(agent, id=f"conv-{agent.id}-other")
@@ -183,7 +190,7 @@ async def test_a_search_finds_what_a_search_by_hand_finds(
 
 
 async def run_examples(check) -> None:  # type: ignore[no-untyped-def]
-    """Hypothesis runs plain functions, so the examples are drawn by one and checked here, on the test's own loop."""
+    """Hypothesis runs plain functions, so examples are drawn there and checked here."""
     import asyncio
 
     loop = asyncio.get_running_loop()

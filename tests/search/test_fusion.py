@@ -41,7 +41,8 @@ def test_words_and_similarities_both_have_their_say() -> None:
     for lexical, similar, scores in (
         (floats(2, 8, 0), None, [0.25, 1.0, 0.0]),
         (floats(2, 8, 0), likeness(NONE, NONE, NONE), [0.25, 1.0, 0.0]),
-        # Without a hit by words the order is that of the similarities, and one that is known is enough to be found.
+        # Without a hit by words the order is that of the similarities, and one that is known is
+        # enough to be found.
         (floats(0, 0, 0), likeness(0.2, 0.9, NONE), [1e-6, 1.0, 0.0]),
         (floats(0, 0), likeness(NONE, -0.3), [0.0, 1.0]),
         # A document without a vector yet keeps its score by words.

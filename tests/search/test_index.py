@@ -1,4 +1,7 @@
-"""Search: filters before the limit, queries as data, any language, and forgetting. For the rest see `index/`."""
+"""Search: filters before the limit, queries as data, any language, and forgetting.
+
+For the rest see `index/`.
+"""
 
 import asyncio
 import re
@@ -23,7 +26,8 @@ from ricordo.storage.engine.store import Store, Transaction
 from tests.seams import make
 from tests.seams.stores import START, flush
 
-# None of them is a stop word in any language: three words with two "dog" count as Danish, where that means "however".
+# None of them is a stop word in any language: three words with two "dog" count as Danish, where
+# that means "however".
 WORDS = ("tiger", "fox", "owl", "elk", "zebra")
 TAGS = ("red", "green", "blue")
 some_words = st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join)
@@ -195,7 +199,7 @@ async def test_of_a_very_long_text_the_beginning_is_found_and_the_flush_goes_on(
 
 
 def test_messages_and_passages_are_stored_through_the_index_alone() -> None:
-    """The repositories do not index what they store, so a direct call would leave texts that no search finds."""
+    """The repositories do not index by themselves, so a direct call would hide texts."""
     package = Path(index.__file__).parents[1]
     calls = re.compile(
         r"\b(messages\.insert_all|archives\.(insert_one|insert_passages|delete_passage))\("
@@ -205,7 +209,8 @@ def test_messages_and_passages_are_stored_through_the_index_alone() -> None:
         for p in package.rglob("*.py")
         for call in calls.finditer(p.read_text("utf-8"))
     }
-    # An archive that is made without passages has nothing to index, and what is said to a group is found with its members.
+    # An archive that is made without passages has nothing to index, and what is said to a group is
+    # found with its members.
     others = {path for path, call in found if call != "archives.insert_one"} - {
         "features/groups/talk_start.py"
     }

@@ -1,4 +1,7 @@
-"""Keeping the index in order: flushes, vectors, another model on live data, outside indexes, and what a kill leaves."""
+"""Keeping the index in order.
+
+Flushes, vectors, another model on live data, outside indexes, and what a kill leaves.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -203,7 +206,8 @@ def refuse(library: Library, is_refused: Callable[[str], bool]) -> list[Sequence
 async def test_a_model_that_fails_or_refuses_every_text_leaves_no_document_without_its_vector_for_good(
     library: Library,
 ) -> None:
-    # As one does that was withdrawn, or whose vectors have another length since its provider changed it.
+    # As one does that was withdrawn, or whose vectors have another length since its provider
+    # changed it.
     archive = await library.flushed(*(f"note {n}" for n in range(40)))
     library.embedder.fails(ModelError("llm_error", "It is away."))
     with pytest.raises(ModelError):

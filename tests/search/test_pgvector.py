@@ -1,4 +1,7 @@
-"""Vectors in PostgreSQL, beyond the contract of every index: approximate indexes, what a kill leaves, and where there is none."""
+"""Vectors in PostgreSQL, beyond the contract of every index.
+
+Approximate indexes, what a kill leaves, and where there is none.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,7 @@
-"""Building an index anew: whatever was damaged is found again, and nothing that happens meanwhile is lost."""
+"""Building an index anew.
+
+Whatever was damaged is found again, and nothing that happens meanwhile is lost.
+"""
 
 import asyncio
 from dataclasses import replace
@@ -43,7 +46,10 @@ Found = list[tuple[str, float]]
 
 
 class Shelf(Library):
-    """An agent with messages, and an archive of which some passages came together; flushed, embedded, with a buffer."""
+    """An agent with messages, and an archive of which some passages came together.
+
+    Flushed, embedded, with a buffer.
+    """
 
     agent_id: str
     archive: Archive
@@ -128,7 +134,7 @@ async def test_what_was_damaged_is_found_again_with_the_same_scores(
 async def test_what_is_written_changed_and_forgotten_meanwhile_is_so_afterwards(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a batch of the new index is written something happens to documents that it has read and to those it has not."""
+    """Something happens to documents read and unread before a batch is written."""
     monkeypatch.setattr(rebuild, "AT_ONCE", 10)
     kept = {f"meanwhile {n}" for n in range(2, 4)}
     store, archive = shelf.store, shelf.archive
@@ -207,7 +213,8 @@ async def test_vectors_alone_are_made_anew(shelf: Shelf) -> None:
     assert await shelf.everything() == before
 
 
-# What is left of an older index, two portions of messages, the vectors, the taking over, and what it leaves.
+# What is left of an older index, two portions of messages, the vectors, the taking over, and what
+# it leaves.
 @pytest.mark.parametrize("write", range(6))
 @pytest.mark.parametrize("kind", ["agent", "conversation"])
 async def test_what_is_deleted_at_any_moment_leaves_nothing(

@@ -17,7 +17,10 @@ MINUTE = 60_000_000
 
 @dataclass
 class Turn:
-    """A document as a person would note it down; `words` maps a term to how often it stands there."""
+    """A document as a person would note it down.
+
+    `words` maps a term to how often it stands there.
+    """
 
     conversation: int
     created_at: int

@@ -1,4 +1,7 @@
-"""What a user's search counts: their own and what is shared, so that no score tells what others wrote."""
+"""What a user's search counts.
+
+Their own and what is shared, so that no score tells what others wrote.
+"""
 
 import random
 

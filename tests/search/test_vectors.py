@@ -90,7 +90,10 @@ def test_vectors_that_came_later_are_found_as_if_all_had_come_at_once(
 
 
 def test_a_similarity_does_not_tell_how_many_others_were_compared() -> None:
-    """Products of other shapes differ in the last digits: two equal texts were fourth and fifth, or both fourth."""
+    """Products of other shapes differ in the last digits.
+
+    Two equal texts were fourth and fifth, or both fourth.
+    """
     for seed in range(6):
         some = rows(20, 256, seed=seed)
         some[7] = some[3]

@@ -31,7 +31,10 @@ ANY_TEXT = st.text(st.characters(exclude_categories=[])) | st.text(
 
 
 def ranked(texts: list[str], question: str) -> list[int]:
-    """The numbers of the texts by BM25, best first; what no text holds is looked for inside their terms, at half weight."""
+    """The numbers of the texts by BM25, best first.
+
+    What no text holds is looked for inside their terms, at half weight.
+    """
     counts = [Counter(terms(text)) for text in texts]
     vocabulary = set().union(*counts)
     wanted = dict.fromkeys(query_terms(question), 1.0)

@@ -1,4 +1,7 @@
-"""Agents in storage: with all that is attached, what loading one costs, lists, and what deletion takes along."""
+"""Agents in storage.
+
+With all that is attached, what loading one costs, lists, and what deletion takes along.
+"""
 
 from dataclasses import replace
 from itertools import product

@@ -1,4 +1,7 @@
-"""Archives and passages: the count and the tags an archive carries, order, and deletion from the index too."""
+"""Archives and passages.
+
+The count and the tags an archive carries, order, and deletion from the index too.
+"""
 
 from dataclasses import replace
 from random import Random

@@ -191,7 +191,10 @@ async def test_pages_of_a_forks_history_have_every_message_once_in_both_orders(
     expected = list("ghlmabcdefijk")
 
     def walk(tx: Transaction, order: Order, limit: int, *, is_backwards: bool) -> list[str]:
-        """Page after page from one end to the other; backwards from the last message, which no page has then."""
+        """Page after page from one end to the other.
+
+        Backwards from the last message, which no page has then.
+        """
         whole = conversations.page_of_history(tx, scope, second, Page(1000, order=order))
         read = whole[-1:] if is_backwards else []
         while True:

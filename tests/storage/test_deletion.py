@@ -1,4 +1,7 @@
-"""Deferred deletion: hidden at once, purged in portions, and whatever is interrupted can be finished."""
+"""Deferred deletion.
+
+Hidden at once, purged in portions, and whatever is interrupted can be finished.
+"""
 
 import asyncio
 from collections import Counter
@@ -51,7 +54,10 @@ async def rows(store: SqliteStore) -> dict[str, int]:
 
 
 async def purged(store: SqliteStore, kind: Kind, id: str, table: str = "messages") -> list[int]:
-    """Purge as far as it can be done; the number of rows in the table before and after each transaction."""
+    """Purge as far as it can be done.
+
+    The number of rows in the table before and after each transaction.
+    """
 
     def portion(tx: Transaction) -> bool:
         driver: Any = tx.connection.connection.driver_connection
@@ -234,7 +240,7 @@ async def test_what_is_not_there_is_not_hidden_and_what_is_not_hidden_is_not_pur
 
 
 async def fork_of(store: SqliteStore, agent: Agent, size: int) -> tuple[Conversation, Conversation]:
-    """A conversation of so many messages and a fork of it, which shares half of them and has one more in view."""
+    """A conversation, and a fork of it that shares half and shows one more message."""
     root = make.conversation(agent, id=new_id("conv"))
     said = [make.message(agent, f"tea {number}", conversation_id=root.id) for number in range(size)]
     await store.write(lambda tx: conversations.insert_one(tx, root))

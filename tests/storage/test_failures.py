@@ -1,4 +1,7 @@
-"""What a database says that is full, read-only or damaged: what it is and what to do, and nothing else is advised."""
+"""What a database says that is full, read-only or damaged.
+
+What it is and what to do, and nothing else is advised.
+"""
 
 import io
 import logging

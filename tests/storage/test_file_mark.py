@@ -1,4 +1,7 @@
-"""A database without its `-wal`, or with another's, is noticed; nothing else is. Files that are taken away stop the writes."""
+"""A database without its `-wal`, or with another's, is noticed; nothing else is.
+
+Files that are taken away stop the writes.
+"""
 
 import shutil
 import sqlite3
@@ -38,7 +41,7 @@ async def say(store: SqliteStore, text: str = "Jasmine tea.") -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """A data folder in which a server was killed, and things of other servers and other times to put there."""
+    """A data folder of a killed server, and files of other servers to put there."""
 
     data: Path
     others: Path
@@ -56,7 +59,10 @@ class Place:
 
 
 async def lay_out(folder: Path) -> Place:
-    """Return a killed server's folder; beside it the files of earlier moments (`early.…`) and of another server (`other.…`)."""
+    """Return a killed server's folder.
+
+    Beside it the files of earlier moments (`early.…`) and of another server (`other.…`).
+    """
     place = Place(folder / "data", folder / "others")
     other = await run_and_kill(folder / "another", place, "other")
     shutil.rmtree(other)
@@ -69,7 +75,7 @@ async def lay_out(folder: Path) -> Place:
 
 
 async def run_and_kill(data: Path, place: Place, name: str) -> Path:
-    """Run a server, keep its files of one moment, and leave the folder as a kill at a later moment does."""
+    """Run a server, keep its files of one moment, and leave the folder as a later kill does."""
     store = open_sqlite(data / "ricordo.db")
     await say(store)
     for path in data.glob("ricordo.*"):  # noqa: ASYNC240 - of one moment
@@ -255,7 +261,7 @@ async def test_what_is_missing_at_a_start_is_said_and_nothing_else(
 async def test_a_kill_while_another_program_reads_the_database_is_no_fault_of_its_log(
     tmp_path: Path, mark: str
 ) -> None:
-    """A reader keeps SQLite from writing the log back, so the file itself has the identity of before."""
+    """A reader keeps SQLite from writing the log back, so the file has the old identity."""
     database, seen = tmp_path / "ricordo.db", 0
     store = open_sqlite(database)
     await say(store)

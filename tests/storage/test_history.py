@@ -1,4 +1,7 @@
-"""Versions as they are read: pages, ids and their beginnings, texts as they were, runs and steps, what was deleted."""
+"""Versions as they are read.
+
+Pages, ids and their beginnings, texts as they were, runs and steps, what was deleted.
+"""
 
 from dataclasses import replace
 from typing import Any

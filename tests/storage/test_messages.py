@@ -1,4 +1,7 @@
-"""Messages in storage: whole round trips, order, pages, what search sees of them, and what a statement costs."""
+"""Messages in storage.
+
+Whole round trips, order, pages, what search sees of them, and what a statement costs.
+"""
 
 from dataclasses import replace
 from typing import Literal
@@ -169,7 +172,10 @@ places = st.none() | st.integers(0, SIZE - 1)
 
 
 def cut(items: list[Message], wanted: Page) -> list[Message]:
-    """The page, by the words of its definition: between the cursors, next to the one that is given."""
+    """The page, by the words of its definition.
+
+    Between the cursors, next to the one that is given.
+    """
     ordered = items if wanted.order == "asc" else items[::-1]
     place = {item.id: index for index, item in enumerate(ordered)}
     first = place[wanted.after] + 1 if wanted.after else 0

@@ -1,4 +1,7 @@
-"""An older database gets the normal form of names by a migration, and of blocks by a job, whose versions say so."""
+"""A migration normalizes names of an older database, and a job its blocks.
+
+The versions say so.
+"""
 
 import unicodedata
 from dataclasses import replace
@@ -121,7 +124,8 @@ async def test_blocks_get_the_form_by_a_version_each_and_keep_their_history(
         *("system", ODD),
         "Bring the text into its normal form",
     )
-    # From here on an edit of one line is one line of difference, and the text of each version is what it was.
+    # From here on an edit of one line is one line of difference, and the text of each version is
+    # what it was.
     texts = await store.read(
         lambda tx: [
             versions.read_text(tx, odd_label.chain_id, one.blob) for one in after if one.blob

@@ -1,4 +1,8 @@
-"""PostgreSQL: several servers on one database, lost connections, a bounded pool, and what differs from SQLite but must not show."""
+"""PostgreSQL.
+
+Several servers on one database, lost connections, a bounded pool, and what differs from SQLite but
+must not show.
+"""
 
 import asyncio
 import logging
@@ -349,7 +353,8 @@ async def test_a_deadlock_is_broken_and_both_units_are_done(
             is_first_try = order[0] not in tries
             tries.append(order[0])
             if not is_first_try:
-                # Else it could take its first row before the survivor wakes up, on a busy machine again and again.
+                # Else it could take its first row before the survivor wakes up, on a busy machine
+                # again and again.
                 assert is_one_done.wait(LIMIT)
             for place, block in enumerate(order):
                 now = blocks.get(tx, Scope(), block.id)
@@ -373,7 +378,10 @@ async def test_a_deadlock_is_broken_and_both_units_are_done(
 async def test_a_step_that_writes_and_files_never_waits_in_a_ring_with_one_that_reshapes(
     store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One needs a chain and then the agent, to make it an archive; the other the agent and then its chains."""
+    """One needs a chain and then the agent, to make it an archive.
+
+    The other the agent and then its chains.
+    """
     state = await make.stored_agent(store, with_blocks=[make.block("human", "Ada")])
     has_written, tries = threading.Event(), list[str]()
     original = committing.file_passages

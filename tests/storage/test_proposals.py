@@ -1,4 +1,7 @@
-"""Proposals in storage: read back as they were, counted while they wait, taken along by a new label, and ended in time."""
+"""Proposals in storage.
+
+Read back as they were, counted while they wait, taken along by a new label, and ended in time.
+"""
 
 from dataclasses import replace
 

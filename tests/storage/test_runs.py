@@ -1,4 +1,7 @@
-"""Runs and steps: the lease, and who may save; traces and events of streams, and how long they are kept."""
+"""Runs and steps.
+
+The lease, and who may save; traces and events of streams, and how long they are kept.
+"""
 
 from dataclasses import replace
 from typing import Any

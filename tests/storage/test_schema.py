@@ -1,7 +1,11 @@
-"""The schema: an older database keeps all it holds and gets today's tables, and each column says what erasure does with it.
+"""The schema.
 
-`tests/fixtures/schema-1.sql` is a database of schema 1 as text. Until that schema is released, whoever changes a table writes the
-file anew with `python -m tests.storage.test_schema`; from then on a change is a migration, and the file stays.
+An older database keeps all it holds and gets today's tables, and each column says what erasure does
+with it.
+
+`tests/fixtures/schema-1.sql` is a database of schema 1 as text. Until that schema is released,
+whoever changes a table writes the file anew with `python -m tests.storage.test_schema`; from then
+on a change is a migration, and the file stays.
 """
 
 import sqlite3
@@ -168,7 +172,8 @@ if __name__ == "__main__":
     write_fixture()
 
 
-# How the first versions named their schemas, before they were made of the tables as they are described.
+# How the first versions named their schemas, before they were made of the tables as they are
+# described.
 FIRST_NAMES = (
     *(
         "create_spine",

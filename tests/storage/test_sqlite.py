@@ -1,4 +1,7 @@
-"""The SQLite store: units of work, many callers at once, one server a folder, permissions, survival of a kill."""
+"""The SQLite store.
+
+Units of work, many callers at once, one server a folder, permissions, survival of a kill.
+"""
 
 import asyncio
 import os
@@ -60,7 +63,7 @@ async def test_a_write_that_reads_first_never_loses_another_writers_update(
 async def test_a_write_keeps_other_programs_from_writing_from_its_start(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    """Otherwise a unit that reads first could fail on its first write, when another program wrote in between."""
+    """A unit that reads first could fail on its first write, after another's write."""
 
     def work(tx: Transaction) -> str:
         count_messages(tx)
@@ -167,7 +170,10 @@ asyncio.run(main())
 
 
 def write_until_killed(path: Path, *arguments: str, after: int) -> list[str]:
-    """Run a child that prints the id of each message once it is written; kill it after so many lines."""
+    """Run a child that prints the id of each message once it is written.
+
+    Kill it after so many lines.
+    """
     command = [sys.executable, "-c", WRITE_UNTIL_KILLED, str(path), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout

@@ -1,4 +1,7 @@
-"""Many rows in one statement: every kind of value arrives as it would in a statement of its own, in the order of the rows."""
+"""Many rows in one statement.
+
+Every kind of value arrives as it would in a statement of its own, in the order of the rows.
+"""
 
 from collections.abc import AsyncIterator
 from typing import Any

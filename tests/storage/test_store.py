@@ -1,4 +1,7 @@
-"""What holds for the stores of both databases: units of work are whole, reads see one moment, and closing waits."""
+"""What holds for the stores of both databases.
+
+Units of work are whole, reads see one moment, and closing waits.
+"""
 
 import asyncio
 import logging

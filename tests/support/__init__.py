@@ -1,1 +1,4 @@
-"""What tests run against besides the product: scripted servers, databases, processes that are forked and killed, and campaigns."""
+"""What tests run against besides the product.
+
+Scripted servers, databases, processes that are forked and killed, and campaigns.
+"""

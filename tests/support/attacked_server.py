@@ -1,4 +1,4 @@
-"""A server that is attacked over HTTP while another client asks for its health, and what that cost it."""
+"""A server attacked over HTTP while another client asks for its health."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,7 +43,10 @@ class AttackedServer:
 
     @property
     def most_added_mb(self) -> int:
-        """The most memory that the server has had so far, beyond what it began with: a fork has all that its parent had."""
+        """The most memory that the server has had so far, beyond what it began with.
+
+        A fork has all that its parent had.
+        """
         return self._memory("VmHWM") - self._first_mb
 
     @property
@@ -56,7 +59,10 @@ class AttackedServer:
         return next(int(line.split()[1]) // 1024 for line in lines if line.startswith(name))
 
     def size(self, short: int, long: int) -> int:
-        """How much an attack sends: a bit more than its bound, or in the long form many times more."""
+        """How much an attack sends.
+
+        A bit more than its bound, or in the long form many times more.
+        """
         return long if self.is_long else short
 
     async def agent(self, **more: Any) -> str:

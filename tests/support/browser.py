@@ -1,4 +1,7 @@
-"""A real browser for the tests: Debian's Chromium, driven by Playwright, and cut off from everything but one server."""
+"""A real browser for the tests.
+
+Debian's Chromium, driven by Playwright, and cut off from everything but one server.
+"""
 
 import asyncio
 import struct
@@ -14,7 +17,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, 
 
 from tests.support.debian import program
 
-# The shell is Chromium without what no test needs: a window costs a tenth of a second of the processor, and half of one otherwise.
+# The shell is Chromium without what no test needs: a window costs a tenth of a second of the
+# processor, and half of one otherwise.
 SHELL = "chromium-headless-shell"
 NAMES = (SHELL, "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Milliseconds that an action may take on a busy machine.
@@ -23,14 +27,18 @@ expect.set_options(timeout=PATIENCE)
 
 
 def chromium() -> str:
-    """The path of a Chromium, which is installed where there is none and this may be done. Raises RuntimeError."""
+    """The path of a Chromium, which is installed where there is none and this may be done.
+
+    Raises RuntimeError.
+    """
     return program(*NAMES, package=SHELL, tests="The tests of the pages")
 
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
     """Start a browser, which ends with the block."""
-    # As root Chromium runs only without its own sandbox; it sees no page but ours, since it finds no other host.
+    # As root Chromium runs only without its own sandbox; it sees no page but ours, since it finds
+    # no other host.
     hosts = "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"
     arguments = ["--no-sandbox", "--disable-gpu", f"--host-resolver-rules={hosts}"]
     with sync_playwright() as playwright:
@@ -42,8 +50,8 @@ def open_browser() -> Iterator[Browser]:
 class SharedBrowser:
     """A browser that many tests borrow one after another.
 
-    Playwright's event loop counts as running in this thread for as long as the browser is open. Between two loans it does not,
-    so that the loops of other tests can run.
+    Playwright's event loop counts as running in this thread for as long as the browser is open.
+    Between two loans it does not, so that the loops of other tests can run.
     """
 
     def __init__(self, browser: Browser) -> None:
@@ -78,7 +86,10 @@ def open_shared_browser() -> Iterator[SharedBrowser]:
 
 @dataclass
 class Visitor:
-    """One browser window on one server. `told` has what the console said, `left` what was asked of other hosts."""
+    """One browser window on one server.
+
+    `told` has what the console said, `left` what was asked of other hosts.
+    """
 
     context: BrowserContext
     page: Page
@@ -91,11 +102,11 @@ class Visitor:
         return self.page
 
     def require_quiet(self) -> None:
-        """Check that nothing went wrong in the pages so far, and that nothing outside was asked for."""
+        """Check that the pages had no errors and asked for nothing outside."""
         assert (self.told, self.left) == ([], []), f"{self.page.url}: {self.told} {self.left}"
 
     def faults(self, within: str | None = None) -> list[str]:
-        """What axe-core finds wrong in the page that is shown, or within this element, if it is serious."""
+        """Return axe-core's serious findings in the shown page or within this element."""
         found: list[dict[str, Any]] = Axe().run(self.page, within).response["violations"]
         serious = [one for one in found if one["impact"] in ("serious", "critical")]
         return [
@@ -146,7 +157,7 @@ def visit(
 
 
 def moving_picture(frames: Sequence[bytes], seconds: float, path: Path) -> None:
-    """Write PNG pictures of one size as a PNG that moves (https://www.w3.org/TR/png-3/#apng-frame-based-animation)."""
+    """Write PNG pictures of one size as an animated PNG (https://www.w3.org/TR/png-3/)."""
     parts = [list(_chunks(frame)) for frame in frames]
     header = next(data for kind, data in parts[0] if kind == b"IHDR")
     assert all(

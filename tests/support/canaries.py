@@ -1,7 +1,9 @@
-"""Looking for words that must be nowhere: in every row of every table, and in the bytes of every file.
+"""Looking for words that must be nowhere.
 
-All canaries begin with CANARY, which no language has, so that one search finds them all. In a line of the log none may stand,
-whatever the test is about: `LogWatch` looks.
+In every row of every table, and in the bytes of every file.
+
+All canaries begin with CANARY, which no language has, so that one search finds them all. In a line
+of the log none may stand, whatever the test is about: `LogWatch` looks.
 """
 
 import logging
@@ -78,7 +80,10 @@ def in_files(folder: Path, needle: str = CANARY) -> list[str]:
 
 
 def in_heap(url: str) -> list[str]:
-    """The files of this database on the tests' PostgreSQL that hold a canary, by table; its log of changes is left out."""
+    """The files of this database on the tests' PostgreSQL that hold a canary, by table.
+
+    Its log of changes is left out.
+    """
     server, name = postgres.server(), postgres.name_in(url)
     server.run("CHECKPOINT")
     ((oid,),) = server.run(f"SELECT oid FROM pg_database WHERE datname = '{name}'")  # noqa: S608

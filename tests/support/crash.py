@@ -1,9 +1,14 @@
-"""The crash campaign: servers are killed at random points of turns and jobs while clients talk, and nothing acknowledged is lost.
+"""The crash campaign.
 
-One server alone is on SQLite. Several share a PostgreSQL; at last one of them is frozen in the middle of a turn for longer than its
-lease, and comes back after another has closed that turn. Without kills it is a crowd: busy is the only refusal.
-`await run_campaign(folder, Size(kills=300))` raises AssertionError with the seed and what it found, or returns what was done. By
-hand: `python -m tests.support.crash --kills 300`, `--servers 2 --kills 25 --turns 2000 --every 4`, `--clients 50 --turns 1000`.
+Servers are killed at random points of turns and jobs while clients talk, and nothing acknowledged
+is lost.
+
+One server alone is on SQLite. Several share a PostgreSQL; at last one of them is frozen in the
+middle of a turn for longer than its lease, and comes back after another has closed that turn.
+Without kills it is a crowd: busy is the only refusal. `await run_campaign(folder, Size(kills=300))`
+raises AssertionError with the seed and what it found, or returns what was done. By hand: `python -m
+tests.support.crash --kills 300`, `--servers 2 --kills 25 --turns 2000 --every 4`, `--clients 50
+--turns 1000`.
 """
 
 import argparse
@@ -65,10 +70,13 @@ _LIMIT = 240.0  # seconds for anything to come to rest
 
 @dataclass(frozen=True)
 class Size:
-    """How large a campaign is: it lasts until there were so many turns and kills, a kill about every so many seconds.
+    """How large a campaign is.
 
-    What a killed server held on PostgreSQL is free once its lease has run out; with `hurries` all leases that are held at a kill
-    are cut to a second, and the jobs of the killed server are free at once.
+    It lasts until there were so many turns and kills, a kill about every so many seconds.
+
+    What a killed server held on PostgreSQL is free once its lease has run out; with `hurries` all
+    leases that are held at a kill are cut to a second, and the jobs of the killed server are free
+    at once.
     """
 
     turns: int = 0
@@ -83,7 +91,7 @@ class Size:
 def _slowed(
     model: FaultyModel, luck: random.Random, asked: asyncio.Event
 ) -> Callable[[Seen], Answer]:
-    """The model at random speeds, which takes its time over the message at which a server is frozen, and tells that it has it."""
+    """A model of random speed that waits on the message at which a server is frozen."""
 
     def answer(seen: Seen) -> Answer:
         answered = model.answer(seen)
@@ -129,11 +137,14 @@ class _Campaign:
 
     @property
     def _has_kills(self) -> bool:
-        """Whether there were so many kills, each of which met a request, on average: on a busy machine one may meet none."""
+        """Whether there were so many kills, each of which met a request, on average.
+
+        On a busy machine one may meet none.
+        """
         return self.size.kills <= self.kills <= self.outcomes["broken"]
 
     async def run(self) -> None:
-        """Kill and start while the clients talk, let everything come to rest, and let every agent answer once more."""
+        """Kill and start while clients talk, wait for rest, and let all agents answer."""
         limits = httpx2.Limits(max_connections=100, max_keepalive_connections=100)
         for server in self.servers:
             self.http.append(
@@ -207,7 +218,8 @@ class _Campaign:
             if self.size.hurries:
                 sql = "UPDATE jobs SET heartbeat_at = 0 WHERE status = 'running' AND worker LIKE ?"
                 self.tables.rows(sql, f"%-{pid}-%")
-                # The turns of the other server save a step before that, or are closed while they run, and have to bear it.
+                # The turns of the other server save a step before that, or are closed while they
+                # run, and have to bear it.
                 soon = time.time_ns() // 1000 + _HURRIED_LEASE
                 self.tables.rows(
                     "UPDATE runs SET lease_expires_at = ? WHERE ended_at IS NULL", soon
@@ -233,7 +245,7 @@ class _Campaign:
             await asyncio.sleep(max(0.2, self.size.every / 4))
 
     async def _freeze(self) -> None:
-        """Let a server stand still in a turn until the other has closed it and has answered there, then let it go on."""
+        """Freeze a server in a turn until another closed it and answered, then continue it."""
         one, next_one = Said(self.agents[0], _FROZEN), self._new(self.agents[0], "next")
         self.said.append(one)
         first = asyncio.create_task(self._send(self.http[0], one, self._body(one, "")))
@@ -285,7 +297,8 @@ class _Campaign:
                 self.settling[one.token] = settling
                 if self.is_alone:
                     await settling
-                # Else its agent may have to wait for a dead server's lease, and there are others to talk with meanwhile.
+                # Else its agent may have to wait for a dead server's lease, and there are others to
+                # talk with meanwhile.
 
     async def _settle(self, one: Said, plan: str) -> None:
         """Send until there is an end, for which a lease may have to run out."""
@@ -394,14 +407,15 @@ class _Campaign:
             self._hasten("search.flush")
             self._hasten("deletion")
             if self.size.hurries:
-                # Nobody is talking any more: open runs are a dead server's, and so are wake-ups that were taken and not used.
+                # Nobody is talking any more: open runs are a dead server's, and so are wake-ups
+                # that were taken and not used.
                 self.tables.rows("UPDATE runs SET lease_expires_at = 0 WHERE ended_at IS NULL")
                 self._hasten("expired_runs")
                 self.tables.rows(_DROP_IDLE_WAKE_UPS)
 
 
 async def run_campaign(folder: Path, size: Size, seed: int | None = None) -> SimpleNamespace:
-    """Kill and start while clients talk, let everything come to rest, and check all that is stored."""
+    """Kill and start while clients talk, wait for rest, and check everything stored."""
     seed = random.randrange(10**6) if seed is None else seed  # noqa: S311
     began = time.monotonic()
     model, luck, asked = (

@@ -1,4 +1,6 @@
-"""What a database must hold after a crash campaign: messages, runs, jobs and the search index, each against the other.
+"""What a database must hold after a crash campaign.
+
+Messages, runs, jobs and the search index, each against the other.
 
 All but the search is read without any code of the server.
 """
@@ -28,7 +30,10 @@ _LONG_AFTER = 2**63
 
 @dataclass
 class Said:
-    """A message as its sender knows it: whether it was acknowledged, and whether it was answered, or told to be interrupted."""
+    """A message as its sender knows it.
+
+    Whether it was acknowledged, and whether it was answered, or told to be interrupted.
+    """
 
     agent: str
     token: str
@@ -39,7 +44,10 @@ class Said:
 
 @dataclass(frozen=True)
 class NotedRun:
-    """One run of a job, in nanoseconds of the machine's clock; `ended` is None where it was cut off."""
+    """One run of a job, in nanoseconds of the machine's clock.
+
+    `ended` is None where it was cut off.
+    """
 
     job: str
     key: str
@@ -51,7 +59,10 @@ class NotedRun:
 async def audit(
     tables: Tables, said: list[Said], added: list[str], killed: dict[int, int], folder: Path
 ) -> list[str]:
-    """Everything that is wrong. `added` are the jobs that were acknowledged, `killed` tells when each process was."""
+    """Everything that is wrong.
+
+    `added` are the jobs that were acknowledged, `killed` tells when each process was.
+    """
     faults = [
         *_files(tables),
         *_runs(tables),
@@ -96,7 +107,10 @@ def _said(tables: Tables, said: list[Said]) -> Iterator[str]:
 
 
 def _turns(tables: Tables, said: list[Said]) -> Iterator[str]:
-    """Each message has one run, which completed with one answer, or failed as interrupted with none; its sender heard the same."""
+    """Each message has one run: completed with one answer, or interrupted with none.
+
+    Its sender heard the same.
+    """
     rows = tables.rows(
         "SELECT m.text, r.id, r.status, r.error, r.step_count, (SELECT count(*) FROM steps s WHERE s.run_id = r.id),"
         " (SELECT count(*) FROM messages a WHERE a.run_id = r.id AND a.role = 'assistant' AND a.text LIKE 'Done %'),"
@@ -123,7 +137,7 @@ def _turns(tables: Tables, said: list[Said]) -> Iterator[str]:
 
 
 def _conversations(tables: Tables) -> Iterator[str]:
-    """The window is the history in its order (nothing is compacted), calls have their results, and answers follow what was said."""
+    """The window is the whole history in order; calls have results, answers follow."""
     for id, window, count in tables.rows('SELECT id, "window", message_count FROM conversations'):
         rows = tables.rows(
             "SELECT id, role, parts, text FROM messages WHERE conversation_id = ? ORDER BY created_at, seq",
@@ -152,7 +166,10 @@ def _conversations(tables: Tables) -> Iterator[str]:
 
 
 def _effects(tables: Tables, bells: Path) -> Iterator[str]:
-    """Each call that is said to have gone through did what it says, once; nothing else did anything."""
+    """Each call that is said to have gone through did what it says, once.
+
+    Nothing else did anything.
+    """
     done: dict[str, Counter[str]] = {"notes": Counter(), "shared": Counter(), "archive": Counter()}
     names: dict[str, tuple[str, dict[str, Any]]] = {}
     sql = "SELECT role, parts FROM messages WHERE role IN ('assistant', 'tool') ORDER BY seq"
@@ -202,7 +219,10 @@ def _noted(notes: Path) -> list[NotedRun]:
 def _jobs(
     tables: Tables, added: list[str], noted: list[NotedRun], killed: dict[int, int]
 ) -> Iterator[str]:
-    """No job is lost, runs for ever or too often; those of a key never overlap; no wake-up is left."""
+    """No job is lost, runs for ever or too often.
+
+    Those of a key never overlap; no wake-up is left.
+    """
     rows = tables.rows(
         "SELECT id, kind, status, attempts, most_attempts, error, is_single FROM jobs"
     )
@@ -233,7 +253,7 @@ def _jobs(
 
 
 def _partitions(tables: Tables) -> Iterator[str]:
-    """Each partition holds each of its owner's texts once, in its documents or its buffer, and its postings are in order."""
+    """Each partition holds its owner's texts once, and its postings are in order."""
     wanted: dict[str, set[int]] = {}
     sql = "SELECT agent_id, seq FROM messages WHERE text <> '' UNION ALL SELECT archive_id, seq FROM passages"
     for owner, number in tables.rows(sql):
@@ -276,7 +296,10 @@ def _postings(tables: Tables, owner: str, partition: int, documents: int) -> Ite
 
 
 async def _searches(tables: Tables, said: list[Said], folder: Path) -> list[str]:
-    """Every message is found by its token, among its agent's, by the product's own search; the servers have ended."""
+    """Every message is found by its token, among its agent's, by the product's own search.
+
+    The servers have ended.
+    """
     numbers = {
         text.split()[0]: seq
         for text, seq in tables.rows("SELECT text, seq FROM messages WHERE role = 'user'")

@@ -1,4 +1,6 @@
-"""The servers of the crash campaign: processes that are killed and frozen, what they run in it, and their database.
+"""The servers of the crash campaign.
+
+Processes that are killed and frozen, what they run in it, and their database.
 
 `run_kills` is a campaign of its own, with agents of every type whose calls wait for approval.
 """
@@ -47,7 +49,7 @@ _LONGEST = 0.25  # seconds from a request to its kill
 
 
 class CrashPlugin:
-    """Brings the campaigns' tools, a job that writes down when it runs, and a route by which such jobs are added."""
+    """Brings the campaigns' tools, a job that logs its runs, and a route to add such jobs."""
 
     def tools(self) -> Sequence[ServerTool]:
         return (ServerTool(ring_bell, "custom", acts_outside=True), *TOOLS)
@@ -107,7 +109,10 @@ async def _note(_runtime: Runtime, job: Job, _report: Report) -> None:
 
 
 class CrashServer(ServerProcess):
-    """One of the servers. `killed` tells when each of its processes was killed, in nanoseconds of the machine's clock."""
+    """One of the servers.
+
+    `killed` tells when each of its processes was killed, in nanoseconds of the machine's clock.
+    """
 
     def __init__(self, helper: Helper, folder: Path, environment: Mapping[str, str]) -> None:
         folder.mkdir()
@@ -128,7 +133,10 @@ class CrashServer(ServerProcess):
 
 
 class Tables:
-    """The servers' database, a file or an address of PostgreSQL: `rows` takes `?` for a value and gives JSON as text."""
+    """The servers' database, a file or an address of PostgreSQL.
+
+    `rows` takes `?` for a value and gives JSON as text.
+    """
 
     def __init__(self, address: str | Path) -> None:
         self.address = address
@@ -138,7 +146,10 @@ class Tables:
             self._connection.adapters.register_loader("json", TextLoader)
 
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run one statement. A file is let go of at once, so that the next server has to recover it by itself."""
+        """Run one statement.
+
+        A file is let go of at once, so that the next server has to recover it by itself.
+        """
         if self._connection is None:
             with closing(
                 sqlite3.connect(self.address, isolation_level=None, timeout=10)
@@ -156,7 +167,7 @@ class Tables:
 async def opened_servers(
     folder: Path, model_url: str, *, count: int = 1, database: str = "sqlite"
 ) -> AsyncIterator[tuple[list[CrashServer], Tables]]:
-    """So many servers that answer, on an empty SQLite file or PostgreSQL database that is gone afterwards."""
+    """Servers that answer, on a new SQLite file or PostgreSQL database, removed afterwards."""
     environment = {
         "RICORDO_EMBEDDING": "none",  # each start would load the model anew
         "OPENAI_API_KEY": "campaign",

@@ -1,4 +1,7 @@
-"""Programs that tests need and Debian has; they are installed where they are missing and that may be done."""
+"""Programs that tests need and Debian has.
+
+They are installed where they are missing and that may be done.
+"""
 
 import fcntl
 import os
@@ -12,7 +15,10 @@ _APT_GET = ("apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300")
 
 
 def program(*names: str, package: str, tests: str) -> str:
-    """The path of the first of these programs that is there. Raises RuntimeError where there is none and none can be installed."""
+    """The path of the first of these programs that is there.
+
+    Raises RuntimeError where there is none and none can be installed.
+    """
     if found := next(filter(None, map(shutil.which, names)), None):
         return found
     if not shutil.which("apt-get") or os.geteuid() != 0:

@@ -1,4 +1,6 @@
-"""A Dolt database for tests, and people who commit in it: the server that RICORDO_TEST_DOLT_URL names, else doltlite in a child.
+"""A Dolt database for tests, and people who commit in it.
+
+The server that RICORDO_TEST_DOLT_URL names, else doltlite in a child.
 
 Such a server gets a database of its own for each test, which is dropped afterwards.
 """
@@ -30,7 +32,10 @@ ENGINE = "a Dolt server" if URL else "doltlite in a child process"
 
 
 class Mortal:
-    """An engine that dies at a statement: before it is carried out, or after, when nobody hears of it any more."""
+    """An engine that dies at a statement.
+
+    Before it is carried out, or after, when nobody hears of it any more.
+    """
 
     def __init__(self, engine: Engine, statements: int, *, is_after: bool) -> None:
         self.begin, self.make_table, self.table_at = (
@@ -70,7 +75,7 @@ def mortal(place: DoltAddress, chance: Random) -> Mortal:
 
 @contextmanager
 def forked_children() -> Iterator[None]:
-    """Let processes of doltlite be forks of one that has loaded it, where the system can do that."""
+    """Fork doltlite processes from one that has loaded it, where the system can."""
     if not hasattr(os, "pidfd_open"):
         yield
         return

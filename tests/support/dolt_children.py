@@ -1,7 +1,8 @@
 """Processes of doltlite in a hundredth of their time: forks of one that has loaded it.
 
-`python -I dolt_children.py <child.py> <descriptor of a socket>` is that one. It is sent the path of a file with the descriptor at
-which the fork is to answer, and sends the fork's id. It ends when the socket is closed.
+`python -I dolt_children.py <child.py> <descriptor of a socket>` is that one. It is sent the path of
+a file with the descriptor at which the fork is to answer, and sends the fork's id. It ends when the
+socket is closed.
 """
 
 import atexit

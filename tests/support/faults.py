@@ -1,9 +1,13 @@
-"""The fault campaign: something goes wrong at a random await of a turn, again and again, and no agent is ever worse for it.
+"""The fault campaign.
 
-After each fault the next message is answered, nothing acknowledged is lost, and every request that a provider got is valid.
-`await run_campaign(folder, faults=500)` raises AssertionError with the seed and what it found, or returns what was done. The seed
-chooses the faults; threads decide some of what is cut off by them. On PostgreSQL connections are cut too, and another server takes
-a run over while its turn goes on.
+Something goes wrong at a random await of a turn, again and again, and no agent is ever worse for
+it.
+
+After each fault the next message is answered, nothing acknowledged is lost, and every request that
+a provider got is valid. `await run_campaign(folder, faults=500)` raises AssertionError with the
+seed and what it found, or returns what was done. The seed chooses the faults; threads decide some
+of what is cut off by them. On PostgreSQL connections are cut too, and another server takes a run
+over while its turn goes on.
 """
 
 import asyncio
@@ -117,7 +121,10 @@ class _Campaign:
         self.kinds[kind] += happened
 
     async def _subject(self) -> Subject:
-        """An agent of a random kind; each has a long life, so that what one fault leaves behind meets the next."""
+        """An agent of a random kind.
+
+        Each has a long life, so that what one fault leaves behind meets the next.
+        """
         known = [subject for subject in self.subjects if subject.faults < _FAULTS_OF_A_SUBJECT]
         self.subjects = known
         if len(known) < 12:
@@ -169,7 +176,7 @@ class _Campaign:
     async def _strike(
         self, subject: Subject, kind: str, plan: str, request: TurnRequest
     ) -> tuple[int, bool]:
-        """Kill, cancel, fail or cut off the database, or let another server take over, at one of the suspensions of the turn.
+        """Kill, cancel, fail or disconnect the turn at one suspension, or take it over.
 
         Returns which one, and whether the turn came to it.
         """
@@ -263,7 +270,10 @@ class _Campaign:
                 return
 
     async def _settle(self, subject: Subject) -> None:
-        """Wait until nothing runs; a run that could not even be closed waits for its lease to run out."""
+        """Wait until nothing runs.
+
+        A run that could not even be closed waits for its lease to run out.
+        """
         deadline = time.monotonic() + LIMIT
         while self.world.runtime.live:
             if time.monotonic() > deadline:
@@ -306,7 +316,10 @@ class _Campaign:
             )
 
     async def _require_an_answer(self, subject: Subject) -> None:
-        """The next message is answered; where this machine was too slow for the short time-out, the one after it."""
+        """The next message is answered.
+
+        Where this machine was too slow for the short time-out, the one after it.
+        """
         for _ in range(_TRIES):
             subject.told.refused = None
             request = self._message(subject, "")

@@ -1,6 +1,9 @@
-"""Who takes part in the fault campaign: agents of every type with tools and rules, and a long history; and its audit.
+"""Who takes part in the fault campaign.
 
-What must be so after a fault: nothing acknowledged is lost, the order is kept, runs are closed, and search finds the words.
+Agents of every type with tools and rules, and a long history; and its audit.
+
+What must be so after a fault: nothing acknowledged is lost, the order is kept, runs are closed, and
+search finds the words.
 """
 
 import asyncio
@@ -93,7 +96,10 @@ _NAMES = tuple(tool.name for tool in TOOLS)
 
 @dataclass
 class Told:
-    """What an agent's users know: the tokens they sent, those that were acknowledged, and the messages they saw saved."""
+    """What an agent's users know.
+
+    The tokens they sent, those that were acknowledged, and the messages they saw saved.
+    """
 
     sent: list[str] = field(default_factory=list)
     acknowledged: list[str] = field(default_factory=list)
@@ -164,7 +170,7 @@ _RULES: tuple[tuple[ToolRule, ...], ...] = (
 
 
 async def flood(runtime: Runtime, subject: Subject, windows: float) -> None:
-    """Put so many windows of history into the agent's window, as a much larger model before would leave it."""
+    """Put several windows of history into the agent's window, as a larger model leaves it."""
     words = "Much was said about gardens, trains and the weather of those days. " * 24
 
     def work(tx: Transaction) -> None:

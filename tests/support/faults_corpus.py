@@ -1,6 +1,9 @@
-"""Broken transcripts, by the rows that make them so: what bugs, imports, restored backups and hands in the database leave behind.
+"""Broken transcripts, by the rows that make them so.
 
-Each kind takes a thread in which a few turns went well, and breaks it. `words_of` is what no repair may touch.
+What bugs, imports, restored backups and hands in the database leave behind.
+
+Each kind takes a thread in which a few turns went well, and breaks it. `words_of` is what no repair
+may touch.
 """
 
 import hashlib
@@ -31,7 +34,10 @@ from tests.seams import make
 
 @dataclass
 class Broken:
-    """A thread while it is broken; `window` are its messages: system, user, call, result, answer, user, answer."""
+    """A thread while it is broken.
+
+    `window` are its messages: system, user, call, result, answer, user, answer.
+    """
 
     tx: Transaction
     agent: Agent

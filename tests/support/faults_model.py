@@ -1,7 +1,10 @@
-"""The provider of the fault campaign: follows the plan in each message, checks every request, and fails when it is told to.
+"""The provider of the fault campaign.
 
-A message reads `say-12 insert+search/archive`: in the first step call two tools, in the second one, then say "Done say-12.". It
-speaks OpenAI's chat completions and Anthropic's messages, and counts the tokens of what it gets.
+Follows the plan in each message, checks every request, and fails when it is told to.
+
+A message reads `say-12 insert+search/archive`: in the first step call two tools, in the second one,
+then say "Done say-12.". It speaks OpenAI's chat completions and Anthropic's messages, and counts
+the tokens of what it gets.
 """
 
 import gzip
@@ -32,8 +35,8 @@ FAILING = tuple(
 MALFORMED = tuple(
     "broken_arguments list_arguments unknown_tool no_id same_ids old_id long_ids many_calls as_text length filter".split()
 )
-# A refusal that says nothing of what is wrong. The next request of the same call may be in a plainer form, as a guess; the one
-# of the next call may not.
+# A refusal that says nothing of what is wrong. The next request of the same call may be in a
+# plainer form, as a guess; the one of the next call may not.
 _WORDLESS = frozenset({"400", "500", "huge_error"})
 _GUESSED = frozenset({"an empty text of the assistant", "there is no system prompt"})
 _SPOKEN = re.compile(r"(say-[a-z0-9]+-\d+)(?: ([a-z_+/]+))?")
@@ -49,7 +52,8 @@ _SAYS = {
     "401": "Incorrect API key provided",
     "402": "Insufficient credits",
 }
-# What a plan's word calls: the tool, arguments, and the argument that gets the call's mark. Others are tools by their names.
+# What a plan's word calls: the tool, arguments, and the argument that gets the call's mark. Others
+# are tools by their names.
 _CALLS: dict[str, tuple[str, dict[str, Any], str]] = {
     "insert": ("memory_insert", {"label": "notes"}, "new_string"),
     "append": ("core_memory_append", {"label": "notes"}, "content"),
@@ -79,9 +83,12 @@ class Asked:
 
 @dataclass
 class FaultyModel:
-    """What the model server answers. `trouble` comes at the next requests of a turn, `summary_trouble` at those for a summary.
+    """What the model server answers.
 
-    `faults` holds what was wrong with requests, `played` counts troubles that were made, `refused` what was found too long.
+    `trouble` comes at the next requests of a turn, `summary_trouble` at those for a summary.
+
+    `faults` holds what was wrong with requests, `played` counts troubles that were made, `refused`
+    what was found too long.
     """
 
     windows: dict[str, int] = field(default_factory=dict)
@@ -301,7 +308,8 @@ def _said_by_claude(
 ) -> Answer:
     blocks: list[dict[str, Any]] = [{"type": "text", "text": words}] if words else []
     for id, name, given in calls:
-        # What Claude says is an object always; where others break their JSON it forgets an argument.
+        # What Claude says is an object always; where others break their JSON it forgets an
+        # argument.
         blocks.append(
             {
                 "type": "tool_use",

@@ -1,6 +1,9 @@
-"""What a provider would refuse: the rules of OpenAI's chat completions and of Anthropic's messages, for requests as they came.
+"""What a provider would refuse.
 
-Written from the providers' documents and without any code of the server; `faults_of(body)` tells everything that is wrong.
+The rules of OpenAI's chat completions and of Anthropic's messages, for requests as they came.
+
+Written from the providers' documents and without any code of the server; `faults_of(body)` tells
+everything that is wrong.
 """
 
 import json
@@ -145,7 +148,10 @@ def _is_said(text: Any) -> bool:
 
 
 def size_of(body: dict[str, Any]) -> int:
-    """The tokens that the provider counts in a request: four characters of content each, as in plain English."""
+    """The tokens that the provider counts in a request.
+
+    Four characters of content each, as in plain English.
+    """
     tools = json.dumps(body.get("tools", []))
     characters = len(tools) + len(json.dumps(body.get("system", ""), ensure_ascii=False))
     return (

@@ -1,7 +1,8 @@
-"""A server's inside that can be killed at any await of a turn, and opened again on the same database.
+"""A server's inside that can be killed at any await of a turn and opened again.
 
-Between two suspensions of its tasks a process does not notice anything, so a kill is told by the number of the suspension after
-which none of its tasks goes on: what the turn would have done then is never done. The database stays, with all that was committed.
+Between two suspensions of its tasks a process does not notice anything, so a kill is told by the
+number of the suspension after which none of its tasks goes on: what the turn would have done then
+is never done. The database stays, with all that was committed.
 """
 
 import asyncio
@@ -76,7 +77,10 @@ class Life:
         self.froze.set()
 
     async def bury(self) -> None:
-        """End all tasks; whatever they do about it, the database takes nothing from them any more."""
+        """End all tasks.
+
+        Whatever they do about it, the database takes nothing from them any more.
+        """
         self.is_frozen = self.is_buried = True
         for _ in range(_BURIALS):
             left = [task for task in self.tasks if not task.done()]
@@ -120,9 +124,12 @@ class _Mortal(Coroutine[Any, Any, Any]):
 
 
 class MortalStore:
-    """The database as one process sees it: dead processes write nothing, and a unit may fail as on a full disk.
+    """The database as one process sees it.
 
-    `fails` is the number of units that are to fail from now on; with `commits` what was under way at a kill is committed.
+    Dead processes write nothing, and a unit may fail as on a full disk.
+
+    `fails` is the number of units that are to fail from now on; with `commits` what was under way
+    at a kill is committed.
     """
 
     def __init__(self, inner: SqliteStore | PostgresStore, life: Life) -> None:
@@ -169,7 +176,8 @@ class MortalStore:
 class World:
     """A database with a runtime on it; `restart` opens it again after a kill.
 
-    `database` is the address of a PostgreSQL, which other servers may use too; without one it is a file in the folder.
+    `database` is the address of a PostgreSQL, which other servers may use too; without one it is a
+    file in the folder.
     """
 
     def __init__(
@@ -192,7 +200,10 @@ class World:
         )
 
     async def open(self) -> None:
-        """Open the database as a server does at its start: runs that nobody can be working at are closed."""
+        """Open the database as a server does at its start.
+
+        Runs that nobody can be working at are closed.
+        """
         settings = Settings(
             data_dir=self._folder, find_local_models=False, database_url=self._database
         )
@@ -237,7 +248,7 @@ class World:
         )
 
     def overtake(self) -> None:
-        """Let another server find that all leases have run out, and close their runs, while this one goes on."""
+        """Let another server close the runs of expired leases while this one continues."""
         loop = asyncio.get_running_loop()
         self._others.append(asyncio.Task(asyncio.to_thread(self._close_expired), loop=loop))
 

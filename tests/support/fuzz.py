@@ -1,6 +1,9 @@
-"""Requests made from the OpenAPI document by schemathesis, with the ids of what is really there and with values it does not try.
+"""Requests made by schemathesis from the OpenAPI document, with real ids.
 
-Each server of a campaign has a world of its own (`tests/seams/people.py`), whose things the requests name, change and delete.
+It adds values that schemathesis does not try.
+
+Each server of a campaign has a world of its own (`tests/seams/people.py`), whose things the
+requests name, change and delete.
 """
 
 import json
@@ -110,7 +113,7 @@ class FuzzReport:
 
 
 class _Requests:
-    """Sends cases to one world, with its ids for some of their values and hostile ones for others."""
+    """Sends cases to one world, with its ids for some values and hostile ones for others."""
 
     def __init__(self, world: World, total: int, number: int, report: FuzzReport) -> None:
         self.world, self._total, self._number, self._report = world, total, number, report
@@ -132,7 +135,7 @@ class _Requests:
         self._http.close()
 
     def send(self, case: Case) -> None:
-        """Send the case, with some of its values changed, and note what is wrong with its answer."""
+        """Send the case with some values changed, and note the faults of its answer."""
         self._random, self._sent = self.random(), self._sent + 1
         try:
             request = self._request(case)
@@ -196,7 +199,10 @@ class _Requests:
         return self._http.build_request(case.method, url, content=content, headers=headers)
 
     def _list(self, name: str, value: Any) -> list[Any]:
-        """The values of a query parameter: one, several of a list, or twice what is to be there once."""
+        """The values of a query parameter.
+
+        One, several of a list, or twice what is to be there once.
+        """
         values = value if isinstance(value, list) else [value]
         values = [self._changed(self._named(name, one)) for one in values]
         return values * 2 if self._random.random() < 0.05 else values
@@ -282,7 +288,8 @@ class _ChatEvent(TypedDict, total=False):
 _OURS: TypeAdapter[Any] = TypeAdapter(
     AnyMessage | _NumberedStopReason | _NumberedUsage | _Ping | _ErrorMessage
 )
-# By the route: what each event must be, the lines that name events, and what the last line of data holds.
+# By the route: what each event must be, the lines that name events, and what the last line of data
+# holds.
 _STREAMED: Mapping[str, tuple[TypeAdapter[Any], str, str]] = {
     "/chat/stream": (TypeAdapter(_ChatEvent), r"(: ping)?", r'data: \{"type":"done",.*\}\n\n'),
     "/v1/chat/completions": (TypeAdapter(ChatCompletionChunk), r"(: ping)?", r"data: \[DONE\]\n\n"),
@@ -296,7 +303,10 @@ _DONE = "data: [DONE]\n\n"
 
 
 def stream_faults(body: str, path: str = "") -> list[str]:
-    """What is wrong with server-sent events: lines that are none, data that is no documented event, no end."""
+    """What is wrong with server-sent events.
+
+    Lines that are none, data that is no documented event, no end.
+    """
     # A route for voice answers in the form of OpenAI's too.
     known = path.replace("/v1/voice-beta/{agent_id}/", "/v1/")
     kind, names, end = _STREAMED.get(known, (_OURS, "(event: error)?", re.escape(_DONE)))
@@ -314,7 +324,10 @@ def stream_faults(body: str, path: str = "") -> list[str]:
 
 
 def as_json(value: Any) -> bytes:
-    """A value as a client writes it that knows no better: halves of characters escaped, NaN and Infinity by name."""
+    """A value as a client writes it that knows no better.
+
+    Halves of characters escaped, NaN and Infinity by name.
+    """
     return json.dumps(value, default=str).encode()
 
 
@@ -326,7 +339,7 @@ def as_text(value: Any) -> str:
 
 
 def fuzz(folder: Path, requests: int, number: int, database: str = "sqlite") -> FuzzReport:
-    """Send so many requests to servers of this database, the same ones for the same number of the campaign."""
+    """Send requests to the database's servers, the same for each campaign number."""
     report = FuzzReport()
     for place in range(0, requests, ONE_WORLD):
         with world_on(folder / str(place), database) as world:

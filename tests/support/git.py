@@ -1,4 +1,4 @@
-"""The stock git client, as tests use it (no settings of this machine, no questions, no waiting), and objects made without it."""
+"""The stock git client with isolated settings, and objects made without it."""
 
 import hashlib
 import os
@@ -71,7 +71,10 @@ def fsck(repository: Path) -> str:
 def commit_of(
     files: Mapping[str, str], *parents: bytes, message: str = "By hand\n", extra: bytes = b""
 ) -> tuple[bytes, dict[bytes, GitObject]]:
-    """A commit of these texts by label: its id, and all objects of it by id. `extra` are more lines of its head."""
+    """A commit of these texts by label: its id, and all objects of it by id.
+
+    `extra` are more lines of its head.
+    """
     blobs = {label: git_object("blob", text.encode()) for label, text in files.items()}
     tree = tree_of({label: blob.id for label, blob in blobs.items()})
     lines = [

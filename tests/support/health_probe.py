@@ -1,6 +1,7 @@
-"""A client in a process of its own that asks a server's health again and again, each time on a new connection.
+"""A process that asks a server's health repeatedly, on a new connection each time.
 
-`python -m tests.support.health_probe 8283` asks until its input ends, and then prints how long each answer took as JSON.
+`python -m tests.support.health_probe 8283` asks until its input ends, and then prints how long each
+answer took as JSON.
 """
 
 import asyncio
@@ -20,7 +21,10 @@ _REQUEST = b"GET /v1/health/ HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\
 
 
 class HealthProbe:
-    """Asks while the block runs; then `milliseconds` has the time of each answer, infinite where there was none."""
+    """Asks while the block runs.
+
+    Then `milliseconds` has the time of each answer, infinite where there was none.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port

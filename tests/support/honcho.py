@@ -1,4 +1,7 @@
-"""A small Honcho over HTTP: the routes and shapes of version 3 of its API, as its official client 2.7 asks and reads them."""
+"""A small Honcho over HTTP.
+
+The routes and shapes of version 3 of its API, as its official client 2.7 asks and reads them.
+"""
 
 from typing import Any
 
@@ -8,7 +11,10 @@ _AT = "2026-11-25T12:00:00Z"
 
 
 class FakeHoncho(JsonServer):
-    """`sessions` have their messages in order; `asked` are questions with the peer; `knows` is what is answered by peer."""
+    """`sessions` have their messages in order.
+
+    `asked` are questions with the peer; `knows` is what is answered by peer.
+    """
 
     def __init__(self) -> None:
         self.peers: dict[str, Any] = {}

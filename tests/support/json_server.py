@@ -1,6 +1,9 @@
-"""A small HTTP server on loopback that answers JSON, in a thread: what stands in for a vector service in tests.
+"""A small HTTP server on loopback that answers JSON, in a thread.
 
-A subclass says what its service answers; this class counts, checks the key, and can be told to fail, to be slow, or to lie.
+What stands in for a vector service in tests.
+
+A subclass says what its service answers; this class counts, checks the key, and can be told to
+fail, to be slow, or to lie.
 """
 
 import contextlib

@@ -1,4 +1,6 @@
-"""What campaigns of kills share: servers that are killed and started while clients talk, until everything came to rest.
+"""What campaigns of kills share.
+
+Servers that are killed and started while clients talk, until everything came to rest.
 
 A campaign is a subclass that says what is talked about, and what has to be true of it afterwards.
 """
@@ -28,12 +30,16 @@ C = TypeVar("C", bound="KillCampaign")
 
 @dataclass
 class KillCampaign:
-    """The servers with their clients, and what was wrong. `up` is cleared while a server that is alone is down."""
+    """The servers with their clients, and what was wrong.
+
+    `up` is cleared while a server that is alone is down.
+    """
 
     # Seconds between two kills, and the SQL of what has to be gone at last.
     pause: ClassVar[tuple[float, float]] = (0.02, 0.3)
     rest: ClassVar[tuple[str, ...]] = (BEGUN_RUNS,)
-    # Whether the time for an answer begins with the last kill: a busy machine may finish nothing between two of them.
+    # Whether the time for an answer begins with the last kill: a busy machine may finish nothing
+    # between two of them.
     is_patient: ClassVar[bool] = False
 
     servers: list[CrashServer]
@@ -46,7 +52,10 @@ class KillCampaign:
 
     @property
     def slowness(self) -> float:
-        """How many times as long as on an idle machine things take now: a turn needs its time between two kills too."""
+        """How many times as long as on an idle machine things take now.
+
+        A turn needs its time between two kills too.
+        """
         return max(1.0, max(server.starts[-1] for server in self.servers) / _START)
 
     def free_jobs(self, pid: int) -> None:
@@ -71,7 +80,10 @@ class KillCampaign:
         text: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Say something (by default the token) until it is answered, and return the answer; None where it is not."""
+        """Say something (by default the token) until it is answered, and return the answer.
+
+        None where it is not.
+        """
         body = {"messages": [{"role": "user", "content": text or token, "otid": f"otid-{token}"}]}
         deadline, last = time.monotonic() + LIMIT, ""
         while time.monotonic() < deadline:
@@ -101,7 +113,8 @@ class KillCampaign:
             pid = victim.pid
             await asyncio.to_thread(victim.kill)
             if not is_alone:
-                # What the dead server held is free at once, and not only when its leases have run out.
+                # What the dead server held is free at once, and not only when its leases have run
+                # out.
                 self.free_jobs(pid)
                 sql = "UPDATE runs SET lease_expires_at = ? WHERE ended_at IS NULL AND lease_token IS NOT NULL"
                 self.tables.rows(sql, time.time_ns() // 1000 + _SOON)
@@ -123,7 +136,10 @@ class KillCampaign:
 async def begun(
     campaign: type[C], answer: Callable[[Seen], Answer], folder: Path, database: str, **fields: Any
 ) -> AsyncIterator[C]:
-    """Open the servers of a campaign, two of them on PostgreSQL; raise AssertionError at the end with what was wrong."""
+    """Open the servers of a campaign, two of them on PostgreSQL.
+
+    Raise AssertionError at the end with what was wrong.
+    """
     seed = random.randrange(10**6)  # noqa: S311
     count = 2 if database == "postgresql" else 1
     async with (

@@ -1,4 +1,6 @@
-"""A database of a Letta V1 server 0.16.8, as `ricordo import letta` meets it: its tables on a real PostgreSQL, with two agents.
+"""A database of a Letta V1 server 0.16.8, as `ricordo import letta` meets it.
+
+Its tables on a real PostgreSQL, with two agents.
 
 `fill(url, messages=…)` makes the tables and the same rows at each call.
 """
@@ -17,7 +19,8 @@ from psycopg.types.json import Json
 KEY = "the key of that server"
 ORGANIZATION = "org-00000000-0000-4000-8000-000000000000"
 BEGIN = datetime(2025, 3, 1, 9, 0, tzinfo=UTC)
-# Columns beside those that every table has: a name alone is a text; :j JSON, :i integer, :b boolean, :t time, :v vector.
+# Columns beside those that every table has: a name alone is a text; :j JSON, :i integer, :b
+# boolean, :t time, :v vector.
 _TABLES = """
 organizations name privileged_tools:b
 users name
@@ -149,7 +152,10 @@ class LettaDatabase:
 
 
 def fill(url: str, *, messages: int = 6, passages: int = 3) -> LettaDatabase:
-    """Make the tables with two agents: Ada, with so many messages and passages of everything, and Bo, who shares a block."""
+    """Make the tables with two agents.
+
+    Ada, with so many messages and passages of everything, and Bo, who shares a block.
+    """
     letta = LettaDatabase(url)
     letta.put("organizations", id=ORGANIZATION, name="default_org")
     _put_shared(letta, passages)
@@ -345,7 +351,10 @@ def _put_shared(letta: LettaDatabase, passages: int) -> None:
 
 
 def _said(letta: LettaDatabase, number: int) -> list[str]:
-    """A turn of heartbeat days: what was said as JSON, a thought with two calls, their results, and times that go back."""
+    """A turn of heartbeat days.
+
+    What was said as JSON, a thought with two calls, their results, and times that go back.
+    """
     words = f'{{"type": "user_message", "message": "Question {number} about tea.", "time": "now"}}'
     begin, call, more = 10 + number * 10, f"call-{number}-a", f"call-{number}-b"
     calls = [

@@ -1,4 +1,7 @@
-"""The search index in tests: its jobs run by hand, with models that embed without a network, and interrupted."""
+"""The search index in tests.
+
+Its jobs run by hand, with models that embed without a network, and interrupted.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path

@@ -1,10 +1,14 @@
-"""A mock of local model servers with their faults: strict templates, odd words, refused fields, clipped counts, written calls.
+"""A mock of local model servers with their faults.
 
-Each model's name stands for one set of faults: `servers = LocalModels()`, `servers.add("m1", LocalModel(...))`, and
-`ModelServer(servers.answer)` serves them over real HTTP. `random_model(luck)` puts one together from all FAMILIES. A new kind
-of fault is a field of `LocalModel` and a family here; a new notation of calls is one row in NOTATIONS.
+Strict templates, odd words, refused fields, clipped counts, written calls.
 
-What a model says depends on what it is told: "do NAME ARGUMENTS" makes it call that tool once, all else it answers in words.
+Each model's name stands for one set of faults: `servers = LocalModels()`, `servers.add("m1",
+LocalModel(...))`, and `ModelServer(servers.answer)` serves them over real HTTP.
+`random_model(luck)` puts one together from all FAMILIES. A new kind of fault is a field of
+`LocalModel` and a family here; a new notation of calls is one row in NOTATIONS.
+
+What a model says depends on what it is told: "do NAME ARGUMENTS" makes it call that tool once, all
+else it answers in words.
 """
 
 import itertools
@@ -36,7 +40,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Notation:
-    """How a model writes a call: the fields of its message, and the deltas of a stream where those differ.
+    """How a model writes a call.
+
+    The fields of its message, and the deltas of a stream where those differ.
 
     Without `deltas` a stream brings the message's fields in two or three pieces.
     """
@@ -126,13 +132,16 @@ class LocalModel:
 
     Attributes:
         template: The rule of roles, a name in TEMPLATES.
-        template_words: What a broken rule of roles is answered with; None takes the template's own words.
+        template_words: What a broken rule of roles is answered with; None takes the template's own
+            words.
         status: The status of refused roles.
         body: How error bodies are written, a name in BODIES.
-        refused_fields: Paths of fields in the request's body that are refused, such as "stream_options".
+        refused_fields: Paths of fields in the request's body that are refused, such as
+            "stream_options".
         field_body: How a refused field is named, a name in FIELD_BODIES.
         window: Tokens it takes at all, with what it shall answer; None for no limit.
-        window_words: What too long a request is answered with; {n}, {limit} and {budget} are filled in.
+        window_words: What too long a request is answered with; {n}, {limit} and {budget} are filled
+            in.
         budget_counts: The output budget counts towards the window.
         most_output: The largest output budget that is taken.
         only_streams: Whole answers are refused with these words.
@@ -140,7 +149,8 @@ class LocalModel:
         passing: Answers given before all others, one a request; None in it is a proper answer.
         notation: How it writes calls, a name in NOTATIONS.
         is_silent: It says nothing where a tool's result is the last message.
-        copies: It says again what it reads in an answer of its own that is the text of a call or a result.
+        copies: It says again what it reads in an answer of its own that is the text of a call or a
+            result.
         takes_tools: A request with tools is refused where this is false.
         text: What it says; None for a sentence that begins with "I heard you".
         refuses: A rule of a test's own: the bodies that are refused with `refusal_words`.
@@ -172,7 +182,10 @@ class LocalModel:
 
 @dataclass
 class Serving:
-    """What happened to one model: its requests by outcome, and the largest prompt it took, in its own tokens."""
+    """What happened to one model.
+
+    Its requests by outcome, and the largest prompt it took, in its own tokens.
+    """
 
     model: LocalModel
     bodies: list[Json] = field(default_factory=list)
@@ -252,7 +265,10 @@ def _gemma(rows: Sequence[Json]) -> str | None:
 
 
 def _mistral(rows: Sequence[Json]) -> str | None:
-    """Users and answers without calls by turns; calls and their results stand between them and do not count."""
+    """Users and answers without calls by turns.
+
+    Calls and their results stand between them and do not count.
+    """
     rows = rows[1:] if rows and rows[0]["role"] == "system" else rows
     counted = [row for row in rows if row["role"] != "tool" and not row.get("tool_calls")]
     if any(row["role"] != ("user", "assistant")[place % 2] for place, row in enumerate(counted)):
@@ -302,7 +318,8 @@ TEMPLATES: dict[str, Callable[[Sequence[Json]], str | None]] = {
     "strings": _strings,
     "user first": _user_first,
 }
-# What servers put around a template's own words, or in their place; the last ones say nothing of what was wrong.
+# What servers put around a template's own words, or in their place; the last ones say nothing of
+# what was wrong.
 TEMPLATE_WORDS: tuple[str | None, ...] = (
     None,
     "Error rendering prompt with jinja template: {own}",
@@ -595,7 +612,8 @@ _BUSY = Answer({"error": {"message": "boom"}}, 500)
 _SLOW_DOWN = Answer({"error": {"message": "slow down"}}, 429)
 _EMPTY = completion("")
 _ERROR_INSIDE = Answer({"error": {"message": "the upstream failed", "code": 502}})
-# Answers that nobody can read: cut or broken calls, copied results, calls of tools that there are not.
+# Answers that nobody can read: cut or broken calls, copied results, calls of tools that there are
+# not.
 UNREADABLE_TEXTS = (
     "<tool_call>\n{broken\n</tool_call>",
     '<tool_call>\n{"name": "nobody_has_this", "arguments": {}}\n</tool_call>',
@@ -673,7 +691,10 @@ FAMILIES: dict[str, Callable[[Luck, LocalModel], LocalModel]] = {
     "unreadable": _unreadable,
     "silence": _silence,
 }
-"""The families of faults: each gives a model one more. Add a family here, and the campaign draws from it."""
+"""The families of faults: each gives a model one more.
+
+Add a family here, and the campaign draws from it.
+"""
 
 
 def random_model(luck: Luck, family: str | None = None, most: int = 3) -> LocalModel:

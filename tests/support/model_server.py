@@ -1,7 +1,10 @@
-"""A scripted model server on loopback, with real HTTP: OpenAI's chat completions and embeddings, and Anthropic's messages.
+"""A scripted model server on loopback, with real HTTP.
 
-In a test: `async with ModelServer() as server:` then `server.push(...)`, `server.url`, `server.requests`.
-Alone, for benches: `python -m tests.support.model_server --port 0` prints its port and answers "ok" to everything.
+OpenAI's chat completions and embeddings, and Anthropic's messages.
+
+In a test: `async with ModelServer() as server:` then `server.push(...)`, `server.url`,
+`server.requests`. Alone, for benches: `python -m tests.support.model_server --port 0` prints its
+port and answers "ok" to everything.
 """
 
 import argparse
@@ -39,10 +42,12 @@ class Seen:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server does: a whole body, or `pieces` one by one; then it may break the connection off.
+    """What the server does.
 
-    `wire` is an answer that was put together before, down to the last byte; `pause` are the seconds between pieces, which with
-    `is_raw` are sent as they are, without a head.
+    A whole body, or `pieces` one by one; then it may break the connection off.
+
+    `wire` is an answer that was put together before, down to the last byte; `pause` are the seconds
+    between pieces, which with `is_raw` are sent as they are, without a head.
     """
 
     body: Any = None
@@ -144,7 +149,10 @@ def _claude_message(
 def claude_stream(
     *blocks: dict[str, Any], stop: str | None = "end_turn", tail: tuple[bytes, ...] = ()
 ) -> Answer:
-    """A streamed message of Anthropic's: each block comes in two deltas. Without `stop` it ends after the blocks."""
+    """A streamed message of Anthropic's: each block comes in two deltas.
+
+    Without `stop` it ends after the blocks.
+    """
     start = _claude_message([], None, {"input_tokens": 20, "output_tokens": 1})
     pieces = [event({"type": "message_start", "message": start}, "message_start")]
     for index, block in enumerate(blocks):
@@ -189,7 +197,10 @@ def _halves(text: str) -> tuple[str, str]:
 
 
 class ModelServer:
-    """Answers what was pushed, in order; then what `otherwise` says. `connections` counts those that were opened."""
+    """Answers what was pushed, in order; then what `otherwise` says.
+
+    `connections` counts those that were opened.
+    """
 
     def __init__(
         self, otherwise: Callable[[Seen], Answer] | None = None, *, keeps: bool = True

@@ -1,6 +1,9 @@
-"""A small Open WebUI over HTTP: files, knowledge and notes in the shapes of 0.12.4, as observed there.
+"""A small Open WebUI over HTTP.
 
-Methods whose names begin with `user_` do what somebody does in its pages. What it does not take, it refuses in its own words.
+Files, knowledge and notes in the shapes of 0.12.4, as observed there.
+
+Methods whose names begin with `user_` do what somebody does in its pages. What it does not take, it
+refuses in its own words.
 """
 
 import json
@@ -26,7 +29,7 @@ def hashed(data: bytes | str) -> str:
 
 @dataclass
 class StoredFile:
-    """A file: the bytes that were uploaded, and the text that is searched, which alone is edited in the pages."""
+    """A file: its uploaded bytes, and its searched text, which the pages edit."""
 
     id: str
     name: str
@@ -55,7 +58,10 @@ class Base:
 
 
 class FakeOpenWebUI:
-    """`url` is its address. `bases` and `notes` are by id; `refuses_doubles` is how it is where it embeds what is searched."""
+    """`url` is its address.
+
+    `bases` and `notes` are by id; `refuses_doubles` is how it is where it embeds what is searched.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, StoredFile] = {}
@@ -76,7 +82,10 @@ class FakeOpenWebUI:
     # What somebody does in the pages.
 
     def user_files(self, base: Base | None = None) -> dict[str, str]:
-        """The texts of all files, or of one knowledge base, by their paths; a name that is there twice is an error."""
+        """The texts of all files, or of one knowledge base, by their paths.
+
+        A name that is there twice is an error.
+        """
         found: dict[str, str] = {}
         for one in [base] if base else self.bases.values():
             for id, folder in one.files.items():

@@ -1,6 +1,9 @@
-"""Which modules run beside which, and in what order: what takes long begins first, so that no worker waits for another in the end.
+"""Which modules run beside which, and in what order.
 
-Modules that share what takes seconds to make run on one worker. No test depends on it: any order is as good, and slower.
+What takes long begins first, so that no worker waits for another in the end.
+
+Modules that share what takes seconds to make run on one worker. No test depends on it: any order is
+as good, and slower.
 """
 
 from collections.abc import Sequence

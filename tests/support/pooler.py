@@ -1,4 +1,7 @@
-"""A connection pooler in transaction mode: all its clients share one session of PostgreSQL, a transaction at a time."""
+"""A connection pooler in transaction mode.
+
+All its clients share one session of PostgreSQL, a transaction at a time.
+"""
 
 import socket
 import threading
@@ -75,7 +78,10 @@ class _Pooler:
 
 
 def _until_ready(session: socket.socket) -> tuple[bytes, bytes]:
-    """Read messages until the server is ready; returns them, and whether a transaction is open then."""
+    """Read messages until the server is ready.
+
+    Returns them, and whether a transaction is open then.
+    """
     answer = b""
     while True:
         kind = _exactly(session, 1)

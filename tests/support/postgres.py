@@ -1,9 +1,12 @@
-"""A private PostgreSQL for the tests, with pgvector, from the wheel that carries it: started at its first use, gone with the run.
+"""A private PostgreSQL for the tests, with pgvector, from the wheel that carries it.
 
-Most tests share one database, emptied after each: that takes a twentieth of the time of a new one on a busy disk. Their stores
-share its connections too, since each new one has to read again what all tables are. Under xdist each worker has a server of its
-own, which takes a second to start and needs no agreement between processes.
-`RICORDO_TEST_POSTGRES` may name the bin folder of another PostgreSQL.
+Started at its first use, gone with the run.
+
+Most tests share one database, emptied after each: that takes a twentieth of the time of a new one
+on a busy disk. Their stores share its connections too, since each new one has to read again what
+all tables are. Under xdist each worker has a server of its own, which takes a second to start and
+needs no agreement between processes. `RICORDO_TEST_POSTGRES` may name the bin folder of another
+PostgreSQL.
 """
 
 import atexit
@@ -40,7 +43,8 @@ _SETTINGS = dict(
     ).split()
 )
 _TEMPLATE = "ricordo_template"
-# Whatever was written goes, but the organization and the user that the first migration brings; numbers begin at one again.
+# Whatever was written goes, but the organization and the user that the first migration brings;
+# numbers begin at one again.
 _EMPTY = f"""
 DO $$ DECLARE found record; BEGIN
     SET LOCAL lock_timeout = '5s';
@@ -59,7 +63,10 @@ END $$
 
 
 class Server:
-    """A PostgreSQL server on a socket in a temporary folder, reached by `url(database)`; `settings` add to the tests'."""
+    """A PostgreSQL server on a socket in a temporary folder, reached by `url(database)`.
+
+    `settings` add to the tests'.
+    """
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         # A socket's path may have about a hundred characters, so it lies beside nothing else.
@@ -100,7 +107,8 @@ class Server:
     def new_database(self, *, empty: bool = False) -> str:
         """Make a database, migrated unless it is to be empty; returns its address."""
         name = f"test_{next(self._numbers)}"
-        # Files are copied as they are, which takes a third of the time of writing what is in them to the log.
+        # Files are copied as they are, which takes a third of the time of writing what is in them
+        # to the log.
         template = "template1" if empty else _TEMPLATE
         self.run(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         return self.url(name)
@@ -112,13 +120,16 @@ class Server:
         return self._shared
 
     def shared_engine(self) -> Engine:
-        """The engine of the database that tests share, whose connections stay from one test to the next."""
+        """The engine of the shared test database; connections stay between tests."""
         if self._engine is None:
             self._engine = _with_kept_connections(postgres.make_engine(self.shared_database()))
         return self._engine
 
     def empty(self) -> None:
-        """Bring the shared database back to what it was; where that cannot be done, the next test gets a new one."""
+        """Bring the shared database back to what it was.
+
+        Where that cannot be done, the next test gets a new one.
+        """
         try:
             with suppress(psycopg.OperationalError):
                 self._clean()
@@ -206,7 +217,10 @@ class Server:
 
 
 class _Kept(QueuePool):
-    """Connections that stay when a store closes. One that a test has cut is replaced when the next would use it."""
+    """Connections that stay when a store closes.
+
+    One that a test has cut is replaced when the next would use it.
+    """
 
     def dispose(self) -> None:
         """What a store does to its engine when it closes."""
@@ -293,7 +307,7 @@ def _programs() -> Path:
 
 
 def _reachable(programs: Path, folder: Path) -> Path:
-    """The programs, or a copy in the folder where they lie below one that only its owner may enter."""
+    """The programs, or a copy if only the owner may enter a folder above them."""
     if all(parent.stat().st_mode & 0o001 for parent in programs.parents):
         return programs
     # The programs look for their libraries beside the package.
@@ -305,7 +319,10 @@ def _reachable(programs: Path, folder: Path) -> Path:
 
 
 def _unprivileged(folder: Path) -> int | None:
-    """The user id that may run the server, to whom the folder is given; None where we may run it ourselves."""
+    """The user id that may run the server, to whom the folder is given.
+
+    None where we may run it ourselves.
+    """
     if sys.platform == "win32" or os.geteuid() != 0:
         return None
     import pwd

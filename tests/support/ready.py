@@ -1,9 +1,12 @@
-"""`ricordo` without its second of imports: `python -S ready.py <socket> arguments…` is a process like the command's own.
+"""`ricordo` without its second of imports.
 
-It hands its arguments, its folder, its environment and its three streams to a helper that has imported everything, a fork of the
-tests, and the helper forks a process that is the command: real code, real exit. What is sent to the first, a signal or a kill,
-reaches the other. `Helper.run` does the same without a process between. For tests of what commands do; how a new process starts
-is tested by those that start one.
+`python -S ready.py <socket> arguments…` is a process like the command's own.
+
+It hands its arguments, its folder, its environment and its three streams to a helper that has
+imported everything, a fork of the tests, and the helper forks a process that is the command: real
+code, real exit. What is sent to the first, a signal or a kill, reaches the other. `Helper.run` does
+the same without a process between. For tests of what commands do; how a new process starts is
+tested by those that start one.
 
 With `-c` and a program it is `python -c` in the same way, for programs that the docs show.
 """
@@ -50,7 +53,10 @@ class Helper:
         self._end, self._alive = os.pipe()
 
     def fork(self) -> None:
-        """Fork it. Nothing of this process ends with it, and whoever it forks leaves by `os._exit`."""
+        """Fork it.
+
+        Nothing of this process ends with it, and whoever it forks leaves by `os._exit`.
+        """
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore", DeprecationWarning
@@ -103,7 +109,7 @@ _helpers: list[Helper] = []
 
 
 def fork_helper() -> None:
-    """Fork the helper of this process, which has imported what the tests need, before it has threads."""
+    """Fork the helper, which has imported the tests' needs, before there are threads."""
     if hasattr(os, "fork") and not _helpers:
         _helpers.append(Helper())
         _helpers[0].fork()
@@ -164,7 +170,10 @@ def _ask(path: str, arguments: list[str]) -> int:
 
 
 def _wait_for_orders(door: socket.socket) -> list[str] | None:
-    """Fork a process for each order. Returns the arguments in that process, and None in the helper when it is over."""
+    """Fork a process for each order.
+
+    Returns the arguments in that process, and None in the helper when it is over.
+    """
     running: dict[int, socket.socket] = {}
     while True:
         ready, _, _ = select.select([0, door, *running.values()], [], [], 0.01 if running else None)
@@ -216,7 +225,7 @@ def _fork(
 
 
 def _prepare(folder: str) -> None:
-    """Import what a server needs to start, where the tests have not, and share what servers of one process share."""
+    """Import what a server needs, and share what servers of one process share."""
     import pytest
 
     import ricordo.app
@@ -231,7 +240,7 @@ def _prepare(folder: str) -> None:
 
 
 def _live_once(folder: Path) -> None:
-    """Let a server talk once and end, so that the commands find compiled what the first requests of a process compile."""
+    """Let a server talk once and end, so that first requests are compiled already."""
     import threading
     from concurrent.futures import ThreadPoolExecutor
 
@@ -270,7 +279,10 @@ def _modules_of_a_server(features: Iterable[str]) -> Iterator[str]:
 
 
 def _obey(door: socket.socket, folder: str) -> int:
-    """Fork processes until the input ends; return the exit code of this process, which may be one of those."""
+    """Fork processes until the input ends.
+
+    Return the exit code of this process, which may be one of those.
+    """
     import gc
     import threading
 

@@ -1,4 +1,7 @@
-"""The real Open WebUI 0.12.4 that `make openwebui` installs: a process on loopback, cut off from the network, and its API."""
+"""The real Open WebUI 0.12.4 that `make openwebui` installs.
+
+A process on loopback, cut off from the network, and its API.
+"""
 
 import os
 import signal

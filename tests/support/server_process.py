@@ -1,7 +1,10 @@
-"""Servers as processes of their own: `make run`, and for campaigns one that can be killed and is back at once.
+"""Servers as processes of their own.
 
-The helper of `ready` forks a server whenever one is wanted, so that a restart takes a tenth of a second; the server itself is the
-real command, and a kill is a real SIGKILL. Plugins come in by a real entry point on its path.
+`make run`, and for campaigns one that can be killed and is back at once.
+
+The helper of `ready` forks a server whenever one is wanted, so that a restart takes a tenth of a
+second; the server itself is the real command, and a kill is a real SIGKILL. Plugins come in by a
+real entry point on its path.
 """
 
 import os
@@ -22,7 +25,10 @@ LIMIT = 180.0  # seconds; the machine may be busy
 
 
 class ServerProcess:
-    """A server that the helper forks, on a folder and a free port. It runs the plugin (`package.module:name`), if there is one."""
+    """A server that the helper forks, on a folder and a free port.
+
+    It runs the plugin (`package.module:name`), if there is one.
+    """
 
     def __init__(
         self, helper: Helper, folder: Path, environment: Mapping[str, str], plugin: str | None
@@ -66,7 +72,10 @@ class ServerProcess:
 
 
 class MadeServer:
-    """A server as its user starts it: `make run`, on a port and a data folder that stay the same from one start to the next."""
+    """A server as its user starts it.
+
+    `make run`, on a port and a data folder that stay the same from one start to the next.
+    """
 
     def __init__(self, data_dir: Path, **environment: str) -> None:
         port = free_port()
@@ -105,7 +114,10 @@ class MadeServer:
 
 
 def wait_until_up(url: str, tell: Callable[[], str]) -> None:
-    """Return once a server answers there; what `tell` says goes with the failure where none does in time."""
+    """Return once a server answers there.
+
+    What `tell` says goes with the failure where none does in time.
+    """
     limit = time.monotonic() + LIMIT
     host, _, port = url.removeprefix("http://").partition(":")
     while not _listens(host, int(port)):  # which costs a hundredth of a request

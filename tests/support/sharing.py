@@ -1,7 +1,7 @@
 """Work that a server does once in its life, done once in the life of the tests.
 
-A test opens a new store in a moment. The next store uses the statements that the store before it compiled, as the
-thousandth request of a server does.
+A test opens a new store in a moment. The next store uses the statements that the store before it
+compiled, as the thousandth request of a server does.
 
 What comes out is the product's own; only how long it is kept is changed.
 """
@@ -43,7 +43,10 @@ MAKE_PRIVATE_FILE = sqlite.make_private_file  # for tests of the first start of 
 
 @contextmanager
 def shared_work() -> Iterator[None]:
-    """Share statements, the empty database, descriptions of tools and the embedding model; read no certificates."""
+    """Share statements, the empty database, descriptions of tools and the embedding model.
+
+    Read no certificates.
+    """
     with (
         pytest.MonkeyPatch.context() as patch,
         TemporaryDirectory(prefix="ricordo-empty-") as folder,
@@ -53,7 +56,10 @@ def shared_work() -> Iterator[None]:
 
 
 def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Share it until the patch is undone. No write is slow enough to be warned of, since the machine may be busy."""
+    """Share it until the patch is undone.
+
+    No write is slow enough to be warned of, since the machine may be busy.
+    """
     _share_statements(patch)
     _share_compiler(patch)
     _share_empty_database(patch, folder)
@@ -65,12 +71,13 @@ def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
     _hurry_uvicorn(patch)
     patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
     patch.setattr(store, "SLOW_WRITE", 3600)
-    # Half a second after a message its index is flushed, in the middle of what a test counts. Tests of the delay set it back.
+    # Half a second after a message its index is flushed, in the middle of what a test counts. Tests
+    # of the delay set it back.
     patch.setattr(write_buffer, "QUICK_DELAY", write_buffer.FLUSH_DELAY)
 
 
 def _share_statements(patch: pytest.MonkeyPatch) -> None:
-    """Let all stores on databases of one kind share their prepared statements, which it takes tens of milliseconds to compile."""
+    """Let stores of one kind share prepared statements, which compile slowly."""
     prepared: dict[str, WeakKeyDictionary[Any, Any]] = {}
     bulk: dict[str, WeakKeyDictionary[Any, Any]] = {}
     prepare = Statements.__init__
@@ -84,7 +91,7 @@ def _share_statements(patch: pytest.MonkeyPatch) -> None:
 
 
 def _share_compiler(patch: pytest.MonkeyPatch) -> None:
-    """Let all engines of SQLite share what SQLAlchemy compiles for the statements that are not prepared."""
+    """Let SQLite engines share SQLAlchemy's compiled statements, except prepared ones."""
     make = sqlite.make_engine
     first = make(Path(":memory:"), "normal")
     first.connect().close()  # the first connection tells the dialect what it speaks to
@@ -100,7 +107,7 @@ def _share_compiler(patch: pytest.MonkeyPatch) -> None:
 
 
 def _share_empty_database(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Let a new file of SQLite be a copy of an empty database, since the schema takes a third of a server's start."""
+    """Copy new SQLite files from an empty database, which saves a third of a start."""
 
     def make_copy(path: Path) -> None:
         is_new = not path.exists()
@@ -122,7 +129,7 @@ def _share_empty_database(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def _share_tools(patch: pytest.MonkeyPatch) -> None:
-    """Let all servers share the models of their tools' arguments, which take another third of a start."""
+    """Let servers share the models of tool arguments, another third of a start."""
     models: WeakKeyDictionary[Callable[..., Any], Any] = WeakKeyDictionary()
     schemas: WeakKeyDictionary[Callable[..., Any], Any] = WeakKeyDictionary()
     arguments_model, describe = toolbox.arguments_model, toolbox.describe
@@ -155,7 +162,7 @@ def _share_entry_points(patch: pytest.MonkeyPatch) -> None:
 
 
 def _share_embedding_model(patch: pytest.MonkeyPatch) -> None:
-    """Let all models that read the files of the installed package share them, and the words they find in them."""
+    """Let all models share the files of the installed package and the words in them."""
     loaded, words = cache(lambda: LOAD(None)), cache(lambda: RelatedWords(*loaded()))
 
     def know_once(tokenizer: Any, table: Any) -> Any:
@@ -166,7 +173,7 @@ def _share_embedding_model(patch: pytest.MonkeyPatch) -> None:
 
 
 def _share_document(patch: pytest.MonkeyPatch) -> None:
-    """Let all apps with the same routes share their OpenAPI document, which takes seconds to make."""
+    """Let apps with the same routes share their OpenAPI document, which is slow to make."""
     documents: dict[Any, dict[str, Any]] = {}
     make = Application.openapi
 
@@ -188,7 +195,7 @@ def _share_document(patch: pytest.MonkeyPatch) -> None:
 
 
 def _share_environment(patch: pytest.MonkeyPatch) -> None:
-    """Look for each kind of settings once in the same variables, which takes longer than the rest of a small test."""
+    """Look for each kind of settings once in the same variables, which is slow."""
     found: dict[Any, dict[str, Any]] = {}
 
     def once(look: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
@@ -222,5 +229,5 @@ class _ShortSleeps:
 
 
 def _hurry_uvicorn(patch: pytest.MonkeyPatch) -> None:
-    """Let servers look every few milliseconds whether they are to stop, which takes a fifth of a second otherwise."""
+    """Let servers check for a stop every few milliseconds, to save a fifth of a second."""
     patch.setattr(uvicorn.server, "asyncio", _ShortSleeps())

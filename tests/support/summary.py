@@ -1,4 +1,7 @@
-"""What a run of the long tests prints at its end: each module with its outcome, its tests and its minutes."""
+"""What a run of the long tests prints at its end.
+
+Each module with its outcome, its tests and its minutes.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -15,7 +18,10 @@ class _Module:
 
 
 def summary_lines(stats: Mapping[str, Iterable[Any]]) -> list[str]:
-    """Return the table of a terminal reporter's reports: what failed comes first, then what took longest."""
+    """Return the table of a terminal reporter's reports.
+
+    What failed comes first, then what took longest.
+    """
     modules: defaultdict[str, _Module] = defaultdict(_Module)
     for category, reports in stats.items():
         for report in reports:

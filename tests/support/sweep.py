@@ -1,7 +1,7 @@
-"""Each hostile value in each field of a body and each parameter of a query, of requests that work otherwise.
+"""Each hostile value in each field and query parameter of working requests.
 
-What is accepted is read again: the thing, its lists, and for an agent or a conversation a turn. A server that stores what it
-cannot read would answer each of these with an error.
+What is accepted is read again: the thing, its lists, and for an agent or a conversation a turn. A
+server that stores what it cannot read would answer each of these with an error.
 """
 
 import random
@@ -179,7 +179,7 @@ class Sweep:
     def _fields(
         self, schema: Wire, base: Any, depth: int
     ) -> Iterator[tuple[str, Callable[[Any], Any]]]:
-        """The fields of a value of this schema, and what the value is with another one in that field."""
+        """Return a schema's fields, each with the value changed in that field alone."""
         if "$ref" in schema:
             schema = self._document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]]
         for one in schema.get("anyOf", schema.get("oneOf", ())):
@@ -242,7 +242,10 @@ def _is_filled(path: str, values: Mapping[str, str]) -> bool:
 
 
 def _related(cell: Cell, read: str, values: Mapping[str, str]) -> str | None:
-    """The path to read after a request to the cell: of the thing, of what it is in, or of what it made."""
+    """The path to read after a request to the cell.
+
+    Of the thing, of what it is in, or of what it made.
+    """
     written = cell.path.replace(":path}", "}").rstrip("/")
     if written == read.rstrip("/") or (
         read.rstrip("/") and written.startswith(read.rstrip("/") + "/")
@@ -285,7 +288,10 @@ def _try_all(swept: Sweep, cell: Cell, chance: random.Random, share: float) -> N
 def sample(
     folder: Path, number: int, most: int, every: int, database: str = "sqlite"
 ) -> SweepReport:
-    """Try so many values of every so-manieth route, in one world; and in each field that changes something, the empty text."""
+    """Try so many values of every so-manieth route, in one world.
+
+    And in each field that changes something, the empty text.
+    """
     report, chance = SweepReport(), random.Random(number)  # noqa: S311
     with world_on(folder, database) as world:
         swept = Sweep(world, report)

@@ -1,4 +1,7 @@
-"""A user's memory with a remote, for tests of every kind of remote: what owners and agents do to it, and its sync."""
+"""A user's memory with a remote, for tests of every kind of remote.
+
+What owners and agents do to it, and its sync.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -41,7 +44,7 @@ class Killed(BaseException):
 
 
 class SyncedMemory:
-    """The memory of a user, `ada` where nobody else is named, and its remote once `add` made one."""
+    """A user's memory (by default `ada`'s), and its remote once `add` made one."""
 
     remote: Remote
     user = "ada"
@@ -117,7 +120,10 @@ class SyncedMemory:
         return await service.sync(store or self.store, self.settings, self.kind, await self.noted())
 
     async def act(self, chance: Random, labels: Sequence[str]) -> None:
-        """Something random that an owner or an agent does; what cannot be done at this time does nothing."""
+        """Something random that an owner or an agent does.
+
+        What cannot be done at this time does nothing.
+        """
         label, other = chance.sample(labels, 2)
         number, by, lines = (
             chance.randrange(10**6),

@@ -1,8 +1,11 @@
-"""Turbopuffer, Pinecone and Qdrant in memory for their real clients: each filters, then ranks all that is left by similarity.
+"""Turbopuffer, Pinecone and Qdrant in memory for their real clients.
 
-Routes, requests and answers are those of the clients' code: turbopuffer 3.1 (`resources/namespaces.py`, `types/`), pinecone 10.2
-(`async_client/async_index.py`, `_internal/`, `models/vectors/`) and qdrant-client 1.20 (`http/api/`, `http/models`). What the real
-service would refuse is refused.
+Each filters, then ranks all that is left by similarity.
+
+Routes, requests and answers are those of the clients' code: turbopuffer 3.1
+(`resources/namespaces.py`, `types/`), pinecone 10.2 (`async_client/async_index.py`, `_internal/`,
+`models/vectors/`) and qdrant-client 1.20 (`http/api/`, `http/models`). What the real service would
+refuse is refused.
 """
 
 from operator import ge, le
@@ -38,7 +41,7 @@ class _NamespaceServer(JsonServer):
             raise Refusal(400, self.said_no(400, words))
 
     def admits(self, value: Any, operator: str, wanted: Any) -> bool:
-        """Whether a condition holds for a field's value, which may be a list of which one is enough."""
+        """Check a condition on a field's value; of a list, one match is enough."""
         values = value if isinstance(value, list) else [] if value is None else [value]
         if operator in _COMPARED:
             return any(_COMPARED[operator](one, wanted) for one in values)
@@ -212,13 +215,18 @@ class PineconeServer(_NamespaceServer):
 
 
 class QdrantServer(JsonServer):
-    """Collections in memory. `indexes` names the indexed fields of each; a filter by another is refused, as strict servers do."""
+    """Collections in memory.
+
+    `indexes` names the indexed fields of each; a filter by another is refused, as strict servers
+    do.
+    """
 
     key_header = "api-key"
     key_value = KEY
 
     def __init__(self) -> None:
-        # Not above: that takes a second, also of those who collect these tests and run none of them.
+        # Not above: that takes a second, also of those who collect these tests and run none of
+        # them.
         from qdrant_client import QdrantClient, models
 
         self._client = QdrantClient(":memory:")

@@ -1,7 +1,8 @@
 """Inputs on which a regular expression runs longest, made from its own parts.
 
-What is slow is a repetition that goes on for long and then fails, and that is begun again at the next place: so each repetition is
-fed with what it takes, behind what has to stand before it, once and again and again, with an end that fits nothing.
+What is slow is a repetition that goes on for long and then fails, and that is begun again at the
+next place: so each repetition is fed with what it takes, behind what has to stand before it, once
+and again and again, with an end that fits nothing.
 """
 
 import re
@@ -42,7 +43,10 @@ def worst_inputs(pattern: re.Pattern[Any], length: int) -> Iterator[str | bytes]
 
 
 def repeats(pattern: re.Pattern[Any]) -> bool:
-    """Return whether a part may be repeated often; without one, the work at each place of a text is bounded."""
+    """Return whether a part may be repeated often.
+
+    Without one, the work at each place of a text is bounded.
+    """
     return any(True for _ in _fed(list(_tree(pattern)), ""))
 
 

@@ -453,7 +453,10 @@ def _walk(book: Rulebook, random: Random) -> str:
 
 @given(_rules, st.integers(0, 2**32))
 def test_every_turn_that_obeys_ends_or_is_reported(rules: list[ToolRule], seed: int) -> None:
-    """A random walker ends a turn with probability one while there is a way out; 2,000 steps are more than any of these needs."""
+    """A random walker ends a turn with probability one while there is a way out.
+
+    2,000 steps are more than any of these needs.
+    """
     book = _book(rules)
     if book is not None:
         assert _walk(book, Random(seed)) != "endless"  # noqa: S311 - a replayable walk

@@ -300,8 +300,8 @@ class AgentResponse(HostedFields, AuthorFields):
     ) -> Json:
         """Return the whole agent.
 
-        `info` describes its model. `embedding` is the model of its texts, shown only if the agent names
-        one.
+        `info` describes its model. `embedding` is the model of its texts, shown only if the agent
+        names one.
         """
         agent = state.agent
         conversation = state.conversation
@@ -445,8 +445,8 @@ class ContextResponse(ResponseModel):
     ) -> Json:
         """Return the context window of the state's conversation.
 
-        `window` holds its messages, `tools` the tools offered to the model. Counts are our estimate,
-        corrected by the provider's last count, as in compaction.
+        `window` holds its messages, `tools` the tools offered to the model. Counts are our
+        estimate, corrected by the provider's last count, as in compaction.
         """
         conversation = state.conversation
         system = _first_of_role(window, "system")

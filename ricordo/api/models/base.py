@@ -198,8 +198,8 @@ VersionId = Annotated[str, From(convert=hex_of)]
 class ResponseModel(BaseModel):
     """The base of all answers. Only declared fields are sent.
 
-    `of` makes an answer as the plain JSON object that the model documents. A block takes 2.2 µs to JSON
-    that way (written out by hand: 1.2), 3.3 as an instance without validation, and 7 by
+    `of` makes an answer as the plain JSON object that the model documents. A block takes 2.2 µs to
+    JSON that way (written out by hand: 1.2), 3.3 as an instance without validation, and 7 by
     `model_construct`.
     """
 
@@ -359,8 +359,8 @@ class ModelFailure(ResponseModel):
 class TextConflict(ResponseModel):
     """Texts that collide.
 
-    `base` is the text that both sides began with, `ours` the current text and `theirs` the text to be
-    written; null if deleted.
+    `base` is the text that both sides began with, `ours` the current text and `theirs` the text to
+    be written; null if deleted.
     """
 
     proposal_id: str | None

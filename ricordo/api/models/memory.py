@@ -239,8 +239,8 @@ class BulkDecisionRequest(RejectRequest):
 class UserBlockResponse(ResponseModel):
     """A block of a user's memory.
 
-    `version` is the id of the version that gave it its text; `pending` counts open proposals. `seen_as`
-    is the label that agents use, if it is another one.
+    `version` is the id of the version that gave it its text; `pending` counts open proposals.
+    `seen_as` is the label that agents use, if it is another one.
     """
 
     id: str
@@ -304,8 +304,8 @@ class VersionTextResponse(VersionResponse):
 class ProposalResponse(ResponseModel):
     """A change that waits for the owner, or the decided one.
 
-    `diff` is unified, from the text that the proposal was made from. `is_repeated` is true if it waited
-    already when it was proposed again.
+    `diff` is unified, from the text that the proposal was made from. `is_repeated` is true if it
+    waited already when it was proposed again.
     """
 
     id: str

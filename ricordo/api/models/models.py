@@ -306,8 +306,8 @@ def _embedding_kind(endpoint_type: str) -> str:
 class EmbeddingConfigResponse(ResponseModel):
     """The configuration of an embedding model.
 
-    `embedding_dim` is 0 until the model's first call. Chunk and batch size are expected by clients and
-    have no effect.
+    `embedding_dim` is 0 until the model's first call. Chunk and batch size are expected by clients
+    and have no effect.
     """
 
     embedding_endpoint_type: Annotated[str, From("endpoint_type", _embedding_kind)]

@@ -90,7 +90,8 @@ class UsageResponse(ResponseModel):
 
     `context_tokens` are in the window after it, if they were counted.
 
-    `run_ids` are the runs of sleeping agents after it; without such agents it is the turn's own run.
+    `run_ids` are the runs of sleeping agents after it; without such agents it is the turn's own
+    run.
     """
 
     message_type: Literal["usage_statistics"] = "usage_statistics"

@@ -76,7 +76,7 @@ class MessageRequest(RequestPart):
     @model_validator(mode="before")
     @classmethod
     def _read_type(cls, body: Any) -> Any:
-        """Accept a message in the form of the server's answers, whose type stands for its role."""
+        """Accept a message in the form of the server's answers, whose type names its role."""
         if not isinstance(body, dict) or "message_type" not in body:
             return body
         message = {name: field for name, field in body.items() if name != "message_type"}

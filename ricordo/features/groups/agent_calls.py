@@ -29,7 +29,7 @@ from ricordo.tools.toolbox import ToolContext
 _INCOMING = "[Incoming message from agent with ID '{id}' - {how}] {text}"
 _NO_RESPONSE = "<no response>"
 ANSWERED = "what you say in this turn is delivered to that agent as its answer"
-ONE_WAY = "it is one-way, so nobody waits for an answer"
+ONE_WAY = "it is one-way, so it has no answer"
 
 
 @asynccontextmanager

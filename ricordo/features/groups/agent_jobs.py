@@ -82,7 +82,7 @@ async def deliver(runtime: Runtime, job: Job, _report: Report) -> None:
         if was_cut_off(run):
             run = await _start(runtime, job)
     if was_cut_off(run):
-        raise Unavailable("The server was stopped in the middle of this turn. It goes on later.")
+        raise Unavailable("The server was stopped in the middle of this turn. It continues later.")
     if run.ended_at is None:
         look = _look_at(job, run, store.clock.now())
         await store.write(lambda tx: jobs.add(tx, look))

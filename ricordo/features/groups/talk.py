@@ -216,10 +216,10 @@ class Talk(LiveRun):
             if speaker is None:
                 speaker = next_in_order(plan.members, last)
                 self._notes.append(
-                    f"The manager named nobody, so {speaker.name} spoke as the next in order."
+                    f"The manager named no member, so {speaker.name} spoke as the next in order."
                 )
                 log.info(
-                    "the manager of a group named nobody",
+                    "the manager of a group named no member",
                     extra={"run": self._run.id, "agent": speaker.id},
                 )
             async for event in self._speak(speaker):

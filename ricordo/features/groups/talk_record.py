@@ -262,7 +262,7 @@ class TalkHistory:
         return [utterance.message for utterance in since if utterance.speaker_id != agent_id]
 
     def add_turn(self, plan: TalkPlan, entry: Entry, utterances: Sequence[Utterance]) -> None:
-        """Add a turn. Nobody hears the manager of a dynamic group."""
+        """Add a turn. No member hears the manager of a dynamic group."""
         heard_count = self.heard_counts.get(entry.agent_id, 0)
         self.heard_counts[entry.agent_id] = max(heard_count, len(self.utterances))
         if plan.manager is None or entry.agent_id != plan.manager.id:

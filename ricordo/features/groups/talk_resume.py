@@ -1,6 +1,6 @@
 """Talks that resume by themselves, after an approval was answered outside of the group.
 
-The end of the member's turn resumes the talk at once. Nobody sends a message again, so a talk that
+The end of the member's turn resumes the talk at once. No message is sent again, so a talk that
 a kill cut off there is found by its stored rows: `HANDLER` looks for it.
 """
 
@@ -45,7 +45,7 @@ async def resume_talk(runtime: Runtime, answered_run: Run) -> LiveTurn | None:
             started = await _start(runtime, scope, answered_run)
         except RicordoError as error:
             log.info(
-                "no talk of the group goes on", extra={"run": answered_run.id, "reason": error}
+                "no talk of the group continues", extra={"run": answered_run.id, "reason": error}
             )
             continue
         if isinstance(started, StartedTalk):

@@ -48,9 +48,7 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 _ATTEMPTS = 5
-NOBODY = (
-    "The group has no agents, so nobody could answer. Add some with PATCH /v1/groups/{group_id}."
-)
+NOBODY = "The group has no agents, so it cannot answer. Add some with PATCH /v1/groups/{group_id}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ def talk_conversation(scope: Scope, group: Group) -> str:
 def require_leader(group: Group) -> str:
     """Return the id of the agent that leads talks.
 
-    Raises Invalid if nobody could speak, or if groups of this kind hold no talks.
+    Raises Invalid if no member could speak, or if groups of this kind hold no talks.
     """
     if group.manager_type not in TALKING:
         if group.manager_agent_id:

@@ -116,7 +116,7 @@ def _edits_or_finish(
 ) -> str | Sequence[LibrarianCall]:
     """Return the edits for a transcript, then the call that ends the work.
 
-    Nobody reads an answer.
+    The answer has no reader.
     """
     if edits := [call for call in planned if call.tool not in plan.SEARCHES]:
         return edits

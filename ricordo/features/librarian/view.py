@@ -116,8 +116,8 @@ class LibrarianCall:
 class LibrarianView:
     """One request, as the librarian reads it.
 
-    `person_text` is the person's last text. `last_answer` is the answer before them, and `own_words`
-    are all answers. `rounds` counts replies with calls in this turn.
+    `person_text` is the person's last text. `last_answer` is the answer before them, and
+    `own_words` are all answers. `rounds` counts replies with calls in this turn.
     """
 
     person_text: str
@@ -130,7 +130,7 @@ class LibrarianView:
     own_words: tuple[str, ...]
     may_call_in_parallel: bool
     key: str
-    # True if the words come from a transcript, so that nobody reads an answer.
+    # True if the words come from a transcript, so that the answer has no reader.
     is_alone: bool = False
     # The transcript, if its lines are numbered.
     numbered: str = ""

@@ -19,8 +19,8 @@ SIGNED_USER = "x-openwebui-user-jwt"
 PLAIN_USER = ("x-openwebui-user-id", "x-openwebui-user-email")
 _PLAIN_NAME = "x-openwebui-user-name"
 _ISSUER = "open-webui"
-# The prefix of its users' identifiers, in its pipe (features/openwebui/mirror/pipe.py) too. So none of
-# them can be another user of this server.
+# The prefix of its users' identifiers, in its pipe (features/openwebui/mirror/pipe.py) too. So none
+# of them can be another user of this server.
 PREFIX = "open-webui:"
 
 

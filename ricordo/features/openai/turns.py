@@ -117,7 +117,8 @@ async def chat_turn(
     notes = ChatNotes(context.store, states, continuation.is_begun)
     new_messages = body.messages[continuation.new_from :]
     system = () if continuation.is_begun else _system_messages(body.messages)
-    # Answers among the new messages are the client's copies, as after an earlier message was deleted.
+    # Answers among the new messages are the client's copies, as after an earlier message was
+    # deleted.
     said = tuple(
         NewMessage("user", parts[id(message)], is_untrusted=message.has_passages)
         if message.role == "user"
@@ -209,7 +210,10 @@ async def task_reply(context: RequestContext, agent: NamedAgent, body: ChatReque
 
 
 def state_within_budget(tx: Transaction, context: RequestContext, agent_id: str) -> AgentState:
-    """Return the agent for an answer outside a turn. Raises NotFound, and where it has no budget."""
+    """Return the agent for an answer outside a turn.
+
+    Raises NotFound, and the refusal of `require_budget` if the budget is used up.
+    """
     settings = context.runtime.settings
     state = agents.load(tx, context.scope, agent_id)
     if has_budget(settings, state.agent):

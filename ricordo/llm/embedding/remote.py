@@ -53,7 +53,10 @@ REST_SECONDS = 15.0
 _COUNTED: ContextVar[Counter[str] | None] = ContextVar("tokens by embedding model", default=None)
 
 Ask = Callable[[list[str], EmbeddingPurpose], Awaitable[Sequence[Any]]]
-"""One request: a vector for each text, in order, in any form that `unit` reads. Raises ModelError."""
+"""One request: a vector for each text, in order, in any form that `unit` reads.
+
+Raises ModelError.
+"""
 
 
 class RemoteEmbedder:
@@ -122,12 +125,18 @@ class RemoteEmbedder:
         if texts and not nonempty and self._info.dimensions is None:
             # One request with a word tells the number of zeros for texts without words.
             await self._embed_batch(["words"], purpose, policy)
-        vectors: list[list[float]] = []
+        vectors_of_nonempty: list[list[float]] = []
         for batch in self._batches(nonempty):
-            vectors += await self._embed_batch(batch, purpose, policy)
-        zeros = [0.0] * (self._info.dimensions or 0)
-        remaining = iter(vectors)
-        return [next(remaining) if text.strip() else list(zeros) for text in texts]
+            vectors_of_nonempty += await self._embed_batch(batch, purpose, policy)
+        dimensions = self._info.dimensions or 0
+        remaining = iter(vectors_of_nonempty)
+        vectors: list[list[float]] = []
+        for text in texts:
+            if text.strip():
+                vectors.append(next(remaining))
+            else:
+                vectors.append([0.0] * dimensions)
+        return vectors
 
     def _batches(self, texts: Sequence[str]) -> Iterator[list[str]]:
         batch: list[str] = []

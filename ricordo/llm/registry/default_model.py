@@ -60,8 +60,8 @@ def choose(
 ) -> DefaultModel:
     """Return the default model if RICORDO_MODEL names none.
 
-    `local` names the servers found on this machine, which come last. An offer without a list was not
-    read.
+    `local` names the servers found on this machine, which come last. An offer without a list was
+    not read.
     """
     advice: list[str] = []
     candidates: list[tuple[int, DefaultModel]] = []

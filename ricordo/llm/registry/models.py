@@ -90,7 +90,10 @@ class Embedders(Registry[Embedder]):
         return (await self.require(handle)).handle
 
     async def list(self) -> list[EmbeddingInfo]:
-        """Return all embedding models: added ones, then the providers', asked every five minutes."""
+        """Return all embedding models.
+
+        Added ones come first, then those of the providers, who are asked every five minutes.
+        """
         added = [embedder.info for embedder in self._added.values()]
         listed = await self._directory.ask_all()
         return added + [self._complete(info) for models in listed for info in self._infos(models)]

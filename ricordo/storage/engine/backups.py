@@ -21,7 +21,7 @@ from ricordo.storage.engine.seal import seal, write_hashes
 from ricordo.storage.engine.work_folders import file_for, make_private_folder
 
 log = logging.getLogger(__name__)
-# The tables whose rows somebody would miss.
+# The tables whose rows a user would miss.
 _VALUABLE_TABLES = ("agents", "api_keys", "blocks", "conversations", "archives", "proposals")
 
 

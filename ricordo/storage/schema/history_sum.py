@@ -1,4 +1,7 @@
-"""The size of a chain's history as its rows say: what `storage/history_size.py` keeps in the chain's row."""
+"""The size of a chain's history, counted from its rows.
+
+`storage/history_size.py` keeps it in the chain's row.
+"""
 
 from typing import Any
 

@@ -75,7 +75,12 @@ async def conversation_search(
         DEFAULT_RETURN_LIMIT,
     )
     results, quoted = results_of(
-        hits, query, context.state.agent, timezone, context.store.clock.now(), size_limit
+        hits,
+        query,
+        agent=context.state.agent,
+        timezone=timezone,
+        now=context.store.clock.now(),
+        limit=size_limit,
     )
     for message in quoted:
         is_users = message.is_said and message.user_id == context.state.conversation.user_id

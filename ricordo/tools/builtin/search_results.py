@@ -67,9 +67,14 @@ def results_of(
         if hit.message.id in quoted:
             continue
         turns = _exchange(hit, hits, following, quoted)
-        result = _ResultWriter(hits, {*query_terms(query)}, agent, timezone, now, room).result(
-            turns, hit.message
-        )
+        result = _ResultWriter(
+            hits=hits,
+            query_words={*query_terms(query)},
+            agent=agent,
+            timezone=timezone,
+            now=now,
+            room=room,
+        ).result(turns, hit.message)
         size = len(orjson.dumps(result))
         if results and size > room:
             omitted = sum(other.message.id not in quoted for other in all_hits[number:])

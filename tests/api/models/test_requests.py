@@ -253,7 +253,10 @@ RULES: list[dict[str, Any]] = [
 
 
 def test_a_rule_comes_back_as_it_was_sent_also_through_the_official_client() -> None:
-    """Its form is found by its type among the client's own classes; what it sends back is the same rule."""
+    """Its form is found by its type among the client's own classes.
+
+    What it sends back is the same rule.
+    """
     names = [
         m.name for m in iter_modules(letta_client.types.__path__) if m.name.endswith("_tool_rule")
     ]

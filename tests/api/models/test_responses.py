@@ -1,4 +1,7 @@
-"""What answers hold that is not simply a field of the domain value. That each fits its model, the test server checks itself."""
+"""What answers hold that is not simply a field of the domain value.
+
+That each fits its model, the test server checks itself.
+"""
 
 from dataclasses import replace
 from typing import Any, get_args

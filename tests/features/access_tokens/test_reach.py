@@ -1,4 +1,7 @@
-"""What a token of a browser reaches: the routes that are listed here, for its own agents, and nothing else of this server."""
+"""What a token of a browser reaches.
+
+The routes that are listed here, for its own agents, and nothing else of this server.
+"""
 
 import re
 from typing import Any

@@ -1,4 +1,7 @@
-"""Access tokens as the official client makes them: shown once, kept as a hash, and gone with whatever they hang on."""
+"""Access tokens as the official client makes them.
+
+Shown once, kept as a hash, and gone with whatever they hang on.
+"""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""`ricordo key`: beside a running server and without one, with a server that has keys and one that has none."""
+"""`ricordo key`.
+
+Beside a running server and without one, with a server that has keys and one that has none.
+"""
 
 import re
 import subprocess

@@ -1,4 +1,7 @@
-"""Users and organizations over HTTP: made, renamed, disabled, deleted; and worlds that see nothing of each other."""
+"""Users and organizations over HTTP.
+
+Made, renamed, disabled, deleted; and worlds that see nothing of each other.
+"""
 
 from typing import Any
 

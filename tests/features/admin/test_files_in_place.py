@@ -1,4 +1,7 @@
-"""Database files that are renamed, replaced or removed under a running server stop the writes; what was acknowledged is kept."""
+"""Database files that are renamed, replaced or removed under a running server stop the writes.
+
+What was acknowledged is kept.
+"""
 
 import shutil
 from collections.abc import Callable

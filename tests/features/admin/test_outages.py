@@ -112,7 +112,7 @@ def ask(http: httpx2.Client, path: str) -> httpx2.Response:
 
 
 def require_not_now(server: ServerInThread, database: Database, paths: Iterable[str]) -> None:
-    """Take the database away, and ask for each of the paths, and for more, with a key and without."""
+    """Take the database away, and ask for each path, with a key and without."""
     database.take_away()
     with server.http() as http:
         try:

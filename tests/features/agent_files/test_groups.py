@@ -1,4 +1,7 @@
-"""Agents that manage a group, in a file and in again: with its members and the blocks that they share."""
+"""Agents that manage a group, in a file and in again.
+
+With its members and the blocks that they share.
+"""
 
 import copy
 from typing import Any

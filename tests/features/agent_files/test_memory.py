@@ -1,4 +1,7 @@
-"""The history of an agent's memory, what waits for its owner, and schedules: out and in again, equal, and nobody forged."""
+"""The history of an agent's memory, what waits for its owner, and schedules.
+
+Out and in again, equal, and nobody forged.
+"""
 
 import copy
 import json
@@ -46,7 +49,7 @@ def memory(file: Wire) -> Wire:
 
 
 def make_agent(api: Api) -> str:
-    """An agent with a history, a block that was deleted, one in no prompt, two changes that wait, and a schedule."""
+    """An agent with history, a deleted block, a hidden one, two proposals and a schedule."""
     client = api.client
     agent = client.agents.create(
         model=MODEL,
@@ -149,7 +152,8 @@ def test_what_was_imported_goes_on_like_any_memory(api: Api) -> None:
     assert api.client.agents.blocks.retrieve("person", agent_id=made).value == "Ada.\n"
     blamed = ok(api.http.get(f"/v1/blocks/{block}/blame"))
     assert "Ada." in json.dumps(blamed)
-    # Its next file is whole too. An approved proposal of a file's author is that of somebody at a remote, also in its id.
+    # Its next file is whole too. An approved proposal of a file's author is that of somebody at a
+    # remote, also in its id.
     names = ("label", "value", "author", "created_at")
     told, again = (
         [[one[name] for name in names] for one in memory(file)["versions"]]
@@ -325,7 +329,7 @@ MESSAGE = {"id": "m", "role": "user", "parts": [{"kind": "text", "text": 5}], "c
 def test_a_part_that_is_none_is_left_out_instead_of_breaking_its_agent(
     api: Api, whole: Wire
 ) -> None:
-    """Times beyond the calendar and texts that are none were stored once, and every list of them failed from then on."""
+    """Impossible times and dates were stored once, and broke every list of them."""
     file = _hostile(api) | {"ricordo": {"version": 1, **whole}}
     answer = ok(
         api.http.post(

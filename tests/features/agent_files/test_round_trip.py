@@ -98,7 +98,10 @@ def imported(api: Api, file: Any, **form: Any) -> str:
 
 
 def bare(file: Wire) -> str:
-    """The file without what is another's in each: names, times of making, and the prompt, which tells of the agent's id."""
+    """The file without what is another's in each.
+
+    Names, times of making, and the prompt, which tells of the agent's id.
+    """
     file = copy.deepcopy(file)
     for message in (
         *file["agents"][0]["messages"],

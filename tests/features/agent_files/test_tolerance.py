@@ -1,4 +1,7 @@
-"""Agent files of other servers and versions: all come in, and whatever was mended or left out is named."""
+"""Agent files of other servers and versions.
+
+All come in, and whatever was mended or left out is named.
+"""
 
 import copy
 import json
@@ -116,7 +119,10 @@ def plain_file() -> Wire:
 
 @dataclass(frozen=True)
 class Odd:
-    """One thing about a file that is otherwise elsewhere: how it is written, what must be said of it, what must come in."""
+    """One thing about a file that is otherwise elsewhere.
+
+    How it is written, what must be said of it, what must come in.
+    """
 
     words: str
     change: Callable[[Wire, random.Random], Any]

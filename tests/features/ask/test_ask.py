@@ -1,4 +1,7 @@
-"""Questions about a user, by HTTP and by an agent's tool: answers with citations, and "not known"."""
+"""Questions about a user, by HTTP and by an agent's tool.
+
+Answers with citations, and "not known".
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

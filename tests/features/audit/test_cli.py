@@ -1,4 +1,7 @@
-"""`ricordo memory audit`: memory is looked through at rest and beside a server, and stays as it is."""
+"""`ricordo memory audit`.
+
+Memory is looked through at rest and beside a server, and stays as it is.
+"""
 
 import json
 

@@ -1,4 +1,8 @@
-"""The chain: what a check sees, what retention and erasure leave, what a kill may take, and the commands that are recorded."""
+"""The chain.
+
+What a check sees, what retention and erasure leave, what a kill may take, and the commands that are
+recorded.
+"""
 
 import asyncio
 import hashlib

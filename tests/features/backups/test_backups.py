@@ -1,4 +1,7 @@
-"""Backups: taken while a server writes, equal to one moment of it, refused where damaged, and put back whole or not at all."""
+"""Backups: taken while a server writes, and equal to one moment.
+
+Damaged ones are refused; a restore is whole or not at all.
+"""
 
 import os
 import random
@@ -28,7 +31,7 @@ from tests.support.server_process import CAN_FORK
 
 
 def kept(done: MoveReport) -> dict[str, str]:
-    """The hashes of the tables, but for the audit log, where commands on the command line are recorded."""
+    """The hashes of the tables, except the audit log, where commands are recorded."""
     return {name: one for name, one in done.hashes.items() if not name.startswith("audit_")}
 
 

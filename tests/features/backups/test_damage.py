@@ -1,4 +1,7 @@
-"""Damaged backups: each is refused with a sentence, no whole one is, and the database stays as it was."""
+"""Damaged backups.
+
+Each is refused with a sentence, no whole one is, and the database stays as it was.
+"""
 
 import random
 import re
@@ -156,7 +159,7 @@ def test_a_backup_of_an_older_version_is_taken_and_said_to_have_no_hashes(
 async def test_a_backup_that_became_a_database_is_no_damaged_backup(
     backups: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """Whoever copies a backup into the data folder, starts a server, and later restores that file, is not refused."""
+    """A copied backup that a server used may still be restored from."""
     live = tmp_path / "data" / "ricordo.db"
     live.parent.mkdir()
     shutil.copy(backups[0], live)
@@ -168,7 +171,10 @@ async def test_a_backup_that_became_a_database_is_no_damaged_backup(
 def test_a_table_that_is_not_what_its_hash_says_stops_the_restore(
     backups: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bytes were right when they were checked, and are read otherwise afterwards: memory or a disk that fails."""
+    """The bytes were right when they were checked, and are read otherwise afterwards.
+
+    Memory or a disk that fails.
+    """
     hashes = {**(require_sound(backups[0]) or {}), "messages": "0" * 64}
     monkeypatch.setattr(
         "ricordo.features.operations.backups.service.require_sound", lambda _path: hashes

@@ -1,4 +1,7 @@
-"""Backups over HTTP and on their page: made by a job, checked, downloaded and deleted, by whoever may have the whole server."""
+"""Backups over HTTP and on their page.
+
+Made by a job, checked, downloaded and deleted, by whoever may have the whole server.
+"""
 
 import asyncio
 import sqlite3

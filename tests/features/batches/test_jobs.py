@@ -1,4 +1,7 @@
-"""The job of a batch, on both databases: run again after a kill at each point, cancelled, and out of date."""
+"""The job of a batch, on both databases.
+
+Run again after a kill at each point, cancelled, and out of date.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator

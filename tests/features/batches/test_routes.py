@@ -1,4 +1,7 @@
-"""Batches over HTTP, as `letta-client` 1.6.5 sends and reads them; the newest client has no methods for them."""
+"""Batches over HTTP, as `letta-client` 1.6.5 sends and reads them.
+
+The newest client has no methods for them.
+"""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The developer's day of docs/agents/tools.md, run as it stands, with a model that fails once and reads the traceback."""
+"""The developer's day of docs/agents/tools.md, run unchanged with a model that fails once."""
 
 import re
 from collections.abc import Iterator

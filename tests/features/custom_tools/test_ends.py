@@ -98,7 +98,10 @@ def test_of_a_tool_that_prints_a_lot_readers_get_some_and_the_result_its_begin(a
 
 
 async def kill_during_a_call(server: AttackedServer, delay: float | None) -> str:
-    """Kill the server so long after the call began, or as soon as the tool is asleep; return what the call ended as."""
+    """Kill the server so long after the call began, or as soon as the tool is asleep.
+
+    Return what the call ended as.
+    """
     mark = new_mark()
     answer = await server.http.put("/v1/tools/", json={"source_code": naps(mark)})
     agent = await server.agent(tool_ids=[answer.json()["id"]])

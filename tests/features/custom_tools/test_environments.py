@@ -1,4 +1,7 @@
-"""Tools that need packages, which are wheels of a folder here: the operator's pip is told to look nowhere else."""
+"""Tools that need packages, which are wheels of a folder here.
+
+The operator's pip is told to look nowhere else.
+"""
 
 import asyncio
 import os

@@ -1,4 +1,7 @@
-"""Whose tools are: all of an organization may use them, who may write tools changes them; and what many of them cost."""
+"""Whose tools are.
+
+All of an organization may use them, who may write tools changes them; and what many of them cost.
+"""
 
 import pytest
 

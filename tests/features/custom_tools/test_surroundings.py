@@ -1,4 +1,7 @@
-"""What a tool's function gets beside its arguments: the agent's state, and a client of this server with the caller's rights."""
+"""What a tool's function gets beside its arguments.
+
+The agent's state, and a client of this server with the caller's rights.
+"""
 
 import pytest
 

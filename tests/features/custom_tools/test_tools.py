@@ -1,4 +1,7 @@
-"""Tools from source code: made, changed, found and deleted by the real client, and called by agents."""
+"""Tools from source code.
+
+Made, changed, found and deleted by the real client, and called by agents.
+"""
 
 from typing import Any
 
@@ -289,7 +292,8 @@ def trial(api: Api, source: str, **sent: Any) -> dict[str, Any]:
     return made
 
 
-# What letta-client 1.12.0's create_from_function sends: the function without what stands above it, and its schema apart.
+# What letta-client 1.12.0's create_from_function sends: the function without what stands above it,
+# and its schema apart.
 ALONE = '''
 def manage(data: Entry, others: List[str], change: Optional[int] = None) -> str:
     """Change a stock.

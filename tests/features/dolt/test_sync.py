@@ -1,4 +1,7 @@
-"""A Dolt database and a memory: each has what was changed in the other, once, also where the server is killed anywhere."""
+"""A Dolt database and a memory.
+
+Each has what was changed in the other, once, also where the server is killed anywhere.
+"""
 
 import asyncio
 import threading
@@ -73,7 +76,7 @@ def memory(store: SqliteStore, tmp_path: Path, place: DoltAddress) -> Memory:
 
 
 async def require_same(memory: Memory, *, is_pulled: bool = False) -> None:
-    """The remote holds the rows, the versions in their order with authors and times, and the open branches."""
+    """The remote holds the rows, the versions with authors and times, and the branches."""
     versions, waiting = await memory.versions(), await memory.waiting()
     blocks = await memory.do(user_memory.listed)
     with closing(open_engine(memory.place)) as engine:
@@ -136,7 +139,10 @@ class ForgetfulStore:
 
 
 async def follow_mortally(memory: Memory, chance: Random, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Follow, and be killed somewhere: in a statement, or between what is committed there and noted here. How often: 0 or 1."""
+    """Follow, and be killed somewhere.
+
+    In a statement, or between what is committed there and noted here. How often: 0 or 1.
+    """
     with monkeypatch.context() as patched:
         patched.setattr(following, "open_engine", lambda place: dolt.mortal(place, chance))
         try:
@@ -149,7 +155,10 @@ async def follow_mortally(memory: Memory, chance: Random, monkeypatch: pytest.Mo
 async def follow_random_history(
     memory: Memory, seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> int:
-    """Some acts, a follower that is killed, and so on; at the end one that is not. Returns how often it was killed."""
+    """Some acts, a follower that is killed, and so on; at the end one that is not.
+
+    Returns how often it was killed.
+    """
     chance = Random(seed)  # noqa: S311 - replayed by its seed
     kills = 0
     for _ in range(rounds):
@@ -291,7 +300,10 @@ async def test_an_approval_here_is_a_merge_there(memory: Memory) -> None:
 async def test_an_approval_with_other_words_that_is_edited_before_the_sync_is_one_commit_each(
     memory: Memory,
 ) -> None:
-    """A merge once brought the proposal's text into the first commit, and the later versions changed nothing and had none."""
+    """A merge once put the proposal's text into the first commit.
+
+    The later versions changed nothing and had no commit.
+    """
     await memory.add()
     await memory.put("human", "a\nb\nc")
     proposed = await memory.propose("human", "b", "proposed", TUTORS[0])
@@ -486,7 +498,10 @@ STUDENT, TUTOR = "Ada <ada@school.example>", "college-essay-tutor <agent@youlab>
 
 
 def fill_like_youlab(place: DoltAddress, edits: int = 3) -> None:
-    """A database as YouLab leaves it: every user's rows in one table, a commit an edit, and proposals merged."""
+    """A database as YouLab leaves it.
+
+    Every user's rows in one table, a commit an edit, and proposals merged.
+    """
     with closing(open_engine(place)) as engine:
         number = iter(range(1, 1000))
 

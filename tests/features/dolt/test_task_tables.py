@@ -1,4 +1,7 @@
-"""A user's background tasks in Dolt: their own rows and no others', also in one database of many users and after any kill."""
+"""A user's background tasks in Dolt.
+
+Their own rows and no others', also in one database of many users and after any kill.
+"""
 
 from collections.abc import Iterator
 from contextlib import closing, suppress

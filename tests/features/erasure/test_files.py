@@ -1,4 +1,8 @@
-"""Beside the database: the user's repositories, remotes and backups go, others' stay, and a signed receipt says what was done."""
+"""Beside the database.
+
+The user's repositories, remotes and backups go, others' stay, and a signed receipt says what was
+done.
+"""
 
 import os
 import sqlite3
@@ -41,7 +45,8 @@ def test_repositories_and_backups_go_and_others_stay(tmp_path: Path) -> None:
     current = database(tmp_path / "ricordo.db", "user-ada")
     theirs = database(tmp_path / "backups" / "a.db", "user-ada")
     others = database(tmp_path / "backups" / "b.db", "user-bob")
-    # What a kill leaves: a repository that was being made, one that was being replaced, one that was pushed to a remote from.
+    # What a kill leaves: a repository that was being made, one that was being replaced, one that
+    # was pushed to a remote from.
     own = [f"chain-ada.{kind}" for kind in ("git", "new", "old", "remote-1.aside")]
     for name in (*own, "chain-bob.git", "chain-ada2.remote-2.aside"):
         (tmp_path / "repositories" / name / "objects").mkdir(parents=True)

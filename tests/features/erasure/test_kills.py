@@ -1,4 +1,7 @@
-"""Kills in the middle of backups, restores, moves and erasures: no file is left, and none holds anything of the erased."""
+"""Kills in the middle of backups, restores, moves and erasures.
+
+No file is left, and none holds anything of the erased.
+"""
 
 import random
 import shutil

@@ -1,6 +1,9 @@
-"""Forgetting somebody who said much: every transaction of it is short, so that others who write do not wait.
+"""Forgetting somebody who said much.
 
-Agents and archives are shared: of every so many rows one is hers. The last step, which writes the files anew, is left out.
+Every transaction of it is short, so that others who write do not wait.
+
+Agents and archives are shared: of every so many rows one is hers. The last step, which writes the
+files anew, is left out.
 """
 
 import random
@@ -33,7 +36,7 @@ NEEDLE = "needle"
 
 @dataclass(frozen=True)
 class Size:
-    """Her messages and passages, in so many shared agents, each with `others` times as many of others'."""
+    """Her messages and passages in shared agents, each with `others` times as many of others'."""
 
     messages: int
     passages: int
@@ -42,7 +45,10 @@ class Size:
 
 
 async def fill(store: SqliteStore, size: Size) -> None:
-    """What she and others have at each agent, packed as after a quiet while; each text of hers has a word of its own."""
+    """What she and others have at each agent, packed as after a quiet while.
+
+    Each text of hers has a word of its own.
+    """
     chance = random.Random(5)  # noqa: S311 - no secret
     user_id = (
         await store.write(lambda tx: user_memory.open_memory(tx, Scope(), "ada", makes=True))

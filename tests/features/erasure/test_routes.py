@@ -1,4 +1,8 @@
-"""A user is forgotten: what she wrote is nowhere afterwards, what others wrote is as it was, and a receipt says what was done."""
+"""A user is forgotten.
+
+What she wrote is nowhere afterwards, what others wrote is as it was, and a receipt says what was
+done.
+"""
 
 import itertools
 import re
@@ -125,7 +129,7 @@ def peopled(server: ServerInThread, http: httpx2.Client) -> World:
 
 @pytest.fixture(params=[BOTH[0], pytest.param(BOTH[1], marks=pytest.mark.soak)])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    """Both users on a server of the test's own, on each database, which keeps traces of everything."""
+    """Both users on a server for this test, on each database, with all traces kept."""
     is_file = request.param == BOTH[0]
     url = None if is_file else postgres.server().new_database()
     place = {} if url is None else {"database_url": url}
@@ -190,7 +194,8 @@ def ada(world: World) -> None:
     user_id = ids["user"] = world.user_id(name)
     body = {"messages": [{"role": "user", "content": canary("sender"), "sender_id": user_id}]}
     post(f"/v1/agents/{shared}/messages", body)
-    # Her own default conversation with the agent that both talk with, where its persona becomes a copy of hers.
+    # Her own default conversation with the agent that both talk with, where its persona becomes a
+    # copy of hers.
     world.server.says(
         call("memory_insert", label="persona", new_string=canary("copy")), canary("own")
     )
@@ -199,7 +204,7 @@ def ada(world: World) -> None:
 
 
 def ask_about_ada(world: World) -> None:
-    """The agent, asked by nobody in particular, finds what Ada said, as it did before searches kept users apart."""
+    """An agent asked by no user finds Ada's words, as before searches kept users apart."""
     look = call("conversation_search", query="Who said I am?")
     archive = call("archival_memory_search", query="Ada filed")
     with pytest.MonkeyPatch.context() as patch:
@@ -212,7 +217,10 @@ def ask_about_ada(world: World) -> None:
 
 
 def beside(world: World) -> tuple[list[Path], Path]:
-    """Files beside the database: her repository and a dump with her in it, and another's repository."""
+    """Files beside the database.
+
+    Her repository and a dump with her in it, and another's repository.
+    """
     chain = world.server.read(
         lambda tx: tx.all(text(f"SELECT id FROM chains WHERE owner_id = '{world.ids['user']}'"))  # noqa: S608
     )
@@ -226,7 +234,10 @@ def beside(world: World) -> tuple[list[Path], Path]:
 
 
 def backed_up(world: World, name: str) -> Path:
-    """A copy of the database in the data folder, as an upgrade leaves it there; with PostgreSQL, only its folder."""
+    """A copy of the database in the data folder, as an upgrade leaves it there.
+
+    With PostgreSQL, only its folder.
+    """
     target = world.data / "backups" / f"ricordo-schema6-{name}.db"
     target.parent.mkdir(parents=True, exist_ok=True)
     if world.server.settings.postgres_url is None:
@@ -237,7 +248,10 @@ def backed_up(world: World, name: str) -> Path:
 
 
 def everything_of_bob(found: dict[str, set[str]], world: World) -> dict[str, set[str]]:
-    """The rows that are Bob's. What an agent that both talk with shows is not: its prompt names her tags, and a trace holds it."""
+    """The rows that are Bob's.
+
+    What an agent that both talk with shows is not: its prompt names her tags, and a trace holds it.
+    """
     own = {world.user_id("bob"), world.ids["own"], world.ids["bob"]}
     is_shown = {
         "messages": "'role': 'system'",

@@ -64,7 +64,7 @@ _ERASE, _SWEEP = HANDLERS
 
 
 async def ada(stage: Stage, *, size: int = 3) -> tuple[str, str]:
-    """A user with memory and a conversation of so many messages, and passages in an agent's archive; her id and the agent's."""
+    """A user with memory, a conversation and passages; returns her id and the agent's."""
     state = await stage.state(await stage.agent())
     archive = await make.stored_archive(stage.store, state.agent, "Tea grows in Darjeeling.")
 
@@ -93,7 +93,7 @@ async def ada(stage: Stage, *, size: int = 3) -> tuple[str, str]:
 
 
 async def next_job(stage: Stage, *, free: bool = True) -> Job | None:
-    """The erasure that waits, taken as by the worker of the next server, which frees what the last one ran."""
+    """The waiting erasure, taken as by the worker of the next server."""
     if free:
         await stage.store.write(jobs.take_over)
 
@@ -132,7 +132,7 @@ async def erase_killed_after_any_write(stage: Stage) -> int:
 
 
 async def erase_beside(stage: Stage, running: Job) -> None:
-    """Do the erasure that waits, which tells this job to stop and goes on once its worker released it."""
+    """Do the waiting erasure; it stops this job and continues once the worker released it."""
     erasure = asyncio.create_task(run(stage, await next_job(stage, free=False)))
     async with asyncio.timeout(20):
         while not erasure.done() and not await stage.store.write(
@@ -173,7 +173,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_killed_after_any_write_it_is_finished_and_nothing_counted_twice(
     stage: Stage, tmp_path: Path
 ) -> None:
-    """Agents, archives and a remote go too, hidden from everyone at once; what another agent has stays."""
+    """Agents, archives and a remote go too, hidden from everyone at once.
+
+    What another agent has stays.
+    """
     user_id, _ = await ada(stage)
     own = [
         await stage.agent(("human", canary("own")), user="ada", name=name)

@@ -55,7 +55,10 @@ def put(api: Api, folder: str, name: str, data: bytes | str, **how: Any) -> Any:
 
 
 def read(api: Api, folder: str, file_id: str) -> Any:
-    """Return a file once it is read. The table is looked at, since to ask the server takes it from its work."""
+    """Return a file once it is read.
+
+    The table is looked at, since to ask the server takes it from its work.
+    """
     status = select(files.c.status).where(files.c.id == file_id)
     end = time.monotonic() + LIMIT
     while api.server.read(lambda tx: tx.first(status)).status not in ENDED:

@@ -1,4 +1,7 @@
-"""Folders of agents: attached and detached, files opened and closed, and the three tools in turns."""
+"""Folders of agents.
+
+Attached and detached, files opened and closed, and the three tools in turns.
+"""
 
 import time
 from typing import Any
@@ -461,7 +464,8 @@ def test_a_list_shows_each_agent_with_its_folders_in_a_few_statements_for_all(
         with count_statements(api.server.runtime.store) as counted:
             listed = {one["id"]: one for one in ok(api.http.get(path, params={"limit": 4}))}
         assert {agent: listed[agent] for agent in wanted} == wanted, path
-        # The key, the block, the agents, their folders, the files seen from their first line, and one seen in part.
+        # The key, the block, the agents, their folders, the files seen from their first line, and
+        # one seen in part.
         assert len(counted.statements) <= 1 + 1 + 4 + 4 + 1 + 1, path
 
 

@@ -1,4 +1,7 @@
-"""The text of files of all types, and what hostile ones get: an error that says why, in bounded time and memory."""
+"""The text of files of all types, and what hostile ones get.
+
+An error that says why, in bounded time and memory.
+"""
 
 import io
 import zipfile
@@ -158,7 +161,8 @@ LAUGHS = (
     + b"</w:t></w:r></w:p></w:body></w:document>"
 )
 READS = LAUGHS.replace(b'<!ENTITY a0 "ha">', b'<!ENTITY a11 SYSTEM "file:///etc/passwd">')
-# What each becomes: the words of its error, or "" where it is read. None: either, as long as it ends.
+# What each becomes: the words of its error, or "" where it is read. None: either, as long as it
+# ends.
 HOSTILE: dict[str, tuple[bytes | Callable[[], bytes], str | None]] = {
     "empty.pdf": (b"", "cannot be read as pdf"),
     "no.pdf": (b"Just text.", "cannot be read as pdf"),

@@ -1,4 +1,7 @@
-"""Reading a file, cut off at every write: it goes on, and nothing is doubled or left half; deleted meanwhile, it leaves nothing."""
+"""Reading a file, cut off at every write.
+
+It goes on, and nothing is doubled or left half; deleted meanwhile, it leaves nothing.
+"""
 
 import asyncio
 import random
@@ -142,7 +145,10 @@ async def test_a_kill_of_the_server_leaves_no_half_file_and_the_next_one_goes_on
 
 
 async def kill_while_files_are_read(server: AttackedServer, number: int) -> None:
-    """Upload a text and a document, delete a file, and kill the server meanwhile; then look at what the next one makes of it."""
+    """Upload a text and a document, delete a file, and kill the server meanwhile.
+
+    Then look at what the next one makes of it.
+    """
     made = await server.http.post("/v1/folders/", json={"name": f"folder {number}"})
     home = f"/v1/folders/{made.json()['id']}"
     sent = {

@@ -1,4 +1,7 @@
-"""`ricordo schema`: schemas and the blocks that name them are checked, and what is wrong ends with 1."""
+"""`ricordo schema`.
+
+Schemas and the blocks that name them are checked, and what is wrong ends with 1.
+"""
 
 import httpx2
 

@@ -1,4 +1,7 @@
-"""Blocks as Markdown and TOML: whatever an agent wrote comes back as it was, and a person learns which line is wrong."""
+"""Blocks as Markdown and TOML.
+
+Whatever an agent wrote comes back as it was, and a person learns which line is wrong.
+"""
 
 import re
 from collections.abc import Callable

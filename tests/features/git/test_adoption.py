@@ -1,4 +1,7 @@
-"""Commits that come by git: versions with their ids, blocks and tip in one transaction, by the policy of each block."""
+"""Commits that come by git.
+
+Versions with their ids, blocks and tip in one transaction, by the policy of each block.
+"""
 
 from dataclasses import replace
 from pathlib import Path

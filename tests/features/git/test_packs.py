@@ -1,4 +1,7 @@
-"""What is sent in a push, and what it means: nothing takes more memory than is allowed, and each fault is told."""
+"""What is sent in a push, and what it means.
+
+Nothing takes more memory than is allowed, and each fault is told.
+"""
 
 import subprocess
 import tracemalloc
@@ -106,7 +109,7 @@ def nothing(_id: bytes) -> GitObject | None:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository whose objects differ little from each other, so that git packs them as deltas."""
+    """A repository of similar objects, so that git packs them as deltas."""
     folder = tmp_path_factory.mktemp("git")
     git(folder, "init", "-q")
     for number in range(12):
@@ -159,7 +162,10 @@ def test_long_chains_of_what_differs_are_read_in_a_moment() -> None:
 
 
 def test_a_size_of_hundreds_of_bits_is_read_no_further() -> None:
-    """Each of its bytes took longer than the one before: a pack of 400 kB held a processor for eight seconds."""
+    """Each of its bytes took longer than the one before.
+
+    A pack of 400 kB held a processor for eight seconds.
+    """
     for bad in (
         pack(b"\xbf" + b"\xff" * 40 + b"\x01" + zlib.compress(b"")),
         pack(entry(3, b"ab"), entry(7, b"\2" + b"\xff" * 40 + b"\1", base=AB)),
@@ -172,7 +178,7 @@ def test_a_size_of_hundreds_of_bits_is_read_no_further() -> None:
 def test_a_small_pack_that_asks_for_one_large_piece_again_takes_no_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two kilobytes that would have unpacked to two hundred megabytes, whatever size they said they had."""
+    """Two kilobytes that unpack to two hundred megabytes, whatever size they claim."""
     large = git_object("blob", bytes(60_000))
     said = b"\xe0\xd4\3"  # 60,000, for what it is made from and for what it claims to become
     delta = said * 2 + b"\xb0\x60\xea" * 4000

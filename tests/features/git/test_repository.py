@@ -1,4 +1,7 @@
-"""The repository that is made of a chain: the ids of the database, clean for git, in portions, again and again."""
+"""The repository that is made of a chain.
+
+The ids of the database, clean for git, in portions, again and again.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""`git clone`, `pull` and `push` of a user's memory, with the stock client against the running server."""
+"""`git clone`, `pull` and `push` of a user's memory with the stock client."""
 
 import gzip
 import random
@@ -580,7 +580,7 @@ def test_what_is_packed_tightly_is_unpacked_no_further_than_is_taken(
 
 
 def test_a_push_that_is_too_long_says_so_on_the_screen(memory: Memory, clone: Path) -> None:
-    """Git shows nothing of an answer that comes before it has sent all, so what is too much is read past."""
+    """Git shows no answer before it has sent everything, so excess is read past."""
     before, rows = memory.versions(), memory.server.rows()
     (clone / "noise.md").write_bytes(random.Random(1).randbytes(3_000_000))  # noqa: S311
     commit(clone, "Noise")

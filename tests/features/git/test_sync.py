@@ -1,4 +1,7 @@
-"""A git remote follows: whatever happens on either side, and wherever the follower is killed, both end with the same ids."""
+"""A git remote follows.
+
+Whatever happens on either side, and wherever the follower is killed, both end with the same ids.
+"""
 
 import json
 import random
@@ -254,7 +257,10 @@ async def test_a_remote_that_was_emptied_or_put_back_is_filled_again(world: Worl
 
 
 async def test_a_remote_is_added_once_and_only_where_it_can_be(world: World) -> None:
-    """A memory without a block of the same label would be joined with the other's, and an empty one would take it over."""
+    """Memory without a block of the same label would be joined with the other's.
+
+    An empty one would take it over.
+    """
     for way in ("{}", "{}/", "{}/../ada.git"):
         with pytest.raises(Conflict, match="another memory"):
             await world.add(Access(way.format(world.access.address)), "eve")
@@ -396,7 +402,7 @@ async def happen(world: World, chance: random.Random) -> None:
 
 
 async def follow_random_history(world: World, seed: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Whatever happens on either side, and a follower that is killed anywhere, at the end one that is not; how often it was."""
+    """Count how often a killed follower still ends in agreement, whatever both sides do."""
     chance = random.Random(seed)  # noqa: S311
     from dulwich.object_store import PackBasedObjectStore
     from dulwich.refs import DiskRefsContainer

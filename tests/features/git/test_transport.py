@@ -191,7 +191,10 @@ def test_what_a_remote_says_instead_is_told_and_no_redirect_is_followed(
 def test_a_remote_that_never_ends_is_left(
     elsewhere: tuple[Elsewhere, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of its bytes is a sign of life; a thread that waited for all of them would hold up others, and the server's end."""
+    """Each of its bytes is a sign of life.
+
+    A thread that waited for all of them would hold up others, and the server's end.
+    """
     app, url = elsewhere
     app.drips = True
     monkeypatch.setattr(transport, "_LONGEST", 0.1)

@@ -1,4 +1,7 @@
-"""Agents that talk with each other, each with lines of its own: the one model of a test's server tells them by their prompts."""
+"""Agents that talk with each other, each with lines of its own.
+
+The one model of a test's server tells them by their prompts.
+"""
 
 import ast
 import re
@@ -64,7 +67,10 @@ class Cast:
         return answer
 
     def returned(self, name: str, text: str = "Hello.", **options: Any) -> list[tuple[str, str]]:
-        """Say something to the agent; returns the status and the text of each result that its tools gave."""
+        """Say something to the agent.
+
+        Returns the status and the text of each result that its tools gave.
+        """
         return returns(self.send(name, text, **options)["messages"])
 
     def messages(self, name: str, **options: Any) -> list[Wire]:

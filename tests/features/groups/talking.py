@@ -60,7 +60,10 @@ def panel(api: Api, *names: str, **more: Any) -> tuple[str, dict[str, str]]:
 
 
 def speaker_of(request: ModelRequest) -> str:
-    """Return the name of the member that the model is asked for; of the manager and outside of groups none."""
+    """Return the name of the member that the model is asked for.
+
+    Of the manager and outside of groups none.
+    """
     found = _SPEAKER.search(request.messages[0].text)
     return found[1] if found else ""
 

@@ -1,4 +1,7 @@
-"""Whose turn it is when an agent is asked: the user's who talks with the first one, with their rights and what is untrusted."""
+"""Whose turn it is when an agent is asked.
+
+The user's who talks with the first one, with their rights and what is untrusted.
+"""
 
 import asyncio
 from collections.abc import Iterator

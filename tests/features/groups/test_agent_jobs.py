@@ -1,4 +1,7 @@
-"""Messages that nobody waits for: sent with the sender's step, and delivered once, whatever is killed, busy or gone meanwhile."""
+"""Messages that nobody waits for.
+
+Sent with the sender's step, and delivered once, whatever is killed, busy or gone meanwhile.
+"""
 
 import asyncio
 from pathlib import Path

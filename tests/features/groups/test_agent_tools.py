@@ -1,4 +1,7 @@
-"""Agents that ask each other: what each reads and returns, who may be asked, and that every call comes to an end."""
+"""Agents that ask each other.
+
+What each reads and returns, who may be asked, and that every call comes to an end.
+"""
 
 import ast
 import asyncio

@@ -1,4 +1,7 @@
-"""Folders of an agent with sleeptime: read once by a one-off agent, into a block that goes with the folder."""
+"""Folders of an agent with sleeptime.
+
+Read once by a one-off agent, into a block that goes with the folder.
+"""
 
 import time
 from typing import Any

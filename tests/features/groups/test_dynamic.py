@@ -1,4 +1,7 @@
-"""Dynamic groups: a manager says who speaks next, until everybody has had a turn or the token is said."""
+"""Dynamic groups.
+
+A manager says who speaks next, until everybody has had a turn or the token is said.
+"""
 
 from collections import deque
 

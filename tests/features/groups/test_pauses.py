@@ -1,4 +1,4 @@
-"""A member that waits for an approval pauses the talk, and the answer continues it, wherever it is given."""
+"""A member that waits for approval pauses the talk; any answer continues it."""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Groups as records: made, listed, changed and deleted, what is refused, and blocks that reach all their agents."""
+"""Groups as records.
+
+Made, listed, changed and deleted, what is refused, and blocks that reach all their agents.
+"""
 
 import json
 from typing import Any

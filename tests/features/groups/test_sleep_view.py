@@ -1,4 +1,7 @@
-"""What people see of sleeping agents, over HTTP: their own alone, with cost and changes, and "not now"."""
+"""What people see of sleeping agents, over HTTP.
+
+Their own alone, with cost and changes, and "not now".
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""An agent that works on another's memory: when it runs, what it reads, whose memory it changes, and what deletion leaves."""
+"""An agent that works on another's memory.
+
+When it runs, what it reads, whose memory it changes, and what deletion leaves.
+"""
 
 import random
 import time
@@ -397,7 +400,7 @@ def test_switched_off_it_rests_and_the_pair_serves_again(
 def test_two_users_of_one_agent_never_meet_in_what_sleeps(
     server: ServerInThread, http: httpx2.Client, turns: int
 ) -> None:
-    """Words of one user are in no prompt, transcript, block or proposal of the other, whatever order they talk in."""
+    """One user's words reach no prompt, transcript, block or proposal of the other."""
     dice = random.Random(turns)  # noqa: S311
     words = {"ada": "kanariada", "ben": "kanariben", "": "kanarinobody"}
     mixed: list[str] = []
@@ -414,7 +417,8 @@ def test_two_users_of_one_agent_never_meet_in_what_sleeps(
             return f"I heard {seen[:1]}."
         if request.messages[-1].role == "tool":
             return call("memory_finish_edits")
-        # Each user's edits come in turn, since a proposal alone would leave nothing in their blocks.
+        # Each user's edits come in turn, since a proposal alone would leave nothing in their
+        # blocks.
         edits_of[seen[0]] += 1
         number = edits_of[seen[0]]
         edits = [

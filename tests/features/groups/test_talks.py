@@ -1,4 +1,7 @@
-"""Talks as runs: streamed, in the background, sent again, cancelled, listed and reset; and people kept apart."""
+"""Talks as runs.
+
+Streamed, in the background, sent again, cancelled, listed and reset; and people kept apart.
+"""
 
 from typing import Any
 

@@ -219,7 +219,10 @@ def test_a_voice_request_without_a_last_word_of_the_user_is_refused(
 def test_a_voice_stack_that_greets_and_cuts_answers_short_goes_on_in_one_conversation(
     server: ServerInThread, http: httpx2.Client, path: str
 ) -> None:
-    """As LiveKit sends its chat: instructions, a greeting of its own, what was interrupted as far as it was heard."""
+    """As LiveKit sends its chat.
+
+    Instructions, a greeting of its own, what was interrupted as far as it was heard.
+    """
     agent = voice_agent(http)
     greeting = {"role": "assistant", "content": "Hello, this is Vera."}
     chat: list[Any] = [{"role": "system", "content": "You are a pirate."}, greeting]
@@ -268,7 +271,10 @@ def test_the_next_words_stop_an_answer_that_nobody_hears_any_more(
 
 
 def spoken_or_busy(http: httpx2.Client, agent_id: str) -> str:
-    """What the agent says to "Stop."; nothing while the server has not seen yet that the reader left."""
+    """What the agent says to "Stop.".
+
+    Nothing while the server has not seen yet that the reader left.
+    """
     body = {"messages": [{"role": "user", "content": "Stop."}]}
     answer = http.post(f"/v1/voice-beta/{agent_id}/chat/completions", json=body)
     if answer.status_code == 409:

@@ -1,4 +1,7 @@
-"""The pure parts of voice agents: the window that is kept, the numbered transcript, and the sentence of a call."""
+"""The pure parts of voice agents.
+
+The window that is kept, the numbered transcript, and the sentence of a call.
+"""
 
 import random
 from dataclasses import replace
@@ -40,7 +43,10 @@ def message(role: Role, *parts: Part) -> Message:
 
 
 def test_what_is_kept_begins_with_a_user_and_is_no_longer_than_it_may_be() -> None:
-    """For random talks: nothing leaves a short one; of a long one as much stays as may, but never half a turn."""
+    """For random talks.
+
+    Nothing leaves a short one; of a long one as much stays as may, but never half a turn.
+    """
     chance = random.Random(7)  # noqa: S311 - the same talks each time
     for _ in range(300):
         most = chance.randint(6, 30)
@@ -114,7 +120,10 @@ def test_how_a_message_reads_in_the_numbered_transcript(said: Message, line: str
 
 
 def test_lines_are_read_back_from_the_transcript_as_they_were_written() -> None:
-    """Whatever was said: numbers, headings of the transcript itself, blank lines, indented text, other line breaks."""
+    """Whatever was said.
+
+    Numbers, headings of the transcript itself, blank lines, indented text, other line breaks.
+    """
     said = [
         *(
             "user: Hi.",

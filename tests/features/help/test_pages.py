@@ -1,4 +1,4 @@
-"""`/help` shows every page of the documentation, and every link and picture in it leads somewhere."""
+"""`/help` shows every page of the documentation, without a dead link or picture."""
 
 import re
 from html import unescape

@@ -1,4 +1,7 @@
-"""Honcho beside the server: what is said arrives there in order and once, and it answers questions about its user alone."""
+"""Honcho beside the server.
+
+What is said arrives there in order and once, and it answers questions about its user alone.
+"""
 
 import logging
 import time

@@ -1,4 +1,7 @@
-"""Exports of other chat services: the branch that was shown comes, with its times, once; and no file does harm."""
+"""Exports of other chat services.
+
+The branch that was shown comes, with its times, once; and no file does harm.
+"""
 
 import asyncio
 import io
@@ -42,7 +45,7 @@ def node(
 
 
 def chatgpt(id: str = "c-1", *more: Sent) -> Sent:
-    """A chat whose question was edited and whose answer was made by a tool, with a thought and a picture."""
+    """A chat with an edited question, an answer by a tool, a thought and a picture."""
     thought = {
         "kind": "thoughts",
         "content": {"thoughts": [{"summary": "s", "content": "Hm."}], "parts": []},

@@ -1,4 +1,7 @@
-"""An import whose process is killed, again and again, ends with what one that was not killed has: nothing lost, nothing twice."""
+"""An import whose process is killed, again and again, ends with what one that was not killed has.
+
+Nothing lost, nothing twice.
+"""
 
 import json
 import sqlite3
@@ -97,7 +100,10 @@ def content(folder: Path) -> dict[str, Any]:
 
 
 def killed_and_run(helper: Helper, tmp_path: Path, url: str, kills: int) -> None:
-    """Kill an import each time that some more has come, the first time before anything has; then let it end."""
+    """Kill an import each time that some more has come, the first time before anything has.
+
+    Then let it end.
+    """
     whole, killed = (
         Importer(helper, tmp_path / "whole", url),
         Importer(helper, tmp_path / "killed", url),

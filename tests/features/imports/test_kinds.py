@@ -1,4 +1,7 @@
-"""What an export is of: memories beside chats, files of another kind, and thoughts and outputs in answers of Open WebUI."""
+"""What an export is of.
+
+Memories beside chats, files of another kind, and thoughts and outputs in answers of Open WebUI.
+"""
 
 import io
 import json

@@ -1,4 +1,7 @@
-"""A Letta V1 server's database taken whole: equal in content, once however often it runs, and read only."""
+"""A Letta V1 server's database taken whole.
+
+Equal in content, once however often it runs, and read only.
+"""
 
 import json
 from collections.abc import Iterator

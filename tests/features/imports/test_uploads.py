@@ -1,4 +1,7 @@
-"""Exports that are uploaded: taken in by a job, seen by whoever sent them alone, and shown on a page."""
+"""Exports that are uploaded.
+
+Taken in by a job, seen by whoever sent them alone, and shown on a page.
+"""
 
 import html
 import json

@@ -1,4 +1,7 @@
-"""Notes in LaTeX: what an agent writes becomes a PDF of one user, seen in a browser; hostile documents reach nothing."""
+"""Notes in LaTeX.
+
+What an agent writes becomes a PDF of one user, seen in a browser; hostile documents reach nothing.
+"""
 
 import asyncio
 import html
@@ -265,7 +268,10 @@ def test_a_document_reaches_no_file_and_no_program(names: tuple[str, ...], tmp_p
 
 
 def test_the_files_of_the_server_and_of_other_users_are_not_there(tmp_path: Path) -> None:
-    """Files of workspaces are rows of the database: neither it nor anything beside it can be read."""
+    """Files of workspaces are rows of the database.
+
+    Neither it nor anything beside it can be read.
+    """
     (tmp_path / "ricordo.db").write_text(SECRET)
     for way in (f"\\input{{{tmp_path}/ricordo.db}}", f"\\pdfobj file {{{tmp_path}/ricordo.db}}"):
         with pytest.raises(RicordoError) as failed:
@@ -316,7 +322,10 @@ def test_without_a_latex_the_agent_and_the_operator_learn_what_to_install(
 def test_tectonic_is_called_offline_and_untrusting_where_it_is_what_there_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tectonic is in no registry that tests use: a script in its place checks how it is called, and lets TeX Live do the work."""
+    """Tectonic is in no registry that tests use.
+
+    A script in its place checks how it is called, and lets TeX Live do the work.
+    """
     program = tmp_path / "bin" / "tectonic"
     program.parent.mkdir()
     wanted = "-X compile --untrusted --only-cached --keep-logs notes.tex"

@@ -1,4 +1,7 @@
-"""The ledger: turns and all else summed up, by any group, also after what they were spent on was deleted."""
+"""The ledger.
+
+Turns and all else summed up, by any group, also after what they were spent on was deleted.
+"""
 
 from typing import Any
 

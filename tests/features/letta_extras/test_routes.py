@@ -1,4 +1,7 @@
-"""Tags, environments, an answer without a turn, and what older clients ask beside: with the real client where it has them."""
+"""Tags, environments, an answer without a turn, and what older clients ask beside.
+
+With the real client where it has them.
+"""
 
 import pytest
 from letta_client import NotFoundError

@@ -1,5 +1,7 @@
-# ruff: noqa: E501 - tables of what people say
-"""Dialogues with the librarian made from a table: languages, kinds of facts, forms in which they are told, changed and asked for."""
+"""Dialogues with the librarian made from a table.
+
+Languages, kinds of facts, forms in which they are told, changed and asked for.
+"""
 
 from itertools import product
 
@@ -7,7 +9,8 @@ import pytest
 
 from tests.features.librarian.test_librarian import Talk
 
-# By language and kind: values (the second is the newer one), how it is told, how it is changed, how it is asked for.
+# By language and kind: values (the second is the newer one), how it is told, how it is changed, how
+# it is asked for.
 FACTS: dict[str, dict[str, tuple[tuple[str, str], list[str], list[str], list[str]]]] = {
     "English": {
         "name": (

@@ -1,4 +1,7 @@
-"""The first hour of a newcomer with the librarian, over HTTP: what it files, finds, corrects, forgets, and never says."""
+"""The first hour of a newcomer with the librarian, over HTTP.
+
+What it files, finds, corrects, forgets, and never says.
+"""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""The librarian, driven through small loops: each test plays the agent's part with tools that keep what they are given."""
+"""The librarian, driven through small loops.
+
+Each test plays the agent's part with tools that keep what they are given.
+"""
 
 import asyncio
 import json
@@ -55,7 +58,10 @@ def schema(name: str, parameters: str | None = None, required: tuple[str, ...] =
 
 @dataclass
 class Talk:
-    """An agent with the librarian as its model: blocks, an archive, a history, and the loop of the native style."""
+    """An agent with the librarian as its model.
+
+    Blocks, an archive, a history, and the loop of the native style.
+    """
 
     tools: tuple[str, ...] = NATIVE
     blocks: dict[str, str] = field(
@@ -195,7 +201,8 @@ def iso(micros: int) -> str:
 
 
 def matches(query: str, text: str) -> bool:
-    # Generous on purpose, as a search that spreads and ranks: the librarian has to choose from what it is given.
+    # Generous on purpose, as a search that spreads and ranks: the librarian has to choose from what
+    # it is given.
     held = terms(text)
     return any(word[:4] == term[:4] for word in query_terms(query) for term in held)
 

@@ -1,4 +1,7 @@
-"""A small OpenID Connect provider over real HTTP, with keys of its own: it logs everybody in at once, and lies as a test says."""
+"""A small OpenID Connect provider over real HTTP, with keys of its own.
+
+It logs everybody in at once, and lies as a test says.
+"""
 
 import hmac
 import json
@@ -37,7 +40,10 @@ def number(value: int) -> str:
 
 
 class TestProvider:
-    """The provider; what it says of the person is `person`, and what it lies is set by the other attributes."""
+    """The provider.
+
+    What it says of the person is `person`, and what it lies is set by the other attributes.
+    """
 
     __test__ = False
 

@@ -1,4 +1,7 @@
-"""People log in with a provider of their own: the whole way over HTTP, what a session may do, and every way to cheat."""
+"""People log in with a provider of their own.
+
+The whole way over HTTP, what a session may do, and every way to cheat.
+"""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""MCP servers that hang, flood, lie or die: each ends in a sentence, in bounded time and memory, and the agent goes on."""
+"""MCP servers that hang, flood, lie or die.
+
+Each ends in a sentence, in bounded time and memory, and the agent goes on.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -33,7 +36,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch, api: Api) -> Iterator[None]:
 
 @contextmanager
 def deadlines(api: Api, misbehaves: Callable[[Any], Any], method: str) -> Iterator[None]:
-    """Wait for an answer to this method no longer than DEADLINE where none comes, and else as long as ever."""
+    """Wait at most DEADLINE for an answer to this method, which never comes."""
     places: dict[str, tuple[Any, str]] = {
         "initialize": (sessions, "CONNECT_SECONDS"),
         "tools/list": (tools, "LIST_SECONDS"),

@@ -1,4 +1,4 @@
-"""Servers that forget their sessions, lists that never end, slow starts, and refusals without words."""
+"""Servers that lose sessions, list endlessly, start slowly, or refuse without words."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -13,7 +13,8 @@ from tests.api.conftest import Api
 from tests.seams.mcp import RawServer, raw_server, tool
 from tests.seams.server import MODEL
 
-# How servers refuse the id of a session that they do not know: status, JSON-RPC error or other body.
+# How servers refuse the id of a session that they do not know: status, JSON-RPC error or other
+# body.
 LOSSES: list[tuple[int, Any]] = [
     (404, b""),
     (404, b"Not Found"),
@@ -39,7 +40,7 @@ REFUSALS: list[tuple[int, Any]] = [
 
 @dataclass
 class RestartedServer:
-    """A server that knows sessions, and refuses a call in one that it has forgotten with `refusal`."""
+    """A server with sessions, which refuses calls in a forgotten one with `refusal`."""
 
     refusal: tuple[int, Any] = (404, b"")
     forgets: bool = False

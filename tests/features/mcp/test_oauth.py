@@ -307,7 +307,8 @@ def test_a_server_that_lies_about_oauth_connects_nothing(
     try:
         made = add(api, f"http://127.0.0.1:{running.port}/mcp")
         answer = api.http.post(f"/v1/mcp-servers/{made['id']}/connect")
-        # What is no address of the web is not taken for one: the usual place is, at the server itself.
+        # What is no address of the web is not taken for one: the usual place is, at the server
+        # itself.
         is_usual = (
             answer.status_code == 200
             and f'url":"http://127.0.0.1:{running.port}/authorize?' in answer.text

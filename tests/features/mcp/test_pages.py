@@ -1,4 +1,7 @@
-"""The pages of MCP servers: added, refreshed, a held change accepted, deleted; and secrets on the page of an agent."""
+"""The pages of MCP servers.
+
+Added, refreshed, a held change accepted, deleted; and secrets on the page of an agent.
+"""
 
 from tests.api.conftest import Api
 from tests.seams.mcp import RawServer, raw_server, tool

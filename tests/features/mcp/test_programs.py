@@ -1,4 +1,7 @@
-"""MCP servers that are programs: they run in the sandbox, and only where the operator allows them."""
+"""MCP servers that are programs.
+
+They run in the sandbox, and only where the operator allows them.
+"""
 
 import sys
 from collections.abc import Iterator

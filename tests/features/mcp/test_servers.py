@@ -1,4 +1,7 @@
-"""MCP servers by the official client: real servers of the official SDK, over SSE and streamable HTTP."""
+"""MCP servers by the official client.
+
+Real servers of the official SDK, over SSE and streamable HTTP.
+"""
 
 from typing import Any, Literal
 

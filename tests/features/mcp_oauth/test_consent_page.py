@@ -1,4 +1,7 @@
-"""The page of consent in a real browser: from the program's address through the login to the program's own address."""
+"""The page of consent in a real browser.
+
+From the program's address through the login to the program's own address.
+"""
 
 import threading
 from collections.abc import Iterator

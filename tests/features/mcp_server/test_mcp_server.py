@@ -1,4 +1,7 @@
-"""The MCP server, with the official client: over HTTP with keys, and over standard input and output."""
+"""The MCP server, with the official client.
+
+Over HTTP with keys, and over standard input and output.
+"""
 
 import asyncio
 import json

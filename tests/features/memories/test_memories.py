@@ -1,4 +1,7 @@
-"""A memory without an agent of one's own: messages in, facts filed as the user wants them, found again with their sources."""
+"""A memory without an agent of one's own.
+
+Messages in, facts filed as the user wants them, found again with their sources.
+"""
 
 import re
 import shutil

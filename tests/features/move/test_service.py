@@ -1,4 +1,7 @@
-"""Moving a database to another: nothing is lost, nothing half done is served, and the old one stays as it is."""
+"""Moving a database to another.
+
+Nothing is lost, nothing half done is served, and the old one stays as it is.
+"""
 
 import asyncio
 import shutil
@@ -163,7 +166,10 @@ async def hash_in(settings: Settings) -> str:
 
 
 async def fill(settings: Settings) -> str:
-    """Rows in every table, made as the product makes them, and odd values; returns the agent's id."""
+    """Rows in every table, made as the product makes them, and odd values.
+
+    Returns the agent's id.
+    """
     store = open_store(settings)
     block = make.block(value="Her name is Ada. 👋", tags=("a", "b"))
     state = await make.stored_agent(
@@ -287,7 +293,10 @@ async def test_the_hash_tells_one_changed_value_of_any_column(first: Settings) -
 
 
 async def _next_number(settings: Settings, agent_id: str) -> int:
-    """Add an agent with its first message, a passage and another message; returns that one's number."""
+    """Add an agent with its first message, a passage and another message.
+
+    Returns that one's number.
+    """
     store = open_store(settings)
     state = await make.stored_agent(store)
     await make.stored_archive(store, state.agent, "One more.")

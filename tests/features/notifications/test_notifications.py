@@ -1,4 +1,4 @@
-"""Owners are told of what waits, by a real mail server and a signed webhook, and decide by one-time links."""
+"""Owners learn of proposals by mail and a signed webhook, and decide by one-time links."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""A server with the operator's key, OpenAI's own client on it, and the headers that Open WebUI sends."""
+"""A server with the operator's key, OpenAI's client, and Open WebUI's headers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -66,6 +66,9 @@ def assistant(text: str) -> Any:
 
 
 def asked_texts(server: ServerInThread, place: int = -1) -> list[str]:
-    """What the model was asked, without its system prompt: the texts of users and of the agent, in order."""
+    """What the model was asked, without its system prompt.
+
+    The texts of users and of the agent, in order.
+    """
     said = server.model.requests[place].messages[1:]
     return [message.text for message in said if message.role in ("user", "assistant", "system")]

@@ -1,4 +1,7 @@
-"""Chat completions with OpenAI's own client: answers, streams, tools, and in which conversation a chat goes on."""
+"""Chat completions with OpenAI's own client.
+
+Answers, streams, tools, and in which conversation a chat goes on.
+"""
 
 import asyncio
 from typing import Any

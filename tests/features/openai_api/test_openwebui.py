@@ -1,4 +1,7 @@
-"""Open WebUI 0.12.4 in front of agents: its recorded requests, its users, their separation, and its tasks."""
+"""Open WebUI 0.12.4 in front of agents.
+
+Its recorded requests, its users, their separation, and its tasks.
+"""
 
 import hmac
 import sqlite3
@@ -121,7 +124,10 @@ def test_a_recorded_chat_is_one_conversation_of_its_user_and_tasks_leave_no_trac
 def test_passages_of_documents_neither_break_a_chat_nor_leave_instructions_in_it(
     server: ServerInThread, open_http: httpx2.Client, service: str, agent: str
 ) -> None:
-    """Open WebUI puts its template of retrieval before the last message alone, so that each message looked edited."""
+    """Open WebUI puts its retrieval template before the last message alone.
+
+    So each message looked edited.
+    """
     template = (
         "### Task:\nRespond to the user query using the provided context, incorporating inline citations.\n\n"
         '### Output:\nProvide a clear response.\n\n<context>\n<source id="1">The plan is {}.</source>\n</context>\n'

@@ -1,4 +1,7 @@
-"""Functions of the caller in OpenAI's responses, with OpenAI's own client: calls out, results in, streamed, and given up."""
+"""Functions of the caller in OpenAI's responses, with OpenAI's own client.
+
+Calls out, results in, streamed, and given up.
+"""
 
 import json
 from typing import Any

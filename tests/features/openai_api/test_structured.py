@@ -1,8 +1,10 @@
 """Answers in a form, and calls that have to be made.
 
-They are asked for with OpenAI's and Pydantic's own clients, and as LangChain, the AI SDK and Instructor ask.
+They are asked for with OpenAI's and Pydantic's own clients, and as LangChain, the AI SDK and
+Instructor ask.
 
-The model is a scripted server: one that keeps to the form, one that puts words around it, and one that knows no forms.
+The model is a scripted server: one that keeps to the form, one that puts words around it, and one
+that knows no forms.
 """
 
 import json
@@ -225,7 +227,8 @@ def test_a_tool_that_the_client_names_is_called(scene: Scene, client: OpenAI, mo
         assert offered == ["Meeting"]
         forced = json.dumps(scene.asked[-1]["tool_choice"])
         assert any(word in forced for word in ("Meeting", "required", "any"))
-    # Words in its place are asked for again as a call, and words that are the arguments are the call.
+    # Words in its place are asked for again as a call, and words that are the arguments are the
+    # call.
     scene.says(said_by(model, "On Monday."), called_by(model, FITS))
     made = client.chat.completions.create(
         model=agent, messages=QUESTION, tools=[TOOL], tool_choice=named
@@ -323,7 +326,8 @@ async def test_pydantic_ais_agents_get_their_output(scene: Scene, kind: Any) -> 
         assert answer.output == Meeting(**FITS)
 
 
-# What the clients send, and how each reads the answer: written as langchain-openai, the AI SDK and Instructor send them.
+# What the clients send, and how each reads the answer: written as langchain-openai, the AI SDK and
+# Instructor send them.
 REPLAYED: dict[str, tuple[str, Wire]] = {
     "LangChain with_structured_output(method='json_schema')": (
         "content",

@@ -1,4 +1,7 @@
-"""A workspace and a knowledge base: each has what was changed in the other, and both texts where both changed the same."""
+"""A workspace and a knowledge base.
+
+Each has what was changed in the other, and both texts where both changed the same.
+"""
 
 from collections.abc import Callable
 from itertools import product
@@ -48,7 +51,10 @@ async def test_a_sync_of_nothing_new_asks_for_the_list_and_each_note(
 async def test_an_edit_of_the_text_that_is_searched_is_one_of_the_file(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
-    """The page there changes that text alone: the bytes that it gives for the file stay the old ones."""
+    """The page there changes that text alone.
+
+    The bytes that it gives for the file stay the old ones.
+    """
     await here.write("draft.md", DRAFT)
     await here.settle()
     there.user_edits("draft.md", there.user_files()["draft.md"].replace("second", "2nd"))
@@ -87,7 +93,10 @@ async def test_of_changes_of_one_line_both_stay(here: Synced, there: FakeOpenWeb
 async def test_both_texts_of_a_conflict_and_swapped_ones_are_taken_where_no_text_may_be_there_twice(
     here: Synced, there: FakeOpenWebUI
 ) -> None:
-    """The text from there was still in the knowledge base when its copy was uploaded, which was refused and never tried again."""
+    """A text was still in the knowledge base when its copy was uploaded.
+
+    That was refused and never tried again.
+    """
     there.refuses_doubles = True
     await here.write("draft.md", DRAFT)
     await here.write("plan.md", "Plan.")

@@ -1,4 +1,7 @@
-"""Random edits on both sides, with a sync that is killed anywhere: whatever somebody wrote is somewhere at the end."""
+"""Random edits on both sides, with a sync that is killed anywhere.
+
+Whatever somebody wrote is somewhere at the end.
+"""
 
 from random import Random
 from typing import Any
@@ -22,7 +25,10 @@ OFTEN = 4  # edits between two syncs
 
 
 class Editors:
-    """What was written and not taken away again by somebody who saw it: words that nobody else writes."""
+    """What was written and not taken away again by somebody who saw it.
+
+    Words that nobody else writes.
+    """
 
     def __init__(self, here: Synced, there: FakeOpenWebUI, chance: Random) -> None:
         self.here, self.there, self.chance = here, there, chance

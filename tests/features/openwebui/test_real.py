@@ -1,9 +1,12 @@
-"""Open WebUI 0.12.4 itself, in a browser and by its API: what docs/tutor/open-webui.md promises, row by row.
+"""Open WebUI 0.12.4 itself, in a browser and by its API.
+
+What docs/tutor/open-webui.md promises, row by row.
 
 Run it by `make openwebui`.
 
-It needs minutes and 3 GB of packages, so it is no part of the suite, whose tests use tests/support/open_webui.py. Where this file
-finds that the real one behaves differently, correct that one first.
+It needs minutes and 3 GB of packages, so it is no part of the suite, whose tests use
+tests/support/open_webui.py. Where this file finds that the real one behaves differently, correct
+that one first.
 """
 
 import json
@@ -47,7 +50,10 @@ READ_BY_ALL = [{"principal_type": "user", "principal_id": "*", "permission": "re
 
 
 class Stage:
-    """Both servers, two ordinary users, and the rows that passed. `models` are ids in Open WebUI by their names."""
+    """Both servers, two ordinary users, and the rows that passed.
+
+    `models` are ids in Open WebUI by their names.
+    """
 
     def __init__(self, there: RealOpenWebUI, server: ServerInThread, http: httpx2.Client) -> None:
         self.there, self.server, self.http = there, server, http
@@ -103,7 +109,10 @@ class Stage:
         return str(answer["choices"][0]["message"]["content"])
 
     def chat(self, user: Json, model: str, *texts: str, **more: Any) -> Json:
-        """A stored chat with all that the page asks for, a message at a time; returns it when its last answer is there."""
+        """A stored chat with all that the page asks for, a message at a time.
+
+        Returns it when its last answer is there.
+        """
         token, chat, above, messages = user["token"], "", None, dict[str, Json]()
         for text in texts:
             sent, answer = str(uuid.uuid4()), str(uuid.uuid4())

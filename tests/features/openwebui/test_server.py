@@ -1,4 +1,7 @@
-"""A server that knows Open WebUI: its users are synced by themselves, at once when asked, and are forgotten here."""
+"""A server that knows Open WebUI.
+
+Its users are synced by themselves, at once when asked, and are forgotten here.
+"""
 
 import time
 from collections.abc import Callable, Iterator

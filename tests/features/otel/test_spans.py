@@ -1,4 +1,8 @@
-"""Spans at a collector: of requests, turns, model calls and tool calls, with their parents, and without a word of what was said."""
+"""Spans at a collector.
+
+Of requests, turns, model calls and tool calls, with their parents, and without a word of what was
+said.
+"""
 
 import asyncio
 import sys

@@ -1,4 +1,7 @@
-"""Remotes over HTTP: added, listed without their passwords, brought up to date, taken away; git's, Dolt's and a plugin's."""
+"""Remotes over HTTP.
+
+Added, listed without their passwords, brought up to date, taken away; git's, Dolt's and a plugin's.
+"""
 
 import time
 from collections.abc import Iterator

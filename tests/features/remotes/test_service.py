@@ -1,4 +1,7 @@
-"""Remotes of any kind, added where they may be, and their jobs: added by what changes a memory, fenced, and swept."""
+"""Remotes of any kind, added where they may be, and their jobs.
+
+Added by what changes a memory, fenced, and swept.
+"""
 
 import asyncio
 import threading
@@ -213,7 +216,7 @@ class Dolt:
 
 
 class Frozen:
-    """A server that stands still at its first write to a remote, in the middle of it, until it is woken."""
+    """A server that stops during its first write to a remote until it is woken."""
 
     def __init__(self, remote: Git | Dolt, patch: pytest.MonkeyPatch) -> None:
         self.stands, self.woken = threading.Event(), threading.Event()
@@ -248,7 +251,7 @@ async def overtaken(
     patch: pytest.MonkeyPatch,
     meanwhile: Callable[[], Awaitable[Any]],
 ) -> None:
-    """A server freezes in the middle of a write to the remote, another takes over and follows, and the first one wakes up."""
+    """A server freezes while it writes to the remote, and wakes after another took over."""
     job = await world.claim("frozen")
     frozen = Frozen(there, patch)
     first = asyncio.create_task(world.run(job))

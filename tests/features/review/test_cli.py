@@ -1,4 +1,4 @@
-"""`ricordo memory show`, `proposals`, `approve`, `reject`, `history` and `blame`, beside a server and without one."""
+"""The commands of `ricordo memory`, beside a server and without one."""
 
 import json
 import re

@@ -1,4 +1,7 @@
-"""A whole server whose clock jumps ahead by a year and back: turns, leases, jobs and schedules go on."""
+"""A whole server whose clock jumps ahead by a year and back.
+
+Turns, leases, jobs and schedules go on.
+"""
 
 import time
 from collections.abc import Iterator
@@ -68,7 +71,7 @@ def jumping_server(
 
 
 def stamps_ahead(tx: Transaction) -> list[str]:
-    """The columns in which a time lies more than a day ahead, but for leases of turns that ended."""
+    """Columns with a time more than a day ahead, except leases of ended turns."""
     limit, ahead = time.time_ns() // 1000 + DAY, list[str]()
     for table, names in STAMPS.items():
         for name in names:

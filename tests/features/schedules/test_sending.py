@@ -1,4 +1,7 @@
-"""Messages of schedules: each due time is sent once, whatever is killed, late, busy, revoked or deleted."""
+"""Messages of schedules.
+
+Each due time is sent once, whatever is killed, late, busy, revoked or deleted.
+"""
 
 import time
 from pathlib import Path

@@ -120,7 +120,8 @@ async def test_a_clock_that_jumped_ahead_and_back_leaves_out_no_time(
         if days % 4:  # the job comes first: it sends nothing, and plans anew
             await store.write(follow)
         await store.write(service.take_up)
-        # What comes sooner than within a day of the wrong time is what it would have been all along.
+        # What comes sooner than within a day of the wrong time is what it would have been all
+        # along.
         assert all(a <= b for a, b in zip(await store.read(next_times), wrong, strict=True))  # type: ignore[operator]
         assert await store.read(next_times) == right
         due = {

@@ -1,4 +1,7 @@
-"""Weeks of simulated time: users come and go, servers are away, killed and doubled, and every window is done exactly once."""
+"""Weeks of simulated time.
+
+Users come and go, servers are away, killed and doubled, and every window is done exactly once.
+"""
 
 import asyncio
 import random
@@ -86,7 +89,10 @@ class World:
         self.last[f"user-{number}"] = now
 
     async def pass_hours(self, hours: int) -> None:
-        """Let time pass: some talk, and unless no server runs, two of them look, and one may be killed meanwhile."""
+        """Let time pass.
+
+        Some talk, and unless no server runs, two of them look, and one may be killed meanwhile.
+        """
         self.clock.advance(hours * 3600)
         talking = [
             number for number in range(len(self.last)) if self.chance.random() < 0.03 * hours
@@ -138,7 +144,7 @@ class World:
         return await self.store.read(read)
 
     async def finish(self) -> None:
-        """Let two servers do all that waits, where each is killed now and then between its steps."""
+        """Let two servers do all waiting work, and kill each now and then between steps."""
 
         async def server() -> None:
             for _ in range(1_000_000):
@@ -162,7 +168,7 @@ def _end(tx: Transaction, run: queries.TaskRun) -> None:
 async def simulate(
     store: Store, clock: ManualClock, *, users: int, days: int, seed: int, hours: int = 1
 ) -> None:
-    """Let these users live for some days, in steps of some hours, and check what was done for them."""
+    """Let these users live for some days in steps, and check the work done for them."""
     world = World(store, clock, random.Random(seed))  # noqa: S311 - chance for a test
     await world.begin(users)
     for _ in range(days * 24 // hours):
@@ -170,7 +176,8 @@ async def simulate(
     runs = await world.runs()
     found = Counter((run.trigger, run.user_id, run.window) for run in runs)
     assert found.most_common(1)[0][1] == 1
-    # The clock moves with every call, so what was foreseen may lie some microseconds beside the edge of the five days.
+    # The clock moves with every call, so what was foreseen may lie some microseconds beside the
+    # edge of the five days.
     assert found == world.expected, [
         (kind, id, str(to_datetime(at)))
         for kind, id, at in (found - world.expected) + (world.expected - found)
@@ -231,7 +238,8 @@ async def test_the_next_run_is_found_without_a_look_at_those_that_have_ended(
         return int(tx.connection.exec_driver_sql(count).scalar_one())
 
     def read(tx: Transaction) -> tuple[bool, int]:
-        # The counts may still hold what earlier transactions of this connection read, so the difference is taken.
+        # The counts may still hold what earlier transactions of this connection read, so the
+        # difference is taken.
         before = rows_read(tx)
         run = queries.next_open(tx, [])
         return run is not None, rows_read(tx) - before

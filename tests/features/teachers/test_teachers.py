@@ -1,4 +1,7 @@
-"""Teachers: they see who their students are, what waits, and the blocks that the policy shows, and nothing else."""
+"""Teachers.
+
+They see who their students are, what waits, and the blocks that the policy shows, and nothing else.
+"""
 
 import time
 from collections.abc import Iterator
@@ -48,7 +51,7 @@ HOME = "/v1/courses/essay/students"
 
 
 class School(People):
-    """A course with two students, of whom Ada has a text behind each door, and keys for everybody."""
+    """A course with two students and keys; Ada has a text behind each door."""
 
     def fill(self) -> "School":
         other = {"id": OTHER_ORGANIZATION, "name": "Other", "created_at": 1}

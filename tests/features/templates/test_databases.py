@@ -1,4 +1,7 @@
-"""What a template asks of a database, on both: two at once, and agents found by where they come from."""
+"""What a template asks of a database, on both.
+
+Two at once, and agents found by where they come from.
+"""
 
 from dataclasses import replace
 

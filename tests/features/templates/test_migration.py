@@ -1,4 +1,7 @@
-"""Agents that follow their template to a new version: what changes, what stays, who is asked, and what a kill leaves."""
+"""Agents that follow their template to a new version.
+
+What changes, what stays, who is asked, and what a kill leaves.
+"""
 
 import asyncio
 import json

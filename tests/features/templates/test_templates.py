@@ -1,4 +1,7 @@
-"""Templates with the official client: made, saved, rolled back, and agents from them that follow."""
+"""Templates with the official client.
+
+Made, saved, rolled back, and agents from them that follow.
+"""
 
 import copy
 import json

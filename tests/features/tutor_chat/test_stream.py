@@ -1,4 +1,7 @@
-"""A student's chat: streamed, kept as a conversation of this student, and taken up again where the line broke."""
+"""A student's chat.
+
+Streamed, kept as a conversation of this student, and taken up again where the line broke.
+"""
 
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,5 +1,8 @@
 # ruff: noqa: ARG002 - the signatures are the official client's
-"""A client with the official client's methods, in memory; it can be made to fail as a killed process does."""
+"""A client with the official client's methods, in memory.
+
+It can be made to fail as a killed process does.
+"""
 
 import time
 from types import SimpleNamespace
@@ -54,7 +57,10 @@ class FakePassages:
 
 
 class FakeLetta:
-    """A client of one agent, which has a persona and an empty human block; `made` are the agents that were created."""
+    """A client of one agent, which has a persona and an empty human block.
+
+    `made` are the agents that were created.
+    """
 
     def __init__(self, human: str = "", persona: str = "[IDENTITY] Nina | Tutor") -> None:
         self.agents = SimpleNamespace(

@@ -1,4 +1,7 @@
-"""Typed memory through its two clients: in this process on a database, and the official one on the real app over HTTP."""
+"""Typed memory through its two clients.
+
+In this process on a database, and the official one on the real app over HTTP.
+"""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,7 @@
-"""The vector services as tests see them: each adapter over its real client, and a way to make what stands behind it misbehave."""
+"""The vector services as tests see them.
+
+Each adapter over its real client, and a way to make what stands behind it misbehave.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -54,7 +57,10 @@ KINDS = {
 
 
 class OnTestsDatabase(PgVectorIndex):
-    """The index in the database of this server, with a store that ends with it; the database is empty again then."""
+    """The index in the database of this server, with a store that ends with it.
+
+    The database is empty again then.
+    """
 
     def __init__(self) -> None:
         self._opened = PostgresStore(postgres.server().shared_engine(), SystemClock(), 2)
@@ -67,7 +73,8 @@ class OnTestsDatabase(PgVectorIndex):
         postgres.server().empty()
 
 
-# Whatever keeps the contract of a vector index; the others above are services, each with its own ways to fail.
+# Whatever keeps the contract of a vector index; the others above are services, each with its own
+# ways to fail.
 CONTRACT = {
     **KINDS,
     "pgvector": Kind("pgvector", None, lambda _url, _key, _timeouts: OnTestsDatabase()),
@@ -113,7 +120,10 @@ async def index(kind: Kind, start: Callable[[str], Any]) -> AsyncIterator[Vector
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pinecone's client waits up to seconds before it tries again; how long is not what is tested here."""
+    """Pinecone's client waits up to seconds before it tries again.
+
+    How long is not what is tested here.
+    """
     soon = asyncio.sleep
 
     async def at_once(_seconds: float) -> None:

@@ -1,4 +1,7 @@
-"""When a service refuses, fails, is away, slow or something else: one clear sentence without a secret, and then it goes on."""
+"""When a service refuses, fails, is away, slow or something else.
+
+One clear sentence without a secret, and then it goes on.
+"""
 
 import asyncio
 import socket
@@ -153,7 +156,7 @@ async def test_a_service_that_is_silent_is_waited_for_only_so_long(
 async def test_another_server_at_that_address_is_never_taken_for_success(
     index: VectorIndex, server: JsonServer, kind: Kind, status: int, body: bytes, content_type: str
 ) -> None:
-    """A portal that answers 200 to anything must not make a lost write, or a kept secret, look like a done one."""
+    """A portal that answers 200 to everything must not hide a lost write or a kept secret."""
     if (
         kind.name == "pinecone"
     ):  # asked once at the start who it is, because its later answers to a deletion are empty

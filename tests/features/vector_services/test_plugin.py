@@ -1,4 +1,7 @@
-"""Which services are offered: those whose variables are set; none is called, and no client library is loaded."""
+"""Which services are offered.
+
+Those whose variables are set; none is called, and no client library is loaded.
+"""
 
 import subprocess
 import sys

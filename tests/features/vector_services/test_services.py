@@ -1,4 +1,7 @@
-"""What each service has alone: Turbopuffer's client, Pinecone's index of an owner, Qdrant's collections and its local mode."""
+"""What each service has alone.
+
+Turbopuffer's client, Pinecone's index of an owner, Qdrant's collections and its local mode.
+"""
 
 import asyncio
 import gc
@@ -32,7 +35,10 @@ async def pinecone(start: Callable[[str], Any]) -> AsyncIterator[Pinecone]:
 async def test_the_clients_telemetry_stays_off_whatever_the_environment_says(
     start: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing leaves the machine unasked: its client would report the times of earlier requests with later ones."""
+    """Nothing leaves the machine unasked.
+
+    Its client would report the times of earlier requests with later ones.
+    """
     monkeypatch.setenv("TURBOPUFFER_TELEMETRY", "1")
     server = start("turbopuffer")
     index = TurbopufferIndex(KEY, server.url)
@@ -104,7 +110,8 @@ async def test_what_is_kept_in_a_folder_is_there_after_a_restart(tmp_path: Path)
     await second.close()
 
 
-# The client leaves a file open that it could not lock; it is closed with the failed client, here and now.
+# The client leaves a file open that it could not lock; it is closed with the failed client, here
+# and now.
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 async def test_a_folder_in_use_is_said_and_its_owner_goes_on(tmp_path: Path) -> None:
     owner, other = QdrantIndex(str(tmp_path)), QdrantIndex(str(tmp_path))

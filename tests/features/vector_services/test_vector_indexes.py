@@ -1,4 +1,4 @@
-"""The contract of a vector index, over every adapter with its real client, against a brute-force search."""
+"""The contract of a vector index, for each adapter, against a brute-force search."""
 
 import asyncio
 import math
@@ -217,7 +217,8 @@ async def test_filtered_search_agrees_with_brute_force(
     for each in wanted:
         found = await index.search("agent-1", "model", unit(-1), limit, each)
         expected = by_force(left.values(), unit(-1), limit, each)
-        # Vectors of one seed are equally near, so scores are compared, and each document with its own.
+        # Vectors of one seed are equally near, so scores are compared, and each document with its
+        # own.
         assert [score for _, score in found] == pytest.approx(
             [score for _, score in expected], abs=1e-4
         )

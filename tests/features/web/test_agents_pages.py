@@ -1,4 +1,7 @@
-"""Agents, their context window and archive, and the search: what the pages show, and what their forms change."""
+"""Agents, their context window and archive, and the search.
+
+What the pages show, and what their forms change.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The pages in a real browser: sound for everybody, usable by the keyboard and without scripts, and nothing leaves the machine."""
+"""The pages in a real browser.
+
+Sound for everybody, usable by the keyboard and without scripts, and nothing leaves the machine.
+"""
 
 import asyncio
 import re
@@ -31,7 +34,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Place"]:
 
 
 class Place:
-    """A server with an agent, two users, proposals, an archive, and hostile texts in all of them."""
+    """A server with an agent, two users, proposals, an archive, and hostile texts."""
 
     def __init__(self, server: ServerInThread, http: httpx2.Client) -> None:
         self.server, self.http = server, http
@@ -210,8 +213,9 @@ def look_at(
 ) -> list[str]:
     """Open a page and return what is wrong with it.
 
-    axe-core takes most of the time. With one size it looks at each whole page; with several at every sixth, in one of the sizes,
-    and at what all pages have around their main part with the first pages alone.
+    axe-core takes most of the time. With one size it looks at each whole page; with several at
+    every sixth, in one of the sizes, and at what all pages have around their main part with the
+    first pages alone.
     """
     within = "main" if len(sizes) > 1 and place >= len(sizes) else None
     examined = place // 6 % len(sizes) if place % 6 == 0 or len(sizes) == 1 else None
@@ -284,7 +288,7 @@ def test_no_page_holds_a_hostile_text_as_markup(place: Place) -> None:
 def test_every_page_is_sound(
     browser: Browser, place: Place, sizes: Sequence[tuple[int, bool]]
 ) -> None:
-    """No error, no request elsewhere, no serious finding of axe-core, nothing wider than the screen, and nothing that ran."""
+    """Check for errors, outside requests, axe-core's serious findings, width, and scripts."""
     place.set_human("Ada likes tea.\nAda plays chess.")
     place.propose("tea", "coffee")
     require_sound(browser, place, place.pages(), sizes)
@@ -301,7 +305,10 @@ def require_sound(
 
 
 def test_the_pages_that_are_seen_most_are_sound(browser: Browser, place: Place) -> None:
-    """As `test_every_page_is_sound`, for a page of each layout: a list, a chat, a text, a comparison and a form."""
+    """As `test_every_page_is_sound`, for a page of each layout.
+
+    A list, a chat, a text, a comparison and a form.
+    """
     ada, agent = f"/ui/people/{place.ada}", f"/ui/agents/{place.agent}"
     paths = ("/", f"{agent}/chat", f"{ada}/blocks/notes", f"{ada}/blocks/notes/compare")
     require_sound(browser, place, (*paths, f"/ui/runs/{place.run}", f"{agent}/settings"), SIZES)

@@ -1,4 +1,6 @@
-"""Forms of the pages, filled in and sent in a real browser: what they say afterwards, and what they changed.
+"""Forms of the pages, filled in and sent in a real browser.
+
+What they say afterwards, and what they changed.
 
 Those without scripts of their own run under soak: the tests beside this module send them by HTTP.
 """

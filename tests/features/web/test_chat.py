@@ -1,4 +1,7 @@
-"""The chat without scripts: what it shows of a conversation, and what its forms do. The scripts are tested in a browser."""
+"""The chat without scripts: what it shows of a conversation, and what its forms do.
+
+The scripts are tested in a browser.
+"""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""The page that shows how clients are connected: the texts of the docs, with this server's address, and never a key."""
+"""The page that shows how clients are connected.
+
+The texts of the docs, with this server's address, and never a key.
+"""
 
 import html
 import json

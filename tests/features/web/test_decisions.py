@@ -1,4 +1,7 @@
-"""Proposals on the home page and on their own: approved, edited, rejected, in collision, and by whom."""
+"""Proposals on the home page and on their own.
+
+Approved, edited, rejected, in collision, and by whom.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

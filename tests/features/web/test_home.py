@@ -1,4 +1,7 @@
-"""The page at `/`: what it shows, that it escapes what it repeats, and that it loads nothing from anywhere else."""
+"""The page at `/`.
+
+What it shows, that it escapes what it repeats, and that it loads nothing from anywhere else.
+"""
 
 import re
 from collections.abc import Iterator

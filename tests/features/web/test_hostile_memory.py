@@ -1,4 +1,4 @@
-"""Memory that attacks its reader is shown as text, and takes no longer than other text of its length."""
+"""Memory that attacks its reader is shown as text, and as fast as other text."""
 
 import re
 import sys

@@ -1,4 +1,7 @@
-"""Markdown of people and agents: tables, colours of code, and formulas, which run and load nothing."""
+"""Markdown of people and agents.
+
+Tables, colours of code, and formulas, which run and load nothing.
+"""
 
 import re
 from html.parser import HTMLParser

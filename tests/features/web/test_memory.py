@@ -1,4 +1,8 @@
-"""Memory on its pages: read, edited without losing what was typed, its settings, new blocks, deletion and undo, and by whom."""
+"""Memory on its pages.
+
+Read, edited without losing what was typed, its settings, new blocks, deletion and undo, and by
+whom.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +47,7 @@ def test_people_are_listed_with_their_blocks_and_what_waits(browser: TestClient)
     found = browser.get("/ui/people", params={"q": "BE"}).text
     assert ">ben</a>" in found
     assert ">ada</a>" not in found
-    assert "Nobody is called that." in browser.get("/ui/people", params={"q": "%"}).text
+    assert "No person has this name." in browser.get("/ui/people", params={"q": "%"}).text
 
 
 def test_people_page_by_a_cursor(browser: TestClient) -> None:

@@ -1,4 +1,7 @@
-"""The memory page and home as people meet them: suggestions, lines, fields, rules, and who may decide."""
+"""The memory page and home as people meet them.
+
+Suggestions, lines, fields, rules, and who may decide.
+"""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""Who sees and changes memory on the pages: students their own, and what a teacher writes waits for its owner."""
+"""Who sees and changes memory on the pages.
+
+Students their own, and what a teacher writes waits for its owner.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The pictures in the README: a memory that is proposed, approved, and traced to its source. `make pictures` makes them anew."""
+"""The pictures in the README: a memory that is proposed, approved, and traced to its source.
+
+`make pictures` makes them anew.
+"""
 
 import os
 import struct

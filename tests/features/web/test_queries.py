@@ -1,4 +1,7 @@
-"""The statements of the pages: none reads all agents where a few are named, which SQLite does by itself for an organization."""
+"""The statements of the pages.
+
+None reads all agents where a few are named, which SQLite does by itself for an organization.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +32,10 @@ def plan_of(tx: Transaction, statement: str) -> str:
 
 @pytest.mark.parametrize("name", ["_DEFAULTS", "_DEFAULTS_FOR_ONE"])
 async def test_a_default_conversation_is_found_by_its_id(name: str, tmp_path: Path) -> None:
-    """It was found by way of all agents: 25 ms with ten thousand of them, in every request that names an agent alone."""
+    """It was found by way of all agents.
+
+    25 ms with ten thousand of them, in every request that names an agent alone.
+    """
     store = open_sqlite(tmp_path / "ricordo.db")
     plan = await store.read(
         lambda tx: plan_of(tx, str(getattr(conversations, name).compile(dialect=sqlite.dialect())))

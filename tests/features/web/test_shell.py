@@ -1,4 +1,7 @@
-"""Login and what all pages share: sessions, forms of other pages, headers, errors as pages, and a server below a path."""
+"""Login and what all pages share.
+
+Sessions, forms of other pages, headers, errors as pages, and a server below a path.
+"""
 
 import asyncio
 import re
@@ -471,7 +474,7 @@ def test_every_page_forbids_frames_and_whatever_is_not_of_this_server(world: Wor
 
 
 def require_strict(page: str) -> None:
-    """Check that nothing in the page needs more than the policy allows, and nothing leads to another server."""
+    """Check that the page needs only what the policy allows and leads to no other server."""
     assert not re.search(r"<[^>]*\s(style|on[a-z]+)=", page)
     assert "<style" not in page
     assert all(" src=" in tag for tag in re.findall(r"<script[^>]*>", page))
@@ -509,7 +512,10 @@ def test_a_student_is_not_told_the_name_of_an_agent_they_may_not_use(world: Worl
 
 
 def walk(http: Any, base: str, starts: list[str], most: int) -> set[str]:
-    """Open these pages and pages that links lead to from there, and return their paths; each address has to begin so."""
+    """Open these pages and pages that links lead to from there, and return their paths.
+
+    Each address has to begin so.
+    """
     seen, waiting = set[str](), [f"{base}{start}" for start in starts]
     while waiting and len(seen) < most:
         path = waiting.pop(0)

@@ -1,4 +1,7 @@
-"""Pages that agents read: which addresses are spoken to, what comes back, and what hostile pages cannot do."""
+"""Pages that agents read.
+
+Which addresses are spoken to, what comes back, and what hostile pages cannot do.
+"""
 
 import gzip
 import threading
@@ -65,7 +68,8 @@ def serving() -> Iterator[str]:
 
 
 HTML = {"content-type": "text/html; charset=utf-8"}
-# Ways to write this machine, a private network, or no web page at all. {port} is that of a server that must never be asked.
+# Ways to write this machine, a private network, or no web page at all. {port} is that of a server
+# that must never be asked.
 PRIVATE = """
 http://127.0.0.1:{port}/ http://127.1:{port}/ http://2130706433:{port}/ http://0x7f000001:{port}/ http://0x7f.1:{port}/
 http://0177.0.0.1:{port}/ http://017700000001:{port}/ http://0:{port}/ http://0.0.0.0:{port}/ http://localhost:{port}/

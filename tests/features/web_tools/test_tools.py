@@ -1,4 +1,4 @@
-"""The web tools as agents call them, and the search engines behind one of them, as scripted servers."""
+"""The web tools as agents call them, with scripted search engines."""
 
 import json
 import threading

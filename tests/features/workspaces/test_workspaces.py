@@ -1,4 +1,7 @@
-"""Files of workspaces: over HTTP, by an agent's tools and commands, and on their page; two students never meet."""
+"""Files of workspaces.
+
+Over HTTP, by an agent's tools and commands, and on their page; two students never meet.
+"""
 
 import json
 import time

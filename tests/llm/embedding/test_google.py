@@ -1,4 +1,4 @@
-"""Embedding models that are asked through pydantic-ai, over real HTTP where their SDK is installed."""
+"""Embedding models asked through pydantic-ai, over real HTTP."""
 
 import importlib.util
 import json

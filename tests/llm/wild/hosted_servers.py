@@ -78,7 +78,8 @@ OPENAI = of(
         WEATHER_IN_ROME,
     ),
 )
-# Azure's REST reference for chat completions, "content filtering"; the first event as its users record it.
+# Azure's REST reference for chat completions, "content filtering"; the first event as its users
+# record it.
 AZURE = of(
     "azure",
     case(
@@ -107,7 +108,8 @@ AZURE = of(
         finish="content_filter",
     ),
 )
-# groq-python: types/chat/chat_completion.py (x_groq); console.groq.com/docs/tool-use, "tool_use_failed"
+# groq-python: types/chat/chat_completion.py (x_groq); console.groq.com/docs/tool-use,
+# "tool_use_failed"
 _FAILED = {
     "message": "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details.",
     "type": "invalid_request_error",
@@ -324,7 +326,8 @@ TOGETHER = of(
         WEATHER_IN_ROME,
     ),
 )
-# openrouter.ai/docs: api-reference/streaming, api-reference/errors, use-cases/reasoning-tokens; its AI SDK provider's schemas
+# openrouter.ai/docs: api-reference/streaming, api-reference/errors, use-cases/reasoning-tokens; its
+# AI SDK provider's schemas
 _TEXT_DETAIL = {"type": "reasoning.text", "format": "anthropic-claude-v1", "index": 0, "id": None}
 _WAITING = b": OPENROUTER PROCESSING\n\n"
 OPENROUTER = of(

@@ -1,4 +1,7 @@
-"""What model servers on people's own machines answer, well and badly. Each group names the source of its shape."""
+"""What model servers on people's own machines answer, well and badly.
+
+Each group names the source of its shape.
+"""
 
 from tests.llm.wild.openai_shapes import (
     DONE,
@@ -48,7 +51,8 @@ def _letters(text: str) -> list[bytes]:
     return [text[at : at + 3].encode() for at in range(0, len(text), 3)]
 
 
-# ollama: openai/openai.go (ToolCall, ChunkChoice, Usage), server/routes.go; ids as `call_` and eight signs
+# ollama: openai/openai.go (ToolCall, ChunkChoice, Usage), server/routes.go; ids as `call_` and
+# eight signs
 OLLAMA = of(
     "ollama",
     case(
@@ -96,7 +100,8 @@ OLLAMA = of(
         TEXT,
     ),
 )
-# lmstudio.ai/docs/app/api/tools and its issues: tags of templates, calls without ids, gpt-oss' channels in names
+# lmstudio.ai/docs/app/api/tools and its issues: tags of templates, calls without ids, gpt-oss'
+# channels in names
 LMSTUDIO = of(
     "lmstudio",
     case(
@@ -147,7 +152,8 @@ LMSTUDIO = of(
         TEXT,
     ),
 )
-# vllm: entrypoints/openai/protocol.py (ChatMessage, DeltaMessage), tool_parsers/; its issues on parsers' leftovers
+# vllm: entrypoints/openai/protocol.py (ChatMessage, DeltaMessage), tool_parsers/; its issues on
+# parsers' leftovers
 VLLM = of(
     "vllm",
     case(
@@ -228,7 +234,8 @@ VLLM = of(
         WEATHER_IN_ROME,
     ),
 )
-# llama.cpp: tools/server/tests/unit/test_tool_call.py and README (timings); errors as lines of their own in older builds
+# llama.cpp: tools/server/tests/unit/test_tool_call.py and README (timings); errors as lines of
+# their own in older builds
 _TIMINGS = {"prompt_n": 10, "prompt_ms": 12.5, "predicted_n": 3, "predicted_ms": 40.1}
 LLAMACPP = of(
     "llamacpp",

@@ -1,4 +1,7 @@
-"""Ways to write what OpenAI-compatible servers put on the wire, and to say what it means; the answers are in `*_servers.py`."""
+"""Ways to write what OpenAI-compatible servers put on the wire, and to say what it means.
+
+The answers are in `*_servers.py`.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +28,7 @@ TIME: Meaning = ("call", "get_time", "{}")
 
 @dataclass(frozen=True)
 class Case:
-    """What a server answers, one answer after the other, and what the reply has to mean in the end."""
+    """The answers of a server in order, and the expected meaning of the reply."""
 
     server: str
     name: str

@@ -1,4 +1,7 @@
-"""Nobody is called who was not configured: with the network shut but for this machine, a server starts, lists and answers."""
+"""Nobody is called who was not configured.
+
+With the network shut but for this machine, a server starts, lists and answers.
+"""
 
 import socket
 from collections.abc import Iterator

@@ -29,7 +29,8 @@ from tests.llm.wild.openai_shapes import (
 )
 from tests.support.model_server import ModelServer
 
-# One loop, one server and one client for all: a client of its own for each answer would take ten times as long.
+# One loop, one server and one client for all: a client of its own for each answer would take ten
+# times as long.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 

@@ -1,1 +1,4 @@
-"""Answers, good and broken, as providers give them that are asked through their own SDKs; all over real HTTP."""
+"""Answers, good and broken, as providers give them that are asked through their own SDKs.
+
+All over real HTTP.
+"""

@@ -1,8 +1,9 @@
 """Anthropic's messages, asked with its real client.
 
-Shapes follow anthropic 2.12.0: `types/beta/beta_message.py`, `types/beta/beta_raw_message_stream_event.py`,
-`types/beta/beta_stop_reason.py`, and the streams in its public tests, `tests/lib/streaming/fixtures`. What is refused is
-told by Anthropic's pages on errors, on tool use, and on extended thinking.
+Shapes follow anthropic 2.12.0: `types/beta/beta_message.py`,
+`types/beta/beta_raw_message_stream_event.py`, `types/beta/beta_stop_reason.py`, and the streams in
+its public tests, `tests/lib/streaming/fixtures`. What is refused is told by Anthropic's pages on
+errors, on tool use, and on extended thinking.
 """
 
 import json
@@ -48,7 +49,10 @@ def model(server: ModelServer, connections: Connections, waits: Waits) -> ChatMo
 
 
 def problems(body: dict[str, Any]) -> list[str]:
-    """What Anthropic would refuse in a request: empty. Its own rules, as its pages and its errors tell them."""
+    """What Anthropic would refuse in a request: empty.
+
+    Its own rules, as its pages and its errors tell them.
+    """
     found: list[str] = []
     messages = body["messages"]
     if not messages or messages[0]["role"] != "user" or messages[-1]["role"] != "user":

@@ -1,7 +1,8 @@
 """Bedrock's converse and converse-stream, asked with AWS's real client at a server on loopback.
 
-Shapes follow botocore's model of the service (`botocore/data/bedrock-runtime/2023-09-30/service-2.json`), frames AWS's
-documented encoding of event streams (`botocore/eventstream.py` reads them), answers those in pydantic-ai's public tests
+Shapes follow botocore's model of the service
+(`botocore/data/bedrock-runtime/2023-09-30/service-2.json`), frames AWS's documented encoding of
+event streams (`botocore/eventstream.py` reads them), answers those in pydantic-ai's public tests
 (`tests/models/test_bedrock.py`).
 """
 
@@ -37,7 +38,8 @@ CALL_B = {"toolUse": {"toolUseId": "tooluse_b", "name": "get_time", "input": {}}
 USAGE = {"inputTokens": 20, "outputTokens": 5, "totalTokens": 25}
 
 
-# Not for the whole file at once: to import it takes long, also for those who collect these tests and run none of them.
+# Not for the whole file at once: to import it takes long, also for those who collect these tests
+# and run none of them.
 @pytest.fixture(scope="module", autouse=True)
 def _extra() -> None:
     pytest.importorskip("boto3", reason="the extra `bedrock` is not installed")

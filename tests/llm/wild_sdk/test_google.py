@@ -1,7 +1,8 @@
 """Gemini at Google AI and at Vertex AI, asked with Google's real client.
 
-Shapes follow google-genai 2.34.0 (`google/genai/types.py`: GenerateContentResponse, Candidate, FinishReason, Part,
-GenerateContentResponseUsageMetadata) and the answers recorded in pydantic-ai's public tests (`tests/models/test_google.py`).
+Shapes follow google-genai 2.34.0 (`google/genai/types.py`: GenerateContentResponse, Candidate,
+FinishReason, Part, GenerateContentResponseUsageMetadata) and the answers recorded in pydantic-ai's
+public tests (`tests/models/test_google.py`).
 """
 
 import base64
@@ -54,7 +55,8 @@ USAGE = {
 }
 
 
-# Not for the whole file at once: to import it takes long, also for those who collect these tests and run none of them.
+# Not for the whole file at once: to import it takes long, also for those who collect these tests
+# and run none of them.
 @pytest.fixture(scope="module", autouse=True)
 def _extra() -> None:
     pytest.importorskip("google.genai", reason="the extra `google` is not installed")
@@ -260,7 +262,8 @@ async def test_a_schema_with_what_geminis_own_kind_lacks_goes_as_json_schema(
     server.push(Answer(gemini({"text": "ok"})))
     await whole_reply(model, ask("x", tools=[ToolSchema("find", "Finds.", SCHEMA)]))
     (declared,) = server.requests[0].body["tools"][0]["functionDeclarations"]
-    # `parameters` is Google's own kind of schema, which knows neither $defs nor additionalProperties; this one does.
+    # `parameters` is Google's own kind of schema, which knows neither $defs nor
+    # additionalProperties; this one does.
     assert "parameters" not in declared
     sent = declared["parameters_json_schema"]  # Google takes names in either spelling
     assert sent["required"] == ["where"]

@@ -1,4 +1,4 @@
-"""Reasons to stop, errors and choices of tools, as each provider says them that is asked through its own SDK."""
+"""Stop reasons, errors and tool choices of each provider with an SDK."""
 
 import re
 from collections.abc import Callable
@@ -28,7 +28,11 @@ ONCE = {
 
 @dataclass(frozen=True)
 class Sdk:
-    """A provider: how its model is made, how it answers "I look." or an error, and what it calls reasons and choices."""
+    """A provider.
+
+    How its model is made, how it answers "I look." or an error, and what it calls reasons and
+    choices.
+    """
 
     package: str
     model: Callable[..., ChatModel]

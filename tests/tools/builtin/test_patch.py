@@ -1,4 +1,7 @@
-"""The tool `memory_apply_patch`: unified diffs of one block, operations on several, and its exact words."""
+"""The tool `memory_apply_patch`.
+
+Unified diffs of one block, operations on several, and its exact words.
+"""
 
 import difflib
 from typing import Any

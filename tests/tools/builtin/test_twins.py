@@ -1,4 +1,7 @@
-"""Memory tools find what a model copied with other signs, or with line breaks escaped twice, and quote the nearest line else."""
+"""Memory tools accept copies with other signs or double escapes.
+
+Else they quote the nearest line.
+"""
 
 import re
 from itertools import product

@@ -98,7 +98,9 @@ async def _ended_run(runtime: Runtime, job: Job, number: int, request: BatchItem
             if not was_cut_off(run):
                 return run
             if runtime.is_stopping:
-                raise Unavailable("The server is shutting down. The batch goes on when it is back.")
+                raise Unavailable(
+                    "The server is shutting down. The batch continues when it is back."
+                )
         await asyncio.sleep(_BUSY.seconds(attempt))
     raise Busy
 

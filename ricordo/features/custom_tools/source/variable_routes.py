@@ -35,7 +35,7 @@ class VariableRequest(RequestModel):
     """A variable to store."""
 
     key: SecretName
-    value: str = Field(max_length=20_000, description="Stored encrypted, and shown to nobody.")
+    value: str = Field(max_length=20_000, description="Stored encrypted, and never shown.")
     description: str | None = Field(None, max_length=2_000)
 
 

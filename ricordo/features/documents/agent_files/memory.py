@@ -258,7 +258,9 @@ class ImportedMemory:
             blob = None
         else:
             blob = new_chain.files[label][0]
-        self.rows.append(versions.row_of(self.chain, change, metadata, id, blob, created_at))
+        self.rows.append(
+            versions.row_of(self.chain, change, metadata=metadata, id=id, blob=blob, now=created_at)
+        )
         for by_label in (self.values, self.heads):
             by_label.pop(change.old_label or label, None)
         if value is not None and blob is not None:

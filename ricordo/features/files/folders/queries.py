@@ -359,7 +359,7 @@ def purge_chunks(tx: Transaction, ids: Sequence[str], before: BeforePurge) -> bo
 
     Returns False if none were left.
     """
-    return purge(tx, passages, "id", ids, before, Counter())
+    return purge(tx, passages, "id", keys=ids, before=before, counts=Counter())
 
 
 def purge_file(tx: Transaction, file_id: str, before: BeforePurge) -> bool:
@@ -367,7 +367,7 @@ def purge_file(tx: Transaction, file_id: str, before: BeforePurge) -> bool:
 
     Returns False at the end.
     """
-    return purge(tx, files, "id", [file_id], before, Counter())
+    return purge(tx, files, "id", keys=[file_id], before=before, counts=Counter())
 
 
 # Agents: which folders are attached, and which files are open

@@ -53,7 +53,7 @@ class UserUpdate(RequestModel):
     identifier: str | None = Field(None, max_length=_NAME)
     email: str | None = Field(None, max_length=_NAME, description="An empty text removes it.")
     disabled: bool | None = Field(
-        None, description="A disabled user's keys are refused, and nobody may act for the user."
+        None, description="A disabled user's keys are refused, and no caller may act for the user."
     )
 
 

@@ -17,7 +17,7 @@ async def query_student(context: ToolContext, question: str) -> str:
     """
     user_id = context.scope.subject or context.state.conversation.user_id
     if user_id is None:
-        raise Invalid("This conversation is about no user, so there is nobody to look up.")
+        raise Invalid("This conversation is about no user, so there is no memory to search.")
     if not question.strip():
         raise Invalid("Ask a question.")
     scope = replace(context.scope, subject_id=user_id)

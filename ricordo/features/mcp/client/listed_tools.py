@@ -81,10 +81,12 @@ class ToolList:
                 self.refuse(name, "The schema of its arguments is no object's.")
             else:
                 description = tool.get("description")
+                if not isinstance(description, str):
+                    description = ""
                 usable.append(
                     {
                         "name": name,
-                        "description": description if isinstance(description, str) else "",
+                        "description": description,
                         "inputSchema": {**schema, "type": "object"},
                     }
                 )
@@ -107,9 +109,10 @@ async def read_tools(client: "Client", refused: ToolList) -> list[ListedTool]:
     cursor: str | None = None
     seen_cursors: set[str] = set()
     for _ in range(_MOST_PAGES):
-        page = await client.session.list_tools(
-            params=PaginatedRequestParams(cursor=cursor) if cursor else None
-        )
+        position = None
+        if cursor:
+            position = PaginatedRequestParams(cursor=cursor)
+        page = await client.session.list_tools(params=position)
         for tool in page.tools:
             if tool.name in listed:
                 refused.refuse(tool.name, "The server lists it twice; the first is used.")
@@ -174,11 +177,11 @@ def _invalidity(schema: Mapping[str, Any]) -> str:
     if keywords := [key for key in _NOT_AT_TOP if key in schema]:
         return f"Its schema has {keywords[0]} at the top, which providers of models refuse."
     properties = schema.get("properties", {})
-    names = properties if isinstance(properties, dict) else ()
-    if invalid_name := next((name for name in names if not _ARGUMENT.fullmatch(name)), None):
-        return (
-            f"Its argument {plain(invalid_name)[:60]!r} has a name that providers of models refuse."
-        )
+    if isinstance(properties, dict):
+        for name in properties:
+            if not _ARGUMENT.fullmatch(name):
+                shown_name = plain(name)[:60]
+                return f"Its argument {shown_name!r} has a name that providers of models refuse."
     if any(not str(part["$ref"]).startswith("#") for part in _objects(schema) if "$ref" in part):
         return "Its schema refers to another document."
     try:
@@ -225,7 +228,9 @@ def _objects(schema: Any) -> Iterator[Mapping[str, Any]]:
 def _inside(node: Any) -> list[Any]:
     if isinstance(node, dict):
         return list(node.values())
-    return node if isinstance(node, list) else []
+    if isinstance(node, list):
+        return node
+    return []
 
 
 def _cleaned(node: Any) -> Any:

@@ -140,7 +140,7 @@ def provider_for(
 ) -> "OAuthClientProvider":
     """Return the SDK's object that adds tokens to requests and refreshes them.
 
-    Without `redirect` and `consent` it asks nobody for consent.
+    Without `redirect` and `consent` it asks for no consent.
     """
     from mcp.client.auth import OAuthClientProvider
     from mcp.shared.auth import OAuthClientMetadata, OAuthMetadata
@@ -279,7 +279,7 @@ class Consents:
         except RicordoError:
             raise
         except TimeoutError as error:
-            raise Unavailable("Nobody consented in time. Connect to it again.") from error
+            raise Unavailable("There was no consent in time. Connect to it again.") from error
         except Exception as error:
             first_line = (str(error) or type(error).__name__).splitlines()[0]
             reason = traffic.fault or plain(first_line)[:200]

@@ -198,7 +198,7 @@ async def connect(context: RequestContext, mcp_server_id: str) -> Any:
     """
     server = await stored(context, mcp_server_id)
     if server.kind == "stdio":
-        raise Invalid("This server is a program on this machine, so nobody has to consent.")
+        raise Invalid("This server is a program on this machine, so it needs no consent.")
     callback = f"{str(context.request.base_url).rstrip('/')}{CALLBACK}"
     try:
         address = await runner_of(context).connect(context.store, server, callback)

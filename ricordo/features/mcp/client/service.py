@@ -1,7 +1,7 @@
 """MCP servers: secrets, connections, and the tools that were accepted.
 
 A server may change a tool's description and schema at any time, and a model may follow what they
-say. So the accepted version stays in use, and the server's new version is held until somebody
+say. So the accepted version stays in use, and the server's new version is held until a person
 accepts it.
 """
 

@@ -27,7 +27,7 @@ async def authorize(request: Request) -> Response:
     """
     provider = GrantProvider(request)
     response = await AuthorizationHandler(provider).handle(request)
-    # Anybody can register an address, so nobody is sent there before a person consents.
+    # Anybody can register an address, so a browser is sent there only after a person's consent.
     if not provider.question:
         raise Invalid(
             "The program asks for what is not given: check its address, its scopes, and that it "

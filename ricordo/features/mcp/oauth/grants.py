@@ -1,7 +1,7 @@
 """A person's consent and its tokens: used once, rotated, and revoked together.
 
 Nothing is stored before a program brings its code. Registered clients, questions for consent and
-codes are texts with this server's signature, so nobody can fill the database with them. A code has
+codes are texts with this server's signature, so they cannot fill the database. A code has
 the id of its grant, which can be created only once.
 """
 

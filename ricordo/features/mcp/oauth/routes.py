@@ -186,6 +186,6 @@ def _read(request: Request, text: str) -> ProgramConsent:
     consent = ProgramConsent.read(derive(request, "question"), text)
     if consent is None or consent.asked_by != caller.key_id or consent.until < time.time():
         raise Invalid(
-            "This question is over, or was asked of somebody else. Connect again from the program."
+            "This question is over, or was asked of another user. Connect again from the program."
         )
     return consent

@@ -133,7 +133,7 @@ class ErasureWork(PortionedWork[Erasure]):
         await self._each(partial(queries.purge_by_id, table=chains), list(self.state.chains))
 
     async def _hide_conversations(self) -> set[str]:
-        """Hide the user's conversations, and their forks that belong to nobody.
+        """Hide the user's conversations, and their forks that belong to no user.
 
         Returns their ids, with those of default conversations.
         """

@@ -1,8 +1,8 @@
 """Queries of erasure: hide a user, find their traces, erase or cover them.
 
-Rows are found in reads, which block nobody, some ten thousand at a time: so rare a query deserves
-no index. Each function with a change is one portion; it records its work in the erasure, which is
-saved in the same transaction.
+Rows are found in reads, which block no writer, some ten thousand at a time: so rare a query
+deserves no index. Each function with a change is one portion; it records its work in the erasure,
+which is saved in the same transaction.
 """
 
 from collections import Counter
@@ -180,7 +180,7 @@ def quotes(row: Any, erased: Collection[str]) -> bool:
 def with_forks(tx: Transaction, ids: Collection[str], user_id: str) -> tuple[set[str], set[str]]:
     """Return the conversations with their forks, and the forks of other users.
 
-    Forks of the user or of nobody belong to the first set.
+    Forks of the user or of no user belong to the first set.
     """
     own_ids = set(ids)
     others: set[str] = set()
@@ -265,7 +265,12 @@ def purge_traces(tx: Transaction, erasure: Erasure) -> bool:
         is_in(runs.c.agent_id, erasure.agents), traces.c.created_at >= (erasure.began_at or 0)
     )
     return deletion.purge(
-        tx, traces, "seq", [row.seq for row in tx.all(statement)], before_purge, erasure.removed
+        tx,
+        traces,
+        "seq",
+        keys=[row.seq for row in tx.all(statement)],
+        before=before_purge,
+        counts=erasure.removed,
     )
 
 
@@ -273,7 +278,9 @@ def _purge(
     tx: Transaction, erasure: Erasure, table: Table, column: str, values: Sequence[Any]
 ) -> bool:
     count_before = erasure.removed[table.name]
-    is_changed = deletion.purge(tx, table, column, values, before_purge, erasure.removed)
+    is_changed = deletion.purge(
+        tx, table, column, keys=values, before=before_purge, counts=erasure.removed
+    )
     return is_changed and erasure.removed[table.name] == count_before
 
 

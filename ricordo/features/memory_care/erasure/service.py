@@ -47,7 +47,7 @@ async def forget(
         return await _asked_before(runtime, scope, name)
     if user.id == LOCAL_USER:
         raise Conflict(
-            "This is the user who runs the server, and nobody can act in their place. Delete their "
+            "This is the user who runs the server, and no other user can act in their place. Delete their "
             "agents, or stop the server and remove its data folder."
         )
     rows = await runtime.store.read(lambda tx: tx.all(queries.conversations_of(user.id)))
@@ -62,7 +62,7 @@ async def forget(
         # A user of this name from now on is another one.
         hidden.asked_at = to_datetime(tx.clock.now()).isoformat()
         for agent_id in agent_access.agents_of(tx, user.id):
-            # An agent limited to this user becomes nobody's, and not everybody's.
+            # An agent limited to this user is then open to no user, not to all.
             agent_access.attach_user(tx, agent_id, LOCAL_USER)
         if with_agents:
             hide_agents(tx, scope, hidden)

@@ -98,7 +98,7 @@ def _require_owner(request: Request, user: User) -> None:
     """Raise Forbidden if another user is logged in: the link is bound to its owner."""
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     if me is not None and me.key_id is not None and me.subject_id not in (None, user.id):
-        raise Forbidden("This link is for somebody else. Log out, and open it again.")
+        raise Forbidden("This link is for another user. Log out, and open it again.")
 
 
 async def _page(request: Request, *, status: int = 200, **variables: Any) -> Response:

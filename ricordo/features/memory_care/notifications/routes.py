@@ -71,7 +71,10 @@ class LinkResponse(ResponseModel):
 
 
 class DecisionFiguresResponse(ResponseModel):
-    """Decisions of the last 30 days: their median time, and proposals that their owners never saw."""
+    """Decisions of the last 30 days.
+
+    Their median time, and proposals that their owners never saw.
+    """
 
     median_seconds: float
     decided: int

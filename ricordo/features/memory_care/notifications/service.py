@@ -181,7 +181,12 @@ def add_link(
     """Store a one-time link, and return its address; None without a public address."""
     now = tx.clock.now()
     link = DecisionLink(
-        user.organization_id, user.id, proposal_id, _hash(token), now, now + LINK_LIFETIME
+        organization_id=user.organization_id,
+        user_id=user.id,
+        proposal_id=proposal_id,
+        token_hash=_hash(token),
+        created_at=now,
+        expires_at=now + LINK_LIFETIME,
     )
     queries.add_link(tx, link)
     if settings.public_url is None:

@@ -67,7 +67,7 @@ class FileSync:
             raise RemoteMoved
         uploaded_count = sum(1 for item in items.values() if item.there_id)
         if len(missing) > 1 and len(missing) == uploaded_count:
-            # Somebody emptied the knowledge base, or it is another one: upload all files again.
+            # The knowledge base was emptied or replaced: upload all files again.
             await self._store.write(self.forget)
         else:
             for item in missing:

@@ -229,7 +229,7 @@ async def _events(client: httpx.AsyncClient, chat: dict[str, Any]) -> AsyncItera
 
 
 def _question(title: str, message: str) -> dict[str, Any]:
-    """Return the event that asks in Open WebUI's own dialog, with the buttons Confirm and Cancel."""
+    """Return the event of Open WebUI's own dialog, with Confirm and Cancel."""
     return {"type": "confirmation", "data": {"title": title, "message": message}}
 
 

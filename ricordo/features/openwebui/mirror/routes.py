@@ -86,7 +86,12 @@ async def _add(context: RequestContext) -> None:
     sync.id_there(user)
     try:
         await service.add(
-            context.store, context.runtime.settings, context.scope, user_id, kind, Access(url)
+            context.store,
+            context.runtime.settings,
+            scope=context.scope,
+            user_name=user_id,
+            kind=kind,
+            requested=Access(url),
         )
     except Conflict:
         # The periodic job may have added it a moment ago.

@@ -104,7 +104,7 @@ def update(tx: Transaction, context: RequestContext, note_id: str, body: NoteUpd
         raise Conflict(_EMPTIED)
     new_text = block.value if text is None else _with_same_end(text, block.value)
     edit = context.submission(memory.user, "Edited as a note")
-    outcome = submission.put(tx, memory, block.label, new_text, options, edit)
+    outcome = submission.put(tx, memory, block.label, text=new_text, options=options, edit=edit)
     changed = user_memory.require(tx, memory, block.label)
     return told(answer(_note(memory, changed, _versions(tx, changed))), outcome)
 

@@ -37,7 +37,7 @@ _TURN = re.compile(
 )
 _PLAIN = re.compile(r"[a-z][a-z0-9._-]{0,39}")
 _MAX_READ_BYTES = 64 * 1024
-# The first refusals of a caller within a window get a row each; later rows stand for ever more.
+# The first refusals of a caller within a window get a row each; later rows each count more of them.
 _SINGLE_REFUSALS = 32
 _WINDOW_SECONDS = 60.0
 _MAX_CALLERS = 10_000
@@ -127,7 +127,7 @@ class AuditRecorder:
         return self._writer.add(runtime.store, draft)
 
     def _repeats(self, caller: str) -> int:
-        """Return the number of refusals that this row stands for; 0 for no row.
+        """Return the number of refusals that this row counts; 0 for no row.
 
         Many refusals of one caller within a window share a row: the 64th, 128th, 256th and so on.
         """

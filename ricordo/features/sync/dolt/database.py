@@ -55,10 +55,10 @@ Rows = Mapping[str, DoltRow]
 
 @dataclass(frozen=True, slots=True)
 class RemoteCommit:
-    """A commit of somebody else: the user's rows before and after it.
+    """Another program's commit: the user's rows before and after it.
 
     `merged` are the ids of the proposals that it merged. `authors` are names with addresses, more
-    than one if it stands for several commits; `at` is its time in microseconds.
+    than one if it sums up several commits; `at` is its time in microseconds.
     """
 
     commit: str
@@ -88,7 +88,7 @@ class DoltCommit(NamedTuple):
 
     @property
     def is_ours(self) -> bool:
-        """Return True if nobody else committed to the proposal's branch."""
+        """Return True if only Ricordo committed to the proposal's branch."""
         return proposal_in(self.message) == self.proposal_id
 
 
@@ -149,7 +149,7 @@ class Database:
             self.engine.call("dolt_branch", "-D", self._scratch)
         if self._status() - {"new table"}:
             raise Conflict(
-                f"There are changes of {TABLE} on main of the remote that nobody committed. Commit "
+                f"There are uncommitted changes of {TABLE} on main of the remote. Commit "
                 "them there, or reset them."
             )
         self.engine.run(self.engine.make_table)

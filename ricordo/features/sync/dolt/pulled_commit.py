@@ -1,4 +1,4 @@
-"""Pull somebody else's commit in a Dolt database into a user's memory.
+"""Pull another program's commit in a Dolt database into a user's memory.
 
 It becomes versions by the same functions as every write, with the author, date and message of the
 commit, by the right of the owner who added the remote. It may also approve proposals, and conflict
@@ -58,7 +58,7 @@ def _metadata(
 ) -> ChangeMetadata:
     """Return the author, date and message of a commit.
 
-    The author is the owner if it stands for commits of several authors. Versions stay in the order
+    The author is the owner if it sums up commits of several authors. Versions stay in the order
     of their dates, and none is dated in the future.
     """
     authors = CommitAuthors(tx, owned.scope, owner)

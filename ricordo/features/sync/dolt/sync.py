@@ -139,7 +139,7 @@ class _DoltSync:
         self._scope = Scope(remote.organization_id)
 
     async def run(self) -> Remote:
-        """Pull, then push; start again if somebody else commits meanwhile."""
+        """Pull, then push; start again after another program's commit."""
         await asyncio.to_thread(self._database.prepare)
         return await until_settled(self._attempt)
 
@@ -392,7 +392,7 @@ def recover_progress(tx: Transaction, remote: Remote, head: RemoteHead) -> Remot
     """
     for commit, trailer in head.ours:
         if head.last_seen is not None and trailer.number < remote.followed:
-            break  # a copy that somebody made of an older commit
+            break  # another program's copy of an older commit
         newest = history.page(tx, remote.chain_id, limit=1, before=trailer.number + 1)
         if newest and (newest[0].number, newest[0].id.hex()) == (trailer.number, trailer.version):
             return replace(remote, seen=commit, followed=trailer.number)

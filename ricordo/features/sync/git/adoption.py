@@ -235,7 +235,12 @@ def _versions(
             blob = text.id
             grown += text.added_bytes
         row = versions.row_of(
-            replace(chain, versions=before), change, metadata, commit.id, blob, now
+            replace(chain, versions=before),
+            change,
+            metadata=metadata,
+            id=commit.id,
+            blob=blob,
+            now=now,
         )
         rows.append({**row, "other_parent": other})
     count = chain.versions + len(changes)

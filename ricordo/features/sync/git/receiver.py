@@ -275,7 +275,7 @@ def _described(
 ) -> Describe:
     """Return the metadata of pushed commits.
 
-    A pusher's commits have the pusher's metadata; others' are those of somebody at a remote. If the
+    A pusher's commits have the pusher's metadata; others' are those of a remote author. If the
     pusher's user has no e-mail address, the committer's address of the newest commit counts as
     theirs, unless it is another user's.
     """

@@ -1,7 +1,7 @@
 """Git repositories as remotes of a user's memory.
 
 The remote has the same commits on `main`, and a branch for each waiting proposal. The owner's
-commits there become versions, as if they had been pushed. Each step can be repeated, and the
+commits there become versions, like pushed ones. Each step can be repeated, and the
 remote's branches move only after all objects that they need are stored: after a kill at any point
 the next run brings memory and remote together.
 
@@ -149,7 +149,7 @@ class _GitSync:
         self._owner = Actor("user", user.id, user.name)
 
     async def attempt(self) -> Remote:
-        """Pull, then push. Raises RemoteMoved or Stale if somebody else wrote meanwhile."""
+        """Pull, then push. Raises RemoteMoved or Stale after another write."""
         path = await refreshed(self._store, self._data_dir, self._chain_id)
         tip = await self._store.read(lambda tx: history.tip(tx, self._chain_id))
         remote_branches = await asyncio.to_thread(transport.branches, self._address)
@@ -218,7 +218,14 @@ class _GitSync:
             def plan() -> Adoption:
                 if tip is None or tip in parents:
                     return push.adoption(tip, remote_tip)
-                return merged(push, base, tip, remote_tip, author, self._store.clock.now())
+                return merged(
+                    push,
+                    base,
+                    tip=tip,
+                    remote_tip=remote_tip,
+                    author=author,
+                    now=self._store.clock.now(),
+                )
 
             adoption = await offload(plan, MOST_BYTES)
         metadata = ChangeMetadata(self._owner)

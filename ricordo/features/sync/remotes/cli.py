@@ -140,7 +140,7 @@ def _wait_for_sync(client: "Client", user: str, before: Json) -> Json:
             return row
         if time.monotonic() > deadline:
             raise Unavailable(
-                f"{before['address']} takes long. It goes on; `ricordo memory remotes list` tells."
+                f"{before['address']} takes long. It continues; `ricordo memory remotes list` tells."
             )
         time.sleep(_PAUSE)
 

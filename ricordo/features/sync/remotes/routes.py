@@ -77,7 +77,12 @@ async def add(context: RequestContext, user_id: str, body: RemoteRequest) -> Rem
         options["shows_toml"] = True
     access = Access(body.address, body.username, password, options)
     return await service.add(
-        context.store, context.runtime.settings, context.scope, user_id, kinds[body.kind], access
+        context.store,
+        context.runtime.settings,
+        scope=context.scope,
+        user_name=user_id,
+        kind=kinds[body.kind],
+        requested=access,
     )
 
 

@@ -74,7 +74,8 @@ _EXAMPLES = {
 class CourseAgent:
     """An agent of a course.
 
-    `tools` are names, None for the base tools; `folders` are names of files to read. `line` is its place in the file.
+    `tools` are names, None for the base tools; `folders` are names of files to read. `line` is its
+    place in the file.
     """
 
     name: str

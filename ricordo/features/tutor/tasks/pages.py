@@ -53,7 +53,7 @@ async def show(request: Request, task_name: str) -> Response:
 @router.post("/{task_name}/enable")
 async def enable(request: Request, task_name: str) -> Response:
     """Resume the task."""
-    return await _ask(request, task_name, "enable", "The task goes on.")
+    return await _ask(request, task_name, "enable", "The task runs again.")
 
 
 @router.post("/{task_name}/disable")

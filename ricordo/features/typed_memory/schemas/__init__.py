@@ -1,5 +1,5 @@
-"""Typed memory: blocks with fields, and users' memory for programs without a server.
+"""Typed memory: blocks with fields, for programs that use Ricordo.
 
-Programs import `blocks`, `manager`, `rotation`, `client` and `user_blocks` of this package. It adds
-nothing to a server.
+Programs import `blocks`, `manager`, `rotation` and `client` of this package. It adds nothing to a
+server.
 """

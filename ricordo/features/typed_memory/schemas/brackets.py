@@ -2,7 +2,7 @@ r"""The bracket format: one line for each tag, `[TAG]` and its values.
 
 The blocks define the tags. Writing and reading are inverse. A line break within a value is written
 `\n`. A backslash escapes a backslash and the separator of the line's values; before any other
-character it stands for itself.
+character it is literal.
 """
 
 import re

@@ -3,7 +3,7 @@
 The manager keeps only its strategy: the block is read again for each change, because agents edit it
 too. Values that leave the block are archived first, so an interrupted process loses nothing.
 Changes of one manager wait for one another. If the server tells a block's version, a block that
-somebody else changed meanwhile is read again and changed again.
+another writer changed meanwhile is read again and changed again.
 """
 
 import re

@@ -1,1 +1,4 @@
-"""The pages for people: server-rendered, below `/ui`, and `/` itself. They load nothing from anywhere else."""
+"""The pages for people: server-rendered, below `/ui`, and `/` itself.
+
+They load nothing from anywhere else.
+"""

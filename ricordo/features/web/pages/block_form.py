@@ -43,7 +43,7 @@ def with_fields(text: str, schema: BlockSchema, form: dict[str, str]) -> str:
 
 
 def read_field(field: SchemaField, typed: str) -> FieldValue:
-    """Return the value that somebody typed for a field. Raises Invalid."""
+    """Return the value that was typed for a field. Raises Invalid."""
     typed = typed.strip("\n") if field.kind == "text" else typed.strip()
     try:
         field_value = _value(field, typed)

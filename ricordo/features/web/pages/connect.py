@@ -16,7 +16,7 @@ from ricordo.pages.shell import Pages, render
 router = Pages("/ui/connect")
 # Text that needs no quotes in a shell, an address or a program.
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
-_SOMEBODY = "ada"
+_EXAMPLE_USER = "ada"
 
 
 @router.get("")
@@ -32,7 +32,7 @@ async def show(request: Request) -> Response:
         name = me.identifier
     variables: dict[str, Any] = {
         "address": address_of_server(request),
-        "user": name if me.role == "user" and name else _SOMEBODY,
+        "user": name if me.role == "user" and name else _EXAMPLE_USER,
         "needs_key": bool(me.key_id or me.caller),
         "makes_keys": me.may(ADMIN),
     }

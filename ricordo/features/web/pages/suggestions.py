@@ -1,4 +1,4 @@
-"""Proposals as people read them: the lines that change, equal ones of several agents joined. Pure."""
+"""Proposals as people read them: changed lines, with equal ones of several agents joined."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
