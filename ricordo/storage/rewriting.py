@@ -74,7 +74,7 @@ _WAITING = ("open", "conflicted")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a text in a chain: its block's label, and its proposal if it is only proposed."""
+    """The place of a text in a chain: its block's label, and its proposal if it is proposed."""
 
     label: str
     proposal_id: str | None = None

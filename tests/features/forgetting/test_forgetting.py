@@ -1,5 +1,6 @@
 """One thing is forgotten wherever it was said, and all else is as it was."""
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -80,7 +81,7 @@ def plant(world: World, user: str) -> dict[str, str]:
     )
     file = call("archival_memory_insert", content=f"{fact('agent-passage')}.")
     search = call("archival_memory_search", query=fact("tool-call"))
-    edit = call("core_memory_append", label="human", content=f"{fact('agent-edit')}.")
+    edit = call("memory_insert", label="human", new_string=f"{fact('agent-edit')}.")
     world.say(thread, f"Hello. {fact('said')}.", [file, search], f"Oh. {fact('answer')}.")
     world.say(thread, "Remember that.", edit, f"{fact('tool-result')}.")
     world.say(
@@ -101,12 +102,12 @@ def plant(world: World, user: str) -> dict[str, str]:
     )
     world.say(ids["hers"], fact("default"), f"{fact('default-answer')}.")
     world.say(world.thread(ids["hers"], user), fact("other-agent"), f"{fact('other-answer')}.")
-    edit = call("core_memory_append", label="human", content=f"{fact('own-agent-block-version')}.")
+    edit = call("memory_insert", label="human", new_string=f"{fact('own-agent-block-version')}.")
     undo = call(
-        "core_memory_replace",
+        "memory_replace",
         label="human",
-        old_content=f"{fact('own-agent-block-version')}.",
-        new_content="",
+        old_string=f"{fact('own-agent-block-version')}.",
+        new_string="",
     )
     own = call("archival_memory_insert", content=f"Tea is good. {fact('own-passage')}.")
     world.say(ids["hers"], "Note it.", [edit, own], undo, "Done.")
@@ -222,3 +223,51 @@ def test_it_is_nowhere_afterwards_and_all_else_is_as_it_was(world: World) -> Non
     said = world.http.get(f"/v1/conversations/{ids['thread']}/messages").text
     assert f"Hello. {MARK}" in said
     assert MODEL
+
+
+def test_the_memory_page_lists_it_and_removes_the_chosen(world: World) -> None:
+    put, page = world.put, "/ui/people/eve"
+    put("/users/eve/blocks/human", f"Eve.\n{fact('page')}.\nLikes cake.")
+    agent = world.agent("Tilda", tools=["forget"])
+    world.say(world.thread(agent, "finn"), "Hello.", "Hello.")  # so that it is not Eve's alone
+    thread = world.thread(agent, "eve")
+    ask = call("forget", text=f"{fact('page')}", reason="Eve asked.")
+    world.say(thread, "Please forget it.", ask, "I asked you on your page.")
+    (request,) = ok(world.http.get("/users/eve/forget"))
+    assert (request["text"], request["conversation_id"]) == (fact("page"), thread)
+    memory = world.http.get(page).text
+    assert "asks whether this shall be forgotten" in memory
+    assert re.search(r'formaction="/ui/people/[^/"]+/forget-one"', memory)
+
+    form = {"text": request["text"], "request_id": request["id"]}
+    listed = world.http.post(f"{page}/forget-one", data=form)
+    assert listed.status_code == 200, listed.text
+    ids = re.findall(r'name="id" value="([^"]+)" checked', listed.text)
+    assert len(ids) >= 3
+    nothing = world.http.post(f"{page}/forget-one/remove", data=form)
+    assert (nothing.status_code, "Choose what shall be removed" in nothing.text) == (400, True)
+    removed = world.http.post(
+        f"{page}/forget-one/remove", data={**form, "id": ids, "never_again": "yes"}
+    )
+    assert removed.status_code == 303, removed.text
+    receipt = removed.headers["location"].partition("?")[0]
+    assert receipt.startswith("/ui/receipts/")
+    until(lambda: "The chosen was removed." in world.http.get(receipt).text)
+
+    assert world.server.read(lambda tx: in_tables(tx, canary("page"))) == []
+    assert ok(world.http.get("/users/eve/forget")) == []
+    assert ok(world.http.get("/users/eve/blocks/human"))["body"] == "Eve.\nLikes cake."
+    # The agent cannot note it again, whatever it still has in its words.
+    again = call("memory_insert", label="human", new_string=f"{fact('page')}!")
+    answer = world.say(thread, "Do you know me?", again, "No.")
+    assert "never remembered" in answer, re.findall(r"tool_return.{200}", answer)
+
+
+def test_who_may_not_decide_forgets_nothing(world: World) -> None:
+    world.put("/users/finn/blocks/human", f"Finn.\n{fact('finn')}.")
+    body = {"text": fact("finn"), "all": True}
+    assert world.http.post("/users/nobody-here/forget", json=body).status_code == 404
+    for wrong in ({"text": ""}, {"text": "…"}, {"text": fact("finn"), "ids": "all"}, {}):
+        answer = world.http.post("/users/finn/forget", json=wrong)
+        assert answer.status_code in (400, 422), answer.text
+    assert len(preview(world, "finn", fact("finn"))["items"]) >= 1

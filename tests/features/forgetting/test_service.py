@@ -1,4 +1,4 @@
-"""Forgetting one thing step by step: killed anywhere it is finished, twice is once, and turns meanwhile bring nothing back."""
+"""Forgetting one thing step by step: killed anywhere it is finished, and twice is once."""
 
 import asyncio
 from typing import Any
@@ -17,7 +17,7 @@ from ricordo.features.memory_care.forgetting.service import Choice
 from ricordo.memory import user_memory
 from ricordo.memory.unwanted import Rules
 from ricordo.search.index import insert_messages, insert_passages
-from ricordo.storage import conversations, jobs, messages, versions
+from ricordo.storage import conversations, jobs, messages
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import jobs as jobs_table
 from tests.conftest import BOTH
@@ -33,8 +33,8 @@ TEXT = f"My {canary('illness')} began in May"
 ALL = Choice(takes_all=True)
 
 
-async def ada(stage: Stage) -> str:
-    """A user who said it in her memory, its history, a message and a passage; returns the agent's id."""
+async def ada(stage: Stage) -> None:
+    """A user who said it in her memory, its history, a message and a passage."""
     state = await stage.state(await stage.agent())
     archive = await make.stored_archive(stage.store, state.agent, "Tea grows in Darjeeling.")
 
@@ -100,6 +100,8 @@ async def test_killed_after_any_write_it_is_finished_and_counted_once(stage: Sta
         lambda tx: user_memory.require(tx, user_memory.open_memory(tx, SCOPE, "ada"), "human").value
     )
     assert text == "Likes tea.\nHas a cat."
+    said = await stage.store.read(lambda tx: messages.between(tx, "conv-ada", 0, 10_000, 10))
+    assert [message.text for message in said] == [f"Hello. {MARK}", "I like tea."]
 
 
 async def test_twice_is_once_and_two_things_follow_each_other(stage: Stage) -> None:
@@ -123,7 +125,7 @@ async def test_twice_is_once_and_two_things_follow_each_other(stage: Stage) -> N
 
 async def test_only_the_chosen_goes_and_perhaps_is_never_chosen_by_itself(stage: Stage) -> None:
     await ada(stage)
-    near = f"In May my {canary('illness')} had a beginning."
+    near = f"In May began my {canary('illness')}, the doctor said."
 
     def add(tx: Transaction) -> None:
         owned = user_memory.open_memory(tx, SCOPE, "ada")
@@ -206,17 +208,3 @@ async def test_an_agents_request_waits_once_and_goes_with_the_decision(stage: St
     assert await stage.store.read(in_tables) == []
     waiting = await stage.store.read(lambda tx: queries.of_user(tx, SCOPE.organization_id, user_id))
     assert len(waiting) == queries.MOST_WAITING - 1
-
-
-async def test_a_mark_stays_in_a_message_and_its_neighbours_stay_whole(stage: Stage) -> None:
-    agent_id = await ada(stage)
-    await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
-    await finish(stage)
-
-    def read(tx: Transaction) -> list[str]:
-        page = messages.between(tx, "conv-ada", 0, 10_000, 10)
-        return [message.text for message in page]
-
-    assert await stage.store.read(read) == [f"Hello. {MARK}", "I like tea."]
-    chain = await stage.store.read(lambda tx: versions.of_owner(tx, SCOPE, "agent", agent_id))
-    assert chain is None or chain.head

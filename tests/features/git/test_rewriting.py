@@ -1,4 +1,4 @@
-"""A thing is forgotten: every version is written again, the remote follows, and old clones bring nothing back."""
+"""A thing is forgotten: all versions are rewritten, the remote follows, old clones are refused."""
 
 import random
 from contextlib import closing

@@ -16,8 +16,8 @@ PERHAPS = "?"  # ends the id of an item that perhaps says the thing
 class Item:
     """A stored thing that says what shall be forgotten.
 
-    `key` tells it from others of its `kind`. `excerpts` are its sentences that say it. `where` names
-    the agent, conversation, block or file. An item that `follows` goes with any other.
+    `key` tells it from others of its `kind`. `excerpts` are its sentences that say it. `where`
+    names the agent, conversation, block or file. An item that `follows` goes with any other.
     """
 
     kind: str
