@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ricordo.agents.deletion import delete_conversation
-from ricordo.agents.model_profile import profile_of, with_profile
+from ricordo.agents.model_profile import memory_in_prompt, profile_of, with_profile
 from ricordo.agents.run_end import CANCELLED, cancel_open, denied
 from ricordo.agents.step_decisions import rulebook
 from ricordo.domain.agent import AgentState, Conversation
@@ -23,7 +23,7 @@ from ricordo.prompt.truncation import exchanges
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, blocks, conversations, messages, proposals, runs, users
-from ricordo.storage.engine.repository import found
+from ricordo.storage.engine.repository import require_found
 from ricordo.storage.engine.store import Transaction
 
 DEFAULT = "default"
@@ -79,7 +79,7 @@ def resolve_conversation(
         conversation = conversations.default_of(tx, scope, owner_id)
         if conversation is None:
             agents.require(tx, scope, owner_id)
-        return found(conversation, "Conversation", name)
+        return require_found(conversation, "Conversation", name)
     conversation = conversations.require(tx, scope, name)
     if agent_id and conversation.agent_id != agent_id:
         raise NotFound(f"Conversation with ID {name} not found")
@@ -441,9 +441,11 @@ def _prompt(
         provider = info.provider
         profile = profile_of(state.agent, info, runtime.settings.model_profile)
         state = with_profile(state, profile, runtime.toolbox)
+        mode = memory_in_prompt(state.agent, info, runtime.settings.memory_in_prompt)
     except NotFound:  # an imported agent whose provider is not configured yet
         provider = state.agent.model.partition("/")[0]
         profile = "full"
+        mode = "step"
     lines = rulebook(state).lines
     return system_prompt(
         state,
@@ -452,6 +454,7 @@ def _prompt(
         recall_count=recall_count,
         rule_lines=lines,
         is_brief=profile != "full",
+        has_line_numbers=mode == "step",
     )
 
 
@@ -469,7 +472,7 @@ async def _cancel_open(runtime: Runtime, scope: Scope, conversation_id: str) -> 
 def _insert(tx: Transaction, conversation: Conversation, system: Message) -> Conversation:
     user_id = conversation.user_id
     if user_id and proposals.are_untold(tx, conversation.agent_id, user_id):
-        # Untold rejections of a deleted conversation are told in this one.
+        # Rejections that no other conversation reported are reported in this one.
         conversation = replace(conversation, has_untold=True)
     conversations.insert_one(tx, conversation)
     insert_messages(tx, [system])

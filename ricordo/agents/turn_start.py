@@ -20,7 +20,7 @@ from ricordo.agents.conversations import (
     with_model,
     within_window,
 )
-from ricordo.agents.model_profile import profile_of, with_profile
+from ricordo.agents.model_profile import memory_in_prompt, profile_of, with_profile
 from ricordo.agents.repeats import (
     conversation_of,
     input_of,
@@ -191,6 +191,9 @@ def _open_turn(
         rules=CallRules(rulebook(state, request.client_tools)),
         limit=limit,
         profile=profile,
+        memory_in_prompt=memory_in_prompt(
+            state.agent, model.info, runtime.settings.memory_in_prompt
+        ),
     )
     if cut_off and (earlier_input := input_of(tx, cut_off)):
         _stay_in_group(tx, turn, cut_off)
@@ -264,7 +267,9 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> None:
         if now - unanswered.created_at < expiry * SECOND:
             raise Conflict(STILL_WAITING)
         preceding = [run.new_message("tool", expired_results(unanswered, EXPIRED), now)]
-    if turn.state.conversation.has_untold and new_messages and not approval:
+    # A background task's conversation is deleted after it, so the next chat reports rejections.
+    reports_rejections = turn.state.conversation.has_untold and request.purpose is None
+    if reports_rejections and new_messages and not approval:
         preceding += tell_rejections(tx, turn, now)
     insert_messages(tx, [*preceding, *new_messages])
     turn.window.append_input(preceding, new_messages)
@@ -315,7 +320,7 @@ def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Messag
         return []
     # A concurrent rejection waits for the lock, and sets the flag again.
     conversations.lock(tx, conversation.id)
-    rejections = proposals.take_untold(tx, conversation, user_id, _REJECTION_LIMIT)
+    rejections = proposals.take_untold(tx, conversation.agent_id, user_id, _REJECTION_LIMIT)
     conversations.set_untold(tx, conversation.id, len(rejections) == _REJECTION_LIMIT)
     shown_labels = {(block.chain_id, block.label): block.shown_label for block in turn.state.blocks}
     time = local_time(now, turn.state.agent.timezone)
@@ -431,7 +436,8 @@ def finished_before(window: Sequence[Message]) -> list[FinishedCall]:
 def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) -> Run | None:
     """Return the run that accepted the request before, after the database refused the turn.
 
-    None where a dead run was in the way; it is closed. Raises the reason of the refusal otherwise.
+    Returns None where a dead run was in the way; it is closed. Raises the reason of the refusal
+    otherwise.
     """
     conversation = conversations.get(tx, conversation_of(request))
     agents.require(tx, request.scope, request.agent_id)

@@ -284,7 +284,7 @@ class Paging:
 Paged = Annotated[Paging, Depends()]
 
 
-def told(response: Response, submitted: SubmissionOutcome) -> Response:
+def with_outcome(response: Response, submitted: SubmissionOutcome) -> Response:
     """Name the proposal that an edit became in the answer's header `x-proposal-id`."""
     if submitted.proposal:
         response.headers["x-proposal-id"] = submitted.proposal.id
@@ -312,7 +312,7 @@ def agent_json(context: CallContext, state: AgentState) -> Json:
 def embedding_of(context: CallContext, handle: str | None) -> EmbeddingInfo | None:
     """Return the embedding model with this handle, or the default.
 
-    None where there is none.
+    Returns None where there is none.
     """
     embedders = context.runtime.models.embedders
     handle = handle or embedders.default_handle()

@@ -7,7 +7,13 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from ricordo.api.call import Paged, RequestContext, note
-from ricordo.api.models.base import NoteResponse, RequestModel, ResponseModel, Timestamp, given
+from ricordo.api.models.base import (
+    NoteResponse,
+    RequestModel,
+    ResponseModel,
+    Timestamp,
+    without_none,
+)
 from ricordo.api.routing import Routes
 from ricordo.domain.ids import new_id
 from ricordo.domain.model import OrganizationProvider
@@ -24,7 +30,8 @@ router = Routes(prefix="/v1/providers", tags=["providers"], scope="providers")
 def _require_name(name: str) -> str:
     if "/" in name or not name.isprintable() or name.strip() != name:
         raise ValueError(
-            "must not hold a slash, a line's end, or a space at its ends: it begins its models' handles"
+            "must not hold a slash, a line's end, or a space at its ends: it begins its models' "
+            "handles"
         )
     return name
 
@@ -176,7 +183,8 @@ async def modify(
         stored = providers.get(tx, context.scope, provider_id)
         if (stored.secret, stored.base_url) != (before.secret, before.base_url):
             raise Collision(
-                "The provider was changed by another request. Read it again, then repeat the change."
+                "The provider was changed by another request. Read it again, then repeat the "
+                "change."
             )
         changed = replace(
             _with(stored, body),
@@ -261,4 +269,4 @@ def _new(context: RequestContext, name: str, body: ProviderCheckRequest) -> Orga
 
 def _with(provider: OrganizationProvider, body: ProviderUpdate) -> OrganizationProvider:
     fields = {name: getattr(body, name) for name in ("base_url", "region", "api_version")}
-    return replace(provider, **given(**fields))
+    return replace(provider, **without_none(**fields))

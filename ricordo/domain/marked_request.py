@@ -1,4 +1,4 @@
-"""Marks for hidden text in what a model gets: messages and tools."""
+"""Marks for hidden text in the messages and tools of a request to a model."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -86,7 +86,8 @@ def _marked_tool(tool: "ToolSchema") -> "ToolSchema":
 def _is_ascii_json(parameters: Mapping[str, Any]) -> bool:
     """Return whether the schema has ASCII characters only, as nearly all have.
 
-    False for a schema that orjson cannot write, such as one with a number of more than 64 bits.
+    Returns False for a schema that orjson cannot write, such as one with a number of more than 64
+    bits.
     """
     try:
         return orjson.dumps(parameters).isascii()

@@ -154,7 +154,8 @@ def reject(
 ) -> Proposal:
     """Leave the block as it is, and tell the agent the reason.
 
-    The agent reads it in its next turn. Raises NotFound, Conflict (already decided), Forbidden.
+    The agent reads it in its next turn with the user. Raises NotFound, Conflict (already decided),
+    Forbidden.
     """
     chain, proposal = _lock_proposal(tx, scope, proposal_id, by)
     if proposal.author.kind == "agent" and chain.owner_kind == "user":
@@ -166,10 +167,7 @@ def reject(
         tx, replace(proposal, status="rejected", note=reason, is_untold=is_untold), by
     )
     if agent_id is not None and is_untold:
-        run_id = proposal.run_id
-        user_id = chain.owner_id
-        if not (run_id and conversations.flag_untold(tx, agent_id, user_id, run_id)):
-            conversations.flag_untold(tx, agent_id, user_id)
+        conversations.flag_untold(tx, agent_id, chain.owner_id)
     return rejected
 
 

@@ -23,17 +23,19 @@ from ricordo.storage.engine.repository import (
     Page,
     Repository,
     equal,
-    found,
     known_to,
     one_of,
     read_page,
+    require_found,
     seen_by,
     setter,
 )
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import agents, conversations, runs
+from ricordo.storage.schema.core_tables import agents, conversations
 from ricordo.storage.schema.core_tables import messages as messages_table
 
+# Description of a conversation whose chat was deleted in the client that it came from.
+GONE_THERE = "This chat is gone where it came from."
 ROWS = Repository(Conversation, conversations)
 _IS_THERE = conversations.c.deleted_at.is_(None)
 _BY_ID = ROWS.select.where(equal(conversations, "id"), _IS_THERE)
@@ -198,7 +200,7 @@ def require(tx: Transaction, scope: Scope, id: str) -> Conversation:
     conversation = ROWS.first(tx, statement, parameters)
     if conversation and not scope.sees(conversation.user_id):
         conversation = None
-    return found(conversation, "Conversation", id)
+    return require_found(conversation, "Conversation", id)
 
 
 def page(
@@ -246,19 +248,10 @@ def change(tx: Transaction, id: str, **columns: Any) -> None:
     )
 
 
-def flag_untold(tx: Transaction, agent_id: str, user_id: str, run_id: str | None = None) -> bool:
-    """Let the next turn with the user look for rejections; return True if there is a conversation.
-
-    With a run it is the run's conversation, otherwise any of the user's.
-    """
-    statement = update(conversations).where(
-        conversations.c.agent_id == agent_id, conversations.c.user_id == user_id, _IS_THERE
-    )
-    if run_id is not None:
-        statement = statement.where(
-            conversations.c.id.in_(select(runs.c.conversation_id).where(runs.c.id == run_id))
-        )
-    return tx.run(statement.values(has_untold=True)) > 0
+def flag_untold(tx: Transaction, agent_id: str, user_id: str) -> None:
+    """Let the next turn with the user, in any conversation, look for rejections."""
+    of_user = (conversations.c.agent_id == agent_id) & (conversations.c.user_id == user_id)
+    tx.run(update(conversations).where(of_user, _IS_THERE).values(has_untold=True))
 
 
 def set_untold(tx: Transaction, id: str, is_any: bool) -> None:

@@ -83,8 +83,6 @@ def hide_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> No
             "delete the agent."
         )
     conversations.change(tx, conversation_id, deleted_at=tx.clock.now())
-    if conversation.has_untold and conversation.user_id:
-        conversations.flag_untold(tx, conversation.agent_id, conversation.user_id)
     add_job(tx, scope.organization_id, "conversation", conversation_id)
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from sqlalchemy import Row, bindparam, case, func, insert, select, update
 
-from ricordo.domain.agent import Conversation
 from ricordo.domain.block import require_no_secret
 from ricordo.domain.git_objects import blob_id
 from ricordo.domain.quotas import size_of
@@ -18,15 +17,14 @@ from ricordo.storage.engine.repository import (
     Page,
     Repository,
     equal,
-    found,
     in_scope,
     known_to,
     read_page,
+    require_found,
     seen_by,
 )
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.history_size import grow
-from ricordo.storage.schema.core_tables import conversations, runs
 from ricordo.storage.schema.history_sum import ROW_BYTES
 from ricordo.storage.schema.memory_tables import chains, proposals
 
@@ -89,17 +87,6 @@ _INSERT = insert(proposals)
 settle = _ROWS.updates(
     "status", "resolved_at", "resolved_by", "note", "result", "superseded_by", "is_untold"
 )
-# The conversation of the proposal, if it still exists and is about the user.
-_ORIGIN = (
-    select(conversations.c.id)
-    .join(runs, runs.c.conversation_id == conversations.c.id)
-    .where(
-        runs.c.id == proposals.c.run_id,
-        equal(conversations, "user_id"),
-        conversations.c.deleted_at.is_(None),
-    )
-    .scalar_subquery()
-)
 _IS_UNTOLD = (
     proposals.c.is_untold
     & (proposals.c.status == "rejected")
@@ -113,10 +100,7 @@ _IS_UNTOLD = (
 )
 _UNTOLD = (
     select(proposals.c.id, proposals.c.chain_id, proposals.c.label, proposals.c.note)
-    .where(
-        _IS_UNTOLD,
-        func.coalesce(_ORIGIN, bindparam("conversation_id")) == bindparam("conversation_id"),
-    )
+    .where(_IS_UNTOLD)
     .order_by(proposals.c.resolved_at, proposals.c.seq)
     .limit(bindparam("limit"))
 )
@@ -187,7 +171,7 @@ def get(tx: Transaction, scope: Scope, id: str) -> Proposal:
         row = tx.first(_BY_ID, parameters)
     else:
         row = tx.first(_BY_ID_FOR_ONE, parameters | {"subject_id": scope.subject_id})
-    return _proposals(tx, [found(row, "Proposal", id)])[0]
+    return _proposals(tx, [require_found(row, "Proposal", id)])[0]
 
 
 def lock(tx: Transaction, scope: Scope, id: str) -> Proposal:
@@ -271,6 +255,20 @@ def waiting_counts(tx: Transaction, chain_id: str, author: Actor | None = None) 
     return {row.label: row.waiting for row in rows}
 
 
+def waiting_counts_by_owner(
+    tx: Transaction, user_ids: Sequence[str], agent_ids: Sequence[str]
+) -> dict[str, int]:
+    """Return the number of these agents' waiting proposals for each of these users."""
+    statement = (
+        select(chains.c.owner_id, func.count())
+        .join(chains, chains.c.id == proposals.c.chain_id)
+        .where(chains.c.owner_kind == "user", chains.c.owner_id.in_(user_ids), WAITS)
+        .where(proposals.c.author_kind == "agent", proposals.c.author_id.in_(agent_ids))
+        .group_by(chains.c.owner_id)
+    )
+    return {row[0]: row[1] for row in tx.all(statement)}
+
+
 def page(tx: Transaction, scope: Scope, page: Page, filters: ProposalFilter) -> list[Proposal]:
     names = ("chain_id", "label", "status", "author_id", "run_id")
     fields = {name: getattr(filters, name) for name in names}
@@ -311,19 +309,12 @@ def count_decidable(tx: Transaction, scope: Scope) -> int:
     return int(tx.all(statement.where(proposals.c.chain_id.in_(own_chains), WAITS))[0][0])
 
 
-def take_untold(
-    tx: Transaction, conversation: Conversation, user_id: str, limit: int
-) -> list[Rejection]:
-    """Return the rejections to report to the agent in this conversation, and mark them as told.
+def take_untold(tx: Transaction, agent_id: str, user_id: str, limit: int) -> list[Rejection]:
+    """Return the rejections by this user to report to the agent, and mark them as told.
 
-    Rejections whose own conversation is deleted are included.
+    Whichever conversation with the user comes next reports them.
     """
-    parameters = {
-        "agent_id": conversation.agent_id,
-        "user_id": user_id,
-        "conversation_id": conversation.id,
-        "limit": limit,
-    }
+    parameters = {"agent_id": agent_id, "user_id": user_id, "limit": limit}
     rejections = [
         Rejection(row.id, row.chain_id, row.label, row.note or "")
         for row in tx.all(_UNTOLD, parameters)

@@ -9,7 +9,14 @@ from sqlalchemy import ColumnElement, Text, cast, delete, insert, or_, select
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import REPLACEMENTS, Tool
 from ricordo.errors import NotFound
-from ricordo.storage.engine.repository import Page, Repository, distinct_list, equal, found, one_of
+from ricordo.storage.engine.repository import (
+    Page,
+    Repository,
+    distinct_list,
+    equal,
+    one_of,
+    require_found,
+)
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents_tools, organizations, tools
 
@@ -36,6 +43,9 @@ _OF_AGENTS = _SELECT.add_columns(_ATTACHMENTS.label("attachments")).where(
 )
 _LOCK = select(organizations.c.id).where(equal(organizations, "id")).with_for_update(key_share=True)
 _ATTACH = insert(agents_tools)
+_AGENTS_WITH = select(agents_tools.c.agent_id, agents_tools.c.tool_id).where(
+    one_of(agents_tools.c.tool_id, "ids")
+)
 _DETACH = delete(agents_tools).where(equal(agents_tools, "agent_id", "tool_id"))
 _DETACH_FROM_ALL = delete(agents_tools).where(equal(agents_tools, "tool_id"))
 _DELETE = delete(tools).where(equal(tools, "id"))
@@ -76,7 +86,7 @@ def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Tool]:
     """Return the tools with these ids, in order. Raises NotFound for the first missing one."""
     read = _ROWS.all(tx, _BY_IDS, {"ids": list(ids), "organization_id": scope.organization_id})
     by_id = {tool.id: tool for tool in read}
-    return [found(by_id.get(id), "Tool", id) for id in ids]
+    return [require_found(by_id.get(id), "Tool", id) for id in ids]
 
 
 def by_names(tx: Transaction, scope: Scope, names: Sequence[str]) -> dict[str, Tool]:
@@ -103,7 +113,7 @@ def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]
     if missing := [name for name in names if name not in by_name]:
         raise NotFound(f"Tool with name {', '.join(missing)} not found{replacement(missing)}")
     named = [by_name[name] for name in names]
-    with_ids = [found(by_id.get(id), "Tool", id) for id in ids]
+    with_ids = [require_found(by_id.get(id), "Tool", id) for id in ids]
     return list({tool.id: tool for tool in [*named, *with_ids]}.values())
 
 
@@ -163,6 +173,14 @@ def _conditions(filters: ToolFilter) -> Iterator[ColumnElement[bool]]:
         yield tools.c.id.in_(
             select(agents_tools.c.tool_id).where(agents_tools.c.agent_id == filters.agent_id)
         )
+
+
+def agents_with(tx: Transaction, tool_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return the ids of the agents that have these tools, by tool id."""
+    agent_ids: dict[str, list[str]] = {}
+    for row in tx.all(_AGENTS_WITH, {"ids": list(tool_ids)}):
+        agent_ids.setdefault(row.tool_id, []).append(row.agent_id)
+    return agent_ids
 
 
 def attach(tx: Transaction, agent_id: str, tool_ids: Sequence[str]) -> None:

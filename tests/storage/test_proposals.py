@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from ricordo.domain.agent import Conversation
 from ricordo.domain.block import Chain
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor, Scope
@@ -125,59 +124,44 @@ async def test_proposing_reads_no_more_where_many_of_others_wait(store: SqliteSt
     assert paged == found[:-3:-1]
 
 
-async def test_a_rejection_is_told_in_its_conversation_or_without_one_in_any_with_the_user(
+async def test_a_rejection_is_told_once_by_whichever_conversation_with_the_user_comes_next(
     store: SqliteStore,
 ) -> None:
     state = await make.stored_agent(store)
-    home, other = (
+    agent_id = state.agent.id
+    pair = [
         replace(state.conversation, id=new_id("conv"), is_default=False, user_id="user-1")
         for _ in range(2)
-    )
-    run = make.run(state.agent, id=new_id("run"), conversation_id=home.id)
+    ]
+    run = make.run(state.agent, id=new_id("run"), conversation_id=pair[0].id)
 
     def begin(tx: Transaction) -> None:
-        for one in (home, other):
+        for one in pair:
             conversations.insert_one(tx, one)
         runs.open_run(tx, run)
 
     await store.write(begin)
-    agent, told = Actor("agent", state.agent.id, "Nina"), {"status": "rejected", "is_untold": True}
-    in_run, in_none = (
-        proposal(author=agent, run_id=run.id, note="No.", **told),
-        proposal(author=agent, note="Nor.", **told),
-    )
+    agent, told = Actor("agent", agent_id, "Nina"), {"status": "rejected", "is_untold": True}
     await stored(
         store,
-        in_run,
-        in_none,
+        proposal(author=agent, run_id=run.id, note="No.", **told),
+        proposal(author=agent, note="Nor.", **told),
         proposal(author=agent, status="rejected", note="Told."),
         proposal(note="x", **told),
     )
 
     def flags(tx: Transaction) -> list[bool]:
-        return [
-            bool(found and found.has_untold)
-            for one in (home, other)
-            if (found := conversations.get(tx, one.id))
-        ]
+        return [bool(conversations.require(tx, Scope(), one.id).has_untold) for one in pair]
 
-    async def take(which: Conversation, user_id: str = "user-1") -> list[str]:
-        found = await store.write(lambda tx: proposals.take_untold(tx, which, user_id, 9))
+    async def take(user_id: str = "user-1") -> list[str]:
+        found = await store.write(lambda tx: proposals.take_untold(tx, agent_id, user_id, 9))
         return [one.reason for one in found]
 
-    def flag(tx: Transaction, run_id: str | None) -> bool:
-        return conversations.flag_untold(tx, state.agent.id, "user-1", run_id)
-
-    assert [await store.write(lambda tx, id=id: flag(tx, id)) for id in ("run-gone", run.id)] == [
-        False,
-        True,
-    ]  # type: ignore[misc]
-    assert await store.read(flags) == [True, False]
-    assert await store.write(lambda tx: flag(tx, None))
+    await store.write(lambda tx: conversations.flag_untold(tx, agent_id, "user-1"))
     assert await store.read(flags) == [True, True]
-    await store.write(lambda tx: conversations.set_untold(tx, home.id, False))
+    await store.write(lambda tx: conversations.set_untold(tx, pair[0].id, False))
     assert await store.read(flags) == [False, True]
-    assert await take(other, "user-2") == []
-    assert await store.read(lambda tx: proposals.are_untold(tx, state.agent.id, "user-1"))
-    assert [await take(other), await take(home), await take(home)] == [["Nor."], ["No."], []]
-    assert not await store.read(lambda tx: proposals.are_untold(tx, state.agent.id, "user-1"))
+    assert await take("user-2") == []
+    assert await store.read(lambda tx: proposals.are_untold(tx, agent_id, "user-1"))
+    assert [await take(), await take()] == [["No.", "Nor."], []]
+    assert not await store.read(lambda tx: proposals.are_untold(tx, agent_id, "user-1"))

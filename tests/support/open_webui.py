@@ -67,6 +67,8 @@ class FakeOpenWebUI:
         self.files: dict[str, StoredFile] = {}
         self.bases: dict[str, Base] = {}
         self.notes: dict[str, Json] = {}
+        self.chats: list[str] = []
+        self.may_see_chats = True
         self.refuses_doubles = False
         self.is_down = False
         self.asked: list[str] = []
@@ -112,11 +114,16 @@ class FakeOpenWebUI:
         del base.files[file.id], self.files[file.id]
 
     def user_notes(self) -> dict[str, str]:
-        """The Markdown of all notes by their titles."""
+        """The Markdown of all notes by their titles, but the one of what waits."""
         assert len({note["title"] for note in self.notes.values()}) == len(self.notes), (
             "a note is there twice"
         )
-        return {note["title"]: note["data"]["content"]["md"] for note in self.notes.values()}
+        texts = {note["title"]: note["data"]["content"]["md"] for note in self.notes.values()}
+        return {title: text for title, text in texts.items() if title != "Waiting for you"}
+
+    def waiting_note(self) -> str | None:
+        titled = {note["title"]: note["data"]["content"]["md"] for note in self.notes.values()}
+        return titled.get("Waiting for you")
 
     def user_writes(self, title: str, text: str) -> None:
         note = self._note(title)
@@ -161,7 +168,20 @@ class FakeOpenWebUI:
         self._knowledge(app)
         self._files(app)
         self._notes(app)
+        self._chats(app)
         return app
+
+    def _chats(self, app: FastAPI) -> None:
+        @app.get("/api/v1/chats/list/user/{user}")
+        async def listed(user: str, page: int, order_by: str, direction: str) -> list[Json]:
+            assert (order_by, direction) == ("created_at", "asc")
+            if not self.may_see_chats:
+                raise HTTPException(401, "You do not have permission to access this resource.")
+            return [{"id": id} for id in self.chats[60 * (page - 1) : 60 * page]]
+
+        @app.get("/api/v1/chats/{id}")
+        async def find(id: str) -> Json:
+            return {"id": self._require(id if id in self.chats else None, 401)}
 
     def _require(self, found: Any, status: int = 404) -> Any:
         if found is None:

@@ -3,13 +3,14 @@
 A client sends its whole chat each time. Each answering run is recorded by two digests of the chat:
 an exact one of all messages, and, for clients that name their chats, a loose one of the user's
 messages, since clients change how answers look. The longest known beginning of the next request
-names the conversation to continue. If that conversation has other messages since, as after an edit
-or "regenerate", it is forked. Both digests are stored in the transaction that ends the run. The
-loose digest of a new chat is stored in the one that starts it: until then nothing else leads to its
-conversation.
+names the conversation to continue: one that the exact digest knows, or whose shown answers are
+those of the agent. If that conversation has other messages since, as after an edit or "regenerate",
+it is forked. So where a person edited or deleted an answer, all from there on is new. Both digests
+are stored in the transaction that ends the run. The loose digest of a new chat is stored in the one
+that starts it: until then nothing else leads to its conversation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -31,7 +32,19 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.openai.answers import AnswerReader
 from ricordo.features.openai.models import ChatMessage
-from ricordo.features.openai.queries import AnsweredState, answered_states, note_run
+from ricordo.features.openai.queries import (
+    AnsweredState,
+    answered_states,
+    chat_summary,
+    note_run,
+)
+from ricordo.features.openai.shown_answers import (
+    answer_key,
+    answers_of,
+    own_answers,
+    shown_before,
+    unsaved_rest,
+)
 from ricordo.storage import conversations, messages, runs
 from ricordo.storage.engine.store import Store, Transaction
 
@@ -67,11 +80,18 @@ class ClientChat:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The conversation that continues a chat, and the index of its new messages."""
+    """The conversation that continues a chat, and the index of its new messages.
+
+    `shown` is text of a stopped answer that the client shows and the conversation lacks. `own` are
+    the keys of the answers that the agent gave in this chat, if there are answers among the new
+    messages.
+    """
 
     conversation_id: str
     new_from: int
     is_begun: bool = True
+    shown: str = ""
+    own: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +100,18 @@ class _State:
 
     exact: str
     loose: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """A beginning of a chat that a run answered, up to `index`.
+
+    `rest` is text of its last answer that the client shows and that is not stored.
+    """
+
+    index: int
+    state: AnsweredState
+    rest: str = ""
 
 
 class ChatStates:
@@ -173,21 +205,25 @@ async def continue_chat(
     NotFound, and Invalid for results of unknown calls.
     """
     if answered := await _last_answered(context, chat, states.all):
-        new_from, state = answered
+        state = answered.state
         tools = () if chat.is_answer else client_tools
         conversation_id = state.goes_on_in or await _conversation_after(
             context, state.run_id, tools
         )
         if conversation_id:
-            return Continuation(conversation_id, new_from)
+            own = await _own_answers(context, chat, answered.index)
+            return Continuation(conversation_id, answered.index, shown=answered.rest, own=own)
     if chat.is_answer:
         raise Invalid(
             "These tool results answer no call of this chat. Send the chat with the calls as they "
             "came."
         )
     new_from = chat.new_from()
+    own = await _own_answers(context, chat, 0)
+    if own:
+        new_from = 0  # a known chat, edited at its beginning
     if chat.name:
-        summary = {"summary": f"chat_{chat.name}"}
+        summary = {"summary": chat_summary(chat.name)}
     else:
         summary = {}
     conversation = await create_conversation(context.runtime, context.scope, chat.agent_id, summary)
@@ -198,7 +234,16 @@ async def continue_chat(
     ]
     if past:
         await import_messages(context.store, context.scope, chat.agent_id, past, conversation.id)
-    return Continuation(conversation.id, new_from, is_begun=False)
+    return Continuation(conversation.id, new_from, is_begun=False, own=own)
+
+
+async def _own_answers(context: RequestContext, chat: ClientChat, new_from: int) -> frozenset[str]:
+    """Return the agent's answers in this chat, if there are answers among its new messages."""
+    new_messages = chat.messages[new_from:]
+    if not any(message.role == "assistant" and message.text.strip() for message in new_messages):
+        return frozenset()
+    user_id = context.scope.subject
+    return await context.store.read(lambda tx: own_answers(tx, chat.agent_id, user_id, chat.name))
 
 
 async def continue_after(
@@ -223,40 +268,85 @@ async def continue_after(
 
 async def _last_answered(
     context: RequestContext, chat: ClientChat, states: Sequence[_State]
-) -> tuple[int, AnsweredState] | None:
-    """Return the longest beginning of the chat that a run answered, and the state.
-
-    The beginning is given as the index of the first new message.
-    """
+) -> _Beginning | None:
+    """Return the longest beginning of the chat that a run answered as the client shows it."""
     last = len(chat.messages)
     indexes = _beginnings(chat)
     if chat.is_answer:
         indexes = [chat.new_from()]
-    if chat.is_retry:
-        indexes = [last, *indexes]
 
-    def find(tx: Transaction) -> tuple[int, AnsweredState] | None:
-        for group in filter(None, (indexes[:_LIKELY], indexes[_LIKELY:])):
-            answered = answered_states(tx, [key for index in group for key in keys_of(index)])
-            for index in group:
-                state = next((answered[key] for key in keys_of(index) if key in answered), None)
-                if state and chat.is_retry and index == last:
-                    return chat.new_from(), state
-                if state:
-                    return index, state
-        return None
+    def find(tx: Transaction) -> _Beginning | None:
+        if chat.is_retry:
+            state = answered_states(tx, [states[last].loose]).get(states[last].loose)
+            if state:
+                return _Beginning(chat.new_from(), state)
+        return _answered_beginning(tx, chat, states, indexes)
+
+    if indexes or chat.is_retry:
+        return await context.store.read(find)
+    return None
+
+
+def _answered_beginning(
+    tx: Transaction, chat: ClientChat, states: Sequence[_State], indexes: Sequence[int]
+) -> _Beginning | None:
+    """Return the longest beginning that is known exactly, else the longest that is shown."""
 
     def keys_of(index: int) -> list[str]:
         state = states[index]
-        if chat.is_retry and index == last:
-            return [state.loose]
         if chat.name:
             return [state.exact, state.loose]
         return [state.exact]
 
-    if indexes:
-        return await context.store.read(find)
-    return None
+    likely = indexes[:_LIKELY]
+    answered = answered_states(tx, [key for index in likely for key in keys_of(index)])
+    for index in likely:
+        if state := answered.get(states[index].exact):
+            return _with_rest(tx, chat, index, state)
+        if state := answered.get(states[index].loose):
+            if chat.is_answer:
+                return _Beginning(index, state)
+            break  # whether it is what the client shows takes a comparison
+    if chat.is_answer or not (answered or indexes[_LIKELY:]):
+        return None
+    answered = answered_states(tx, [key for index in indexes for key in keys_of(index)])
+    return _longest_shown(tx, chat, states, indexes, answered)
+
+
+def _longest_shown(
+    tx: Transaction,
+    chat: ClientChat,
+    states: Sequence[_State],
+    indexes: Sequence[int],
+    answered: Mapping[str, AnsweredState],
+) -> _Beginning | None:
+    """Return the longest beginning whose shown answers are the agent's own."""
+    loose = {index: answered.get(states[index].loose) for index in indexes}
+    texts = answers_of(tx, [state.run_id for state in loose.values() if state])
+    longest: _Beginning | None = None
+    is_shown = True
+    for index in reversed(indexes):
+        exact_state, state = answered.get(states[index].exact), loose[index]
+        if exact_state:
+            is_shown = True
+            longest = _Beginning(index, exact_state)
+            continue
+        is_shown = is_shown and state is not None
+        if is_shown and state:
+            stored = answer_key(texts[state.run_id])
+            shown = answer_key(shown_before(chat.messages, index)[1])
+            is_shown = shown == stored or (not state.is_whole and shown.startswith(stored))
+        if is_shown and state:
+            longest = _Beginning(index, state)
+    return longest and _with_rest(tx, chat, longest.index, longest.state)
+
+
+def _with_rest(tx: Transaction, chat: ClientChat, index: int, state: AnsweredState) -> _Beginning:
+    """Return the beginning with what the client shows of a stopped answer, and nothing keeps."""
+    if state.is_whole:
+        return _Beginning(index, state)
+    stored = answers_of(tx, [state.run_id])[state.run_id]
+    return _Beginning(index, state, unsaved_rest(stored, shown_before(chat.messages, index)[1]))
 
 
 def _beginnings(chat: ClientChat) -> list[int]:

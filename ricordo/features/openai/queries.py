@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Index, UniqueConstraint, bindparam, delete, or_, select
+from sqlalchemy import Index, UniqueConstraint, bindparam, delete, func, or_, select
 
 from ricordo.agents.agent_types import traits_of
 from ricordo.domain.agent import AgentType
@@ -19,7 +19,7 @@ from ricordo.storage.agent_access import may_use
 from ricordo.storage.engine.repository import Missing, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import reference, seq, strings, table, timestamps
-from ricordo.storage.schema.core_tables import agents, conversations, runs
+from ricordo.storage.schema.core_tables import agents, conversations, messages, runs
 
 # `key` is a digest of a chat's state; its text cannot be recovered from it.
 openai_chats = table(
@@ -43,6 +43,7 @@ _ANSWERED = (
         conversations.c.last_run_ended_at,
         conversations.c.last_stop_reason,
         runs.c.ended_at,
+        runs.c.status,
     )
     .outerjoin(runs, runs.c.id == openai_chats.c.run_id)
     .outerjoin(
@@ -50,6 +51,21 @@ _ANSWERED = (
         (conversations.c.id == runs.c.conversation_id) & conversations.c.deleted_at.is_(None),
     )
     .where(one_of(openai_chats.c.key, "keys"))
+)
+# Runs of a chat whose answers an edited chat is compared with.
+_MOST_RUNS = 2_000
+_RUNS_OF_CHAT = (
+    select(messages.c.run_id)
+    .join(conversations, conversations.c.id == messages.c.conversation_id)
+    .where(
+        equal(conversations, "agent_id", "summary"),
+        conversations.c.user_id.is_not_distinct_from(bindparam("user_id")),
+        conversations.c.deleted_at.is_(None),
+        messages.c.step_id.is_not(None),
+    )
+    .group_by(messages.c.run_id)
+    .order_by(func.max(messages.c.seq).desc())
+    .limit(_MOST_RUNS)
 )
 _FORGET = delete(openai_chats).where(one_of(openai_chats.c.key, "keys"))
 _NOTE = Missing(openai_chats)
@@ -89,11 +105,13 @@ class UnknownModel(NotFound):
 class AnsweredState:
     """The run that answered a state of a chat.
 
-    `goes_on_in` is its conversation, if nothing came after the run there.
+    `goes_on_in` is its conversation, if nothing came after the run there. `is_whole`: the run ended
+    by itself, so all that was shown is stored.
     """
 
     run_id: str
     goes_on_in: str | None
+    is_whole: bool = True
 
 
 def answered_states(tx: Transaction, keys: Sequence[str]) -> Mapping[str, AnsweredState]:
@@ -102,8 +120,23 @@ def answered_states(tx: Transaction, keys: Sequence[str]) -> Mapping[str, Answer
     for row in tx.all(_ANSWERED, {"keys": list(keys)}):
         is_last = row.ended_at is not None and row.ended_at == row.last_run_ended_at
         is_plain = row.last_stop_reason != "requires_approval" and len(row.window or ()) > 1
-        states[row.key] = AnsweredState(row.run_id, row.id if is_last and is_plain else None)
+        states[row.key] = AnsweredState(
+            row.run_id,
+            goes_on_in=row.id if is_last and is_plain else None,
+            is_whole=row.status == "completed",
+        )
     return states
+
+
+def chat_summary(name: str) -> str:
+    """Return the name of the conversation that keeps a client's chat."""
+    return f"chat_{name}"
+
+
+def runs_of_chat(tx: Transaction, agent_id: str, user_id: str | None, name: str) -> list[str]:
+    """Return the newest runs that answered in a user's chat of this name."""
+    chat = {"agent_id": agent_id, "user_id": user_id, "summary": chat_summary(name)}
+    return [row.run_id for row in tx.all(_RUNS_OF_CHAT, chat) if row.run_id]
 
 
 def note_run(tx: Transaction, keys: Sequence[str], run: Run) -> None:

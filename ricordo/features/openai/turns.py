@@ -4,7 +4,7 @@ A task, such as a title for a chat, is not a turn.
 """
 
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ricordo.agents.budgets import has_budget, require_budget
@@ -22,12 +22,14 @@ from ricordo.features.openai.chats import (
     ChatNotes,
     ChatStates,
     ClientChat,
+    Continuation,
     continue_after,
     continue_call,
     continue_chat,
 )
 from ricordo.features.openai.models import ChatMessage, ChatRequest, ContentPart, ToolDefinition
 from ricordo.features.openai.queries import NamedAgent
+from ricordo.features.openai.shown_answers import answer_key
 from ricordo.llm.chat import whole_reply
 from ricordo.storage import agents, runs
 from ricordo.storage.engine.store import Transaction
@@ -117,15 +119,7 @@ async def chat_turn(
     notes = ChatNotes(context.store, states, continuation.is_begun)
     new_messages = body.messages[continuation.new_from :]
     system = () if continuation.is_begun else _system_messages(body.messages)
-    # Answers among the new messages are the client's copies, as after an earlier message was
-    # deleted.
-    said = tuple(
-        NewMessage("user", parts[id(message)], is_untrusted=message.has_passages)
-        if message.role == "user"
-        else NewMessage("assistant", (TextPart(message.text),), sender_id=context.scope.user_id)
-        for message in new_messages
-        if message.role == "user" or (message.role == "assistant" and message.text.strip())
-    )
+    said = _said(context, continuation, new_messages, parts)
     approval = _results_of_tools(new_messages) if chat.is_answer else None
     request = TurnRequest(
         scope=context.scope,
@@ -144,6 +138,37 @@ async def chat_turn(
     return ChatTurn(None if is_call else notes, request)
 
 
+def _said(
+    context: RequestContext,
+    continuation: Continuation,
+    new_messages: Sequence[ChatMessage],
+    parts: Mapping[int, tuple[Part, ...]],
+) -> list[NewMessage]:
+    """Return the turn's messages: the user's, and answers that the conversation lacks.
+
+    `parts` are those of users' messages, by the ids of the objects.
+    """
+    said: list[NewMessage] = []
+    if continuation.shown:
+        said.append(_as_client_shows(context, continuation.shown))
+    for message in new_messages:
+        if message.role == "user":
+            is_untrusted = message.has_passages
+            said.append(NewMessage("user", parts[id(message)], is_untrusted=is_untrusted))
+        elif message.role == "assistant" and message.text.strip():
+            is_own = answer_key(message.text) in continuation.own
+            if is_own:
+                said.append(NewMessage("assistant", (TextPart(message.text),)))
+            else:
+                said.append(_as_client_shows(context, message.text))
+    return said
+
+
+def _as_client_shows(context: RequestContext, text: str) -> NewMessage:
+    """Return an answer that the client shows and the agent did not give, marked by its sender."""
+    return NewMessage("assistant", (TextPart(text),), sender_id=context.scope.user_id)
+
+
 def chat_name(context: RequestContext, body: ChatRequest) -> str | None:
     """Return the client's id of the chat, from Open WebUI's header or the body."""
     return context.request.headers.get(CHAT_HEADER) or body.named("chat_id")
@@ -157,7 +182,7 @@ def is_temporary(name: str | None) -> bool:
 def client_tools(context: RequestContext, body: ChatRequest) -> tuple[ToolSchema, ...]:
     """Return the tools that the client offers to run.
 
-    None are returned if the request or its connection's header switches tools off.
+    No tools are returned if the request or its connection's header switches tools off.
     """
     if body.tool_choice == "none" or context.request.headers.get(TOOLS_HEADER, "").lower() == "off":
         return ()

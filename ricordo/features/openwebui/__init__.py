@@ -9,7 +9,10 @@ feature = Feature(
         "ricordo.features.openwebui.mirror.routes",
         "ricordo.features.openwebui.notes.routes",
     ),
-    jobs=("ricordo.features.openwebui.mirror.sync:ALL_USERS",),
+    jobs=(
+        "ricordo.features.openwebui.mirror.sync:ALL_USERS",
+        "ricordo.features.openwebui.mirror.chats:DELETE_GONE",
+    ),
     memory_remotes=("ricordo.features.openwebui.mirror.sync:REMOTES",),
     commands=(
         Commands(

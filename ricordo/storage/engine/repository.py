@@ -156,7 +156,7 @@ class Repository(Generic[V]):
         return self.first(tx, self._by_id_for_one, parameters | {"subject_id": scope.subject_id})
 
     def get(self, tx: Transaction, scope: Scope, id: str) -> V:
-        return found(self.find(tx, scope, id), self._name, id)
+        return require_found(self.find(tx, scope, id), self._name, id)
 
     def by_ids(self, tx: Transaction, ids: Sequence[str]) -> list[V]:
         """Return the entities with these ids, in order, without deleted ones."""
@@ -232,7 +232,7 @@ class Repository(Generic[V]):
         table: Any = self.table
         statement = sa.select(self.table.c.id).where(*self._conditions(scope, conditions, equal))
         if position is not None:
-            # Pages are cut by the column that orders the list, under the name that they know.
+            # `read_page` orders by a column named created_at, so the position gets that name.
             table = sa.select(
                 self.table.c.id, self.table.c.seq, position.label("created_at")
             ).subquery()
@@ -419,7 +419,7 @@ def new_values(columns: Mapping[str, Any]) -> dict[str, Any]:
     return {f"new_{name}": content for name, content in columns.items()}
 
 
-def found(entity: V | None, kind: str, id: str) -> V:
+def require_found(entity: V | None, kind: str, id: str) -> V:
     """Return the entity, or raise NotFound if it is None."""
     if entity is None:
         raise NotFound(f"{kind} with ID {id} not found")  # wire fact

@@ -1,4 +1,4 @@
-"""The kinds of columns for both databases, and what erasure does with each.
+"""The kinds of columns for both databases, each with its erasure rule.
 
 When a user is forgotten, the user's rows are deleted. `info["erasure"]` of a column, or of its
 table as the default, says how the column can refer to a user:
@@ -236,9 +236,9 @@ def partial_index(name: str, *columns: str, where: str, unique: bool = False) ->
 
 
 def erasure_of(column: sa.Column[Any]) -> Erasure | None:
-    """Return what erasure does with the column, by its own setting or its table's.
+    """Return the column's erasure rule: its own, or that of its table.
 
-    None if neither says it.
+    Returns None if neither says it.
     """
     erasure: Erasure | None = column.info.get("erasure") or column.table.info.get("erasure")
     return erasure

@@ -227,7 +227,8 @@ async def test_a_commit_of_the_owner_becomes_her_version_once(memory: Memory) ->
     change(
         memory,
         "Add goals",
-        "INSERT INTO memory_blocks (user_id, label, title, body) VALUES ('ada', 'goals', 'Goals', 'Rest.')",
+        "INSERT INTO memory_blocks (user_id, label, title, body) VALUES ('ada', 'goals', 'Goals', "
+        "'Rest.')",
     )
     for _ in range(2):
         assert (await memory.sync()).last_error is None
@@ -709,3 +710,19 @@ def test_with_a_place_for_it_each_organization_has_a_database_of_its_own(tmp_pat
     assert asked("doltlite:///x/{organization}.db", "org-2") == Access("doltlite:///x/org-2.db")
     with pytest.raises(ValueError, match="must be mysql://"):
         asked("https://dolt.example.org", "org-2")
+
+
+async def test_rows_of_youlab_are_those_of_the_user_with_the_prefix(memory: Memory) -> None:
+    fill_like_youlab(memory.place)
+    memory.settings.dolt_user_prefix = "open-webui:"
+    with pytest.raises(Invalid, match="begins otherwise"):
+        await memory.sync()
+    memory.user = "open-webui:ada"
+    memory.remote = await memory.add(user=memory.user)
+    assert (await memory.sync()).last_error is None
+    assert await memory.texts() == {"student": "Name: Ada\nLikes proofs"}
+    await memory.put("human", "At home here.", user=memory.user)
+    await memory.sync()
+    with at(memory.place) as engine:
+        rows = engine.run("SELECT label FROM memory_blocks WHERE user_id = 'ada'")
+    assert {str(label) for (label, *_) in rows} == {"student", "human"}

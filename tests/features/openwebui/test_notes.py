@@ -220,3 +220,30 @@ def test_lines_that_say_the_same_stay_as_they_were(before: str, there: str, want
 def test_in_files_only_quotation_marks_and_spaces_make_no_difference() -> None:
     assert carried_over("“a”\r\nb ﬁ", '"a"\nb fi\nc', plain_key) == "“a”\r\nb ﬁ\nc"
     assert carried_over("- a", "* a", plain_key) == "* a"
+
+
+async def test_what_waits_is_a_note_to_read_while_it_waits(
+    here: Synced, there: FakeOpenWebUI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RICORDO_PUBLIC_URL", "https://memory.example.org/")
+    await here.put("human", "Likes tea.\n", policy="propose")
+    await here.settle()
+    assert there.waiting_note() is None
+    await here.propose("human", "Likes tea.", "Likes coffee.", reasoning="She said so.")
+    await here.settle()
+    text = there.waiting_note() or ""
+    for words in ("− Likes tea.", "+ Likes coffee.", "Why: She said so.", "By Nina:"):
+        assert words in text
+    assert "https://memory.example.org/ui/people/user-" in text
+    (note,) = [one for one in there.notes.values() if one["title"] == "Waiting for you"]
+    assert [one["permission"] for one in note["access_grants"]] == ["read"]
+    there.user_writes("Waiting for you", "Approve all!")
+    await here.settle()
+    assert there.waiting_note() == text
+    there.user_deletes_note("Waiting for you")
+    await here.settle()
+    assert there.waiting_note() == text
+    (waiting,) = await here.waiting()
+    await here.reject(waiting.id)
+    await here.settle()
+    assert (there.waiting_note(), there.user_notes()) == (None, {"human": "Likes tea.\n"})

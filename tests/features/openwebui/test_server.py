@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx2
 import pytest
@@ -15,9 +16,10 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.features.openwebui.mirror.queries import openwebui_items
 from ricordo.features.openwebui.mirror.sync import ALL_USERS
+from ricordo.storage.conversations import GONE_THERE
 from tests.features.openwebui.conftest import USER
 from tests.seams.http import ok, refused
-from tests.seams.server import ServerInThread, serving
+from tests.seams.server import MODEL, ServerInThread, serving
 from tests.support.open_webui import FakeOpenWebUI
 
 OPERATOR = "the-operator"
@@ -95,3 +97,43 @@ def test_who_came_from_there_is_synced_without_being_asked(
     wait_for(lambda: there.user_notes() == {"human": "Changed."})
     assert [one["kind"] for one in ok(http.get(f"/users/{USER}/remotes"))] == ["openwebui"]
     assert len(there.bases) == 1
+
+
+def test_chats_deleted_there_are_listed_or_deleted_here(
+    server: ServerInThread,
+    http: httpx2.Client,
+    there: FakeOpenWebUI,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agent = ok(http.post("/v1/agents/", json={"name": "Nina", "model": MODEL}))["id"]
+    ids = [str(UUID(int=number)) for number in range(130)]
+
+    def say(chat_id: str) -> str:
+        said = [{"role": "user", "content": f"Hello from {chat_id}."}]
+        body = {"user_id": USER, "chat_id": chat_id, "model": agent, "messages": said}
+        assert http.post("/chat/stream", json=body).status_code == 200
+        return chat_id
+
+    kept, gone, other = say(ids[100]), say(ids[101]), say("of another program")
+    there.chats = [*ids[:101], *ids[102:]]
+
+    def listed() -> dict[str, str | None]:
+        found = ok(http.get("/v1/conversations/", headers={"x-ricordo-user": USER}))
+        return {one["summary"].removeprefix("chat_"): one["description"] for one in found}
+
+    there.may_see_chats = False
+    assert ok(http.post(SYNC))["problem"] is None
+    assert listed() == {kept: None, gone: None, other: None}
+    there.may_see_chats = True
+    ok(http.post(SYNC))
+    assert listed() == {kept: None, gone: GONE_THERE, other: None}
+    key = {"authorization": f"Bearer {server.key(USER)}"}
+    page = http.get("/ui/chat?new=yes", headers=key).text
+    assert page.index(kept) < page.index("Chats that are gone there") < page.index(gone)
+    there.chats.append(gone)
+    ok(http.post(SYNC))
+    assert listed()[gone] is None
+    there.chats.remove(gone)
+    monkeypatch.setenv("RICORDO_OPENWEBUI_DELETED_CHATS", "delete")
+    ok(http.post(SYNC))
+    wait_for(lambda: listed().keys() == {kept, other})

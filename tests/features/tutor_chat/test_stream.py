@@ -274,3 +274,89 @@ def test_what_fails_is_an_event_and_what_is_wrong_a_sentence(
         http.post("/chat/stream", json={"user_id": "gus", "messages": said("a", "b")}), 400
     )
     assert words(chat(http, "gus", None, "Hello", model="essay/coach")) == "ok"
+
+
+def asked(server: ServerInThread) -> list[str]:
+    return [message.text for message in server.model.requests[-1].messages[1:]]
+
+
+def client_texts(server: ServerInThread) -> list[str]:
+    """The answers in the last request that the client wrote, or changed."""
+    return [
+        message.text
+        for message in server.model.requests[-1].messages
+        if message.role == "assistant" and message.sender_id
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "theirs"),
+    [
+        ("first question", ("A?", "One.", "b", "Two.", "c"), []),
+        ("second question", ("a", "One.", "B?", "Two.", "c"), []),
+        ("first answer", ("a", "One, edited.", "b", "Two.", "c"), ["One, edited."]),
+        ("last answer", ("a", "One.", "b", "Two, and more.", "c"), ["Two, and more."]),
+        ("shortened", ("a", "One.", "b", "Tw", "c"), ["Tw"]),
+        ("both answers", ("a", "1", "b", "2", "c"), ["1", "2"]),
+        ("question and answer", ("a", "One.", "B?", "2", "c"), ["2"]),
+        ("first pair deleted", ("b", "Two.", "c"), []),
+        ("last pair deleted", ("a", "One.", "c"), []),
+        ("other form", ("a", "<details>Hm.</details>One.", "b", "**Two**.", "c"), []),
+    ],
+)
+def test_of_a_chat_edited_in_place_the_model_gets_what_the_client_shows_once(
+    server: ServerInThread,
+    http: httpx2.Client,
+    name: str,
+    texts: tuple[str, ...],
+    theirs: list[str],
+) -> None:
+    server.says("One.", "Two.", "Three.", "Four.")
+    for before in (("a",), ("a", "One.", "b")):
+        chat(http, "kim", name, *before)
+    chat(http, "kim", name, *texts)
+    plain = ["a", "One.", "b", "Two.", "c"] if name == "other form" else list(texts)
+    assert (asked(server), client_texts(server)) == (plain, theirs)
+    # The next message continues there, and nothing is doubled.
+    after = chat(http, "kim", name, *texts, "Three.", "d")
+    assert (asked(server), client_texts(server)) == ([*plain, "Three.", "d"], theirs)
+    last = chat(http, "kim", name, *texts, "Three.", "d", "Four.", "e")
+    assert last[-1]["conversation_id"] == after[-1]["conversation_id"]
+
+
+def test_a_deleted_answer_is_not_shown_to_the_model(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    server.says("One.", "Two.", "Three.")
+    chat(http, "kim", "deleted answer", "a")
+    chat(http, "kim", "deleted answer", "a", "One.", "b")
+    chat(http, "kim", "deleted answer", "a", "One.", "b", "", "c")
+    assert asked(server) == ["a", "One.", "b", "c"]
+
+
+def test_a_stopped_answer_keeps_what_was_shown(server: ServerInThread, http: httpx2.Client) -> None:
+    server.says("One.")
+    first = chat(http, "lea", "stopped", "a")
+    gate = Gate(server, "Two whole sentences. And more.")
+    server.answers_with(gate)
+    body = {"user_id": "lea", "chat_id": "stopped", "messages": said("a", "One.", "b")}
+    with (
+        suppress(httpx2.ReadTimeout),
+        http.stream("POST", "/chat/stream", json=body, timeout=0.3) as answer,
+    ):
+        for _ in answer.iter_lines():
+            pass
+    gate.wait()
+    conversation_id = first[-1]["conversation_id"]
+    as_lea = {"x-ricordo-user": "lea"}
+    ok(http.post(f"/v1/conversations/{conversation_id}/cancel", headers=as_lea))
+    server.answers_with(lambda _: "Three.")
+    texts = ("a", "One.", "b", "Two whole", "c")
+    stopped = chat(http, "lea", "stopped", *texts)
+    assert stopped[-1]["conversation_id"] == conversation_id
+    assert (asked(server), client_texts(server)) == (list(texts), ["Two whole"])
+    chat(http, "lea", "stopped", *texts, "Three.", "d")
+    assert asked(server) == [*texts, "Three.", "d"]
+    # Regenerated behind the stopped answer.
+    chat(http, "lea", "stopped", *texts)
+    assert asked(server) == list(texts)

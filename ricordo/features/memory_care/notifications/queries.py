@@ -7,11 +7,11 @@ and channel that its owner was told of; `owner_visits` the time of the owner's l
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Index, UniqueConstraint, and_, bindparam, func, or_, select, update
+from sqlalchemy import Index, Select, UniqueConstraint, and_, bindparam, func, or_, select, update
 
 from ricordo.domain.clock import DAY
 from ricordo.domain.scope import Scope
-from ricordo.storage.engine.repository import Missing, Replacing, Repository, equal
+from ricordo.storage.engine.repository import Missing, Replacing, Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.proposals import WAITS
 from ricordo.storage.schema.columns import (
@@ -22,10 +22,12 @@ from ricordo.storage.schema.columns import (
     table,
     timestamps,
 )
+from ricordo.storage.schema.core_tables import users
 from ricordo.storage.schema.memory_tables import chains, proposals
 
 Channel = Literal["email", "webhook"]
 When = Literal["off", "daily", "immediate"]
+CHANNELS: tuple[Channel, ...] = ("email", "webhook")
 _DECIDED_SINCE = 30 * DAY
 
 preferences = table(
@@ -118,6 +120,15 @@ class UntoldProposal:
 
 
 @dataclass(frozen=True, slots=True)
+class UntoldOwner:
+    """An owner with untold proposals, and the time of the first of them."""
+
+    organization_id: str
+    owner_id: str
+    first_created_at: int
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionFigures:
     """Figures of decisions in the last 30 days: the median time in seconds, and the counts."""
 
@@ -129,7 +140,7 @@ class DecisionFigures:
 
 _PREFERENCES = Repository(Preferences, preferences, name="Preferences")
 _LINKS = Repository(DecisionLink, decision_links, name="Link")
-_OF_OWNERS = _PREFERENCES.select.where(preferences.c.owner_id.in_(bindparam("ids", expanding=True)))
+_OF_OWNERS = _PREFERENCES.select.where(one_of(preferences.c.owner_id, "ids"))
 _SAVE = Replacing(
     preferences,
     *("email", "webhook", "webhook_url", "hour", "problem", "retry_at", "updated_at"),
@@ -146,6 +157,42 @@ _UNTOLD = (
     .limit(bindparam("limit"))
 )
 _UNTOLD_OF_USER = _UNTOLD.where(chains.c.owner_id == bindparam("owner"))
+_OWN = preferences.alias("own")
+_OF_ORGANIZATION = preferences.alias("of_organization")
+
+
+def _owners_by(channel: Channel) -> Select[Any]:
+    """Return the query of active owners with untold proposals whose channel is on.
+
+    It groups by owner, so proposals of owners whose channel is off hold up no others.
+    """
+    choice = func.coalesce(_OWN.c[channel], _OF_ORGANIZATION.c[channel], bindparam("default"))
+    by_this_channel = (notices.c.proposal_id == proposals.c.id) & (notices.c.channel == channel)
+    return (
+        select(
+            proposals.c.organization_id,
+            chains.c.owner_id,
+            func.min(proposals.c.created_at),
+        )
+        .join(chains, chains.c.id == proposals.c.chain_id)
+        .join(users, users.c.id == chains.c.owner_id)
+        .outerjoin(notices, by_this_channel)
+        .outerjoin(_OWN, _OWN.c.owner_id == chains.c.owner_id)
+        .outerjoin(_OF_ORGANIZATION, _OF_ORGANIZATION.c.owner_id == proposals.c.organization_id)
+        .where(
+            WAITS,
+            chains.c.owner_kind == "user",
+            users.c.disabled_at.is_(None),
+            notices.c.seq.is_(None),
+            choice != "off",
+            func.coalesce(_OWN.c.retry_at, 0) <= bindparam("now"),
+        )
+        .group_by(proposals.c.organization_id, chains.c.owner_id)
+        .order_by(func.min(proposals.c.created_at))
+    )
+
+
+_UNTOLD_OWNERS = {channel: _owners_by(channel) for channel in CHANNELS}
 _WAITING_OF_USER = (
     select(func.count())
     .select_from(proposals)
@@ -196,10 +243,13 @@ def save(tx: Transaction, row: Preferences) -> None:
     tx.run(_SAVE, _PREFERENCES.values(row))
 
 
-def untold(tx: Transaction, channel: Channel, limit: int) -> list[UntoldProposal]:
-    """Return waiting proposals whose owners were not told by this channel, the oldest first."""
-    rows = tx.all(_UNTOLD, {"channel": channel, "limit": limit})
-    return [UntoldProposal(*row) for row in rows]
+def untold_owners(tx: Transaction, channel: Channel, default: When) -> list[UntoldOwner]:
+    """Return the owners with untold proposals for whom this channel is on.
+
+    `default` is the choice for owners without one, of their own or of their organization.
+    """
+    parameters = {"channel": channel, "default": default, "now": tx.clock.now()}
+    return [UntoldOwner(*row) for row in tx.all(_UNTOLD_OWNERS[channel], parameters)]
 
 
 def untold_of(tx: Transaction, channel: Channel, user_id: str, limit: int) -> list[UntoldProposal]:

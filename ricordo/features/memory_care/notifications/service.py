@@ -1,4 +1,4 @@
-"""Digests of what waits: whom to tell and when, the one-time links, and the decisions by them.
+"""Digests of waiting proposals: their readers and times, one-time links, and decisions by them.
 
 A digest is marked as told after it was sent. So a kill between the two sends it once more, with the
 same links and ids, and never loses it.
@@ -20,10 +20,10 @@ from ricordo.errors import Conflict, NotFound
 from ricordo.features.memory_care.notifications import queries
 from ricordo.features.memory_care.notifications.options import NotificationSettings
 from ricordo.features.memory_care.notifications.queries import (
+    CHANNELS,
     Channel,
     DecisionLink,
     Preferences,
-    UntoldProposal,
     When,
 )
 from ricordo.memory import approval
@@ -38,12 +38,10 @@ LINK_LIFETIME = 7 * DAY
 RETRY_AFTER = DAY
 _DEFAULT_HOUR = 7
 _HOUR = DAY // 24
-# Proposals of one look for what to tell, and of one digest.
-_SWEPT_AT_ONCE = 5_000
+# Proposals of one digest.
 MOST_IN_DIGEST = 50
 _ATTEMPTS = 8
 _EXCERPT = 300
-CHANNELS: tuple[Channel, ...] = ("email", "webhook")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ class Delivery:
     problem_at: int = 0
 
     def is_due(self, first_created_at: int, now: int) -> bool:
-        """Return True if what waits since that time has to be told by now."""
+        """Return True if a digest is due for proposals that wait since that time."""
         if self.when == "off" or not self.address or now < self.problem_at:
             return False
         if self.when == "immediate":
@@ -124,26 +122,23 @@ def plan(tx: Transaction, settings: NotificationSettings) -> int:
     """Add a job for each owner and channel that is due; return their number."""
     count = 0
     for channel in CHANNELS:
-        groups: dict[str, UntoldProposal] = {}
-        for proposal in queries.untold(tx, channel, _SWEPT_AT_ONCE):
-            groups.setdefault(proposal.owner_id, proposal)
-        owner_ids = list(groups)
-        organization_ids = list({first.organization_id for first in groups.values()})
+        default: When = settings.notify_email if channel == "email" else "off"
+        owners = queries.untold_owners(tx, channel, default)
+        owner_ids = [owner.owner_id for owner in owners]
+        organization_ids = list({owner.organization_id for owner in owners})
         rows = queries.of_owners(tx, [*owner_ids, *organization_ids])
         people = {user.id: user for user in users.ROWS.by_ids(tx, owner_ids)}
-        for owner_id, first in groups.items():
-            user = people.get(owner_id)
-            own, organization = rows.get(owner_id), rows.get(first.organization_id)
-            delivery = delivery_of(channel, settings, own, organization, user)
-            is_active = user is not None and user.disabled_at is None
-            if is_active and delivery.is_due(first.created_at, tx.clock.now()):
+        for owner in owners:
+            user, own = people.get(owner.owner_id), rows.get(owner.owner_id)
+            delivery = delivery_of(channel, settings, own, rows.get(owner.organization_id), user)
+            if delivery.is_due(owner.first_created_at, tx.clock.now()):
                 job = Job(
                     SEND,
-                    first.organization_id,
-                    {"user_id": owner_id, "channel": channel},
-                    key=f"{SEND}:{channel}:{owner_id}",
+                    owner.organization_id,
+                    {"user_id": owner.owner_id, "channel": channel},
+                    key=f"{SEND}:{channel}:{owner.owner_id}",
                     is_single=True,
-                    user_id=owner_id,
+                    user_id=owner.owner_id,
                     most_attempts=_ATTEMPTS,
                 )
                 count += jobs.add(tx, job) is not None

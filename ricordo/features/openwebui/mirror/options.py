@@ -1,5 +1,7 @@
 """Settings of the sync with Open WebUI."""
 
+from typing import Literal
+
 from ricordo.setting_types import Address, FeatureSettings, Key, about
 
 
@@ -11,3 +13,8 @@ class OpenWebUISettings(FeatureSettings):
         "and their memory with its notes."
     )
     openwebui_api_key: Key | None = about("API key (sk-…) of one of its administrators, for that.")
+    openwebui_deleted_chats: Literal["list", "delete"] = about(
+        "What becomes of a chat that was deleted in Open WebUI: listed here as gone there, or "
+        "deleted here too.",
+        "list",
+    )

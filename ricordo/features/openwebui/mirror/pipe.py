@@ -79,7 +79,7 @@ class Pipe:
             # search in documents.
             return "{}"
         messages = [
-            {"role": message["role"], "content": message.get("content") or ""}
+            {"role": message["role"], "content": _without_failure(message)}
             for message in body["messages"]
             if not str(message.get("content") or "").startswith(_FAILURES)
         ]
@@ -203,6 +203,16 @@ class Pipe:
 
 class _RequestRefused(Exception):
     """The server refused the request; the message is its reason."""
+
+
+def _without_failure(message: dict[str, Any]) -> Any:
+    """Return the message's content without what the pipe said behind the answer's beginning."""
+    content = message.get("content") or ""
+    if message["role"] != "assistant" or not isinstance(content, str):
+        return content
+    for failure in _FAILURES:
+        content = content.partition(failure)[0]
+    return content
 
 
 def _text_pieces(event: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The HTTP API of Open WebUI 0.12 for files, knowledge and notes.
+"""The HTTP API of Open WebUI 0.12 for files, knowledge, notes and chats.
 
 Its routes answer 401 or 400 for a missing thing, and 200 with a page for an unknown path.
 """
@@ -23,6 +23,7 @@ _SECONDS = 60.0
 _MAX_ANSWER_BYTES = 50_000_000
 _FILES_PER_PAGE = 200
 _MAX_FILES = 20_000
+_CHATS_PER_PAGE = 60
 _UNSET = (
     "RICORDO_OPENWEBUI_URL and RICORDO_OPENWEBUI_API_KEY say where Open WebUI is "
     "and how to reach it. Set both."
@@ -223,6 +224,25 @@ class OpenWebUI:
 
     async def remove_note(self, note_id: str) -> None:
         await self._find("DELETE", f"/notes/{note_id}/delete")
+
+    async def chat_ids(self, reader: str) -> set[str]:
+        """Return the ids of a user's chats, archived ones too.
+
+        A chat may be missing that moved to another page meanwhile. Raises Invalid where
+        administrators may not see chats.
+        """
+        ids: set[str] = set()
+        for page in count(1):
+            query = f"page={page}&order_by=created_at&direction=asc"
+            answer = await self._json("GET", f"/chats/list/user/{quote(reader, safe='')}?{query}")
+            rows = answer.get("answer") or ()
+            ids |= {str(row["id"]) for row in rows}
+            if len(rows) < _CHATS_PER_PAGE:
+                break
+        return ids
+
+    async def has_chat(self, chat_id: str) -> bool:
+        return await self._find("GET", f"/chats/{chat_id}") is not None
 
     async def _directory(self, knowledge_id: str, folder: str) -> str:
         """Return the id of a folder in the knowledge base.

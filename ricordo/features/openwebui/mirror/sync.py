@@ -12,10 +12,12 @@ from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope, User
 from ricordo.errors import Invalid
 from ricordo.features.memory_care.erasure.service import forgotten_names
 from ricordo.features.openai.caller import PREFIX
+from ricordo.features.openwebui.mirror.chats import sync_chats
 from ricordo.features.openwebui.mirror.files import FileSync, refusals
 from ricordo.features.openwebui.mirror.notes import NoteSync
 from ricordo.features.openwebui.mirror.options import OpenWebUISettings
 from ricordo.features.openwebui.mirror.sessions import OpenWebUI, connected
+from ricordo.features.openwebui.mirror.waiting import sync_waiting
 from ricordo.features.sync.remotes.service import RemoteMoved, add_for_all, owner_of, until_settled
 from ricordo.runtime import Runtime
 from ricordo.settings import Settings
@@ -85,6 +87,8 @@ async def _attempt(
         raise RemoteMoved
     notes = NoteSync(store, client, remote, user, reader)
     await notes.run()
+    await sync_waiting(store, client, remote, user, reader)
+    await sync_chats(store, client, user, reader)
     refused_files = await store.read(lambda tx: refusals(tx, remote))
     problems = [*files.problems, *notes.problems, *refused_files][:_MAX_PROBLEMS]
     return replace(remote, last_error=" ".join(problems) or None)

@@ -86,6 +86,7 @@ class DoltRemotes:
         cannot be pulled; nothing is lost on either side.
         """
         user = await store.read(lambda tx: owner_of(tx, remote))
+        name = name_there(user, settings.dolt_user_prefix)
         if common_access := database_of_all(settings, remote.organization_id):
             common = _address(common_access, settings)
             if common.address == access.address:
@@ -93,12 +94,28 @@ class DoltRemotes:
         # The shields close the connection or child process also after a cancellation.
         opening = asyncio.create_task(asyncio.to_thread(open_engine, _address(access, settings)))
         try:
-            database = Database(await asyncio.shield(opening), user.identifier or user.id)
+            database = Database(await asyncio.shield(opening), name)
             await asyncio.to_thread(claim, access.address, remote.organization_id)
-            synced = await _DoltSync(store, database, remote, user).run()
+            synced = await _DoltSync(store, database, remote, user, name=name).run()
         finally:
             await asyncio.shield(_close(opening))
         return replace(synced, last_error=await store.read(lambda tx: open_conflicts(tx, remote)))
+
+
+def name_there(user: User, prefix: str) -> str:
+    """Return the user's name in the rows of the database.
+
+    Raises Invalid for a user whose identifier does not begin with the prefix: without it, the rows
+    could be another user's.
+    """
+    identifier = user.identifier or user.id
+    name = identifier.removeprefix(prefix)
+    if not name or not identifier.startswith(prefix):
+        raise Invalid(
+            f"RICORDO_DOLT_USER_PREFIX is {prefix}, and this user's name begins otherwise, so no "
+            "rows of a Dolt database are theirs."
+        )
+    return name
 
 
 def database_of_all(settings: Settings, organization_id: str) -> Access | None:
@@ -129,13 +146,15 @@ async def _close(opening: asyncio.Task[Engine]) -> None:
 class _DoltSync:
     """One sync. `remote` is its progress."""
 
-    def __init__(self, store: Store, database: Database, remote: Remote, user: User) -> None:
+    def __init__(
+        self, store: Store, database: Database, remote: Remote, user: User, *, name: str
+    ) -> None:
         self.remote = remote
         self._store = store
         self._database = database
         self._user = user
         self._owner = Actor("user", user.id, user.name)
-        self._name = user.identifier or user.id
+        self._name = name
         self._scope = Scope(remote.organization_id)
 
     async def run(self) -> Remote:
@@ -410,6 +429,11 @@ async def _add_missing(runtime: Runtime, _job: Job, _report: Report) -> None:
     if runtime.settings.dolt_remote is None:
         return
     is_forgotten = await forgotten_names(runtime)
+    prefix = runtime.settings.dolt_user_prefix
+
+    def is_left_out(organization_id: str, identifier: str) -> bool:
+        return not identifier.startswith(prefix) or is_forgotten(organization_id, identifier)
+
     for organization_id in await runtime.store.read(remotes.organization_ids):
         if access := database_of_all(runtime.settings, organization_id):
             await add_for_all(
@@ -417,7 +441,7 @@ async def _add_missing(runtime: Runtime, _job: Job, _report: Report) -> None:
                 runtime.remotes[_KIND],
                 organization_id,
                 access,
-                partial(is_forgotten, organization_id),
+                partial(is_left_out, organization_id),
             )
 
 

@@ -67,14 +67,14 @@ async def prepare_course(
         except RicordoError as error:
             problems.append(Problem(agent.line_of("model"), str(error)))
 
-    def find(tx: Transaction) -> list[Problem]:
+    def find_problems(tx: Transaction) -> list[Problem]:
         return [
             *_missing_tools(tx, course),
             *_missing_folders(tx, course),
             *_block_problems(tx, course),
         ]
 
-    return prepared, [*problems, *await runtime.store.read(find)]
+    return prepared, [*problems, *await runtime.store.read(find_problems)]
 
 
 def _missing_tools(tx: Transaction, course: Course) -> Iterator[Problem]:
@@ -118,7 +118,7 @@ def _set_folders(
     names: Sequence[str],
     old_names: Sequence[str],
 ) -> None:
-    """Attach the folders that the file names; those that people attached stay."""
+    """Attach the folders that the file names; folders that people attached stay."""
     folder_ids = _folder_ids(tx, names)
     old_ids = _folder_ids(tx, old_names)
     attached_ids = [folder.id for folder in folders.folders_of_agent(tx, SCOPE, agent_id)]
@@ -139,7 +139,7 @@ def _block_problems(tx: Transaction, course: Course) -> Iterator[Problem]:
 
 @contextmanager
 def _located(course: Course, line: int) -> Iterator[None]:
-    """Give a refusal inside the block the place in the course's file."""
+    """Add the line of the course's file to a refusal inside the block."""
     try:
         yield
     except (Unavailable, Collision):
@@ -151,7 +151,7 @@ def _located(course: Course, line: int) -> Iterator[None]:
 
 
 def _spec(runtime: Runtime, course: Course, agent: CourseAgent) -> AgentSpec:
-    """Return what a new agent of the course is made of."""
+    """Return the spec of a new agent of the course."""
     system = chosen_system(None, traits_of(_AGENT_TYPE).prompt_key, runtime.settings.data_dir)
     name = course.name if len(course.agents) == 1 else f"{course.name}/{agent.name}"
     workspace_tools = () if agent.workspace == "none" else WORKSPACE_TOOLS
@@ -348,7 +348,7 @@ def blocks_of(stored: StoredCourse) -> Sequence[CourseBlock]:
 def applied_course(source: str | None, name: str) -> Course | None:
     """Return the course as it was applied last; None if it never was.
 
-    None too if an older version with other rules applied it.
+    Also None if an older version of Ricordo applied it, by other rules.
     """
     try:
         return parse_course(source, name) if source else None
@@ -357,7 +357,7 @@ def applied_course(source: str | None, name: str) -> Course | None:
 
 
 def named_agents(stored: StoredCourse) -> dict[str, str]:
-    """Return the ids of the agents that the file names, without those that are retired."""
+    """Return the ids of the agents that the file names, without retired ones."""
     course = applied_course(stored.source, stored.name)
     if course is None:
         return dict(stored.agents)

@@ -312,7 +312,7 @@ def follow_courses(tx: Transaction) -> None:
 
 
 def system_of(tx: Transaction, task: BackgroundTask) -> str:
-    """Return what the task's course adds to the agent's prompt for it."""
+    """Return the text that the task's course adds to the agent's prompt."""
     course = courses.find(tx, SCOPE, task.course) if task.course else None
     applied = applied_course(course.source, course.name) if course else None
     for course_task in applied.tasks if applied else ():
@@ -326,7 +326,7 @@ def begin(
 ) -> tuple[BackgroundTask, TaskRun, Scope] | None:
     """Start or resume a run, and return it with its scope.
 
-    None for a run that ended, or that is not to be done any more.
+    Returns None for a run that ended, or that is not to be done any more.
     """
     run = queries.lock_run(tx, run_id)
     now = tx.clock.now()

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Row, func, or_, select
 
 from ricordo.domain.scope import Scope
 from ricordo.storage.agent_access import may_use
+from ricordo.storage.conversations import GONE_THERE
 from ricordo.storage.engine.repository import in_scope
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, conversations, messages, users
@@ -36,6 +37,7 @@ class ListedConversation:
     user_name: str | None
     time: int
     versions: frozenset[str]
+    is_gone_there: bool = False  # deleted in the client that it came from
 
 
 def version_note(conversation_id: str, description: str | None) -> str:
@@ -117,6 +119,7 @@ def _listed(
                 user_name=row.user_name,
                 time=row.time,
                 versions=frozenset(member.id for member in rows),
+                is_gone_there=row.description == GONE_THERE,
             )
         )
     return entries

@@ -1,0 +1,69 @@
+"""Answers as clients show them, compared with the answers that agents gave.
+
+A person can edit or delete an answer in a client, or stop it half-way. What the client shows then
+counts. A client may also show the same answer in another form, such as with its reasoning.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from ricordo.domain.message import Message
+from ricordo.features.openai.models import ChatMessage
+from ricordo.features.openai.queries import runs_of_chat
+from ricordo.storage import messages
+from ricordo.storage.engine.store import Transaction
+
+_DETAILS = re.compile(r"<details\b.*?(?:</details>|\Z)", re.DOTALL | re.IGNORECASE)
+_TAG = re.compile(r"</?[a-z][^<>]*>", re.IGNORECASE)
+_NOT_A_WORD = re.compile(r"[\W_]+")
+
+
+def answer_key(text: str) -> str:
+    """Return the words of an answer without its form, for comparison.
+
+    A text without words, such as "👍", is compared as it is.
+    """
+    bare = _TAG.sub("", _DETAILS.sub("", text))
+    words = _NOT_A_WORD.sub("", bare).casefold()
+    return words or "".join(bare.split())
+
+
+def shown_before(chat: Sequence[ChatMessage], index: int) -> tuple[int, str]:
+    """Return the answer right before this index: where it begins, and its text."""
+    start = index
+    while start and chat[start - 1].role not in ("user", "system", "developer"):
+        start -= 1
+    texts = [message.text for message in chat[start:index] if message.role == "assistant"]
+    return start, "\n\n".join(filter(str.strip, texts))
+
+
+def answers_of(tx: Transaction, run_ids: Sequence[str]) -> Mapping[str, str]:
+    """Return the stored answers of these runs; a run without one has "" as its answer."""
+    answers = dict.fromkeys(run_ids, "")
+    texts: dict[str, list[str]] = {}
+    for message in messages.of_runs(tx, list(answers)) if answers else ():
+        if _is_answer(message):
+            texts.setdefault(message.run_id or "", []).append(message.spoken)
+    return answers | {run_id: "\n\n".join(parts) for run_id, parts in texts.items()}
+
+
+def own_answers(
+    tx: Transaction, agent_id: str, user_id: str | None, name: str | None
+) -> frozenset[str]:
+    """Return the keys of all answers that the agent gave in the chat of this name."""
+    if not name:
+        return frozenset()
+    run_ids = runs_of_chat(tx, agent_id, user_id, name)
+    return frozenset(map(answer_key, answers_of(tx, run_ids).values())) - {""}
+
+
+def unsaved_rest(stored: str, shown: str) -> str:
+    """Return what of a shown answer is not stored, as after it was stopped half-way."""
+    if answer_key(stored) == answer_key(shown):
+        return ""
+    bare = shown.strip()
+    return bare.removeprefix(stored.strip()).strip() if stored.strip() else bare
+
+
+def _is_answer(message: Message) -> bool:
+    return message.role in ("assistant", "approval") and message.step_id is not None

@@ -1,0 +1,77 @@
+"""Chats that were deleted in Open WebUI: marked here, or deleted if a setting says so."""
+
+import re
+from collections.abc import Mapping
+
+from ricordo.agents.conversations import stop_and_delete
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.scope import Scope, User
+from ricordo.errors import Invalid, NotFound
+from ricordo.features.openwebui.mirror import queries
+from ricordo.features.openwebui.mirror.options import OpenWebUISettings
+from ricordo.features.openwebui.mirror.sessions import OpenWebUI
+from ricordo.runtime import Runtime
+from ricordo.storage import conversations, jobs
+from ricordo.storage.conversations import GONE_THERE
+from ricordo.storage.engine.store import Store, Transaction
+
+_DELETE = "openwebui.delete_chats"
+# Ids of its chats; names that other programs give to chats look otherwise.
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+async def sync_chats(store: Store, client: OpenWebUI, user: User, reader: str) -> None:
+    """Mark the user's conversations whose chat is gone in Open WebUI.
+
+    Nothing is marked where Open WebUI does not let administrators see the chats of users.
+    """
+    known = await store.read(lambda tx: _chats(tx, user))
+    if not known:
+        return
+    try:
+        present = await client.chat_ids(reader)
+        # A chat may be passed over while others are deleted, so each missing one is looked up.
+        gone = {id for id in known.keys() - present if not await client.has_chat(id)}
+    except Invalid:
+        return
+    marks = {
+        conversation_id: GONE_THERE if chat_id in gone else None
+        for chat_id, rows in known.items()
+        for conversation_id, mark in rows.items()
+        if (mark == GONE_THERE) != (chat_id in gone) and mark in (None, "", GONE_THERE)
+    }
+
+    def write(tx: Transaction) -> None:
+        for conversation_id, mark in marks.items():
+            conversations.change(tx, conversation_id, description=mark)
+        if gone and OpenWebUISettings.current().openwebui_deleted_chats == "delete":
+            payload = {"user_id": user.id}
+            key = f"{_DELETE}:{user.id}"
+            jobs.add(tx, Job(_DELETE, user.organization_id, payload, key=key, is_single=True))
+
+    if gone or marks:
+        await store.write(write)
+
+
+def _chats(tx: Transaction, user: User) -> Mapping[str, Mapping[str, str | None]]:
+    """Return the user's conversations with their descriptions, by the ids of their chats."""
+    chats: dict[str, dict[str, str | None]] = {}
+    for chat in queries.client_chats(tx, user.id):
+        if _ID.fullmatch(chat.name):
+            chats.setdefault(chat.name, {})[chat.conversation_id] = chat.description
+    return chats
+
+
+async def _delete_gone(runtime: Runtime, job: Job, _report: Report) -> None:
+    """Delete the user's conversations whose chat is gone in Open WebUI."""
+    user_id = job.payload["user_id"]
+    chats = await runtime.store.read(lambda tx: queries.client_chats(tx, user_id))
+    for chat in chats:
+        if chat.description == GONE_THERE:
+            try:
+                await stop_and_delete(runtime, Scope(job.organization_id), chat.conversation_id)
+            except NotFound:
+                continue
+
+
+DELETE_GONE = JobHandler(_DELETE, _delete_gone)

@@ -1,0 +1,96 @@
+"""The note "Waiting for you": what agents propose, for a user who lives in Open WebUI.
+
+It is written for reading. What is typed into it is not taken, and it goes when nothing waits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from ricordo.domain.hidden_text import with_marks
+from ricordo.domain.remote import Remote
+from ricordo.domain.scope import Scope, User
+from ricordo.domain.version import Proposal
+from ricordo.features.memory_care.notifications.options import NotificationSettings
+from ricordo.features.memory_care.notifications.service import DigestEntry
+from ricordo.features.openwebui.mirror import queries
+from ricordo.features.openwebui.mirror.queries import SyncedItem
+from ricordo.features.openwebui.mirror.sessions import OpenWebUI, grants_of
+from ricordo.features.sync.remotes.service import require_lease
+from ricordo.memory import user_memory
+from ricordo.pages.filters import editable_markdown
+from ricordo.storage import proposals
+from ricordo.storage.engine.repository import Page
+from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.proposals import ProposalFilter
+
+TITLE = "Waiting for you"
+_KIND: queries.Kind = "waiting"
+_MOST = 50
+_MARK = "waiting"
+
+
+async def sync_waiting(
+    store: Store, client: OpenWebUI, remote: Remote, user: User, reader: str
+) -> None:
+    """Write, change or remove the note. `reader` is the user's id in Open WebUI."""
+    text, item = await store.read(lambda tx: (_text(tx, user), _item(tx, remote)))
+    note = await client.note(item.there_id) if item else None
+    noted = {"user": user.id, "kind": _MARK}
+    if text and note is None:  # it may be there since a sync that was killed
+        note = await client.find_note(TITLE, noted, reader)
+    if not text:
+        if note:
+            await client.remove_note(note.id)
+        if item:
+            await store.write(partial(queries.remove, item=item))
+        return
+    if note is None or note.noted.get("text") != text or note.text.strip() != text.strip():
+        await require_lease(store)
+        note = await client.put_note(
+            note.id if note else None,
+            TITLE,
+            content={"json": None, "html": str(editable_markdown(text)), "md": text},
+            noted=noted | {"text": text},
+            grants=grants_of(reader, is_writable=False),
+        )
+    base = item or SyncedItem("", user.organization_id, user.id, remote.id, _KIND, TITLE)
+    if base.there_id != note.id:
+        synced = replace(base, there_id=note.id, seen=note.updated_at)
+        await store.write(lambda tx: queries.put(tx, synced, b""))
+
+
+def _item(tx: Transaction, remote: Remote) -> SyncedItem | None:
+    return next(iter(queries.of_remote(tx, remote.id, _KIND)), None)
+
+
+def _text(tx: Transaction, user: User) -> str:
+    """Return the note's text, which is empty if nothing waits for the user."""
+    scope = Scope(user.organization_id)
+    memory = user_memory.open_memory(tx, scope, user.id)
+    waiting = proposals.page(
+        tx, scope, Page(limit=_MOST, order="asc"), ProposalFilter(memory.chain.id, waits=True)
+    )
+    if not waiting:
+        return ""
+    return "\n".join([*_introduction(user), *_lines(waiting)])
+
+
+def _introduction(user: User) -> list[str]:
+    lines = ["Agents suggest changes of your memory. Nothing changes until you decide."]
+    address = NotificationSettings.current().public_url
+    if address:
+        lines += ["", f"Decide at {address.rstrip('/')}/ui/people/{user.id}"]
+    return lines
+
+
+def _lines(waiting: Sequence[Proposal]) -> list[str]:
+    lines: list[str] = []
+    for proposal in waiting:
+        name = with_marks(proposal.author.shown_name)
+        lines += ["", f"## {proposal.label}", "", f"By {name}:", "", "```"]
+        lines += [line.replace("```", "'''") for line in DigestEntry(proposal, None).changes]
+        lines.append("```")
+        if proposal.reasoning:
+            lines += ["", f"Why: {' '.join(with_marks(proposal.reasoning).split())}"]
+    return lines
