@@ -461,7 +461,7 @@ class World(People):
 
     def new_forget_request(self, text: str) -> dict[str, str]:
         """An agent asks that Ada's memory forgets something."""
-        request = ForgetRequest("", LOCAL_ORGANIZATION, self.ada_id, text)
+        request = ForgetRequest("", LOCAL_ORGANIZATION, self.id_of("ada"), text)
         stored = self.server.write(lambda tx: forget_requests.add(tx, request))
         return {"forget_request_id": stored.id}
 
