@@ -162,6 +162,7 @@ class World(People):
         self.own["job_id"] = job.id
         self.key("dan")
         self.shared["key_id"] = self.ask(OPERATOR, "GET", "/v1/keys/")[0]["id"]
+        self.shared["invitation_id"] = self.invite("hal")
         self.key("fay")
         self.shared["user"] = self.id_of("fay")
         self.key("gil")
@@ -173,6 +174,11 @@ class World(People):
             lambda: self.send(OPERATOR, "GET", f"/v1/receipts/{gone['id']}").status_code == 200
         )
         return self
+
+    def invite(self, name: str) -> str:
+        """Invite a person, and return the invitation's id."""
+        people = {"people": [{"name": name}]}
+        return str(self.ask(OPERATOR, "POST", "/v1/invitations", json=people)[0]["id"])
 
     def _wait(self, is_done: Callable[[], Any]) -> None:
         """Return when the background work is done, after which nothing is written by itself."""

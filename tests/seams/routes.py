@@ -22,6 +22,7 @@ PUSH = b"%04x" % (len(COMMAND) + 4) + COMMAND + b"0000"
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/keys/"): {"user": "eve"},
     ("POST", "/v1/users/"): {"name": "new"},
+    ("POST", "/v1/invitations"): {"people": [{"name": "invited"}]},
     ("POST", "/v1/identities/"): {
         "name": "new",
         "identifier_key": "new-1",
