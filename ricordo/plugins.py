@@ -113,6 +113,8 @@ class Feature:
             in other services, and return the remains.
         forget_sources: Sources of users' words, for tables with another name or removal than the
             one by the settings of their columns (`memory_care/forgetting/source_queries.py`).
+        user_exports: Functions of a transaction, a Scope and a user's id. Each returns the name of
+            a file for the export of the user's memory, and its records as JSON.
         pages: PluginPages that `/` links to; `routes` serves them.
         commands: Commands of `ricordo`.
         findings: Functions of the settings that return lines of `ricordo doctor`; a line that
@@ -143,6 +145,7 @@ class Feature:
     after_turn: tuple[Part, ...] = ()
     at_erasure: tuple[Part, ...] = ()
     forget_sources: tuple[Part, ...] = ()
+    user_exports: tuple[Part, ...] = ()
     pages: tuple[PluginPage, ...] = ()
     commands: tuple[Commands, ...] = ()
     findings: tuple[Part, ...] = ()
@@ -269,6 +272,12 @@ class Plugins:
     def forget_sources(self) -> list[Any]:
         """The sources that are searched when a user has one thing forgotten."""
         return self._collect("forget_sources")
+
+    def user_exports(
+        self,
+    ) -> "list[Callable[[Transaction, Scope, str], tuple[str, Sequence[Mapping[str, Any]]]]]":
+        """The functions that return files for the export of a user's memory."""
+        return [function for _, function in self._functions("user_exports")]
 
     def commands(self) -> list[Commands]:
         return self._collect("commands")

@@ -464,6 +464,15 @@ class World(People):
             "remote_id": remote["id"],
         }
         assert changed["id"] == made["id"]
+        self.ask(self.ada, "PUT", "/v1/users/ada/facts/policy", json={"policy": "off"})
+        said = (
+            "I study geology, which is about rocks, rivers, mountains, oceans and old volcanoes.",
+            "My favourite food is pizza, with mushrooms, onions, olives, peppers and much cheese.",
+            f"I like {CANARY} tea in the morning, at noon, in the afternoon and in the evening.",
+        )
+        for sentence in said:
+            fact = self.ask(self.ada, "POST", "/v1/users/ada/facts", json={"sentence": sentence})
+        self.own["fact_id"] = fact["id"]
 
     def new_forget_request(self, text: str) -> dict[str, str]:
         """An agent asks that Ada's memory forgets something."""

@@ -50,6 +50,7 @@ _KINDS = {
     "file_pieces": "file",
     "schedules": "schedule",
     "task_runs": "task",
+    "user_facts": "fact",
     "workspace_files": "workspace",
 }
 # Records of requests and of work. They go with anything that is forgotten.
@@ -57,7 +58,8 @@ _FOLLOWING = frozenset(
     "batch_items file_uploads forget_requests import_parts imported_items jobs openwebui_items"
     " run_events runs sleep_transcripts steps traces".split()
 )
-_DELETED = frozenset(("file_uploads", "forget_requests", "run_events", "traces"))
+# A fact that says it says nothing else, and a trace is a record.
+_DELETED = frozenset("file_uploads forget_requests run_events traces user_facts".split())
 _FOLDER = archives.FOLDER
 JOB = "forgetting"
 

@@ -16,6 +16,7 @@ router = Pages("/ui/people/{user_id}/forget-one", scope="memory")
 # The kinds of stored things in words for people; others are named by their kind.
 KINDS = {
     "block": "In memory",
+    "fact": "In facts",
     "version": "In old versions",
     "proposal": "In suggestions",
     "message": "In conversations",
