@@ -10,7 +10,7 @@ from ricordo.domain.message import Message, Part, TextPart, parts_from_json, par
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.domain.text import normal_text
-from ricordo.storage.engine.repository import Page, Repository, equal, one_of, setter
+from ricordo.storage.engine.repository import Page, Repository, equal, new_values, one_of, setter
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import messages
 
@@ -131,6 +131,18 @@ def rewrite(tx: Transaction, message: Message) -> None:
         "new_created_at": message.created_at,
     }
     tx.run(_REWRITE, columns)
+
+
+def rewrite_searchable(tx: Transaction, message: Message) -> str:
+    """Store another text of a message that search still finds; return the text for search."""
+    text = searchable_text(message).replace("\0", " ")
+    columns = {
+        "parts": parts_to_json(message.parts),
+        "text": text,
+        "created_at": message.created_at,
+    }
+    tx.run(_REWRITE, new_values(columns) | {"message_id": message.id})
+    return text
 
 
 def move(
