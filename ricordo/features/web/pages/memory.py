@@ -365,15 +365,21 @@ async def save_block(request: Request) -> Response:
 async def change_settings(request: Request) -> Response:
     """Change the settings in the form: title, description, limit and policy.
 
-    Or hide the block from a course's teachers.
+    Or hide the block from a course's teachers, or show it to them.
     """
     address = await open_block(request)
     form = await form_of(request)
     if form.get("hide") == "teachers" and address.block:
         metadata = dict(address.block.metadata)
         metadata.pop("teachers_see", None)
+        metadata.pop("teachers_ask", None)
         await Api(request).ask("PATCH", f"/v1/blocks/{address.block.id}", {"metadata": metadata})
         return done(request, address.page, f"Teachers do not see {address.label} any more.")
+    if form.get("show") == "teachers" and address.block:
+        metadata = dict(address.block.metadata)
+        metadata["teachers_see"] = metadata.pop("teachers_ask", None)
+        await Api(request).ask("PATCH", f"/v1/blocks/{address.block.id}", {"metadata": metadata})
+        return done(request, address.page, f"Teachers of the course see {address.label} now.")
     names = ("title", "description", "limit", "policy")
     body = {name: form[name].strip() or None for name in names if name in form}
     await Api(request).ask("PATCH", address.api, body)
