@@ -253,7 +253,8 @@ def show(scores: Sequence[Score]) -> None:
         table.add_row(row.way, row.stored_as, *recalls, f"{row.ndcg:.3f}", *categories, times)
     Console(width=170).print(table)
     print(
-        "R@k and nDCG@10 over the answerable questions (the first four categories), categories at ten."
+        "R@k and nDCG@10 over the answerable questions (the first four categories), categories at "
+        "ten."
     )
 
 
@@ -286,7 +287,8 @@ def main() -> None:
     path = options.data or Path(os.environ.get("LOCOMO_JSON") or DEFAULT_DATA)
     if not path.is_file():
         print(
-            f"Skipped: there is no file {path}. Name one of LoCoMo's format in LOCOMO_JSON; it is not part of Ricordo."
+            f"Skipped: there is no file {path}. Name one of LoCoMo's format in LOCOMO_JSON; it is "
+            "not part of Ricordo."
         )
         return
     conversations = locomo.read(path)
@@ -295,7 +297,8 @@ def main() -> None:
     report.show(figures(scores))
     kept = report.keep(figures(scores), retrieval=[asdict(row) for row in scores])
     print(
-        f"{sum(len(c.questions) for c in conversations)} questions of {len(conversations)} conversations. Kept in {kept}"
+        f"{sum(len(c.questions) for c in conversations)} questions of {len(conversations)} "
+        f"conversations. Kept in {kept}"
     )
 
 

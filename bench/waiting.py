@@ -31,5 +31,6 @@ def wait_for_index(client: httpx2.Client, seconds: float = 300) -> float:
             return time.monotonic() - began
         time.sleep(0.25)
     raise TimeoutError(
-        f"The index was not complete after {seconds:.0f} seconds; GET /v1/jobs/queue says what is left."
+        f"The index was not complete after {seconds:.0f} seconds; GET /v1/jobs/queue says what is "
+        "left."
     )

@@ -311,7 +311,7 @@ class Plugins:
                 yield name, getattr(plugin, kind)
 
     def _results(self, kind: str, *arguments: Any) -> list[Any]:
-        """Return what the functions of this kind return for these arguments."""
+        """Return the results of all functions of this kind for these arguments."""
         results: list[Any] = []
         for _, function in self._functions(kind):
             result = function(*arguments)
@@ -394,7 +394,7 @@ def load_commands(features: Iterable[str] = ()) -> tuple[list[Commands], str | N
 
 
 def missing_requirements(plugins: Sequence[tuple[str, Any]]) -> str | None:
-    """Return what to tell the operator of plugins whose required features are not among them.
+    """Return sentences about plugins whose required features are missing; None without any.
 
     It is asked before any hook is called, so that no module looks for a feature in vain.
     """

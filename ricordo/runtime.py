@@ -97,10 +97,9 @@ class Runtime:
 
     `organization_providers` holds the models of organizations together with `models`. Programs of
     users and models run in `sandbox`, which starts with its first program. `wire` is the format of
-    streams and callbacks. `indexes` are
-    outside vector indexes, and `remotes` kinds of remotes, by name. `features` holds what the
-    features opened, by feature. `live` are this process's turns by run id, `recordings` their
-    stored streams, and `unended` the runs whose end could not be saved.
+    streams and callbacks. `indexes` are outside vector indexes, and `remotes` kinds of remotes, by
+    name. `features` holds what the features opened, by feature. `live` are this process's turns by
+    run id, `recordings` their stored streams, and `unended` the runs whose end could not be saved.
     """
 
     settings: Settings

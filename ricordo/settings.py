@@ -236,6 +236,13 @@ class Settings(BaseSettings):
         "tokens of context, else full.",
         "auto",
     )
+    memory_in_prompt: Literal["auto", "step", "turn", "lazy"] = about(
+        "When the memory in the prompt is rendered again after an agent's own edits. step: before "
+        "the next call to the model. turn: in the next turn. lazy: at a compaction, on a new day, "
+        "or after an edit by others; until then the transcript shows the edit. auto: lazy for "
+        "Ollama, LM Studio, vLLM and llama.cpp, else step.",
+        "auto",
+    )
     embedding: str | None = about(
         "Handle of the embedding model for search, such as openai/text-embedding-3-small, or none. "
         "By default the embedded model, if the extra `embeddings` is installed."

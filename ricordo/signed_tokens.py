@@ -13,7 +13,8 @@ from ricordo.errors import Invalid
 _LEEWAY = 60
 _LONGEST = 50_000
 _TIMES = ("exp", "iat", "nbf")
-# HMAC fills a key up with zeros to its block of 64 bytes, so these change no signature.
+# PyJWT refuses HMAC keys below this length. Zeros fill a short one up: HMAC itself pads each key
+# with zeros to 64 bytes, so they change no signature.
 _HMAC_BYTES = 32
 Json = Mapping[str, Any]
 

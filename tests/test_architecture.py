@@ -708,8 +708,8 @@ BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]]
     writes_of_core_tables: [
         (
             {
-                "features/a/queries.py": "from ricordo.storage.schema.core_tables import jobs as j\n"
-                "def f(tx):\n    tx.run(delete(j).where(x))"
+                "features/a/queries.py": "from ricordo.storage.schema.core_tables import jobs as j\ndef f(tx):\n    "
+                "tx.run(delete(j).where(x))"
             },
             "features/a/queries.py:3 writes j",
         ),
@@ -740,7 +740,8 @@ def test_a_good_house_is_left_alone() -> None:
         "domain/b.py": "from . import a\nfrom ricordo import errors\nfrom ricordo import __version__\n",
         "storage/engine/store.py": "import sqlite3\nimport sqlalchemy.exc\nfrom ricordo.domain.a import A\n",
         "llm/late.py": "def f():\n    import pydantic_ai.direct\n    import httpx2\n",
-        "cli/__init__.py": "from ricordo.features import FEATURES\ndef f():\n    # Slow.\n    from ricordo.app import create\n",
+        "cli/__init__.py": "from ricordo.features import FEATURES\ndef f():\n    # Slow.\n    from ricordo.app "
+        "import create\n",
         "features/a/__init__.py": 'feature = Feature(\n    requires=("b",),\n)\n',
         "features/a/service.py": "from ricordo.features.b import x\n",
         "features/a/models.py": "from ricordo.api import y\n",

@@ -32,7 +32,10 @@ DATABASE = (
 )
 SHARED = "needs a package index; the environment has the package already"
 OPENAI = "needs a key of OpenAI; tests/test_docs.py runs it on a stand-in"
-REMOTE = "needs a git or Dolt server of one's own; tests/features/remotes and tests/features/dolt have one"
+REMOTE = (
+    "needs a git or Dolt server of one's own; tests/features/remotes and tests/features/dolt have "
+    "one"
+)
 # What is not run, by page: a part of the line, or of the snippet in Python, and the reason.
 NOT_RUN = {
     "README.md": {

@@ -215,7 +215,10 @@ def test_the_command_runs_from_the_wheel_with_the_packages_of_the_base_alone(
 ) -> None:
     shown = run(installed.bin / "ricordo", "--version", folder=tmp_path)
     assert (shown.stdout.strip(), shown.stderr) == (f"ricordo {__version__}", "")
-    program = "import ricordo, sys; from importlib.util import find_spec as f; print(ricordo.__file__, *map(f, sys.argv[1:]))"
+    program = (
+        "import ricordo, sys; from importlib.util import find_spec as f; print(ricordo.__file__, "
+        "*map(f, sys.argv[1:]))"
+    )
     # Packages of the base are beside these in folders that they share.
     shared = ("google.genai", "opentelemetry.sdk")
     tops = [module.partition(".")[0] for module in MODULES.values() if module not in shared]
@@ -301,12 +304,24 @@ WITHOUT = {
     "e.Doltlite(e.read_address(f'doltlite://{Path.cwd()}/memory.db', folders=(Path.cwd(),)))",
     "embeddings": "import asyncio; from ricordo.llm.embedding.embedded import EmbeddedModel\n"
     "asyncio.run(EmbeddedModel().embed(['tea']))",
-    "turbopuffer": "from ricordo.features.vector_services.service import library; library('turbopuffer', 'Turbopuffer')",
-    "pinecone": "from ricordo.features.vector_services.service import library; library('pinecone', 'Pinecone')",
-    "qdrant": "from ricordo.features.vector_services.service import library; library('qdrant_client.models', 'Qdrant')",
+    "turbopuffer": (
+        "from ricordo.features.vector_services.service import library; library('turbopuffer', "
+        "'Turbopuffer')"
+    ),
+    "pinecone": (
+        "from ricordo.features.vector_services.service import library; library('pinecone', "
+        "'Pinecone')"
+    ),
+    "qdrant": (
+        "from ricordo.features.vector_services.service import library; "
+        "library('qdrant_client.models', 'Qdrant')"
+    ),
     "otel": "import os; os.environ['OTEL_EXPORTER_OTLP_ENDPOINT'] = 'http://127.0.0.1:9'\n"
     "from ricordo.features.operations.otel import trace_requests; trace_requests(None)",
-    "honcho": "import asyncio; from ricordo.features.knowledge.honcho.service import answer; asyncio.run(answer('user-1', 'Who?'))",
+    "honcho": (
+        "import asyncio; from ricordo.features.knowledge.honcho.service import answer; "
+        "asyncio.run(answer('user-1', 'Who?'))"
+    ),
 }
 
 
@@ -343,5 +358,8 @@ def test_without_their_extras_providers_and_postgresql_are_refused_by_name(
         assert f"pip install 'ricordo[{extra}]'" in " ".join(shown.split()), shown
     url = "postgresql://ricordo@127.0.0.1:9/ricordo"
     refused = run(installed.bin / "ricordo", "serve", folder=tmp_path, RICORDO_DATABASE_URL=url)
-    sentence = "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
+    sentence = (
+        "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install "
+        "'ricordo[postgres]'"
+    )
     assert (refused.returncode, refused.stderr) == (2, f"ricordo: {sentence}\n")

@@ -116,8 +116,8 @@ def _loading_figures(place: Place, loaded: Loaded, rows: int) -> list[Figure]:
     }
     sizes = place.ask(
         "SELECT pg_table_size('search_pgvector'), pg_total_relation_size('search_postings'),"  # noqa: S608 - names of our own
-        " sum(pg_relation_size(indexrelid)) FROM pg_index WHERE indrelid = 'search_pgvector'::regclass"
-        f" AND indexrelid::regclass::text ^@ '{PREFIX}'"
+        " sum(pg_relation_size(indexrelid)) FROM pg_index WHERE indrelid = "
+        f"'search_pgvector'::regclass AND indexrelid::regclass::text ^@ '{PREFIX}'"
     )
     vectors, words, index = (float(size) / 1e6 for size in sizes[0])
     return [

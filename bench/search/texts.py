@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 COMMON = (
-    "the of and to in i you that it is was for on are with as be at have this from or had by but what all were we when your "
-    "can said there so not my me do about"
+    "the of and to in i you that it is was for on are with as be at have this from or had by but "
+    "what all were we when your can said there so not my me do about"
 ).split()
 WORDS = 40_000
 SPEAKERS = ("Ada", "Noor")

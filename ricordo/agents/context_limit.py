@@ -115,7 +115,7 @@ def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
 
 
 def with_fitting_budget(turn: TurnContext, request: ModelRequest) -> ModelRequest:
-    """Return the request with an output budget that fits beside the prompt."""
+    """Return the request with an output budget that fits into the window with the prompt."""
     window = turn.state.agent.context_window
     budget = request.settings.max_output_tokens
     if (
@@ -308,6 +308,7 @@ def _with_current_prompt(turn: TurnContext, evicting_cut: Cut) -> Cut:
         recall_count=max(0, recall_count),
         rule_lines=turn.rules.book.lines,
         is_brief=turn.profile != "full",
+        has_line_numbers=turn.memory_in_prompt == "step",
     )
     turn.window.replace_system(prompt.text, prompt.key, now)
     return replace(evicting_cut, remaining=(turn.window.messages[0], *evicting_cut.remaining[1:]))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ricordo.agents.deletion import delete_conversation
-from ricordo.agents.model_profile import profile_of, with_profile
+from ricordo.agents.model_profile import memory_in_prompt, profile_of, with_profile
 from ricordo.agents.run_end import CANCELLED, cancel_open, denied
 from ricordo.agents.step_decisions import rulebook
 from ricordo.domain.agent import AgentState, Conversation
@@ -441,9 +441,11 @@ def _prompt(
         provider = info.provider
         profile = profile_of(state.agent, info, runtime.settings.model_profile)
         state = with_profile(state, profile, runtime.toolbox)
+        mode = memory_in_prompt(state.agent, info, runtime.settings.memory_in_prompt)
     except NotFound:  # an imported agent whose provider is not configured yet
         provider = state.agent.model.partition("/")[0]
         profile = "full"
+        mode = "step"
     lines = rulebook(state).lines
     return system_prompt(
         state,
@@ -452,6 +454,7 @@ def _prompt(
         recall_count=recall_count,
         rule_lines=lines,
         is_brief=profile != "full",
+        has_line_numbers=mode == "step",
     )
 
 

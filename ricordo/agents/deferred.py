@@ -16,7 +16,7 @@ from ricordo.storage.engine.store import Transaction
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 _NO_LONGER = (
-    "Whoever made this may no longer send messages: the key was revoked, "
+    "The user who made this may no longer send messages: the key was revoked, "
     "or the user is disabled or gone."
 )
 

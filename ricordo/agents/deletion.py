@@ -115,7 +115,7 @@ async def _purge_now(runtime: Runtime, kind: Kind, id: str) -> None:
         await purge(runtime, kind, id)
     except RicordoError as error:
         # The deletion is complete for users; the job purges the rest once that is possible again.
-        log.warning("a purge will go on later", extra={"id": id, "reason": error})
+        log.warning("a purge continues later", extra={"id": id, "reason": error})
 
 
 async def purge(runtime: Runtime, kind: Kind, id: str, newest: int = 0) -> None:
@@ -145,7 +145,7 @@ def purge_portion(
     if not deletion.is_hidden(tx, kind, id):
         return False
     return partitions.purge_portion(tx, id) or deletion.purge(
-        tx, deletion.OWNERS[kind], "id", [id], _keep_usage, counts
+        tx, deletion.OWNERS[kind], "id", keys=[id], before=_keep_usage, counts=counts
     )
 
 

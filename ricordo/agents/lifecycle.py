@@ -106,7 +106,7 @@ class AgentSpec:
     # The conversation's first messages, in place of those of its type.
     beginning: tuple[NewMessage, ...] | None = None
     tags: tuple[str, ...] = ()
-    # The user whose memory its conversation shows beside its own, by id or by name.
+    # The user whose memory its conversation also shows, by id or by name.
     user: str | None = None
     # Another agent works on its memory after its turns.
     has_sleeptime: bool = False
@@ -217,7 +217,7 @@ def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> B
     return block
 
 
-def require_told_apart(agent_blocks: Sequence[Block]) -> None:
+def require_distinct_labels(agent_blocks: Sequence[Block]) -> None:
     """Raise Invalid where two blocks of an agent have one label."""
     labels = [block.label for block in agent_blocks]
     if repeated := next((label for label in labels if labels.count(label) > 1), None):
@@ -255,7 +255,7 @@ def insert_agent(
     own_blocks = [new_block(tx, scope, block, chain) for block in spec.blocks]
     shared = blocks.by_ids(tx, scope, spec.block_ids) if spec.block_ids else []
     attached = (*own_blocks, *shared)
-    require_told_apart(attached)
+    require_distinct_labels(attached)
     if spec.has_base_tools:
         base = base_tools(spec.agent_type, has_sleeptime=spec.has_sleeptime)
     else:
@@ -286,7 +286,14 @@ def insert_agent(
         visible_blocks = _visible_blocks(tx, agent, conversation.user_id, attached)
     else:
         visible_blocks = tuple(own_blocks)
-    state = AgentState(agent, conversation, visible_blocks, agent_tools, (), tags)
+    state = AgentState(
+        agent=agent,
+        conversation=conversation,
+        blocks=visible_blocks,
+        tools=agent_tools,
+        archives=(),
+        tags=tags,
+    )
     first_messages, key = _first_messages(tx, runtime, state, spec)
     window = tuple(message.id for message in first_messages)
     conversation = replace(

@@ -51,7 +51,7 @@ from ricordo.llm.output_budget import usual_output_tokens
 from ricordo.llm.policy import EmptyReply, is_after_results
 from ricordo.memory.edits import EditGuard, WorkingMemory
 from ricordo.memory.schemas import enforced_schema
-from ricordo.prompt.system_prompt import system_prompt, with_skills
+from ricordo.prompt.system_prompt import key_without_edits, system_prompt, with_skills
 from ricordo.prompt.transcript import has_pictures, transcript, without_pictures
 from ricordo.prompt.truncation import SystemPromptTooLong
 from ricordo.tools.presentation import SPOKEN, THINKING, with_thoughts
@@ -190,6 +190,8 @@ async def ask_model(
         if is_too_long(turn, request):
             if compacted := await compact(turn, request):
                 yield compacted
+            # Texts that are cut to fit may have told of edits.
+            turn.window.prompt_key = key_without_edits(turn.window.prompt_key)
             try:
                 request = await _cut_to_fit(turn, offered)
             except SystemPromptTooLong as error:
@@ -271,8 +273,10 @@ def build_request(
         recall_count=recall_count,
         rule_lines=turn.rules.book.lines,
         is_brief=is_small,
+        has_line_numbers=turn.memory_in_prompt == "step",
     )
-    if not prompt.is_current(turn.window.prompt_key, first_step=is_first):
+    key = turn.window.prompt_key
+    if not prompt.is_current(key, first_step=is_first, mode=turn.memory_in_prompt):
         turn.window.replace_system(prompt.text, prompt.key, now)
     window = turn.window.messages if window is None else window
     if turn_request.system is not None or turn_request.client_skills or turn_request.instructions:

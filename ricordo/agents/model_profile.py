@@ -1,4 +1,4 @@
-"""Profiles of prompts and tools by the size of a model.
+"""Profiles of prompts and tools by the size of a model, and how a model's prompt shows memory.
 
 A small model gets a shorter prompt and fewer tools. A profile is applied when a turn begins, and
 stored nowhere: on the wire the agent keeps its prompt and tools, and with a larger model it works
@@ -11,12 +11,22 @@ from dataclasses import replace
 
 from ricordo.agents.agent_types import SPEECH, traits_of
 from ricordo.domain.agent import Agent, AgentState, AgentType
-from ricordo.domain.model import LIBRARIAN, ModelInfo, ModelProfile, ProfileChoice
+from ricordo.domain.model import (
+    LIBRARIAN,
+    MemoryInPrompt,
+    MemoryInPromptChoice,
+    ModelInfo,
+    ModelProfile,
+    ProfileChoice,
+)
 from ricordo.domain.tool import Tool
+from ricordo.llm.openai_dialect import dialect_of
 from ricordo.prompt.texts import text
 from ricordo.tools.toolbox import Toolbox, unstored_tool
 
-PROFILE = "model_profile"  # among an agent's settings
+# Names of an agent's settings.
+PROFILE = "model_profile"
+MEMORY_IN_PROMPT = "memory_in_prompt"
 _TYPES: frozenset[AgentType] = frozenset({"letta_v1_agent", "split_thread_agent"})
 REMEMBER = "remember"
 CORRECT = "correct"
@@ -43,6 +53,19 @@ def profile_of(agent: Agent, info: ModelInfo, of_server: ProfileChoice) -> Model
         return "full"
     if choice == "auto":
         return "small"
+    return choice
+
+
+def memory_in_prompt(
+    agent: Agent, info: ModelInfo, of_server: MemoryInPromptChoice
+) -> MemoryInPrompt:
+    """Return when the memory in the agent's prompt is rendered again.
+
+    The agent's setting decides, else the server's. By default it follows from the model's server.
+    """
+    choice: MemoryInPromptChoice = agent.settings.get(MEMORY_IN_PROMPT) or of_server
+    if choice == "auto":
+        return dialect_of(info.endpoint_type, info.endpoint or "", info.name).memory_in_prompt
     return choice
 
 

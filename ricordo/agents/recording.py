@@ -19,7 +19,7 @@ from ricordo.storage import runs
 
 log = logging.getLogger(__name__)
 BATCH_SECONDS = 0.05
-# At most so many chunks wait here; beyond them the turn's own queue merges events for slow readers.
+# The most chunks that wait here. Beyond them the turn's own queue merges events for slow readers.
 _MOST_WAITING = 250
 _RETRIES = (0.05, 0.2, 0.5, 1, 2, 4, 8, 8, 8)
 _FINISH_LIMIT = 10.0

@@ -12,7 +12,7 @@ from ricordo.domain.event import Event
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
 from ricordo.domain.message import ApprovalPart, Message, Part, Role, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import ModelProfile, ModelRequest, ToolSchema
+from ricordo.domain.model import MemoryInPrompt, ModelProfile, ModelRequest, ToolSchema
 from ricordo.domain.run import Run, Step, StopReason
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import ClientSkill, ToolRule
@@ -115,8 +115,8 @@ class TurnRequest:
         client_skills: Skills that the prompt of this turn shows.
         model: A model in place of the agent's, for this turn.
         system: A system prompt in place of the agent's, for this turn.
-        purpose: The run's purpose (see domain/run.py), as `callback` and `metadata` are the
-            run's.
+        purpose: The run's purpose (see domain/run.py). `callback` and `metadata` are stored
+            with the run too.
         compaction: With these settings the turn only makes the window smaller.
         body_hash: The hash of the request as it was sent.
         is_retry: An equal request of the last minutes is answered with its run.
@@ -200,6 +200,7 @@ class TurnContext:
 
     Attributes:
         profile: The model's profile.
+        memory_in_prompt: When the memory in the prompt is rendered again.
         approval: The answered request for approval that the turn resumes.
         asking: The step whose call to the model is under way.
         removed: Secrets that memory did not store in this turn, with their kinds.
@@ -215,6 +216,7 @@ class TurnContext:
     rules: CallRules
     limit: WindowLimit
     profile: ModelProfile = "full"
+    memory_in_prompt: MemoryInPrompt = "step"
     approval: AnsweredApproval | None = None
     asking: "StepDraft | None" = None
     removed: dict[str, str] = field(default_factory=dict)
@@ -255,11 +257,11 @@ class TurnContext:
         return min((message.created_at for message in visible_messages), default=self.began_at())
 
     def guard_sources(self) -> GuardSources:
-        """Return what the guard compares edits with, to keep it out of memory."""
+        """Return the texts that the guard compares with edits of memory."""
         system = (self.state.agent.system, self.request.system or "", self.request.instructions)
         recalled, recalled_user_texts = search_results(self.window.messages)
-        # A quote that permits an edit has to be of this turn; as text of the user the guard
-        # accepts the whole window.
+        # A quote permits an edit only if the user said it in this turn. Words that the user said
+        # anywhere in the window count as the user's own, not as untrusted text.
         return GuardSources(
             system=system,
             recalled=recalled,
@@ -297,7 +299,7 @@ class StepDraft:
     ) -> Step:
         """Return the step's record, with or without an answer of the model.
 
-        `more` are further values of the record.
+        `more` are other fields of the record.
         """
         info = turn.model.info
         fields: dict[str, Any] = {

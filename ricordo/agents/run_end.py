@@ -119,7 +119,7 @@ def _outcome_of_open_calls(reason: StopReason, error: dict[str, Any] | None) -> 
 def heal(tx: Transaction, run: Run, *, is_gone: bool = False) -> bool:
     """Close a run whose lease has expired, or whose holder `is_gone`.
 
-    False where it ended, or its lease was renewed.
+    Returns False where it ended, or its lease was renewed.
     """
     locked_run = runs.lock(tx, run.id)
     if locked_run is None or locked_run.ended_at is not None:

@@ -354,7 +354,7 @@ def parse_approved(answer: AnsweredApproval, offered: OfferedTools) -> ParsedRep
             refused.append(_refused(call, ONE_BY_ONE))
         elif not call.is_gated and call.name in offered.gated:
             refused.append(
-                _refused(call, f"{call.name} has to wait for approval by now. Call it again.")
+                _refused(call, f"{call.name} now has to wait for approval. Call it again.")
             )
         elif call.name in offered.client:
             refused.append(

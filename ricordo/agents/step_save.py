@@ -42,6 +42,7 @@ from ricordo.memory.compaction import Cut
 from ricordo.memory.edits import EditContext
 from ricordo.memory.proposals import expiry_of
 from ricordo.memory.summary import Summary
+from ricordo.prompt.system_prompt import key_after_edits, key_without_edits, system_prompt
 from ricordo.prompt.transcript import heartbeat_event, local_time, truncate
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, jobs, messages, runs
@@ -118,6 +119,9 @@ async def save_step(
         if action.heartbeat is not None:
             event = heartbeat_event(action.heartbeat, local_time(now, turn.state.agent.timezone))
             new_messages.append(turn.run.new_message("user", (event,), now, step.id))
+        state = replace(turn.state, blocks=commit_outcome.blocks, archives=commit_outcome.archives)
+        if turn.memory_in_prompt != "step" and step.memory.edits:
+            _note_edits_in_transcript(turn, step, state, tx.clock.now())
         _save_messages(tx, turn, new_messages, run)
         record = _record(turn, step, reply, run=run, edits=edits, now=now) if reply else None
         if record:
@@ -126,7 +130,6 @@ async def save_step(
             runs.insert_trace(tx, trace)
         if run.ended_at is not None:
             run = _end_run(tx, turn, run, new_messages)
-        state = replace(turn.state, blocks=commit_outcome.blocks, archives=commit_outcome.archives)
         # Tools and other requests may have opened or closed files meanwhile.
         if action.stop is None:
             state = turn.runtime.complete(tx, state)
@@ -135,6 +138,28 @@ async def save_step(
     turn.run, turn.state, record, new_messages = await _finish(turn.runtime.store.write(save))
     _append_saved(turn, new_messages)
     return StepSaved(turn.run.id, record, tuple(new_messages))
+
+
+def _note_edits_in_transcript(
+    turn: TurnContext, step: StepDraft, state: AgentState, now: int
+) -> None:
+    """Note that the transcript tells the step's edits, so that the stored prompt can stay.
+
+    Edits by others at the same time are not in the transcript: with them the next step renders the
+    prompt again.
+    """
+    known_values = {block.id: block.value for block in step.memory.current()}
+    if any(known_values.get(block.id) != block.value for block in state.blocks):
+        return
+    prompt = system_prompt(
+        state,
+        turn.model.info.provider,
+        now,
+        recall_count=0,
+        rule_lines=turn.rules.book.lines,
+        has_line_numbers=False,
+    )
+    turn.window.prompt_key = key_after_edits(turn.window.prompt_key, prompt)
 
 
 def _end_run(tx: Transaction, turn: TurnContext, run: Run, new_messages: Sequence[Message]) -> Run:
@@ -242,21 +267,24 @@ def _save_window(
     """Save the ids in context, a changed system message, and the run's end."""
     if turn.window.has_new_system:
         messages.rewrite(tx, turn.window.messages[0])
+    prompt_key = turn.window.prompt_key
     ended_run = None if run.ended_at is None else run
     # An agent that clears its buffer starts every turn empty; earlier messages stay in recall.
     agent = turn.state.agent
     is_over = ended_run is not None and ended_run.stop_reason != "requires_approval"
     if is_over and agent.clears_buffer:
         window = window[:1]
+        prompt_key = key_without_edits(prompt_key)
     elif is_over and agent.message_buffer and not (run.purpose and agent.has_sleeptime):
         # The agent that keeps this one's memory reads what leaves the view, but only after turns
         # that a person began.
         window = [*window[:1], *window[first_kept(window, agent) :]]
+        prompt_key = key_without_edits(prompt_key)
     conversations.save_window(
         tx,
         turn.state.conversation.id,
         [message.id for message in window],
-        turn.window.prompt_key,
+        prompt_key,
         added=added,
         token_percent=turn.limit.learned_percent(),
         ended=ended_run,

@@ -20,7 +20,7 @@ from ricordo.agents.conversations import (
     with_model,
     within_window,
 )
-from ricordo.agents.model_profile import profile_of, with_profile
+from ricordo.agents.model_profile import memory_in_prompt, profile_of, with_profile
 from ricordo.agents.repeats import (
     conversation_of,
     input_of,
@@ -192,6 +192,9 @@ def _open_turn(
         rules=CallRules(rulebook(state, request.client_tools)),
         limit=limit,
         profile=profile,
+        memory_in_prompt=memory_in_prompt(
+            state.agent, model.info, runtime.settings.memory_in_prompt
+        ),
     )
     if cut_off and (earlier_input := input_of(tx, cut_off)):
         _stay_in_group(tx, turn, cut_off)
@@ -442,7 +445,8 @@ def finished_before(window: Sequence[Message]) -> list[FinishedCall]:
 def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) -> Run | None:
     """Return the run that accepted the request before, after the database refused the turn.
 
-    None where a dead run was in the way; it is closed. Raises the reason of the refusal otherwise.
+    Returns None where a dead run was in the way; it is closed. Raises the reason of the refusal
+    otherwise.
     """
     conversation = conversations.get(tx, conversation_of(request))
     agents.require(tx, request.scope, request.agent_id)

@@ -61,6 +61,7 @@ _JSON_SETTINGS = (
     "per_file_view_window_char_limit",
     "user_block_policy",
     "model_profile",
+    "memory_in_prompt",
 )
 
 

@@ -103,7 +103,7 @@ class AnswerBudget:
             return True
 
     async def wait(self, ticket: "Ticket", size: int) -> None:
-        """Take so many bytes as soon as there is room.
+        """Take this number of bytes as soon as there is room.
 
         Raises HTTPException (503) after a wait of `WAIT` seconds.
         """
@@ -124,8 +124,9 @@ class AnswerBudget:
         """Raise TooLong for an answer above the limit of one answer."""
         if size > self.largest_mb * MEGABYTE:
             raise TooLong(
-                f"This answer would have about {-(-size // MEGABYTE):,} MB, and {self.largest_mb:,} MB are the most "
-                "(RICORDO_MAX_ANSWER_MB). Ask for fewer things at once, with `limit`, or for each by its own address."
+                f"This answer would have about {-(-size // MEGABYTE):,} MB, and "
+                f"{self.largest_mb:,} MB are the most (RICORDO_MAX_ANSWER_MB). Ask for fewer "
+                "things at once, with `limit`, or for each by its own address."
             )
 
 

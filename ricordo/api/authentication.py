@@ -34,7 +34,7 @@ _USE_INTERVAL = 60 * SECOND
 _SESSION = "ricordo_session_"
 SESSION_SECONDS = 12 * 3600
 _SESSION_LEEWAY = 24 * 3600
-# After so many unknown keys of one address within a minute, each answer is delayed.
+# The number of unknown keys of one address within a minute after which each answer is delayed.
 MOST_FAILURES = 20
 _FAILURES_COUNT = 60.0
 DELAY = 1.0
@@ -224,7 +224,7 @@ class Authentication:
     async def local(self, runtime: Runtime | None, *, asks: bool = True) -> Scope | None:
         """Return the local administrator if the server is local, without keys and login.
 
-        Unless it `asks`, the database's last answer counts, so that nothing waits for it.
+        Without `asks` the database is not asked: its last answer counts.
         """
         if self._key is not None or self._has_login or self._host not in LOOPBACK:
             return None

@@ -92,7 +92,7 @@ class BlockQuery:
     ] = None
     connected_to_agents_count_eq: Annotated[
         list[AgentNumber] | None,
-        Query(description="Attached to so many agents, or to one of these numbers."),
+        Query(description="Attached to this number of agents, or to one of these numbers."),
     ] = None
     connected_to_agents_count_gt: Annotated[
         AgentNumber | None, Query(description="Attached to more agents.")

@@ -336,7 +336,7 @@ async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None
 def _agent_of(tx: Transaction, caller: Caller, ids: dict[str, str]) -> str | None:
     """Return the agent of the ids in a path, also by conversation or run.
 
-    None without one.
+    Returns None without one.
     """
     if id := ids.get("conversation"):
         conversation = conversations.get(tx, id)
@@ -379,7 +379,7 @@ def origin_of(url: str) -> str:
 def _preflight(scope: Scope) -> Response | None:
     """Return the answer to a CORS preflight request for a route of tokens.
 
-    None for others.
+    Returns None for others.
 
     It gives no rights: a page can read only the answers to a request with a token.
     """

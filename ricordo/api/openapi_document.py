@@ -50,7 +50,7 @@ class OpenApiDocument:
 
 
 def make_in_child(make: Callable[[], bytes]) -> bytes:
-    """Return what `make` returns in a child process, or in this one where that is impossible."""
+    """Return the result of `make` in a child process, or in this one if forking fails."""
     reason = "this system cannot"
     if MAY_FORK:
         try:

@@ -49,7 +49,10 @@ router = Routes(prefix="/users/{user_id}", tags=["users' memory"], scope="memory
 _BLOCK = "/blocks/{label:path}"
 # The most waiting proposals that one request decides.
 DECIDED_AT_ONCE = 100
-_HOW = 'Read base, ours (the current text) and theirs (what was proposed), and approve again with a "body" of your own.'
+_HOW = (
+    "Read base, ours (the current text) and theirs (what was proposed), and approve again with a "
+    '"body" of your own.'
+)
 Status = Annotated[
     ProposalStatus | Literal["waiting", "all"],
     Query(description="`waiting`: those that can still be decided, open or in conflict."),
@@ -183,8 +186,8 @@ async def approve(
     """Make the proposed text the block's next version, merged by lines with later changes.
 
     With `body`, the owner's own text replaces it. Characters that are not shown are removed, unless
-    `keeps_hidden_text` is true. If lines collide nothing is written, and 409
-    returns the three texts.
+    `keeps_hidden_text` is true. If lines collide nothing is written, and 409 returns the three
+    texts.
     """
     request = body or ApproveRequest()
 

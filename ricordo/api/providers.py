@@ -24,7 +24,8 @@ router = Routes(prefix="/v1/providers", tags=["providers"], scope="providers")
 def _require_name(name: str) -> str:
     if "/" in name or not name.isprintable() or name.strip() != name:
         raise ValueError(
-            "must not hold a slash, a line's end, or a space at its ends: it begins its models' handles"
+            "must not hold a slash, a line's end, or a space at its ends: it begins its models' "
+            "handles"
         )
     return name
 
@@ -176,7 +177,8 @@ async def modify(
         stored = providers.get(tx, context.scope, provider_id)
         if (stored.secret, stored.base_url) != (before.secret, before.base_url):
             raise Collision(
-                "The provider was changed by another request. Read it again, then repeat the change."
+                "The provider was changed by another request. Read it again, then repeat the "
+                "change."
             )
         changed = replace(
             _with(stored, body),

@@ -54,7 +54,7 @@ _MAY_BE_ODD = re.compile(rb"%(?:[89a-fA-F][0-9a-fA-F]|0[dD])|[\x80-\xff]")
 REFUSALS: Mapping[int | str, dict[str, Any]] = {
     "4XX": {"model": RefusalResponse, "description": "Refused: `detail` says why and what to do"}
 }
-# Items of a list whose answer is made beside the event loop.
+# The number of items from which a list's answer is made off the event loop.
 _MANY = 64
 
 
@@ -62,7 +62,7 @@ class ValidatedRoute(APIRoute):
     """FastAPI's part of a route: it validates the request and calls the endpoint."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the framework's handler, with large bodies read beside the event loop."""
+        """Return the framework's handler, with large bodies read off the event loop."""
         respond, field = super().get_route_handler(), self.body_field
         if field is None:
             return respond
@@ -450,7 +450,7 @@ def _normalise_address(scope: Scope) -> None:
 
 
 def _explaining(scope: Scope, receive: Receive, send: Send, statuses: list[int]) -> Send:
-    """Return what sends an answer, and notes its status.
+    """Return a `send` that also notes the status of the answer.
 
     Of a body that is too long it says how long one may be, which the framework does not.
     """

@@ -159,8 +159,9 @@ class PastMessageRequest(RequestPart):
         """Refuse instructions and tool results, with the reason."""
         if role in ("system", "tool"):
             raise ValueError(
-                f"messages of the role {role} cannot be imported: an agent has one system message, which it keeps "
-                "itself, and a tool's result means nothing without its call. Leave them out."
+                f"messages of the role {role} cannot be imported: an agent has one system "
+                "message, which it keeps itself, and a tool's result means nothing without its "
+                "call. Leave them out."
             )
         return role
 

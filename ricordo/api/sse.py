@@ -186,7 +186,7 @@ class SseEncoder:
     def _spoken(self, event: ToolCallDelta) -> str | None:
         """Return the new text in a delta of the speaking tool's call.
 
-        None for any other call.
+        Returns None for any other call.
         """
         key = event.message_id + event.call_id
         if event.name == self._view.tool_name and self._view.speaks_by_tool:
@@ -295,7 +295,7 @@ async def sse_stream(
 def ping(run_id: str, number: int | None, clock: Clock) -> bytes:
     """Return a ping.
 
-    Its number is not its own, but that of the last event before it in a numbered stream.
+    In a numbered stream it repeats the number of the last event before it.
     """
     return encoded(_ping(run_id, number, clock))
 

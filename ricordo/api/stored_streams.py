@@ -231,8 +231,8 @@ def stream_of(context: RequestContext, run: Run, resumption: Resumption) -> Resp
     """
     if not run.background:
         raise Invalid(
-            f"{run.id} was not begun with background=true, so its stream was not kept. Read its messages instead: "
-            f"GET /v1/runs/{run.id}/messages."
+            f"{run.id} was not begun with background=true, so its stream was not kept. Read its "
+            f"messages instead: GET /v1/runs/{run.id}/messages."
         )
     hours = context.runtime.settings.stream_hours
     oldest = context.store.clock.now() - round(hours * 3600 * SECOND)
@@ -275,6 +275,7 @@ def _run_of(
     if not newest:
         # wire fact: this sentence comes from the retired Letta V1 server
         raise Invalid(
-            "No active runs found for this conversation. Only runs that were begun with background=true have a stream."
+            "No active runs found for this conversation. Only runs that were begun with "
+            "background=true have a stream."
         )
     return newest[0]

@@ -35,9 +35,7 @@ class ToolQuery:
     return_only_letta_tools: Annotated[
         bool, Query(description="Only tools whose type begins with `letta`.")
     ] = False
-    exclude_letta_tools: Annotated[bool, Query(description="Only tools whose type does not.")] = (
-        False
-    )
+    exclude_letta_tools: Annotated[bool, Query(description="Only tools of other types.")] = False
 
     def filter(self) -> tools.ToolFilter:
         return tools.ToolFilter(

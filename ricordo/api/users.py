@@ -61,7 +61,10 @@ from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/users/{user_id}/blocks", tags=["users' memory"], scope="memory")
 _ONE = "/{label:path}"
-_HOW = 'Write a text that keeps what both sides want, and send it with the "version" that the block has now.'
+_HOW = (
+    'Write a text that keeps what both sides want, and send it with the "version" that the block '
+    "has now."
+)
 _TEXT = {"schema": {"type": "string"}}
 PUT_BODY: dict[str, Any] = {
     "requestBody": {
@@ -119,7 +122,8 @@ async def read_sent(
     parsed = await offload(read, len(content))
     if parsed.label not in (None, label):
         raise Invalid(
-            f'The text says that it is block "{parsed.label}", and it was sent to "{label}". Correct one of them.'
+            f'The text says that it is block "{parsed.label}", and it was sent to "{label}". '
+            "Correct one of them."
         )
     fields = {"body": parsed.text}
     if message:

@@ -184,7 +184,8 @@ def _events(lines: Iterator[str]) -> Iterator[Json]:
 def running_server(settings: Settings, address: str | None = None) -> Iterator[Client | None]:
     """Yield a client of the server at `address` or in the settings.
 
-    None if no server of the settings runs. Raises Unavailable if no server answers at `address`.
+    Returns None if no server of the settings runs. Raises Unavailable if no server answers at
+    `address`.
     """
     with closing(
         Client(address or address_of(settings.host, settings.port), _key_of(settings, address))

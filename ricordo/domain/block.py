@@ -18,7 +18,7 @@ DEFAULT_LIMIT = 100_000
 NEVER_REMEMBER = "never-remember"
 """The label of a user's block of rules, one a line: things that agents may not remember.
 
-No agent sees it, since it names what shall not be known (`memory.unwanted`).
+No agent sees it, since it names things that agents shall not know (`memory.unwanted`).
 """
 
 Policy = Literal["direct", "guarded", "explicit", "propose", "read_only"]
@@ -68,7 +68,7 @@ class Chain:
     files: Mapping[str, tuple[bytes, int]] = field(default_factory=dict)
     history_bytes: int = 0
 
-    def require_told_apart(self, label: str, old_label: str | None = None) -> None:
+    def require_distinct_label(self, label: str, old_label: str | None = None) -> None:
         """Raise Conflict if a user's new label differs from another only in case.
 
         In a clone on macOS or Windows both would be the same file. `old_label` is the label being
@@ -147,6 +147,7 @@ class Block:
 
     @property
     def rule(self) -> Policy:
+        """The policy in force: `read_only` counts before `policy`."""
         if self.read_only:
             return "read_only"
         return self.policy

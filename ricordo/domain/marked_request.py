@@ -86,7 +86,8 @@ def _marked_tool(tool: "ToolSchema") -> "ToolSchema":
 def _is_ascii_json(parameters: Mapping[str, Any]) -> bool:
     """Return whether the schema has ASCII characters only, as nearly all have.
 
-    False for a schema that orjson cannot write, such as one with a number of more than 64 bits.
+    Returns False for a schema that orjson cannot write, such as one with a number of more than 64
+    bits.
     """
     try:
         return orjson.dumps(parameters).isascii()

@@ -27,6 +27,10 @@ ToolChoice = Literal["auto", "required", "none"]
 # short prompt, and notes taken in a separate call.
 ModelProfile = Literal["full", "small", "notes"]
 ProfileChoice = Literal["auto", "full", "small", "notes"]
+# When the memory in the prompt is rendered again: before each step, at the beginning of a turn, or
+# as late as possible, so that the model's server can reuse what it has read of the prompt.
+MemoryInPrompt = Literal["step", "turn", "lazy"]
+MemoryInPromptChoice = Literal["auto", "step", "turn", "lazy"]
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "unknown"]
 EmbeddingPurpose = Literal["document", "query"]
 """The purpose of an embedding: to be found, or to search. Several models need to know it."""

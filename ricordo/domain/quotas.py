@@ -71,12 +71,13 @@ class MemoryQuotas:
             )
 
     def require_history(self, size: int) -> None:
-        """Raise TooLong where a history of so many bytes has no room for a new text."""
+        """Raise TooLong if a history of this size has no room for a new text."""
         if size >= self.history_bytes:
             raise TooLong(
-                f"The history of this memory has {size:,} bytes, and {self.history_mb:,} MB are the most "
-                "(RICORDO_MAX_HISTORY_MB), so it takes no new text. All of it can still be read, earlier texts restored, and "
-                "blocks deleted. Whoever runs the server can raise the setting."
+                f"The history of this memory has {size:,} bytes, and {self.history_mb:,} MB are "
+                "the most (RICORDO_MAX_HISTORY_MB), so it takes no new text. All of it can still "
+                "be read, earlier texts restored, and blocks deleted. Whoever runs the server can "
+                "raise the setting."
             )
 
 

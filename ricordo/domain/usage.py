@@ -24,6 +24,13 @@ class Usage:
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
+    @property
+    def cached_share(self) -> float | None:
+        """The share of the prompts' tokens that came from a cache; None if none is reported."""
+        if self.cached_tokens is None or not self.prompt_tokens:
+            return None
+        return round(self.cached_tokens / self.prompt_tokens, 4)
+
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(*(_sum(getattr(self, kind), getattr(other, kind)) for kind in self.__slots__))  # type: ignore[arg-type]
 

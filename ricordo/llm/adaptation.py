@@ -56,7 +56,7 @@ class LearnedModel:
     def window(self) -> int | None:
         """Return the context window proved by refusals.
 
-        None if it is not smaller than the window that the server reports.
+        It is None if it is not smaller than the window that the server reports.
         """
         learned = self.dialect
         if learned.told_window == self.info.context_window:
@@ -91,7 +91,7 @@ def lessons_of(
 def learned_of(model: object) -> LearnedModel | None:
     """Return the lessons of a chat model.
 
-    None for a model without adaptation.
+    Returns None for a model without adaptation.
     """
     learned = getattr(model, "learned", None)
     return learned if isinstance(learned, LearnedModel) else None

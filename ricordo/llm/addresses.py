@@ -291,6 +291,6 @@ def _parsed(url: str) -> httpx2.URL:
 
 def _refusal(host: str, setting: str) -> str:
     return (
-        f"{host} is no public address, or leads to one of this machine or its network, which is not spoken to. "
-        f"Give a public address, or let the operator set {setting}."
+        f"{host} is no public address, or leads to one of this machine or its network, which is "
+        f"not spoken to. Give a public address, or let the operator set {setting}."
     )

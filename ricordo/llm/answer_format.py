@@ -48,8 +48,8 @@ def instruction(response_format: Mapping[str, Any] | None) -> str:
         return "Your answer to the user has to be one JSON object, with nothing before or after it."
     schema_json = orjson.dumps(schema).decode()
     return (
-        "Your answer to the user has to be JSON that is valid under the JSON schema below, with nothing before or after it.\n"
-        f"<answer_schema>\n{schema_json}\n</answer_schema>"
+        "Your answer to the user has to be JSON that is valid under the JSON schema below, with "
+        f"nothing before or after it.\n<answer_schema>\n{schema_json}\n</answer_schema>"
     )
 
 
@@ -100,7 +100,7 @@ def in_format(reply: ModelReply, request: ModelRequest) -> ModelReply:
 def answer_fault(reply: ModelReply, request: ModelRequest) -> Fault | None:
     """Return the fault of a repaired reply or of its form.
 
-    None if the reply can be used.
+    Returns None if the reply can be used.
     """
     schema = _schema(request.settings.response_format)
     is_answer = not any(isinstance(part, ToolCallPart) for part in reply.parts)
@@ -118,7 +118,7 @@ def answer_fault(reply: ModelReply, request: ModelRequest) -> Fault | None:
 def _schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return the schema of the answer.
 
-    None without one or for a format of one provider only.
+    Returns None without one or for a format of one provider only.
     """
     try:
         return answer_schema(response_format)
@@ -155,7 +155,7 @@ def _candidates(text: str) -> Iterator[str]:
 def _fault(text: str, schema: Mapping[str, Any], *, is_object: bool = False) -> str | None:
     """Describe the fault of a text as JSON of this schema.
 
-    None if it has none.
+    Returns None if it has none.
     """
     try:
         answer = orjson.loads(text)

@@ -8,8 +8,8 @@ import re
 
 from pydantic_core import from_json
 
-# The text is parsed again once it has grown by one part in so many, so the time grows with the
-# length of the text and not with its square.
+# The text is parsed again each time it has grown by 1/128, so the time grows with the length of
+# the text and not with its square.
 GROWTH = 128
 # Texts of more characters are parsed less often, since each parse takes time by the length.
 _LONG = 32_000

@@ -22,7 +22,8 @@ _SPACE = r"(?:[\w-]{1,32}:)?"
 NOTATIONS = (
     # The rule for unknown models: any tag whose name means calls of tools or functions.
     Notation(
-        "Hermes, Qwen, GLM, Granite, Hunyuan, Jamba, Nemotron, Olmo, Seed, MiniMax, LongCat, FunctionGemma",
+        "Hermes, Qwen, GLM, Granite, Hunyuan, Jamba, Nemotron, Olmo, Seed, MiniMax, LongCat, "
+        "FunctionGemma",
         rf"<(?!end){_SPACE}(?i:[a-z]{{0,20}}_?(?:tool|function)s?[_-]?calls?)>",
     ),
     Notation("Qwen's coders", r"<tools>(?=\s{0,99}[{\[])"),
@@ -77,7 +78,7 @@ HALF_MARK = re.compile(
     rf"|\b{_beginning_of('functools')}|call:[\w.-]{{0,64}}|[|｜]{{1,2}}[DSML]{{0,4}}[|｜]?"
     r"|(?:assistant)?commentary[ \t]{0,9}(?:to?)?|\bto(?:=[functions]{0,9})?)\Z"
 )
-# HALF_MARK is searched for in so many characters at the end.
+# The number of characters at the end in which HALF_MARK is searched for.
 HALF_MARK_LENGTH = 160
 # The end of a text that was cut off inside a mark.
 _CUT_NAMES = "|".join(

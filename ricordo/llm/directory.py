@@ -22,7 +22,7 @@ from ricordo.llm.provider_table import Provider
 KEPT_SECONDS = 300.0
 # A provider that did not answer is asked again sooner, but not by every request.
 FAILURE_KEPT_SECONDS = 30.0
-# An error for an unknown handle names at most so many handles.
+# The most handles that an error for an unknown handle names.
 NAMED_HANDLES = 60
 MOST_BUILT = 1_000  # models; their names come from clients
 
@@ -48,9 +48,7 @@ class ListCache:
     async def read(self, ask: Callable[[], Awaitable[ModelList]]) -> ModelList | None:
         """Return the list, requested again if it is old.
 
-        None after a failure.
-
-        A failure is no error here: a call of the model shows the cause.
+        Returns None after a failure, since a call of the model shows the cause.
         """
         async with self._asking:
             if self._now() >= self._until:
@@ -87,7 +85,7 @@ class ModelDirectory:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.on_listed: list[Callable[[ModelList], None]] = []
-        self.found: tuple[ModelInfo, ...] = ()
+        self.local_models: tuple[ModelInfo, ...] = ()
         """The chat models of the servers found on this machine."""
         self.empty: list[Provider] = []
         """The servers found on this machine that have no model yet."""
@@ -99,7 +97,7 @@ class ModelDirectory:
     def split(self, handle: str, *, may_be_down: bool = False) -> tuple[Provider, str] | None:
         """Return the provider and the model's name of a handle.
 
-        None for an unknown provider.
+        Returns None for an unknown provider.
 
         `may_be_down` includes local servers that were not found yet.
         """
@@ -130,7 +128,7 @@ class ModelDirectory:
     async def ask(self, provider: Provider) -> ModelList | None:
         """Return the provider's list, requested at most every five minutes.
 
-        None after a failure.
+        Returns None after a failure.
         """
         return await self._lists[provider.name].read(partial(self._list, provider))
 
@@ -152,7 +150,7 @@ class ModelDirectory:
         if provider_name is None:
             self.empty.clear()
         await asyncio.gather(*map(self._probe, servers))
-        return self.found
+        return self.local_models
 
     async def _list(self, provider: Provider) -> ModelList:
         try:
@@ -173,7 +171,7 @@ class ModelDirectory:
             self._lists[server.name].keep(listed)
             for listener in self.on_listed:
                 listener(listed)
-            self.found += listed.chat
+            self.local_models += listed.chat
             count = len(listed.chat) + len(listed.embedding)
             _log.info("Found %s at %s with %d models.", server.name, server.base_url, count)
 
@@ -204,7 +202,7 @@ class Registry(Generic[Model]):
         return model
 
     def is_unlisted(self, handle: str) -> bool:
-        """Return whether the provider's list, which was never read, may tell more of the model."""
+        """Return whether the provider's list was never read, and may describe the model."""
         return handle not in self._added and self._directory.is_unlisted(handle)
 
     async def _find(self, handle: str) -> tuple[Provider, str, ModelList | None]:

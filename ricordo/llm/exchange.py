@@ -55,7 +55,7 @@ class Exchange:
     def request(self) -> Json | None:
         """Return the request's JSON with sizes in place of pictures.
 
-        None without any.
+        Returns None without any.
         """
         body = read_json(self._request_body)
         if not isinstance(body, dict):

@@ -85,7 +85,8 @@ class LearnedDialect:
         lines = [sentence for name, sentence in _SENTENCES.items() if getattr(self, name)]
         if self.takes_no_tools:
             lines.append(
-                "It takes no tools, so an agent cannot change its memory with it. Use a model that calls tools."
+                "It takes no tools, so an agent cannot change its memory with it. Use a model "
+                "that calls tools."
             )
         if names:
             lines.append(
@@ -101,9 +102,10 @@ class LearnedDialect:
             lines.append(f"Its context window is {self.window:,} tokens, by what it refused.")
         if self.clipped_at is not None:
             lines.append(
-                f"Its server cuts longer prompts off at about {self.clipped_at:,} tokens without saying so: the agent's memory "
-                "may be missing from them. Start the server with a larger context window (Ollama: OLLAMA_CONTEXT_LENGTH), or "
-                "set a smaller context_window for the agent."
+                f"Its server cuts longer prompts off at about {self.clipped_at:,} tokens without "
+                "saying so: the agent's memory may be missing from them. Start the server with a "
+                "larger context window (Ollama: OLLAMA_CONTEXT_LENGTH), or set a smaller "
+                "context_window for the agent."
             )
         return lines
 

@@ -28,7 +28,7 @@ _GEMMA_QUOTES = ("<escape>", '<|"|>')
 def read_json(text: str | bytes) -> Any:
     """Return the value of a text in JSON.
 
-    None if it is not JSON.
+    Returns None if it is not JSON.
     """
     try:
         return orjson.loads(text)
@@ -44,7 +44,7 @@ def member_of(value: Any, name: str) -> Any:
 def read_value_at(text: str, start: int) -> tuple[Any, int] | None:
     """Return the object or list that begins at `start` and its end.
 
-    None if unreadable.
+    Returns None if unreadable.
     """
     try:
         return _DECODER.raw_decode(text, start)
@@ -68,7 +68,7 @@ def read_unclosed(text: str) -> Any:
 def read_loosely(text: str) -> Any:
     """Return the value of a whole text that is nearly JSON.
 
-    None if unreadable.
+    Returns None if unreadable.
     """
     for quote in _GEMMA_QUOTES:
         text = text.replace(quote, '"')
@@ -91,7 +91,7 @@ def read_loosely(text: str) -> Any:
 def balanced_end(text: str, start: int) -> int | None:
     """Return the end of the bracket at `start`, past strings in either quote.
 
-    None if it is never closed.
+    Returns None if it is never closed.
     """
     stack: list[str] = []
     quote = ""

@@ -105,7 +105,7 @@ async def list_models(
 async def probe(client: httpx2.AsyncClient, provider: Provider) -> ModelList | None:
     """Return the models of a server on this machine.
 
-    None if it is absent or another server.
+    Returns None if it is absent or another server.
     """
     url = provider.base_url.removesuffix("/v1") + provider.list_path
     try:
@@ -230,7 +230,7 @@ def _info(row: dict[str, Any], name: str, provider: Provider) -> ModelInfo:
 def _calls_tools(row: Mapping[str, Any]) -> bool | None:
     """Return whether a model calls tools.
 
-    None if neither its list nor its server tells.
+    Returns None if neither its list nor its server tells.
     """
     abilities = row.get("capabilities") or row.get("supported_parameters")  # OpenRouter: the latter
     if isinstance(abilities, list):
@@ -317,7 +317,7 @@ async def _shown_by_ollama(
 async def takes_tools(client: httpx2.AsyncClient, provider: Provider, model: str) -> bool | None:
     """Return whether a server takes tools, by a request of one token.
 
-    None if unclear.
+    Returns None if unclear.
 
     vLLM and llama.cpp refuse tools unless they were started for them.
     """
@@ -373,7 +373,7 @@ async def _ask(
 ) -> Mapping[str, Any]:
     """Return the JSON of an answer.
 
-    Empty without one, as from an older or busy server.
+    It is empty without one, as from an older or busy server.
     """
     try:
         response = await client.request(method, url, json=body, timeout=LISTING_SECONDS)

@@ -5,7 +5,7 @@ Slow models get longer time limits.
 
 from ricordo.domain.usage import Usage
 
-# Writing one token takes about as long as reading so many.
+# Writing one token takes about as long as reading this number of tokens.
 _READ_PER_WRITTEN = 8
 # Calls with less work are too short to measure.
 _LEAST_WORK = 100

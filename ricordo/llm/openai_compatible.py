@@ -148,7 +148,10 @@ class OpenAICompatibleModel:
         completion = read_json(content.removeprefix(b"\xef\xbb\xbf"))
         if not isinstance(completion, dict):
             answer_text, _ = words_of(content)
-            message = f"{self.info.endpoint} did not answer with a chat completion. Check its address. It said: "
+            message = (
+                f"{self.info.endpoint} did not answer with a chat completion. Check its address. "
+                "It said: "
+            )
             raise ModelError("llm_bad_request", message + answer_text[:200])
         envelope = completion.get("data")
         if "choices" not in completion and isinstance(envelope, dict) and "choices" in envelope:

@@ -244,7 +244,10 @@ def _calls_as_text(rows: Sequence[Json]) -> list[Json]:
 
 def _written_call(call: Json) -> str:
     function = call["function"]
-    return f'<tool_call>\n{{"name": "{function["name"]}", "arguments": {function["arguments"]}}}\n</tool_call>'
+    return (
+        f'<tool_call>\n{{"name": "{function["name"]}", "arguments": '
+        f"{function['arguments']}}}\n</tool_call>"
+    )
 
 
 _SPEAKERS = {"user": "User", "assistant": "Assistant"}

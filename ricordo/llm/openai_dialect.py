@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
-from ricordo.domain.model import ModelRequest, ModelSettings
+from ricordo.domain.model import MemoryInPrompt, ModelRequest, ModelSettings
 
 Effort = Literal["field", "openrouter", "deepseek", "magistral", "together", "template", "none"]
 Replay = Literal["nothing", "field", "details", "chunks"]
@@ -19,8 +19,11 @@ class Dialect:
     """A server's reading of the format.
 
     `effort` is its way to set the reasoning effort and `efforts` its levels; `replays` is its way
-    to take its own reasoning back, and `provider` marks that reasoning. With `reads_special_tokens`
-    it reads special tokens in texts as tokens.
+    to take its own reasoning back, and `provider` marks that reasoning. With
+    `reads_special_tokens` it reads special tokens in texts as tokens. `memory_in_prompt` says when
+    the memory in the prompt is rendered again: a server that evaluates prompts itself, and reuses
+    what it evaluated of the beginning, is faster with "lazy" (docs/internals/speed.md has the
+    figures).
     """
 
     provider: str = ""
@@ -40,6 +43,7 @@ class Dialect:
     effort: Effort = "field"
     efforts: tuple[str, ...] = ()
     replays: Replay = "nothing"
+    memory_in_prompt: MemoryInPrompt = "step"
 
 
 _OPENAI = Dialect(
@@ -58,14 +62,14 @@ _BY_KIND = {
         replays="chunks",
     ),
     # LM Studio takes tool_choice as a word only.
-    "lmstudio": Dialect(forces_by_name=False),
+    "lmstudio": Dialect(forces_by_name=False, memory_in_prompt="lazy"),
     # DeepSeek refuses calls in the transcript without their reasoning, even if that is empty.
     "deepseek": Dialect(effort="deepseek", replays="field"),
     "openrouter": Dialect(effort="openrouter", replays="details"),
     "together": Dialect(effort="together"),
-    "ollama": Dialect(efforts=("none", *_LOW_TO_HIGH)),
-    "vllm": Dialect(effort="template", efforts=_LOW_TO_HIGH),
-    "llamacpp": Dialect(effort="template", efforts=_LOW_TO_HIGH),
+    "ollama": Dialect(efforts=("none", *_LOW_TO_HIGH), memory_in_prompt="lazy"),
+    "vllm": Dialect(effort="template", efforts=_LOW_TO_HIGH, memory_in_prompt="lazy"),
+    "llamacpp": Dialect(effort="template", efforts=_LOW_TO_HIGH, memory_in_prompt="lazy"),
     "groq": Dialect(effort="none", takes_strict=True),
     "xai": Dialect(effort="none"),
 }
@@ -154,7 +158,7 @@ def thinking_fields(
 ) -> dict[str, Any]:
     """Return the fields that set the reasoning effort.
 
-    None if the server has no such field.
+    Returns None if the server has no such field.
     """
     effort = settings.reasoning_effort
     budget = settings.max_reasoning_tokens

@@ -94,7 +94,7 @@ def _function(tool: ToolSchema, *, is_strict: bool) -> dict[str, Any]:
 def strict_parameters(schema: dict[str, Any]) -> dict[str, Any] | None:
     """Return the schema with every object closed, for strict mode.
 
-    None if an object has optional or free fields, which strict mode refuses.
+    Returns None if an object has optional or free fields, which strict mode refuses.
     """
     closed = dict(schema)
     kind = schema.get("type")

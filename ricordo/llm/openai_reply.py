@@ -210,7 +210,8 @@ class ReplyBuilder:
         if is_new:
             if slot >= _MOST_SLOTS:
                 raise BoundReached(
-                    f"The model's answer has more than {_MOST_SLOTS:,} tool calls. Use another model."
+                    f"The model's answer has more than {_MOST_SLOTS:,} tool calls. Use another "
+                    "model."
                 )
             self._calls.append(_PartialCall(call_id or new_call_id()))
             self._by_id.setdefault(self._calls[slot].call_id, slot)
@@ -345,7 +346,7 @@ class ReplyBuilder:
 def read_fault(answer: dict[str, Any]) -> Any:
     """Return the error in an answer or event with a successful HTTP status.
 
-    None without one.
+    Returns None without one.
 
     An error beside a regularly finished answer is ignored, so that the answer is not lost.
     """
@@ -395,7 +396,7 @@ def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
 def _index(index: Any) -> int | None:
     """Return the index of a call's piece.
 
-    None if it is not a number.
+    Returns None if it is not a number.
     """
     if isinstance(index, str) and index.isdecimal() and len(index) < _MOST_DIGITS:
         return int(index)

@@ -9,7 +9,7 @@ from ricordo.llm.openai_dialect import is_openai, thinks_at_openai
 MOST_OUTPUT = 16_384
 MOST_OF_SMALL = 1_024
 _LEAST = 256
-_WINDOW_PARTS = 4  # an answer may fill one of so many parts of the context window
+_WINDOW_PARTS = 4  # an answer may fill the context window divided by this
 
 
 def usual_output_tokens(

@@ -31,7 +31,7 @@ Fetch = Callable[[str], Awaitable[tuple[bytes, str]]]
 def readable_picture(picture: ImagePart) -> ImagePart | None:
     """Return the picture in the providers' form.
 
-    None if its data, kind or address is unreadable.
+    Returns None if its data, kind or address is unreadable.
     """
     if picture.url is not None and picture.url.startswith(_INLINE):
         kind, _, encoded = picture.url.removeprefix(_INLINE).partition(";base64,")

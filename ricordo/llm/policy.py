@@ -119,7 +119,10 @@ def policy_from(settings: Settings) -> CallPolicy:
     return CallPolicy(retries=settings.model_retries, timeout=settings.model_timeout)
 
 
-_SILENT = "Your last answer was empty. The results of your tools are above: tell the user what you did, or answer them."
+_SILENT = (
+    "Your last answer was empty. The results of your tools are above: tell the user what you did, "
+    "or answer them."
+)
 
 
 class EmptyReply(ModelError):

@@ -206,7 +206,7 @@ _BUILDERS: Mapping[str, Callable[[Provider, ModelInfo, Connections, CallPolicy],
 def missing_extra(provider: Provider, model: str) -> str | None:
     """Return the extra that this model still needs.
 
-    None if it can be called.
+    Returns None if it can be called.
     """
     if provider.adapter == "openai" and not provider.uses_responses(model):
         return None

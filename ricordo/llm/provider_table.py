@@ -103,8 +103,8 @@ def local_server(
 class ProviderRow:
     """A known provider.
 
-    `key` and `url` name the settings that configure it. `brought_as` is its type for organizations
-    that add it: its name if empty, None if they cannot add it.
+    `key` and `url` name the settings that configure it. `type_when_added` is the type that an
+    organization names to add it: the provider's name if empty, None if it cannot be added.
     """
 
     name: str
@@ -114,7 +114,7 @@ class ProviderRow:
     adapter: AdapterName = "openai"
     local: Provider | None = None
     is_server: bool = False
-    brought_as: str | None = ""
+    type_when_added: str | None = ""
 
     @property
     def is_self_hosted(self) -> bool:
@@ -144,7 +144,9 @@ ROWS = (
     ),
     ProviderRow("azure", "", "azure_api_key", "azure_base_url"),
     ProviderRow("bedrock", "", "aws_region", adapter="bedrock"),
-    ProviderRow("google_vertex", "", "google_cloud_project", adapter="vertex", brought_as=None),
+    ProviderRow(
+        "google_vertex", "", "google_cloud_project", adapter="vertex", type_when_added=None
+    ),
     ProviderRow("groq", "https://api.groq.com/openai/v1", "groq_api_key"),
     ProviderRow("deepseek", "https://api.deepseek.com/v1", "deepseek_api_key"),
     ProviderRow("xai", "https://api.x.ai/v1", "xai_api_key"),
@@ -158,14 +160,14 @@ ROWS = (
         "lmstudio",
         url="lmstudio_base_url",
         local=local_server("lmstudio", 1234),
-        brought_as="lmstudio_openai",
+        type_when_added="lmstudio_openai",
     ),
     ProviderRow("vllm", url="vllm_api_base", local=local_server("vllm", 8000, owner="vllm")),
     ProviderRow(
         "llamacpp",
         url="llamacpp_base_url",
         local=local_server("llamacpp", 8080, owner="llamacpp"),
-        brought_as=None,
+        type_when_added=None,
     ),
     # Only organizations add these; they give the address if there is none here.
     ProviderRow("sglang", is_server=True),
@@ -181,8 +183,10 @@ ROWS = (
 )
 _BY_NAME = {row.name: row for row in ROWS}
 LOCAL_SERVERS = tuple(row.local for row in ROWS if row.local)
-_BROUGHT = {row.brought_as or row.name: row for row in ROWS if row.brought_as is not None}
-_NOT_BROUGHT = {
+_ROWS_BY_TYPE = {
+    row.type_when_added or row.name: row for row in ROWS if row.type_when_added is not None
+}
+_NEVER_ADDED = {
     "google_vertex": "Set GOOGLE_CLOUD_PROJECT on the server, or use google_ai with a key.",
     "chatgpt_oauth": "Use openai with a key.",
     "letta": "Its service is retired.",
@@ -239,10 +243,7 @@ def address_of(name: str) -> str:
 
 
 def variables_of(provider: Provider) -> str:
-    """Return the variable that configures this provider.
-
-    Its name for a plugin's provider.
-    """
+    """Return the variable that configures this provider, or the name of a plugin's provider."""
     row = _BY_NAME.get(provider.name)
     name = row and (row.key if provider.api_key else row.url)
     if name:
@@ -269,12 +270,12 @@ def what_to_set(name: str) -> str:
     return f"Set {' and '.join(missing)}{local_advice}."
 
 
-def brought_provider(provider: OrganizationProvider, keys: Keys) -> Provider:
+def added_provider(provider: OrganizationProvider, keys: Keys) -> Provider:
     """Return an organization's provider in the form for calls.
 
     Raises Unsupported for a type that cannot be called here.
     """
-    row = _brought_row(provider.provider_type)
+    row = _row_of_type(provider.provider_type)
     key = keys.api_key
     if row.adapter == "bedrock":
         key = "\n".join((provider.region or "", keys.access_key or "", keys.api_key or ""))
@@ -301,13 +302,14 @@ def _require_bedrock(provider: OrganizationProvider, keys: Keys) -> None:
 
 def require_usable(provider: OrganizationProvider, keys: Keys) -> None:
     """Raise Invalid or Unsupported with the missing setting if no call could be made."""
-    row = _brought_row(provider.provider_type)
+    row = _row_of_type(provider.provider_type)
     if not row.is_self_hosted and not keys.api_key:
         raise Invalid(f"A provider of type {provider.provider_type} needs api_key.")
     for key in (keys.api_key, keys.access_key):
         if key and not all("!" <= sign <= "~" for sign in key):
             raise Invalid(
-                "A key must be letters, digits and signs of ASCII, without a space or the end of a line."
+                "A key must be letters, digits and signs of ASCII, without a space or the end of "
+                "a line."
             )
     if row.adapter == "bedrock":
         _require_bedrock(provider, keys)
@@ -315,14 +317,15 @@ def require_usable(provider: OrganizationProvider, keys: Keys) -> None:
         raise Invalid(f"A provider of type {provider.provider_type} needs base_url.")
     elif provider.base_url and not _is_address(provider.base_url):
         raise Invalid(
-            "base_url must be an address as https://host/path, without a user, a question mark or a hash."
+            "base_url must be an address as https://host/path, without a user, a question mark or "
+            "a hash."
         )
 
 
-def _brought_row(provider_type: str) -> ProviderRow:
-    row = _BROUGHT.get(provider_type)
+def _row_of_type(provider_type: str) -> ProviderRow:
+    row = _ROWS_BY_TYPE.get(provider_type)
     if row is None:
-        advice = _NOT_BROUGHT.get(provider_type, f"Choose one of: {', '.join(_BROUGHT)}.")
+        advice = _NEVER_ADDED.get(provider_type, f"Choose one of: {', '.join(_ROWS_BY_TYPE)}.")
         raise Unsupported(f"Providers of type {provider_type} cannot be added here. {advice}")
     return row
 

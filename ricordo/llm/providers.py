@@ -78,6 +78,7 @@ _FIELDS = (
     ("top_logprobs", "openai_top_logprobs"),
     ("cache_control", "anthropic_cache_instructions"),
     ("cache_control", "anthropic_cache_tool_definitions"),
+    ("cache_control", "anthropic_cache_messages"),
 )
 # The library sets a limit of its agent_settings if this one is left out.
 _NEVER_LEFT_OUT = {"max_tokens"}
@@ -369,6 +370,8 @@ def _add_anthropic(settings: dict[str, Any], request: ModelRequest, policy: Call
     )
     settings["anthropic_cache_instructions"] = True
     settings["anthropic_cache_tool_definitions"] = True
+    # The next request begins with this conversation, so its end is marked too.
+    settings["anthropic_cache_messages"] = True
     if request.user_id is not None:
         settings["anthropic_metadata"] = {"user_id": request.user_id}
 

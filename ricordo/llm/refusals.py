@@ -68,7 +68,7 @@ _BUDGETS = (
     "maxTokens",
 )
 _NUMBER = re.compile(r"(?<![\w.])\d{1,3}(?:[,. _'\u202f]\d{3})+(?![\d])|(?<![\w.])\d+")
-# Words before a number that is a limit, within so many characters.
+# Words before a number that is a limit, within this number of characters.
 _LIMIT_WORDS = _words_of("limit_words")
 _LIMIT_WORD_DISTANCE = 40
 _AFTER_NUMBER = re.compile(r"[\d\n]")
@@ -204,7 +204,7 @@ def numbers_in(text: str) -> list[int]:
 def limit_in(text: str, *, estimate: int, budget: int = 0) -> int | None:
     """Return the context window in tokens that the text names.
 
-    None without a possible one.
+    Returns None without a possible one.
     """
     numbers = numbers_in(text)
     maximum = max(numbers, default=0)

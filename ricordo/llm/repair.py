@@ -153,7 +153,7 @@ def _with_written_calls(
 
 
 def _without_markup(parts: tuple[Part, ...], offered: Mapping[str, ToolSchema]) -> tuple[Part, ...]:
-    """Leave out calls as text beside real calls: some servers send both."""
+    """Leave out calls in the text of a reply with real calls: some servers send both."""
     new_parts: list[Part] = []
     for part in parts:
         if not isinstance(part, TextPart):
@@ -254,23 +254,33 @@ class Fault:
 
 
 _UNREADABLE = (
-    "Your last answer was the text of a tool call or of its result, which nobody can read. To use a tool, make a real tool call "
-    "with JSON arguments. To speak to the user, answer in plain words."
+    "Your last answer was the text of a tool call or of its result, which nobody can read. To use "
+    "a tool, make a real tool call with JSON arguments. To speak to the user, answer in plain "
+    "words."
 )
 _WRITTEN_CALL = "It wrote a tool call as text that cannot be read."
-_COPIED = "Your last answer repeated a piece of your instructions. Answer what was said to you, in your own words."
-_CUT_OFF = "Your last answer was cut off at its length limit, in the middle of a tool call. Make it shorter."
+_COPIED = (
+    "Your last answer repeated a piece of your instructions. Answer what was said to you, in your "
+    "own words."
+)
+_CUT_OFF = (
+    "Your last answer was cut off at its length limit, in the middle of a tool call. Make it "
+    "shorter."
+)
 
 
 def fault_in(reply: ModelReply, request: ModelRequest) -> Fault | None:
     """Return the remaining fault of a repaired reply.
 
-    None if the reply or some of its calls can be used.
+    Returns None if the reply or some of its calls can be used.
     """
     tools = {tool.name: tool for tool in request.callable_tools}
     calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
     if len(calls) > MOST_CALLS:
-        sentence = f"Your answer has {len(calls):,} tool calls, and at most {MOST_CALLS} are taken at once. Make fewer."
+        sentence = (
+            f"Your answer has {len(calls):,} tool calls, and at most {MOST_CALLS} are taken at "
+            "once. Make fewer."
+        )
         return Fault(sentence)
     faults = [_fault_of_call(call, tools.get(call.name), reply) for call in calls]
     if calls:
@@ -320,7 +330,8 @@ def _fault_of_call(call: ToolCallPart, tool: ToolSchema | None, reply: ModelRepl
         return None
     if reply.finish == "length":
         return Fault(
-            f"Your answer was cut off at its length limit, in the middle of the call of {call.name}. Make it shorter."
+            "Your answer was cut off at its length limit, in the middle of the call of "
+            f"{call.name}. Make it shorter."
         )
     return Fault(f"{problem} Call {call.name} again.")
 
@@ -379,10 +390,11 @@ _HALF_FENCE = re.compile(r"(?:`{1,2}|```[a-z_]*[ \t]*(?:\n\s*)?|\n[ \t]{0,9})$")
 # Searched after the first line of a fence, which cannot close it.
 _FENCE_END = re.compile(r"\n[ \t]*```")
 _LINE_START = 100
-# Blanks are held back up to so many characters; longer blanks are shown.
+# The most blanks that are held back; longer runs of blanks are shown.
 _LONGEST_BLANK = 1_000
 _CHANNEL_SIGNS = ("<|start|>", "<|channel|>", "<|constrain|>")
-# A tool's name within so many characters before an object makes it likely to be a call.
+# An object is likely to be a call if a tool's name stands within this number of characters
+# before it.
 _NAME_DISTANCE = 48
 # The rest of a sentence after a mark that is only mentioned.
 _MENTIONED = re.compile(r"[ \t]{0,9}(?:[.,;:!?)\]*_]|([A-Za-z]{1,20})[ \t,.])")
@@ -710,7 +722,7 @@ class StreamRepair:
 def _missing(shown_pieces: Sequence[str], pieces: Sequence[str]) -> str | None:
     """Return the part that was not shown yet.
 
-    None if another text was shown.
+    Returns None if another text was shown.
 
     Blanks at the ends do not count.
     """

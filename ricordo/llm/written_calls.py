@@ -109,8 +109,9 @@ _NAMES_A_TOOL = re.compile(
 )
 # Words of wrappers. Any other word beside a call's name and arguments is speech to a reader.
 _WRAPPER_WORDS = frozenset(
-    "tool tools call calls called calling function functions name args arguments argument parameters params parameter input "
-    "action invoke json python xml assistant commentary code with type id begin end start request to section sep".split()
+    "tool tools call calls called calling function functions name args arguments argument "
+    "parameters params parameter input action invoke json python xml assistant commentary code "
+    "with type id begin end start request to section sep".split()
 )
 
 
@@ -581,7 +582,7 @@ class _BareReader(_Reader):
     def _names_in(self, gap: str) -> list[str] | None:
         """Return the tools named in a gap between arguments.
 
-        None if it has other words.
+        Returns None if it has other words.
         """
         all_names = (offered_name(word, self.offered) for word in _NAME.findall(gap))
         names = unique([name for name in all_names if name in self.offered])
@@ -702,7 +703,7 @@ def _literal(node: ast.expr) -> Any:
 def calls_in(decoded: Any, offered: Offered) -> Calls:
     """Return the calls in decoded JSON, one or a list.
 
-    None if any part is something else.
+    Returns None if any part is something else.
     """
     rows = decoded
     if isinstance(decoded, dict):

@@ -31,8 +31,8 @@ class BlamedLine:
 _PAGE = 200
 _READ_BYTES = 4_000_000
 # The work limit of one blame: changed lines, plus pairs of equal lines among these, plus one for
-# each version, plus one for each so many characters. That takes a second: some hundred thousand
-# small edits of 2 kB, or two thousand of 100 kB.
+# each version, plus one for each 200 characters. That takes a second: some hundred thousand small
+# edits of 2 kB, or two thousand of 100 kB.
 _WORK_LIMIT = 1_000_000
 _CHARACTERS = 200
 _Text = tuple[BlockVersion, str | None]

@@ -148,7 +148,7 @@ def version_notes(
 ) -> dict[str, str]:
     """Return, by call id, the sentence that names an edit's version.
 
-    Only for calls that show it.
+    They are for calls that show it.
     """
     heads = {block.id: block.head for block in stored}
     return {
@@ -281,7 +281,7 @@ def _require_free(stored_memory: _StoredMemory, after: _Blocks, block: Block) ->
     if stored_block or (stored_memory.chain and stored_memory.chain.owner_kind == "user"):
         old_label = stored_block.label if stored_block else None
         if chain := versions.lock(tx, chain_of_block or ""):
-            _require_told_apart(chain, other_blocks, label, old_label)
+            _require_distinct_label(chain, other_blocks, label, old_label)
     agent_ids: Sequence[str] = ()
     if stored_block:
         agent_ids = blocks.agent_ids(tx, block.id)
@@ -291,7 +291,7 @@ def _require_free(stored_memory: _StoredMemory, after: _Blocks, block: Block) ->
         _require_free_at_agent(stored_memory, label, agent_id)
 
 
-def _require_told_apart(
+def _require_distinct_label(
     chain: Chain, other_blocks: Sequence[Block], label: str, old_label: str | None
 ) -> None:
     # The chain as it is, with the labels that this step gives other blocks.
@@ -300,7 +300,7 @@ def _require_told_apart(
         for other_block in other_blocks
         if other_block.chain_id in (chain.id, "")
     }
-    replace(chain, files={**chain.files, **renamed}).require_told_apart(label, old_label)
+    replace(chain, files={**chain.files, **renamed}).require_distinct_label(label, old_label)
 
 
 def _require_free_in_chain(

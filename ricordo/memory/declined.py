@@ -4,13 +4,13 @@ A thought counts as the same in equal or nearly equal words. Lines that differ i
 negation are different thoughts.
 """
 
-import re
 from collections.abc import Iterable
 
 from ricordo.domain.clock import DAY, to_datetime
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict
 from ricordo.memory.edits import added_lines
+from ricordo.memory.line_likeness import has_words, says_same
 from ricordo.storage import proposals
 from ricordo.storage.engine.store import Transaction
 
@@ -20,19 +20,7 @@ DECLINED = (
     "Do not propose it in other words either, unless the user asks for it: then give the user's "
     "words as the quote."
 )
-# Two lines say the same if they share this part of all their words.
-_ALIKE = 0.7
 _COMPARED_LINES = 200
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
-_NEGATIONS = frozenset(
-    "no not never none without cannot nicht kein keine keinen nie ohne non pas jamais sans mai"
-    " senza sin nunca sem".split()
-)
-# Words that add nothing to a thought.
-_EMPTY = frozenset(
-    "a an the is are was of to in on at and that user users student students their her his she he"
-    " they it der die das ist ein eine und le la il un una est".split()
-)
 
 
 class Declined(Conflict):
@@ -83,33 +71,9 @@ def _declining(rejected: list[Proposal], before: str, after: str | None) -> Prop
     return matches[0] if all(matches) else None
 
 
-def says_same(line: str, other: str) -> bool:
-    """Return True if two lines say the same in equal or nearly equal words.
-
-    >>> says_same("- Likes green tea in the morning", "The user likes green tea in the morning.")
-    True
-    >>> says_same("Has no exam on 3 May", "Has an exam on 3 May")
-    False
-    """
-    words, other_words = _words(line), _words(other)
-    if words == other_words:
-        return True
-    differing = words ^ other_words
-    if any(word in _NEGATIONS or not word.isalpha() for word in differing):
-        return False
-    return bool(words & other_words) and len(words & other_words) >= _ALIKE * len(
-        words | other_words
-    )
-
-
-def _words(line: str) -> frozenset[str]:
-    words = frozenset(_WORD.findall(line.casefold()))
-    return words - _EMPTY or words
-
-
 def _lines(before: str, after: str) -> list[str]:
     return [line for line in _spoken(added_lines(before, after)) if line][:_COMPARED_LINES]
 
 
 def _spoken(lines: Iterable[str]) -> list[str]:
-    return [line.strip() for line in lines if _WORD.search(line)]
+    return [line.strip() for line in lines if has_words(line)]

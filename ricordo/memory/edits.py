@@ -144,7 +144,7 @@ def search_results(window: Iterable[Message]) -> tuple[list[str], list[str]]:
 def _hits(tool_return: ToolReturnPart) -> list[Any] | None:
     """Return a result's parts, one for each of its sources, in their order.
 
-    None where the parts cannot be matched with the sources, as in a result that was cut.
+    Returns None where the parts cannot be matched with the sources, as in a result that was cut.
     """
     if tool_return.is_json:
         content = orjson.loads(tool_return.content)

@@ -79,7 +79,7 @@ def with_correction(text: str, old: str, new: str) -> FactEdit | None:
     """Return the text with `new` in place of `old`.
 
     `old` is a line or a piece of one. An empty `new` removes the line. If `old` names no line,
-    `new` is added. None where the text says so already.
+    `new` is added. Returns None if the text has the new fact already.
     """
     lines = text.split("\n") if text else []
     old = fact_line(old)

@@ -173,7 +173,7 @@ def _reads_as_line(line: str) -> bool:
 def nearest_line(text: str, piece: str) -> tuple[int, str] | None:
     """Return the number and text of the line most like the piece's first line.
 
-    None where no line is near.
+    Returns None where no line is near.
     """
     target = next((line.strip() for line in _unescaped(piece).split("\n") if line.strip()), "")[
         :_LINE_LENGTH

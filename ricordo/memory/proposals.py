@@ -178,7 +178,7 @@ def _draft(tx: Transaction, group: Sequence[MemoryEdit], home_chain: Chain | Non
     if chain and after.label in chain.files:
         raise Conflict(LABEL_TAKEN.format(after.label))
     if chain:
-        chain.require_told_apart(after.label)
+        chain.require_distinct_label(after.label)
     return ProposalDraft(
         home_chain.id, after.label, value, description=after.description, confidence=confidence
     )
@@ -214,7 +214,7 @@ def propose(
     metadata: ChangeMetadata,
     expires_after: int | None = None,
 ) -> Proposal:
-    """Store a proposal beside others; one that touches the same lines is superseded.
+    """Store a proposal; an older one that touches the same lines is superseded.
 
     Only older proposals of the same author are superseded. A change that waits already, or is part
     of one, makes no new proposal: the older one is returned, with `is_repeated`.

@@ -261,10 +261,10 @@ class Recall:
         return replace(search_query, nearest=nearest)
 
 
-def _filter_of(tx: Transaction, wanted: F | Callable[[Transaction], F]) -> F:
-    if callable(wanted):
-        return wanted(tx)
-    return wanted
+def _filter_of(tx: Transaction, search_filter: F | Callable[[Transaction], F]) -> F:
+    if callable(search_filter):
+        return search_filter(tx)
+    return search_filter
 
 
 def _users(subject_id: str | None) -> tuple[str, ...]:

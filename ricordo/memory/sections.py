@@ -174,7 +174,7 @@ def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
 def layout_of(text: str, schema: BlockSchema, reading: ParsedSections) -> Layout | None:
     """Return the layout of a text.
 
-    None where writing its values in any layout would give another text.
+    Returns None where writing its values in any layout would give another text.
     """
     if reading.problems:
         return None

@@ -82,7 +82,7 @@ def put(
     require_shown(metadata, text, description)
     new_block = Block("", chain.organization_id, chain.id, label, "")
     new_block.require_fits(text)
-    chain.require_told_apart(label)
+    chain.require_distinct_label(label)
     draft = ProposalDraft(chain.id, label, text, description=description)
     return SubmissionOutcome(None, propose(tx, draft, metadata, edit.expires_after))
 

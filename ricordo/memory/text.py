@@ -113,8 +113,8 @@ class _Comparison:
 def merge_lines(base: str, our_text: str, their_text: str) -> str | None:
     r"""Return the text with both changes; None where they touch the same lines.
 
-    None also where the texts are too large to be compared. Lines that are only written differently
-    (see `line_key`) are the same, and stay as in the base.
+    Returns None also where the texts are too large to be compared. Lines that are only written
+    differently (see `line_key`) are the same, and stay as in the base.
 
     >>> merge_lines("a\nb\nc", "A\nb\nc", "a\nb\nC")
     'A\nb\nC'
@@ -417,7 +417,7 @@ def _marked(sign: str, line: str) -> str:
 _SHORTEST_UNIQUE = 24
 # Longest excerpt of a line in a summary, in characters.
 _EXCERPT_LENGTH = 72
-# Limit of compared pairs of lines that changed in both texts; so many take about a second.
+# Limit of compared pairs of lines that changed in both texts: about a second of work.
 _COMPARED_PAIR_LIMIT = 1_000_000
 
 
@@ -492,7 +492,7 @@ def edit_summary(before: Block | None, after: Block | None) -> str:
 def line_changes(old: str, new: str) -> list[LineChange] | None:
     """Return the changes that turn the old text into the new one, in order.
 
-    None where the texts are too large to be compared.
+    Returns None where the texts are too large to be compared.
     """
     before = _lines_within(old)
     after = _lines_within(new)
@@ -513,7 +513,8 @@ def line_changes(old: str, new: str) -> list[LineChange] | None:
 def merge_changes(base: str, first: str, second: str) -> str | None:
     r"""Return the text with both changes.
 
-    None where they replace or remove the same lines differently, or are too large to be compared.
+    Returns None where they replace or remove the same lines differently, or are too large to be
+    compared.
 
     Unlike in `merge_lines`, neighbouring lines may change on both sides. Additions of both sides at
     one position stay, those of `first` above; equal additions stay once.
@@ -575,7 +576,7 @@ def _lines_within(text: str) -> list[str]:
 def touch_same_lines(base: str, first: str, base_since: str, second: str) -> bool:
     """Return whether both changes replace or remove one line differently.
 
-    True also where that cannot be computed. `base_since` is the base of `second`.
+    Returns True also where that cannot be computed. `base_since` is the base of `second`.
     """
     first_changes = line_changes(base, first)
     since = line_changes(base, base_since)
@@ -702,7 +703,7 @@ def _longest_alike(limit: int, is_alike: Callable[[int], bool]) -> int:
 def removes_lines(old: str, new: str) -> bool:
     """Return whether the new text replaces or removes lines.
 
-    True also where that cannot be computed.
+    Returns True also where that cannot be computed.
     """
     changes = line_changes(old, new)
     return changes is None or any(change.start < change.end for change in changes)

@@ -120,7 +120,7 @@ def _free_label(chain: Chain, agent: Agent, block: Block) -> str:
         f"agents/{agent.id}/{block.label}",
     ):
         with suppress(Conflict, Invalid):
-            chain.require_told_apart(require_label(label))
+            chain.require_distinct_label(require_label(label))
             if label not in chain.files:
                 return label
     return f"agents/{agent.id}/{block.id}"

@@ -257,7 +257,7 @@ def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: Chang
         other.label == label for other in blocks.attached(tx, chain.owner_id)
     ):
         raise Conflict(
-            f'Agent {chain.owner_id} has another block labelled "{label}" by now. '
+            f'Agent {chain.owner_id} has now another block labelled "{label}". '
             "Detach that one first."
         )
     if last_deleted:

@@ -47,9 +47,9 @@ def at(timestamp: str | None) -> Markup:
 
 
 def shown(content: Any) -> Any:
-    """Return what a template prints, with marks in text for hidden text.
+    """Return the printed form of a template's expression, with marks for hidden text.
 
-    Markup is ready; its filter marked it.
+    Markup stays as it is: the filter that made it has marked its text.
     """
     if isinstance(content, str) and not isinstance(content, Markup):
         return with_marks(content)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _LONGEST = 1_000
 _DEEPEST = 60  # elements inside each other, and braces of a formula
 _ELEMENTS = frozenset(
-    "math mrow mi mn mo mtext ms mspace mfrac msqrt mroot msub msup msubsup munder mover munderover "
-    "mtable mtr mtd mstyle mpadded mphantom menclose mmultiscripts mprescripts none".split()
+    "math mrow mi mn mo mtext ms mspace mfrac msqrt mroot msub msup msubsup munder mover "
+    "munderover mtable mtr mtd mstyle mpadded mphantom menclose mmultiscripts mprescripts none".split()
 )
 _ATTRIBUTES = frozenset(
     "display displaystyle mathvariant stretchy fence form separator lspace rspace linethickness "

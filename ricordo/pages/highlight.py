@@ -9,8 +9,8 @@ from markupsafe import escape
 # Characters of coloured code. Some grammars take quadratic time for hostile texts.
 _LONGEST = 6_000
 _LANGUAGES = frozenset(
-    "python py bash sh shell console javascript js typescript ts json html css xml sql yaml yml toml "
-    "java c cpp c++ csharp go rust ruby php kotlin swift r latex tex diff ini dockerfile lua "
+    "python py bash sh shell console javascript js typescript ts json html css xml sql yaml yml "
+    "toml java c cpp c++ csharp go rust ruby php kotlin swift r latex tex diff ini dockerfile lua "
     "haskell julia matlab scala".split()
 )
 

@@ -35,7 +35,8 @@ _RULE_LINES: dict[Policy, str] = {
     "read_only": "- read_only=true\n",
     "propose": "- policy=propose (your edits wait for the owner)\n",
     "guarded": "- policy=guarded (your edits wait for the owner while you have read untrusted content)\n",
-    "explicit": "- policy=explicit (your edits wait for the owner unless you quote the user's words that ask for them)\n",
+    "explicit": "- policy=explicit (your edits wait for the owner unless you quote the user's words that "
+    "ask for them)\n",
 }
 _SHARED = "- shared=true (everybody you talk with sees it)\n"
 _OPENS = "<\uff1c\ufe64"
@@ -56,7 +57,8 @@ _IN_DIRECTORY = ("value", "description", "instructions", "file", "directory")
 class MemorySection:
     """The content of the memory section.
 
-    `provider` is the model's: one provider's models edit better with line numbers.
+    `provider` is the model's: one provider's models edit better with line numbers. They are left
+    out without `has_line_numbers`, where edits may be newer than the section.
     """
 
     agent_type: AgentType
@@ -65,6 +67,7 @@ class MemorySection:
     rule_lines: tuple[str, ...] = ()
     directories: tuple[PromptDirectory, ...] = ()
     max_files_open: int = 5
+    has_line_numbers: bool = True
 
 
 def render_memory(section: MemorySection) -> str:
@@ -83,7 +86,7 @@ def is_numbered(agent_type: AgentType, provider: str) -> bool:
 def _blocks(section: MemorySection) -> str:
     if section.agent_type in _TOOL_FIRST_TYPES:
         return ""
-    numbered = is_numbered(section.agent_type, section.provider)
+    numbered = section.has_line_numbers and is_numbered(section.agent_type, section.provider)
     if not section.blocks and not numbered:
         return ""
     # Tags of all blocks are disarmed in each block: otherwise one could forge the end of another.
@@ -97,8 +100,8 @@ def _blocks(section: MemorySection) -> str:
             text = "".join(f"{number}→ {line}\n" for number, line in lines) if block.value else ""
         parts.append(
             f"<{block.shown_label}>\n<description>\n{disarm(block.description or '', *tags)}\n</description>\n"
-            f"<metadata>\n{_RULE_LINES.get(block.rule, '')}{_SHARED if block.shared else ''}"
-            f"- chars_current={len(block.value)}\n"
+            f"<metadata>\n{_RULE_LINES.get(block.rule, '')}{_SHARED if block.shared else ''}- "
+            f"chars_current={len(block.value)}\n"
             # The value is disarmed last, since a line's number can complete a tag: in a block
             # labelled "5" with `</` at the end of its fourth line.
             "- "

@@ -14,6 +14,7 @@ from itertools import accumulate
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import to_datetime, zone
+from ricordo.domain.model import MemoryInPrompt
 from ricordo.domain.tool import ClientSkill
 from ricordo.prompt.memory import MemorySection, disarm, render_memory
 
@@ -26,24 +27,50 @@ _SECTION = re.compile(r"<(memory_blocks|memory_metadata|tool_usage_rules|directo
 
 @dataclass(frozen=True, slots=True)
 class SystemPrompt:
-    """A rendered system prompt, with two keys of its sources: see `key` and `is_current`."""
+    """A rendered system prompt, with digests of its sources.
+
+    Attributes:
+        memory: Digest of the template and the memory section.
+        date: Digest of the local date.
+        archive: Digest of whether the archive has passages, and of its tags.
+    """
 
     text: str
-    stable: str
-    daily: str
+    memory: str
+    date: str
+    archive: str
 
     @property
     def key(self) -> str:
-        return f"{self.stable}:{self.daily}"
+        return f"{self.memory}:{self.date}:{self.archive}"
 
-    def is_current(self, stored_key: str, *, first_step: bool) -> bool:
+    def is_current(
+        self, stored_key: str, *, first_step: bool, mode: MemoryInPrompt = "step"
+    ) -> bool:
         """Return whether the stored prompt can stay.
 
-        The memory section decides; at a turn's first step the day and the archive count too.
+        The memory section decides; at a turn's first step the date and the archive count too. The
+        modes "turn" and "lazy" also keep a prompt whose memory has changed only by edits in the
+        transcript behind it: "turn" until the next turn, "lazy" until the next day. In "lazy" mode
+        the archive does not count.
         """
-        if first_step:
-            return stored_key == self.key
-        return stored_key.partition(":")[0] == self.stable
+        memory, date, archive, in_transcript = (*stored_key.split(":"), "", "", "", "")[:4]
+        knows_memory = self.memory == memory
+        if mode == "lazy" or (mode == "turn" and not first_step):
+            knows_memory = self.memory in (memory, in_transcript)
+        if not first_step:
+            return knows_memory
+        return knows_memory and self.date == date and (mode == "lazy" or self.archive == archive)
+
+
+def key_after_edits(stored_key: str, prompt: SystemPrompt) -> str:
+    """Return the key of a stored prompt whose transcript tells the edits up to this prompt."""
+    return ":".join((*(*stored_key.split(":"), "", "")[:3], prompt.memory))
+
+
+def key_without_edits(stored_key: str) -> str:
+    """Return the key of a stored prompt whose transcript may have lost edits."""
+    return ":".join(stored_key.split(":")[:3])
 
 
 def system_prompt(
@@ -54,14 +81,22 @@ def system_prompt(
     recall_count: int,
     rule_lines: Sequence[str] = (),
     is_brief: bool = False,
+    has_line_numbers: bool = True,
 ) -> SystemPrompt:
     """Return the system prompt for this state.
 
     `recall_count` is the number of messages outside the window; `rule_lines` describe the rules.
-    With `is_brief`, for a small model, only the date and the count follow the memory.
+    With `is_brief`, for a small model, only the date and the count follow the memory. With
+    `has_line_numbers` the lines of memory are numbered for models that edit better with that.
     """
     agent = state.agent
-    section = MemorySection(agent.agent_type, provider, state.blocks, tuple(rule_lines))
+    section = MemorySection(
+        agent.agent_type,
+        provider,
+        state.blocks,
+        tuple(rule_lines),
+        has_line_numbers=has_line_numbers,
+    )
     if state.directories:
         max_files = agent.max_files_open
         section = replace(section, directories=state.directories, max_files_open=max_files)
@@ -80,9 +115,11 @@ def system_prompt(
     else:
         text = f"{template}\n\n{body}"
     has_archive = any(archive.passage_count for archive in state.archives)
-    stable = _digest(template, *([instructions] if instructions else []), memory)
     return SystemPrompt(
-        text=text, stable=stable, daily=_digest(local.date().isoformat(), str(has_archive), *tags)
+        text=text,
+        memory=_digest(template, *([instructions] if instructions else []), memory),
+        date=_digest(local.date().isoformat()),
+        archive=_digest(str(has_archive), *tags),
     )
 
 
@@ -167,8 +204,8 @@ def _digest(*parts: str) -> str:
 def sections(system: str) -> dict[str, str]:
     """Split a stored system message into its sections by their tags.
 
-    `base` is the text outside all other sections. If a section seems to occur twice, the later one
-    is ours.
+    `base` is the text outside all other sections. Of two sections with one name the later one
+    counts: the template may contain the tag, and our sections follow it.
     """
     spans: dict[str, tuple[int, int]] = {}
     without_end: set[str] = set()

@@ -29,7 +29,8 @@ StoppedBy = Literal["", "time", "cpu", "memory", "output"]
 _WARM = 2  # waiting processes per environment
 _ENVIRONMENTS = 4  # environments with waiting processes
 _IDLE = 300.0  # seconds after which a waiting process ends
-_BESIDE = 4  # parallel calls that may use all their processes, if they share a user
+# Calls that share a user: the user's limit of processes has room for this number of full calls.
+_CALLS_OF_USER = 4
 _UNSEEN = 0.3  # seconds of processor time that a program can use after the last measurement
 _CPU_EXITS = (128 + 24, 128 + 9)  # exit codes of a program that reached its processor time
 
@@ -122,9 +123,9 @@ class Sandbox:
         return backends[0].name if backends else ""
 
     def why_not(self) -> str | None:
-        """Return the sentence for a machine where code cannot run, else None.
+        """Return the reason why code cannot run on this machine; None if it can.
 
-        It names what to install or set.
+        The reason names the package to install or the setting to change.
         """
         if self._problem or self._backend:
             return self._problem
@@ -142,7 +143,7 @@ class Sandbox:
             raise Invalid("Name the program to run.")
         confinement = self._confinement(call, Path(sys.executable), sees_packages=False)
         async with self._slot(call):
-            process = await self._received(asyncio.create_task(self._start(confinement)))
+            process = await self._wait_for(asyncio.create_task(self._start(confinement)))
             return await self._finish(process, call, "")
 
     async def run_python(
@@ -169,7 +170,7 @@ class Sandbox:
         if program:
             process = await self._take(confinement)
         else:
-            process = await self._received(asyncio.create_task(self._start(confinement)))
+            process = await self._wait_for(asyncio.create_task(self._start(confinement)))
         watching = None
         try:
             async with self._network(process, call, program):
@@ -281,16 +282,16 @@ class Sandbox:
         self._warm[confinement] = waiting  # now the most recently used
         while waiting:
             with contextlib.suppress(RicordoError):
-                process = await self._received(waiting.pop(0))
+                process = await self._wait_for(waiting.pop(0))
                 if process.is_running:
                     self._refill(confinement)
                     return process
                 await process.end()
-        process = await self._received(asyncio.create_task(self._start(confinement)))
+        process = await self._wait_for(asyncio.create_task(self._start(confinement)))
         self._refill(confinement)
         return process
 
-    async def _received(self, starting: asyncio.Task[SandboxProcess]) -> SandboxProcess:
+    async def _wait_for(self, starting: asyncio.Task[SandboxProcess]) -> SandboxProcess:
         """Return the process that a task starts.
 
         A start is never interrupted: if the call is cancelled meanwhile, the process is ended
@@ -352,7 +353,7 @@ class Sandbox:
         if not process.workspace or os.geteuid() == 0:
             return 0
         return processes_of_user() + limits.processes * min(
-            self._sandbox_settings.sandbox_calls, _BESIDE
+            self._sandbox_settings.sandbox_calls, _CALLS_OF_USER
         )
 
     async def _finish(

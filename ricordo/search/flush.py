@@ -129,15 +129,15 @@ def pack_rows(tx: Transaction, owner_id: str, limit: int = FLUSHED_AT_ONCE) -> P
     position = partition.documents if partition else 0
     postings = _postings(added, position)
     return PackedRows(
-        owner_id,
-        partition,
-        tuple([row.seq for row in rows]),
-        len(added),
-        postings,
-        reader.chunks_of(reader.document_records(added), position, reader.DOCUMENT_CHUNK)
+        owner_id=owner_id,
+        partition=partition,
+        rows=tuple([row.seq for row in rows]),
+        added=len(added),
+        postings=postings,
+        documents=reader.chunks_of(reader.document_records(added), position, reader.DOCUMENT_CHUNK)
         if added
         else [],
-        {term for term, _, _ in postings if not term.startswith(LABEL)},
+        words={term for term, _, _ in postings if not term.startswith(LABEL)},
     )
 
 
@@ -368,7 +368,14 @@ def next_deletion(tx: Transaction, owner_id: str, limit: int) -> Deletion | None
         terms = set()
     seqs = tuple([row.seq for row in rows])
     number = partition.seq if partition else None
-    return Deletion(owner_id, number, tuple(deleted), seqs, positions, tuple(sorted(terms)))
+    return Deletion(
+        owner_id=owner_id,
+        partition=number,
+        documents=tuple(deleted),
+        rows=seqs,
+        positions=positions,
+        terms=tuple(sorted(terms)),
+    )
 
 
 def _positions(tx: Transaction, partition: int, numbers: Sequence[int]) -> Positions:

@@ -218,7 +218,7 @@ def find_messages(
     # Imports numpy, which a server loads at its first search or flush.
     from ricordo.search import engine
 
-    return engine.find(tx, filters.agent_ids, query, filters, limit, offset)
+    return engine.find(tx, filters.agent_ids, query, filters=filters, limit=limit, offset=offset)
 
 
 def find_passages(
@@ -231,7 +231,7 @@ def find_passages(
     # Imports numpy, which a server loads at its first search or flush.
     from ricordo.search import engine
 
-    return engine.find(tx, filters.archive_ids, query, filters, limit, offset)
+    return engine.find(tx, filters.archive_ids, query, filters=filters, limit=limit, offset=offset)
 
 
 def message_entry(row: Mapping[str, Any]) -> IndexEntry:

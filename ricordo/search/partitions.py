@@ -118,7 +118,7 @@ class EmbeddingBatch:
 def owner_of(tx: Transaction, owner_id: str) -> Any:
     """Return the partition owner's organization_id, embedding and vector_db.
 
-    None for a deleted owner.
+    Returns None for a deleted owner.
     """
     return tx.first(_OWNER, {"owner_id": owner_id})
 

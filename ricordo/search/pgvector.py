@@ -360,7 +360,7 @@ async def index_of(store: Store) -> dict[str, VectorIndex]:
 def missing_requirement(tx: Transaction) -> str | None:
     """Return the reason why this database cannot search vectors, with advice.
 
-    None if it can.
+    Returns None if it can.
     """
     state = tx.first(_STATE)
     if state.version is None:

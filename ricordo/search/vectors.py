@@ -448,7 +448,7 @@ def _packed(signs: Bools) -> npt.NDArray[np.uint64]:
 def next_batch(tx: Transaction, owner_id: str, embedding: str, limit: int) -> EmbeddingBatch | None:
     """Return the next documents to embed with this model.
 
-    None if all flushed documents have their vectors.
+    Returns None if all flushed documents have their vectors.
     """
     partition = partition_of(tx, owner_id)
     if partition is None:

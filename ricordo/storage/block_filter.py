@@ -28,8 +28,8 @@ class AgentCount:
 class BlockFilter:
     """A filter of blocks; an empty field matches any block.
 
-    `pieces` are texts that these columns contain. `user_ids` are users of whom a block is attached
-    to at least one.
+    `pieces` are texts that these columns contain. A block matches `user_ids` if it is
+    attached to at least one of these users.
     """
 
     label: str | None = None

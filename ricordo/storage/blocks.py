@@ -629,7 +629,7 @@ def _locked(
             "The memory that this belongs to was erased a moment ago. Nothing was changed."
         )
     for label in new_labels:
-        chain.require_told_apart(label, old_label)
+        chain.require_distinct_label(label, old_label)
     return chain
 
 

@@ -124,7 +124,7 @@ def page(
     """
     end = _NEWEST if before is None else before
     if label is not None:
-        return _of_label(tx, chain_id, label, _NEWEST, end - 1, limit)
+        return _of_label(tx, chain_id, label, upper=_NEWEST, end=end - 1, limit=limit)
     rows = tx.all(_PAGE, {"chain_id": chain_id, "before": end, "limit": limit})
     return [_version(row, chain_id) for row in rows]
 
@@ -282,7 +282,7 @@ def take_deleted(tx: Transaction, chain: Chain, label: str) -> DeletedBlock | No
 def _newest(
     tx: Transaction, chain_id: str, label: str, upper: int, end: int
 ) -> BlockVersion | None:
-    return next(iter(_of_label(tx, chain_id, label, upper, end, 1)), None)
+    return next(iter(_of_label(tx, chain_id, label, upper=upper, end=end, limit=1)), None)
 
 
 def _of_label(

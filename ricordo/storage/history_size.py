@@ -61,17 +61,17 @@ def wrong_ids(tx: Transaction) -> list[str]:
 
 
 def count_nearly_full(tx: Transaction, size: int) -> int:
-    """Return how many histories have so many bytes or more."""
+    """Return the number of histories with at least this size."""
     return int(tx.first(_NEARLY_FULL, {"size": size})[0])
 
 
 def size_of_versions(rows: Iterable[Mapping[str, Any]]) -> int:
-    """Return what rows of versions add to their history."""
+    """Return the bytes that rows of versions add to their history."""
     return sum(ROW_BYTES + size_of(row["reason"]) for row in rows)
 
 
 def size_of_log(changed: Mapping[str, Any]) -> int:
-    """Return what a logged change of settings adds to its history."""
+    """Return the bytes that a logged change of settings adds to its history."""
     return ROW_BYTES + size_of(to_json(changed))
 
 

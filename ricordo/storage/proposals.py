@@ -255,6 +255,20 @@ def waiting_counts(tx: Transaction, chain_id: str, author: Actor | None = None) 
     return {row.label: row.waiting for row in rows}
 
 
+def waiting_counts_by_owner(
+    tx: Transaction, user_ids: Sequence[str], agent_ids: Sequence[str]
+) -> dict[str, int]:
+    """Return the number of these agents' waiting proposals for each of these users."""
+    statement = (
+        select(chains.c.owner_id, func.count())
+        .join(chains, chains.c.id == proposals.c.chain_id)
+        .where(chains.c.owner_kind == "user", chains.c.owner_id.in_(user_ids), WAITS)
+        .where(proposals.c.author_kind == "agent", proposals.c.author_id.in_(agent_ids))
+        .group_by(chains.c.owner_id)
+    )
+    return {row[0]: row[1] for row in tx.all(statement)}
+
+
 def page(tx: Transaction, scope: Scope, page: Page, filters: ProposalFilter) -> list[Proposal]:
     names = ("chain_id", "label", "status", "author_id", "run_id")
     fields = {name: getattr(filters, name) for name in names}

@@ -58,7 +58,7 @@ async def scrub(store: Store, tables: Iterable[str]) -> list[str]:
 def holds(path: Path, user_id: str) -> bool | None:
     """Return True if a copy of an SQLite database contains this user's id.
 
-    None if the copy cannot be read.
+    Returns None if the copy cannot be read.
     """
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as copy:

@@ -36,6 +36,9 @@ _OF_AGENTS = _SELECT.add_columns(_ATTACHMENTS.label("attachments")).where(
 )
 _LOCK = select(organizations.c.id).where(equal(organizations, "id")).with_for_update(key_share=True)
 _ATTACH = insert(agents_tools)
+_AGENTS_WITH = select(agents_tools.c.agent_id, agents_tools.c.tool_id).where(
+    one_of(agents_tools.c.tool_id, "ids")
+)
 _DETACH = delete(agents_tools).where(equal(agents_tools, "agent_id", "tool_id"))
 _DETACH_FROM_ALL = delete(agents_tools).where(equal(agents_tools, "tool_id"))
 _DELETE = delete(tools).where(equal(tools, "id"))
@@ -163,6 +166,14 @@ def _conditions(filters: ToolFilter) -> Iterator[ColumnElement[bool]]:
         yield tools.c.id.in_(
             select(agents_tools.c.tool_id).where(agents_tools.c.agent_id == filters.agent_id)
         )
+
+
+def agents_with(tx: Transaction, tool_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return the ids of the agents that have these tools, by tool id."""
+    agent_ids: dict[str, list[str]] = {}
+    for row in tx.all(_AGENTS_WITH, {"ids": list(tool_ids)}):
+        agent_ids.setdefault(row.tool_id, []).append(row.agent_id)
+    return agent_ids
 
 
 def attach(tx: Transaction, agent_id: str, tool_ids: Sequence[str]) -> None:

@@ -93,7 +93,8 @@ def ids_of(
 def find_or_make(tx: Transaction, scope: Scope, name: str, *, is_subject: bool = False) -> User:
     """Return the user with this id or identifier, or create one with this identifier.
 
-    `is_subject` marks a name from a login provider, which tells look-alike names apart.
+    `is_subject` marks a name from a login provider: it may look like another user's name, since the
+    provider keeps them apart.
 
     Raises:
         Invalid: for a name that no user can have.
@@ -107,7 +108,7 @@ def find_or_make(tx: Transaction, scope: Scope, name: str, *, is_subject: bool =
         return require(tx, scope, name)
     require_fit_name(name)
     if not is_subject:
-        _require_told_apart(tx, scope.organization_id, name)
+        _require_distinct_name(tx, scope.organization_id, name)
     now = tx.clock.now()
     user = User(new_id("user"), scope.organization_id, name, name, now)
     # If another transaction inserts the same user, this one waits for it, and then finds the user.
@@ -166,7 +167,7 @@ def create(tx: Transaction, scope: Scope, user: UserDraft) -> User:
         properties=user.properties,
     )
     _require_sound(tx, new_user)
-    _require_told_apart(tx, new_user.organization_id, new_user.identifier)
+    _require_distinct_name(tx, new_user.organization_id, new_user.identifier)
     if not _insert(tx, new_user):
         raise Collision(_name_in_use(new_user.identifier))
     return new_user
@@ -183,7 +184,7 @@ def change(tx: Transaction, scope: Scope, user: User) -> User:
     _require_sound(tx, user)
     stored = named(tx, user.organization_id, user.id)
     if stored and user.identifier != stored.identifier:
-        _require_told_apart(tx, user.organization_id, user.identifier, user.id)
+        _require_distinct_name(tx, user.organization_id, user.identifier, user.id)
     if stored:
         user = replace(user, former=_former_names(stored, user))
     _change(tx, user)
@@ -242,7 +243,7 @@ def _require_sound(tx: Transaction, user: User) -> None:
         raise Invalid(f'"{user.email[:80]}" is no e-mail address. Write it as name@example.org.')
 
 
-def _require_told_apart(
+def _require_distinct_name(
     tx: Transaction, organization_id: str, identifier: str | None, id: str | None = None
 ) -> None:
     """Raise Collision if people would take the identifier for another user's."""

@@ -346,7 +346,7 @@ def insert_rows(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def advance(tx: Transaction, chain: Chain, grown: int) -> None:
-    """Store the tip of a chain, whose history has grown by so many bytes."""
+    """Store the tip of a chain, and the growth of its history in bytes."""
     row = _CHAINS.values(chain)
     values = {f"new_{name}": row[name] for name in ("head", "versions", "files")}
     tx.run(_ADVANCE, {**values, "grown": grown, "this_id": chain.id})

@@ -38,17 +38,18 @@ _THINKING_SCHEMA = {
 }
 _HEARTBEAT_SCHEMA = {
     "type": "boolean",
-    "description": "True to get control back right after this call, for another step; false to end your turn with it.",
+    "description": "True to get control back right after this call, for another step; false to end your turn "
+    "with it.",
 }
 _SPOKEN_SCHEMA = {
     "type": "string",
-    "description": "A short sentence that is read to the user while the tool runs, such as why it takes a moment. It ends with a "
-    "full stop, a question mark or an exclamation mark.",
+    "description": "A short sentence that is read to the user while the tool runs, such as why it takes a "
+    "moment. It ends with a full stop, a question mark or an exclamation mark.",
 }
 _QUOTE_SCHEMA = {
     "type": "string",
-    "description": "For a block with policy=explicit: the user's words of just now that ask for this, word for word. Without them "
-    "the change is only proposed to the block's owner.",
+    "description": "For a block with policy=explicit: the user's words of just now that ask for this, word "
+    "for word. Without them the change is only proposed to the block's owner.",
 }
 _REASONING_SCHEMA = {
     "type": "string",

@@ -64,7 +64,8 @@ def test_a_variable_that_no_new_block_has_is_refused(http: httpx2.Client, block_
     told = refused(http.post("/v1/agents/", json=body), 400)
     assert (
         told
-        == 'INVALID_ARGUMENT: No block of the agent has the variable "drink". Its variables are: none.'
+        == 'INVALID_ARGUMENT: No block of the agent has the variable "drink". Its variables are: '
+        "none."
     )
     body["memory_blocks"] = [{"label": "human", "value": "{{name}} {{town}}"}]
     told = refused(http.post("/v1/agents/", json=body), 400)

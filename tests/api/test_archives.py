@@ -179,7 +179,10 @@ def test_one_bad_passage_refuses_the_whole_batch(api: Api) -> None:
         )
     for size in (0, MOST_ITEMS + 1):
         answer = api.http.post(path, json={"passages": [{"text": "Tea"}] * size})
-        told = f"A request takes 1 to {MOST_ITEMS} passages, not {size}. Send them in several requests."
+        told = (
+            f"A request takes 1 to {MOST_ITEMS} passages, not {size}. Send them in several "
+            "requests."
+        )
         assert (answer.status_code, answer.json()) == (400, {"detail": f"INVALID_ARGUMENT: {told}"})
     assert api.server.rows() == rows
 

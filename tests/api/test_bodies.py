@@ -200,7 +200,10 @@ def test_a_body_that_is_longer_than_it_says_or_than_is_taken_is_refused(
 def test_large_bodies_have_so_much_memory_together(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    head = f"POST /v1/blocks/ HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {KEY}\r\nconnection: close\r\n"
+    head = (
+        "POST /v1/blocks/ HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer "
+        f"{KEY}\r\nconnection: close\r\n"
+    )
     sent = head.encode() + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % (
         30 * MEGABYTE
     )

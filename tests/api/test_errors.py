@@ -168,7 +168,8 @@ def test_unknown_routes_and_methods_are_refused(http: httpx2.Client) -> None:
     for answer, status in (*((one, 404) for one in unknown), (wrong, 405)):
         words = refused(answer, status)
         assert words.startswith(
-            f"There is no route {answer.request.method} {answer.request.url.path} here. docs/develop/"
+            f"There is no route {answer.request.method} {answer.request.url.path} here. "
+            "docs/develop/"
         )
 
 
@@ -232,7 +233,8 @@ def test_a_malformed_message_is_refused_with_its_faults(api: Api, agent: AgentSt
 def test_all_faults_are_named_and_what_was_sent_is_not_repeated(http: httpx2.Client) -> None:
     answer = http.post("/v1/blocks/", json={"label": 5, "value": ["a secret"]})
     assert answer.json()["detail"] == (
-        "INVALID_ARGUMENT: body.label: Input should be a valid string; body.value: Input should be a valid string"
+        "INVALID_ARGUMENT: body.label: Input should be a valid string; body.value: Input should "
+        "be a valid string"
     )
 
 

@@ -44,7 +44,10 @@ def test_a_list_has_texts_whole_up_to_the_cap_and_says_where_the_rest_is(
         for size in SIZES:
             block, text = shown[f"size_{size}"], text_of(size)
             assert (block["is_cut"], block["tags"]) == (size > CAP, ["a", "b"])
-            mark = f"\n[cut: {CAP:,} of {size:,} characters are shown; GET /v1/blocks/{block['id']} has them all]"
+            mark = (
+                f"\n[cut: {CAP:,} of {size:,} characters are shown; GET /v1/blocks/{block['id']} "
+                "has them all]"
+            )
             assert block["value"] == (text if size <= CAP else text[:CAP] + mark), size
             whole = ok(http.get(f"/v1/blocks/{block['id']}"))
             assert (whole["value"], whole["is_cut"]) == (text, False)

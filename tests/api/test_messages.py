@@ -18,8 +18,8 @@ from tests.seams.stores import count_statements
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 BUSY = (
-    "Cannot send a new message: Another request is currently being processed for this conversation. "
-    "Please wait for the current request to complete."
+    "Cannot send a new message: Another request is currently being processed for this "
+    "conversation. Please wait for the current request to complete."
 )
 
 

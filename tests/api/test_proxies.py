@@ -116,7 +116,10 @@ def test_a_server_without_a_key_refuses_what_a_proxy_passes_on_from_other_machin
     The whole world was the local administrator.
     """
     rows = server.rows()
-    told = "A proxy passes on requests of other machines, and this server has no key. Set RICORDO_API_KEY."
+    told = (
+        "A proxy passes on requests of other machines, and this server has no key. Set "
+        "RICORDO_API_KEY."
+    )
     for said in ("203.0.113.9", "127.0.0.1, 203.0.113.9", "203.0.113.9, 127.0.0.1", "unknown"):
         for method, body in (("GET", None), ("POST", {"model": MODEL})):
             answer = http.request(

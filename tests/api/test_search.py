@@ -296,7 +296,10 @@ def test_thousands_of_messages_come_in_while_others_talk(
     api: Api, agent: AgentState, requests: int
 ) -> None:
     other = api.client.agents.create(model=agent.model)
-    words = "The weather in Turin was fine and we walked along the river until the sun went down behind the hills"
+    words = (
+        "The weather in Turin was fine and we walked along the river until the sun went down "
+        "behind the hills"
+    )
     past = [
         {
             "role": ("user", "assistant")[place % 2],

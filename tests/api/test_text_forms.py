@@ -144,7 +144,10 @@ def test_a_text_in_another_form_is_no_change_and_an_edit_of_one_line_is_one_line
 
 
 def test_null_for_an_argument_that_may_be_left_out_is_as_if_left_out(api: Api) -> None:
-    source = 'def note(text: str, times: int = 2, tag: str = "x") -> str:\n    """Note it."""\n    return f"{text}{times}{tag}"'
+    source = (
+        'def note(text: str, times: int = 2, tag: str = "x") -> str:\n    """Note it."""\n    '
+        'return f"{text}{times}{tag}"'
+    )
     tool = ok(api.http.post("/v1/tools/", json={"source_code": source}))
     agent = new_agent(
         api, memory_blocks=[{"label": "human", "value": "Tea."}], tool_ids=[tool["id"]]

@@ -46,7 +46,10 @@ PAGE = ROOT / "docs" / "develop" / "compatibility.md"
 OLDER = ROOT / "tests" / "fixtures" / "client_routes.txt"
 # Served, with the one answer that there can be.
 NOT_THERE = {"environments.retrieve", "environments.send_message"}
-TOOL = 'def double(one: int) -> int:\n    """Double.\n\n    Args:\n        one: A number.\n    """\n    return 2 * one\n'
+TOOL = (
+    'def double(one: int) -> int:\n    """Double.\n\n    Args:\n        one: A number.\n    """\n '
+    "   return 2 * one\n"
+)
 SAID = [{"role": "user", "content": "Hello."}]
 WEEKLY = {"type": "recurring", "cron_expression": "0 8 * * 1"}
 

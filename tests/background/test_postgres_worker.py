@@ -159,7 +159,10 @@ async def test_connections_that_are_cut_cost_no_job(store: PostgresStore, tmp_pa
 
 
 LOST = "DELETE FROM procrastinate_jobs"
-TAKER_KILLED = "UPDATE procrastinate_jobs SET status = 'doing' WHERE id = (SELECT min(id) FROM procrastinate_jobs)"
+TAKER_KILLED = (
+    "UPDATE procrastinate_jobs SET status = 'doing' WHERE id = (SELECT min(id) FROM "
+    "procrastinate_jobs)"
+)
 WORKER_COUNTED_DEAD = "DELETE FROM procrastinate_workers"
 
 

@@ -152,7 +152,8 @@ async def test_a_failing_job_is_tried_again_later_and_later_and_then_fails(
     assert failed.status == "failed"
     assert failed.error == {
         "type": "RuntimeError",
-        "message": "the service at http://[secret removed: password]@there said no to key=[secret removed: credential]",
+        "message": "the service at http://[secret removed: password]@there said no to key=[secret "
+        "removed: credential]",
     }
 
 

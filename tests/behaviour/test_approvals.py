@@ -27,7 +27,10 @@ from tests.seams.scene import (
 )
 from tests.support.model_server import Answer, claude, stream
 
-INTERRUPTED = "interrupted: the server stopped before this call had a result. It may or may not have taken effect."
+INTERRUPTED = (
+    "interrupted: the server stopped before this call had a result. It may or may not have taken "
+    "effect."
+)
 STILL_WAITING = (
     "Cannot send a new message: The agent is waiting for approval on a tool call. "
     "Please approve or deny the pending request before continuing."

@@ -35,7 +35,8 @@ def human(scene: Scene, agent: str) -> str:
 def wait_for_notes(scene: Scene, agent: str) -> None:
     """Return when no job takes notes any more."""
     waiting = text(
-        "SELECT count(*) AS count FROM jobs WHERE kind = 'take_notes' AND status IN ('waiting', 'running')"
+        "SELECT count(*) AS count FROM jobs WHERE kind = 'take_notes' AND status IN ('waiting', "
+        "'running')"
     )
     for _ in range(2000):
         if not scene.server.read(lambda tx: tx.all(waiting))[0].count:

@@ -101,7 +101,10 @@ class Askers(KillCampaign):
     def _incoming(self, agent: str) -> Counter[str]:
         """Return how often the agent got each token from another agent."""
         got: Counter[str] = Counter()
-        sql = "SELECT CAST(parts AS TEXT) FROM messages WHERE agent_id = ? AND role = 'system' AND sender_id IS NOT NULL"
+        sql = (
+            "SELECT CAST(parts AS TEXT) FROM messages WHERE agent_id = ? AND role = 'system' AND "
+            "sender_id IS NOT NULL"
+        )
         for (parts,) in self.tables.rows(sql, agent):
             got.update(
                 _TOKEN.findall("".join(part.get("text", "") for part in orjson.loads(parts)))

@@ -83,7 +83,10 @@ class Campaign:
         named = values["user_id"] if "{user_id}" in cell.path else None
         if caller.names_by_path and named:  # then it acts for this user
             caller = replace(caller, user=named)
-        words = f"{canary(caller.user) if caller.user else 'anybody' if caller.sees_all else 'nobody'} zebra {number}"
+        words = (
+            f"{canary(caller.user) if caller.user else 'anybody' if caller.sees_all else 'nobody'} "
+            f"zebra {number}"
+        )
         asked = cell.parts(values)
         asked["params"] = {
             name: PREFIX if value == "vuqkzoqada" else value

@@ -89,7 +89,10 @@ def test_the_same_holds_of_some_fields_of_each_route_on_postgresql(
 
 
 def test_an_undocumented_event_and_a_stream_that_breaks_off_are_faults() -> None:
-    ping = 'data: {"message_type":"ping","id":"ping-1","date":"2026-01-01T00:00:00+00:00","run_id":"","seq_id":null}\n\n'
+    ping = (
+        "data: "
+        '{"message_type":"ping","id":"ping-1","date":"2026-01-01T00:00:00+00:00","run_id":"","seq_id":null}\n\n'
+    )
     assert stream_faults(f"{ping}data: [DONE]\n\n") == []
     assert len(stream_faults(ping)) == 1
     for wrong in (

@@ -79,7 +79,8 @@ class Sleepers(KillCampaign):
         """Return how often each thing that was said is in a transcript that is stored."""
         counts: Counter[str] = Counter()
         for user, text in self.tables.rows(
-            "SELECT user_id, CAST(parts AS TEXT) FROM messages WHERE role = 'user' AND group_id IS NOT NULL"
+            "SELECT user_id, CAST(parts AS TEXT) FROM messages WHERE role = 'user' AND group_id "
+            "IS NOT NULL"
         ):
             # What a voice agent still has in view is read again once it has left that.
             found = _SAID.findall(text.partition("(Newer) In-Context Messages:")[0])

@@ -94,7 +94,10 @@ async def test_others_wait_no_longer_than_50_ms_in_the_middle_of(
         for _ in range(3):
             await attack(server)
             await asyncio.sleep(0.5)
-    told = f"p99 {server.probe.p99:.1f} ms of {len(server.probe.milliseconds)}, without an attack {idle:.1f}"
+    told = (
+        f"p99 {server.probe.p99:.1f} ms of {len(server.probe.milliseconds)}, without an attack "
+        f"{idle:.1f}"
+    )
     print(f"{told}; {server.most_added_mb} MB more at most")
     assert server.most_added_mb <= MOST_MB
     assert server.probe.p99 <= SLOWER.get(attack, MOST_MS) + idle, told

@@ -83,7 +83,10 @@ class Talkers(KillCampaign):
         """Return how often agent and user said each token."""
         said: Counter[str] = Counter()
         heard: Counter[str] = Counter()
-        sql = "SELECT role, CAST(parts AS TEXT), step_id FROM messages WHERE group_id = ? AND agent_id = ? AND conversation_id = ?"
+        sql = (
+            "SELECT role, CAST(parts AS TEXT), step_id FROM messages WHERE group_id = ? AND "
+            "agent_id = ? AND conversation_id = ?"
+        )
         home = f"conv-{member.removeprefix('agent-')}"
         for role, parts, step_id in self.tables.rows(sql, group, member, home):
             text = "".join(part.get("text", "") for part in orjson.loads(parts))

@@ -349,15 +349,12 @@ def test_values_that_people_keep_are_read_behind_their_names() -> None:
 
 # Beginnings of secrets that never end: each is repeated to a long text.
 PIECES = [
-    *"eyJ-|eyJaaaaaaaa.|eyJaaaaaaaa-|password |password for |password of a a a a |password: |a|a-|secret|://a:|://a:b".split(
-        "|"
-    ),
-    *"sk-|bearer |token|token: [|api key |api_key|api_key=|secret key is |key-|ghp_|1234567890:AA|authorization: basic ".split(
-        "|"
-    ),
-    *"hooks.slack.com/services/T|secret |?key=|-----BEGIN PRIVATE KEY-----|-----END PRIVATE KEY-----".split(
-        "|"
-    ),
+    *"eyJ-|eyJaaaaaaaa.|eyJaaaaaaaa-|password |password for |password of a a a a |password: "
+    "|a|a-|secret|://a:|://a:b".split("|"),
+    *"sk-|bearer |token|token: [|api key |api_key|api_key=|secret key is "
+    "|key-|ghp_|1234567890:AA|authorization: basic ".split("|"),
+    *"hooks.slack.com/services/T|secret |?key=|-----BEGIN PRIVATE KEY-----|-----END PRIVATE "
+    "KEY-----".split("|"),
     "-----BEGIN A PRIVATE KEY----- " + "a" * 30 + " -----END A PRIVATE KEY-----",
     "-----BEGIN PRIVATE KEY-----\naaaa",
 ]

@@ -279,7 +279,10 @@ def test_an_import_makes_an_agent_without_blocks(
 
 def test_a_course_makes_agents_without_secrets(server: ServerInThread, http: httpx2.Client) -> None:
     for value in (AFTER, f"Again: {AFTER}"):
-        source = f'[[agent]]\nname = "a"\ninstructions = "b"\n[[block]]\nlabel = "notes"\nvalue = "{value}"\n'
+        source = (
+            '[[agent]]\nname = "a"\ninstructions = "b"\n[[block]]\nlabel = "notes"\nvalue = '
+            f'"{value}"\n'
+        )
         made = http.put("/v1/courses/essay", json={"source": source}).json()
         (block,) = http.get(f"/v1/agents/{made['agents']['a']}").json()["blocks"]
         assert block["value"] == value.replace(AFTER, STORED)

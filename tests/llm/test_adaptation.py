@@ -386,8 +386,9 @@ async def test_a_budget_that_leaves_no_room_for_the_prompt_is_lowered_for_that_c
     room: Room,
 ) -> None:
     words = (
-        "This endpoint's maximum context length is {limit} tokens. However, you requested about {total} tokens ({n} of text"
-        " input, 0 of tool input, {budget} in the output). Please reduce the length of either one."
+        "This endpoint's maximum context length is {limit} tokens. However, you requested about "
+        "{total} tokens ({n} of text input, 0 of tool input, {budget} in the output). Please "
+        "reduce the length of either one."
     )
     model, serving = room.open(
         LocalModel(window=32_768, budget_counts=True, window_words=words), window=32_768
@@ -590,7 +591,10 @@ async def test_a_providers_own_library_asks_for_less_where_the_prompt_leaves_les
 ) -> None:
     def refuses(body: dict[str, Any]) -> str | None:
         asked = body["max_tokens"] + 100
-        words = f"input length and `max_tokens` exceed context limit: 100 + {body['max_tokens']} > 200000, decrease max_tokens"
+        words = (
+            f"input length and `max_tokens` exceed context limit: 100 + {body['max_tokens']} > "
+            "200000, decrease max_tokens"
+        )
         return words if asked > 200_000 else None
 
     async with ModelServer(strict_claude(refuses)) as server:

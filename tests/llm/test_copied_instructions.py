@@ -14,7 +14,10 @@ from ricordo.llm.repair import fault_in
 from ricordo.prompt.texts import BUILT_IN, all_texts, text
 from tests.seams import make
 
-HERS = "You tutor children. When you do not know an answer, say that you will ask their teacher about it."
+HERS = (
+    "You tutor children. When you do not know an answer, say that you will ask their teacher "
+    "about it."
+)
 
 
 def asked(system: str, said: str = "My dog is called Rex.") -> ModelRequest:

@@ -79,7 +79,8 @@ def test_a_service_that_lists_nothing_we_know_is_not_guessed_at() -> None:
     default = choose([listing(OPENAI, "davinci-002", "sora-9")])
     assert default.handle == LIBRARIAN
     assert default.lines == [
-        "OPENAI_API_KEY is set, but openai lists no model that is known to call tools. Check it, or name a model in RICORDO_MODEL."
+        "OPENAI_API_KEY is set, but openai lists no model that is known to call tools. Check it, "
+        "or name a model in RICORDO_MODEL."
     ]
     azure = Provider("azure", "https://x.example/openai/v1", "azure", api_key="k")
     assert choose([listing(azure, "gpt-4.1")]).handle == LIBRARIAN, "what could be deployed there"
@@ -107,7 +108,8 @@ def test_a_model_whose_library_is_missing_is_not_taken_and_the_extra_is_named(
     default = choose([listing(ANTHROPIC, "claude-sonnet-5-5")])
     assert default.handle == LIBRARIAN
     assert default.lines == [
-        'ANTHROPIC_API_KEY is set, but its library is missing. Install it with: pip install "ricordo[anthropic]"'
+        "ANTHROPIC_API_KEY is set, but its library is missing. Install it with: pip install "
+        '"ricordo[anthropic]"'
     ]
 
 
@@ -273,7 +275,8 @@ async def test_a_provider_that_hangs_is_waited_for_once_and_not_for_long(
         known = models(openai_base_url=silent.url)
         for _ in range(3):
             assert (await known.find_default()).lines == [
-                "OPENAI_BASE_URL is set, but openai has not listed its models. Check it, or name a model in RICORDO_MODEL."
+                "OPENAI_BASE_URL is set, but openai has not listed its models. Check it, or name "
+                "a model in RICORDO_MODEL."
             ]
         assert len(silent.requests) == 1
     assert "Not every provider" in caplog.text

@@ -185,7 +185,10 @@ BROKEN = (
     "<|tool_response|>OK",
     "[TOOL_RESULTS]OK[/TOOL_RESULTS]",
     "<｜tool▁output▁begin｜>OK<｜tool▁output▁end｜>",
-    '{\n  "status": "OK",\n  "message": "No results found.",\n  "time": "2026-11-26 05:00:00 PM UTC+0000"\n}',
+    (
+        '{\n  "status": "OK",\n  "message": "No results found.",\n  "time": "2026-11-26 05:00:00 PM '
+        'UTC+0000"\n}'
+    ),
     '{"type": "heartbeat", "reason": "x", "message": "x", "time": "y"}'.replace(
         '"reason": "x", ', ""
     ),
@@ -208,7 +211,10 @@ def test_what_is_a_call_or_a_copied_result_and_cannot_be_read_is_a_fault(text: s
 
 def test_a_result_that_the_model_made_up_behind_its_call_is_dropped() -> None:
     for notation in MARKED:
-        text = f"Sure.\n{MARKED[notation]([TEA])}\n<tool_response>\nOK\n</tool_response>\nI have noted that."
+        text = (
+            f"Sure.\n{MARKED[notation]([TEA])}\n<tool_response>\nOK\n</tool_response>\nI have "
+            "noted that."
+        )
         mended = repair(text_reply(text), TOOLS)
         assert calls_of(mended) == [TEA], text
         assert texts_of(mended) == "Sure.", text
@@ -217,7 +223,10 @@ def test_a_result_that_the_model_made_up_behind_its_call_is_dropped() -> None:
 def test_channels_are_taken_apart() -> None:
     for text, thought, said in (
         (
-            "<|channel|>analysis<|message|>Nothing to save.<|end|><|start|>assistant<|channel|>final<|message|>Nice to hear.",
+            (
+                "<|channel|>analysis<|message|>Nothing to "
+                "save.<|end|><|start|>assistant<|channel|>final<|message|>Nice to hear."
+            ),
             "Nothing to save.",
             "Nice to hear.",
         ),
@@ -234,7 +243,10 @@ def test_channels_are_taken_apart() -> None:
             "Nice to hear.",
         ),
         (
-            "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
+            (
+                "<|channel|>commentary<|message|>I "
+                "look.<|end|><|start|>assistant<|channel|>final<|message|>Yes."
+            ),
             "",
             "I look.\n\nYes.",
         ),
@@ -261,7 +273,10 @@ def test_channels_are_taken_apart() -> None:
     )
     mended = repair(text_reply(with_call), TOOLS)
     assert (calls_of(mended), texts_of(mended)) == ([TEA], "")
-    in_words = 'analysisSave it.assistantcommentary to=functions.memory_insert json{"label":"human","new_string":"Likes tea."}'
+    in_words = (
+        "analysisSave it.assistantcommentary to=functions.memory_insert "
+        'json{"label":"human","new_string":"Likes tea."}'
+    )
     assert calls_of(repair(text_reply(in_words), TOOLS)) == [TEA]
 
 
@@ -314,8 +329,14 @@ ANSWERS = (
     'Look:\n```json\n{"a": 1}\n```',
     '```json\n{"a": 1}\n```',
     f"Call it so:\n```json\n{as_json(TEA)}\n```\nThen read the answer.",
-    "Call it so:\n```python\nmemory_insert(label='human', new_string='x')\n```\nThen read the answer.",
-    'Hermes writes:\n```xml\n<tool_call>\n{"name": "search", "arguments": {}}\n</tool_call>\n```\nThat is all.',
+    (
+        "Call it so:\n```python\nmemory_insert(label='human', new_string='x')\n```\nThen read the "
+        "answer."
+    ),
+    (
+        'Hermes writes:\n```xml\n<tool_call>\n{"name": "search", "arguments": '
+        "{}}\n</tool_call>\n```\nThat is all."
+    ),
     'Hermes writes:\n```xml\n<tool_call>\n{"name": "search", "arguments": {}}\n</tool_call>\n```',
     "```python\nprint(1)\n```",
     "```html\n<div><function>x</function></div>\n```",

@@ -45,8 +45,10 @@ def test_each_status_has_its_kind() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.",  # OpenAI
-        "Your input exceeds the context window of this model. Please adjust your input and try again.",  # OpenAI
+        "This model's maximum context length is 8192 tokens. However, your messages resulted in "
+        "9000 tokens.",  # OpenAI
+        "Your input exceeds the context window of this model. Please adjust your input and try "
+        "again.",  # OpenAI
         "prompt is too long: 215000 tokens > 200000 maximum",  # Anthropic
         "input length and `max_tokens` exceed context limit: 190000 + 16384 > 200000",  # Anthropic
         "the input length exceeds the context length",  # Ollama

@@ -10,7 +10,7 @@ from ricordo.llm.provider_table import (
     AZURE_API_VERSION,
     Keys,
     Provider,
-    brought_provider,
+    added_provider,
     configured,
     require_usable,
 )
@@ -157,15 +157,13 @@ def test_a_type_that_cannot_be_brought_says_what_to_do(provider_type: str) -> No
 
 
 def test_a_provider_is_called_where_its_type_says_or_where_it_was_told() -> None:
+    assert added_provider(provider("groq"), Keys("k")).base_url == "https://api.groq.com/openai/v1"
     assert (
-        brought_provider(provider("groq"), Keys("k")).base_url == "https://api.groq.com/openai/v1"
-    )
-    assert (
-        brought_provider(provider("groq", base_url="https://own/v1"), Keys("k")).base_url
+        added_provider(provider("groq", base_url="https://own/v1"), Keys("k")).base_url
         == "https://own/v1"
     )
     assert (
-        brought_provider(provider("ollama", base_url="http://host:11434/"), Keys()).base_url
+        added_provider(provider("ollama", base_url="http://host:11434/"), Keys()).base_url
         == "http://host:11434/v1"
     )
-    assert "k-e-y" not in repr(brought_provider(provider("groq"), Keys("k-e-y")))
+    assert "k-e-y" not in repr(added_provider(provider("groq"), Keys("k-e-y")))

@@ -149,6 +149,7 @@ async def test_the_server_sees_exactly_this_request(model: ChatModel, server: Mo
                         "tool_use_id": "toolu_b",
                         "content": [{"type": "text", "text": "no clock"}],
                         "is_error": True,
+                        "cache_control": CACHED,
                     },
                 ],
             },

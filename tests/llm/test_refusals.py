@@ -9,8 +9,10 @@ from ricordo.llm.refusals import Refusal, is_too_long, lessons, limit_in, number
 SIZE, LIMIT = 7_000, 6_000
 # As servers and services say it; {n} is what was sent and {limit} the window.
 SPELLINGS = {
-    "OpenAI": "This model's maximum context length is {limit} tokens. However, your messages resulted in {n} tokens.",
-    "OpenAI, responses": "Your input exceeds the context window of this model. Please adjust your input and try again.",
+    "OpenAI": "This model's maximum context length is {limit} tokens. However, your messages resulted "
+    "in {n} tokens.",
+    "OpenAI, responses": "Your input exceeds the context window of this model. Please adjust your input and try "
+    "again.",
     "Anthropic": "prompt is too long: {n} tokens > {limit} maximum",
     "Google": "The input token count ({n}) exceeds the maximum number of tokens allowed ({limit}).",
     "Bedrock": "Input is too long for requested model.",
@@ -18,17 +20,20 @@ SPELLINGS = {
     "Groq": "Please reduce the length of the messages or completion.",
     "SGLang": "The input ({n} tokens) is longer than the model's context length ({limit} tokens).",
     "vLLM": "The decoder prompt (length {n}) is longer than the maximum model length of {limit}.",
-    "llama.cpp": "request ({n} tokens) exceeds the available context size ({limit} tokens), try increasing it",
+    "llama.cpp": "request ({n} tokens) exceeds the available context size ({limit} tokens), try increasing "
+    "it",
     "llama-cpp-python": "Requested tokens ({n}) exceed context window of {limit}",
     "Ollama": "input length ({n} tokens) exceeds the model's maximum context length ({limit} tokens)",
     "LM Studio": (
-        "The number of tokens to keep from the initial prompt is greater than the context length (n_keep: {n}>= n_ctx: {limit})."
-        " Try to load the model with a larger context length, or provide a shorter input."
+        "The number of tokens to keep from the initial prompt is greater than the context length "
+        "(n_keep: {n}>= n_ctx: {limit}). Try to load the model with a larger context length, or "
+        "provide a shorter input."
     ),
     "MiniMax": "invalid params, context window exceeds limit ({limit})",
     "Kimi": "Your request exceeded model token limit: {limit} (requested: {n})",
     "Copilot": "prompt token count of {n} exceeds the limit of {limit}",
-    "TGI": "`inputs` tokens + `max_new_tokens` must be <= {limit}. Given: {n} `inputs` tokens and 1 `max_new_tokens`",
+    "TGI": "`inputs` tokens + `max_new_tokens` must be <= {limit}. Given: {n} `inputs` tokens and 1 "
+    "`max_new_tokens`",
     "ds4": "Prompt tokens ({n}) exceeds context size ({limit})",
     "Zhipu": "Prompt 超长，请缩短输入。最大 {limit}，当前 {n}",
     "DashScope": "Range of input length should be [1, {limit}]",
@@ -118,7 +123,8 @@ def test_without_a_known_word_the_size_tells() -> None:
 
 def test_what_speaks_of_something_else_is_no_length() -> None:
     others = (
-        "Invalid 'tools[0].function.description': string too long. Expected at most 1024 characters.",
+        "Invalid 'tools[0].function.description': string too long. Expected at most 1024 "
+        "characters.",
         "Unknown field: foo",
         "temperature must be at most 2",
         "The model does not exist",
@@ -179,13 +185,15 @@ def first_lesson(answer: str) -> LearnedDialect:
 def test_the_field_that_an_error_is_about_is_found_wherever_it_is_named() -> None:
     for answer in (
         '{"error": {"message": "no", "param": "temperature", "code": "unsupported_parameter"}}',
-        '{"detail": [{"type": "extra_forbidden", "loc": ["body", "temperature"], "msg": "Extra inputs are not permitted"}]}',
+        '{"detail": [{"type": "extra_forbidden", "loc": ["body", "temperature"], "msg": "Extra '
+        'inputs are not permitted"}]}',
         "Unsupported parameter: 'temperature'",
         "unknown field `temperature`, expected one of `model`",
         '{"message": "property \\"temperature\\" is unsupported"}',
         "temperature is not supported by this model",
         "参数 “temperature” 不支持",
-        '{"object": "error", "message": "1 validation error\\ntemperature\\n  extra fields not permitted"}',
+        '{"object": "error", "message": "1 validation error\\ntemperature\\n  extra fields not '
+        'permitted"}',
     ):
         assert first_lesson(answer).refused == {("temperature", "")}, answer
 

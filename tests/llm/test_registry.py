@@ -303,7 +303,10 @@ async def test_embedding_an_unknown_handle_is_not_found_and_the_known_ones_are_n
     )
     server.push(rows(SMALL, "gpt-4.1"))
     await known.embedders.require(f"openai/{SMALL}")
-    expected = f"Handle {handle} not found, must be one of ['{HANDLE}', 'openai/{SMALL}']. Leave the embedding out"
+    expected = (
+        f"Handle {handle} not found, must be one of ['{HANDLE}', 'openai/{SMALL}']. Leave the "
+        "embedding out"
+    )
     with pytest.raises(NotFound) as caught:
         known.embedders.get(handle)
     assert str(caught.value).startswith(expected)

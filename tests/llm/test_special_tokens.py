@@ -19,13 +19,14 @@ from tests.llm.test_openai_responses import WORDS, called, response
 from tests.support.model_server import Answer, ModelServer, claude, completion, tool_call
 
 TOKENS = (
-    "<|im_start|> <|im_end|> <|eot_id|> <|begin_of_text|> <|start_header_id|> <|endoftext|> <|end|> <|user|> [INST] [/INST] "
-    "<<SYS>> <</SYS>> <s> </s> <bos> <eos> <start_of_turn> <end_of_turn> <|turn> <turn|> <｜User｜> <｜begin▁of▁sentence｜> "
-    "<｜tool▁calls▁begin｜> <|START_OF_TURN_TOKEN|> <|channel|> [TOOL_CALLS] [/TOOL_RESULTS] [gMASK] <sop> [BOS]"
+    "<|im_start|> <|im_end|> <|eot_id|> <|begin_of_text|> <|start_header_id|> <|endoftext|> "
+    "<|end|> <|user|> [INST] [/INST] <<SYS>> <</SYS>> <s> </s> <bos> <eos> <start_of_turn> "
+    "<end_of_turn> <|turn> <turn|> <｜User｜> <｜begin▁of▁sentence｜> <｜tool▁calls▁begin｜> "
+    "<|START_OF_TURN_TOKEN|> <|channel|> [TOOL_CALLS] [/TOOL_RESULTS] [gMASK] <sop> [BOS]"
 ).split()
 HARMLESS = (
-    "a < b || c > d, [1, 2] <b>bold</b> <p> a|b|c; x <| y |> z; <|> <||> [x] [INSTANT] List<int> <human> </value> <script> 1 <s\n"
-    "if (a <b|| c) {} [s] <st> [[x]] < s > {} ｜"
+    "a < b || c > d, [1, 2] <b>bold</b> <p> a|b|c; x <| y |> z; <|> <||> [x] [INSTANT] List<int> "
+    "<human> </value> <script> 1 <s\nif (a <b|| c) {} [s] <st> [[x]] < s > {} ｜"
 )
 
 

@@ -44,7 +44,8 @@ OFFERED = {WEATHER.name: WEATHER, CLOCK.name: CLOCK}
     [
         ('[get_weather(city="Rome"), get_time()]', "", 2),
         (
-            '{"name": "get_time", "parameters": {}}; {"name": "get_weather", "parameters": {"city": "Rome"}}',
+            '{"name": "get_time", "parameters": {}}; {"name": "get_weather", "parameters": '
+            '{"city": "Rome"}}',
             "",
             2,
         ),
@@ -61,7 +62,8 @@ OFFERED = {WEATHER.name: WEATHER, CLOCK.name: CLOCK}
         ('{"tool": "get_weather", "args": {"city": "Rome"}}', "", 1),
         ('{"type": "function", "function": {"name": "get_weather", "arguments": "{}"}}', "", 1),
         (
-            '{"tool_calls": [{"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}]}',
+            '{"tool_calls": [{"function": {"name": "get_weather", "arguments": {"city": '
+            '"Rome"}}}]}',
             "",
             1,
         ),
@@ -83,8 +85,10 @@ def test_calls_are_read_in_every_notation(text: str, rest: str, count: int) -> N
         '{"name": "delete_everything", "arguments": {}}',
         '{"name": "get_weather"}',
         '{"name": "get_weather", "arguments": [1]}',
-        'Call it so:\n```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```\nThen read the answer.',
-        '[{"name": "get_weather", "arguments": {}}, {"name": "delete_everything", "arguments": {}}]',
+        'Call it so:\n```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```\nThen '
+        "read the answer.",
+        '[{"name": "get_weather", "arguments": {}}, {"name": "delete_everything", "arguments": '
+        "{}}]",
         "<function=delete_everything></function>",
         "<tool_call>get_weather: Rome</tool_call>",
         "[TOOL_CALLS]get_time[ARGS]{broken}",

@@ -21,8 +21,14 @@ from ricordo.memory.edits import (
 from tests.seams import make
 from tests.seams.growth import require_linear
 
-PASSAGE = "Ada moved to Turin in spring to study mathematics, and her sister Bianca joined her there two years later."
-SYSTEM = "You are Nina, a patient tutor who asks one question at a time and never gives the whole answer away at once."
+PASSAGE = (
+    "Ada moved to Turin in spring to study mathematics, and her sister Bianca joined her there "
+    "two years later."
+)
+SYSTEM = (
+    "You are Nina, a patient tutor who asks one question at a time and never gives the whole "
+    "answer away at once."
+)
 GUARD = EditGuard(
     lambda: GuardSources(system=(SYSTEM,), recalled=(PASSAGE, "Tea grows in Darjeeling."))
 )
@@ -42,8 +48,14 @@ def test_what_was_recalled_and_what_the_system_says_is_no_news_and_ones_own_word
         "",
         "Ada moved to Turin in spring.",
         "Tea grows in Darjeeling.",
-        "Ada studies mathematics in Turin; her sister Bianca lives with her, and both miss their dog very much.",
-        f"{PASSAGE} She told me so while we talked about the geometry homework that is due on Friday.",
+        (
+            "Ada studies mathematics in Turin; her sister Bianca lives with her, and both miss their "
+            "dog very much."
+        ),
+        (
+            f"{PASSAGE} She told me so while we talked about the geometry homework that is due on "
+            "Friday."
+        ),
     ):
         GUARD.require_new(text)
 

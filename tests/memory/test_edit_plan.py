@@ -17,7 +17,10 @@ from tests.memory.steps import SCOPE, reloaded, save, someone_else
 from tests.seams import make
 from tests.seams.stores import count_statements
 
-CHANGED = 'Memory block "human" was changed by someone else in the meantime. Read it again in your instructions first.'
+CHANGED = (
+    'Memory block "human" was changed by someone else in the meantime. Read it again in your '
+    "instructions first."
+)
 TAKEN = 'The label "plans" belongs to another block, which you cannot see. Choose another label.'
 EXISTS = "Error: Memory block 'plans' already exists"
 

@@ -70,7 +70,10 @@ def test_a_schema_is_read_with_its_fields_in_order() -> None:
 
 
 def test_everything_that_is_wrong_is_told_with_its_line() -> None:
-    named = "Use letters, digits and _, at most 100, a letter first, and none of: block, body, format, layout."
+    named = (
+        "Use letters, digits and _, at most 100, a letter first, and none of: block, body, "
+        "format, layout."
+    )
     known = "Use: kind, title, description, required, max_length, max_items, default."
     for text, *told in (
         ("", "Line 1: the schema has no fields. Give it one, as in [fields.name]."),

@@ -133,7 +133,8 @@ def test_what_would_be_taken_for_a_heading_or_for_empty_space_is_escaped_and_not
         LOOSE,
     )
     assert text == (
-        "## Background\n\\\n\\## Not a heading\n### One below\n\n\\# x\n---\n\\\n## Strengths\n-\n- a\n  \\\n  b"
+        "## Background\n\\\n\\## Not a heading\n### One below\n\n\\# x\n---\n\\\n## "
+        "Strengths\n-\n- a\n  \\\n  b"
     )
 
 

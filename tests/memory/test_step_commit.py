@@ -97,7 +97,10 @@ async def test_someone_elses_change_of_another_line_stays_and_the_result_is_corr
 async def test_where_an_edit_cannot_be_merged_every_call_of_the_block_fails_and_the_rest_is_saved(
     store: SqliteStore,
 ) -> None:
-    long = 'Block "human" would hold 15 characters, but its limit is 12. Shorten the text or raise the limit.'
+    long = (
+        'Block "human" would hold 15 characters, but its limit is 12. Shorten the text or raise '
+        "the limit."
+    )
     for change, told in (
         ({"value": "a\nB\nc"}, TOO_CLOSE),
         ({"value": "a\nb\ncccccc"}, long),

@@ -70,8 +70,8 @@ def test_the_archive_is_mentioned_once_it_holds_something_with_every_tag_once_in
 def test_what_tool_rules_tell_the_model_stands_behind_the_blocks() -> None:
     text = prompt(STATE, NOW, 12, "Begin with memory_replace.", "Speak before you stop.").text
     assert (
-        "\n\nBegin with memory_replace.\nSpeak before you stop.\n</tool_usage_rules>\n\n<memory_metadata>\n"
-        in text
+        "\n\nBegin with memory_replace.\nSpeak before you "
+        "stop.\n</tool_usage_rules>\n\n<memory_metadata>\n" in text
     )
 
 

@@ -196,7 +196,8 @@ TIME = "2026-01-20 02:13:45 PM PST-0800"
 
 def test_a_result_is_json_indented_by_two_with_status_message_and_time() -> None:
     assert package_result("Grüße\n\t“hi”", is_success=True, time=TIME) == (
-        '{\n  "status": "OK",\n  "message": "Grüße\\n\\t“hi”",\n  "time": "2026-01-20 02:13:45 PM PST-0800"\n}'
+        '{\n  "status": "OK",\n  "message": "Grüße\\n\\t“hi”",\n  "time": "2026-01-20 02:13:45 PM '
+        'PST-0800"\n}'
     )
 
 
@@ -216,7 +217,8 @@ def test_a_heartbeat_is_one_line_that_says_it_is_hidden_from_the_user() -> None:
     reason = "Function called using request_heartbeat=true, returning control"
     assert heartbeat_event(reason, TIME).text == (
         '{"type":"heartbeat","reason":"[This is an automated system message hidden from the user] '
-        'Function called using request_heartbeat=true, returning control","time":"2026-01-20 02:13:45 PM PST-0800"}'
+        'Function called using request_heartbeat=true, returning control","time":"2026-01-20 '
+        '02:13:45 PM PST-0800"}'
     )
 
 
@@ -238,16 +240,14 @@ def test_a_login_says_that_it_is_the_first() -> None:
 
 def test_a_summary_of_everything_and_one_of_the_beginning_say_what_is_hidden() -> None:
     assert summary_event("Ada likes tea.", None, TIME).text == (
-        '{"type":"system_alert","message":"Note: prior messages have been hidden from view due to conversation memory '
-        'constraints.\\nThe following is a summary of the previous messages:\\n Ada likes tea.","time":"'
-        + TIME
-        + '"}'
+        '{"type":"system_alert","message":"Note: prior messages have been hidden from view due to '
+        "conversation memory constraints.\\nThe following is a summary of the previous "
+        'messages:\\n Ada likes tea.","time":"' + TIME + '"}'
     )
     assert summary_event("Ada likes tea.", 12, TIME).text == (
-        '{"type":"system_alert","message":"Note: 12 messages from the beginning of the conversation have been hidden from view '
-        'due to memory constraints.\\nThe following is a summary of the previous messages:\\n Ada likes tea.","time":"'
-        + TIME
-        + '"}'
+        '{"type":"system_alert","message":"Note: 12 messages from the beginning of the '
+        "conversation have been hidden from view due to memory constraints.\\nThe following is a "
+        'summary of the previous messages:\\n Ada likes tea.","time":"' + TIME + '"}'
     )
 
 

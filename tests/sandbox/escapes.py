@@ -28,11 +28,17 @@ def reads(path: str) -> str:
 
 def calls(number: int, *arguments: str, beyond: str = "-1") -> str:
     """A system call that must fail."""
-    return f"{_LIBC}print('ESCAPED' if libc.syscall({number}, {', '.join(arguments) or '0'}) > {beyond} else os.strerror(ctypes.get_errno()))"
+    return (
+        f"{_LIBC}print('ESCAPED' if libc.syscall({number}, {', '.join(arguments) or '0'}) > "
+        f"{beyond} else os.strerror(ctypes.get_errno()))"
+    )
 
 
 def connects(host: str, port: str, family: str = "AF_INET") -> str:
-    return f"import socket; socket.create_connection(({host!r}, {port}), 2) if {family!r} == 'AF_INET' else None; print('ESCAPED')"
+    return (
+        f"import socket; socket.create_connection(({host!r}, {port}), 2) if {family!r} == "
+        "'AF_INET' else None; print('ESCAPED')"
+    )
 
 
 # By what is tried. {data}, {port}, {pid} and {other} stand for the server's folder, a loopback
@@ -45,33 +51,58 @@ ESCAPES: dict[str, str] = {
     "write into the data folder": "open('{data}/evil', 'w').write('x'); print('ESCAPED')",
     "truncate the database": "import os; os.truncate('{data}/ricordo.db', 0); print('ESCAPED')",
     "read another workspace": reads("{other}/secret.txt"),
-    "list the temporary folder of the machine": "import os; print('ESCAPED' if 'marker-of-the-machine' in os.listdir('/tmp') else 'not there')",
+    "list the temporary folder of the machine": (
+        "import os; print('ESCAPED' if 'marker-of-the-machine' in os.listdir('/tmp') else 'not "
+        "there')"
+    ),
     "read the environment": f"import os; print('ESCAPED' if {SECRET!r} in str(os.environ) else 'not there')",
     "read the server's environment": f"print('ESCAPED' if {SECRET!r} in open('/proc/{{pid}}/environ').read() else 'other')",
-    "read the parent's environment": f"import os; print('ESCAPED' if {SECRET!r} in open(f'/proc/{{{{os.getppid()}}}}/environ').read() else 'other')",
-    "read the root through /proc": f"print('ESCAPED' if {SECRET!r} in open('/proc/1/root{{data}}/secret.key').read() else 'other')",
-    "read through the parent's folder": "import os; print('ESCAPED', os.listdir(f'/proc/{{os.getppid()}}/cwd/../..') and open(f'/proc/{{os.getppid()}}/root{data}/secret.key').read())",
+    "read the parent's environment": (
+        f"import os; print('ESCAPED' if {SECRET!r} in "
+        f"open(f'/proc/{{{{os.getppid()}}}}/environ').read() else 'other')"
+    ),
+    "read the root through /proc": (
+        f"print('ESCAPED' if {SECRET!r} in open('/proc/1/root{{data}}/secret.key').read() else "
+        "'other')"
+    ),
+    "read through the parent's folder": (
+        "import os; print('ESCAPED', os.listdir(f'/proc/{{os.getppid()}}/cwd/../..') and "
+        "open(f'/proc/{{os.getppid()}}/root{data}/secret.key').read())"
+    ),
     "write a kernel setting": "open('/proc/sys/kernel/core_pattern', 'w').write('|/bin/sh'); print('ESCAPED')",
     "trigger the kernel": "open('/proc/sysrq-trigger', 'w').write('h'); print('ESCAPED')",
     "read the kernel's memory": "open('/proc/kcore', 'rb').read(1); print('ESCAPED')",
     "write to /sys": "open('/sys/power/state', 'w').write('mem'); print('ESCAPED')",
-    "write to a disk": "import glob; [open(p, 'r+b') for p in glob.glob('/dev/[svn][dv]*') or ['/dev/sda']]; print('ESCAPED')",
+    "write to a disk": (
+        "import glob; [open(p, 'r+b') for p in glob.glob('/dev/[svn][dv]*') or ['/dev/sda']]; "
+        "print('ESCAPED')"
+    ),
     "write a program of the system": "open('/usr/bin/env', 'a').write('x'); print('ESCAPED')",
     "leave a program in /etc": "open('/etc/profile.d/evil.sh', 'w').write('x'); print('ESCAPED')",
     "connect to the server": connects("127.0.0.1", "{port}"),
     "connect to the metadata address": connects("169.254.169.254", "80"),
     "connect to the world": connects("1.1.1.1", "53"),
-    "send a datagram": "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {port})) and print('ESCAPED' if open('/proc/net/route').read().count('\\n') > 1 else 'no route')",
+    "send a datagram": (
+        "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', "
+        "('127.0.0.1', {port})) and print('ESCAPED' if "
+        "open('/proc/net/route').read().count('\\n') > 1 else 'no route')"
+    ),
     "resolve a name": "import socket; socket.getaddrinfo('localhost.localdomain.example', 80); print('ESCAPED')",
     "open a raw socket": "import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1); print('ESCAPED')",
     "open a packet socket": "import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW); print('ESCAPED')",
     "open a netlink socket": "import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0); print('ESCAPED')",
     "open a vsock": "import socket; socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM); print('ESCAPED')",
-    "talk to an abstract socket": "import socket; s = socket.socket(socket.AF_UNIX); s.connect('\\0ricordo-escape-{port}'); print('ESCAPED')",
+    "talk to an abstract socket": (
+        "import socket; s = socket.socket(socket.AF_UNIX); s.connect('\\0ricordo-escape-{port}'); "
+        "print('ESCAPED')"
+    ),
     "follow a symlink out": "import os; os.symlink('{data}/secret.key', 'link'); print('ESCAPED', open('link').read())",
     "hard-link a file": "import os; os.link('{data}/secret.key', 'hard'); print('ESCAPED', open('hard').read())",
     "climb out of the workspace": reads("../../../../../../..{data}/secret.key"),
-    "kill the server": "import os, signal; os.kill({pid}, signal.SIGTERM); print('ESCAPED' if '{shared}' else 'its own')",
+    "kill the server": (
+        "import os, signal; os.kill({pid}, signal.SIGTERM); print('ESCAPED' if '{shared}' else "
+        "'its own')"
+    ),
     "kill everything": "import os, signal; os.kill(-1, signal.SIGKILL)",
     "trace a process": _LIBC
     + "print('ESCAPED' if libc.ptrace(16, {pid}, 0, 0) == 0 else 'refused')",
@@ -92,7 +123,10 @@ ESCAPES: dict[str, str] = {
     "become root": "import os; os.setuid(0); print('ESCAPED')"
     if os.geteuid()
     else "import os; os.setresuid(0, 0, 0); print('ESCAPED')",
-    "use a set-uid program": "import subprocess; r = subprocess.run(['su', '-c', 'id'], capture_output=True, text=True); print('ESCAPED' if 'uid=0' in r.stdout else r.stderr)",
+    "use a set-uid program": (
+        "import subprocess; r = subprocess.run(['su', '-c', 'id'], capture_output=True, "
+        "text=True); print('ESCAPED' if 'uid=0' in r.stdout else r.stderr)"
+    ),
     "set up io_uring": calls(425, "4", "0"),
     "add a key": calls(248, "b'user'", "b'a'", "b'b'", "1", "-3"),
     "load a filter program": calls(321, "0", "0", "0"),
@@ -105,21 +139,44 @@ ESCAPES: dict[str, str] = {
     + "print('ESCAPED' if libc.sethostname(b'evil', 4) == 0 else 'refused')",
     "call in the old way": calls(0x40000000 + 39),
     "type into a terminal": "import fcntl; fcntl.ioctl(0, 0x5412, b'x'); print('ESCAPED')",
-    "make a device": "import os; os.mknod('disk', 0o60666, os.makedev(8, 0)); print('ESCAPED', os.open('disk', 0))",
-    "use inherited descriptors": "import os\nfor fd in range(4, 256):\n    try:\n        os.fstat(fd); print('ESCAPED', fd)\n    except OSError: pass",
-    "raise its limits": "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100000, 100000)); print('ESCAPED')",
+    "make a device": (
+        "import os; os.mknod('disk', 0o60666, os.makedev(8, 0)); print('ESCAPED', os.open('disk', "
+        "0))"
+    ),
+    "use inherited descriptors": (
+        "import os\nfor fd in range(4, 256):\n    try:\n        os.fstat(fd); print('ESCAPED', "
+        "fd)\n    except OSError: pass"
+    ),
+    "raise its limits": (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100000, 100000)); "
+        "print('ESCAPED')"
+    ),
     "raise its priority": "import os; os.nice(-10); print('ESCAPED')",
     "ask for privileges": _LIBC + "print('ESCAPED' if libc.prctl(39, 0, 0, 0, 0) == 0 else 'kept')",
     # What harms without leaving.
-    "bomb of forks": "import os, time\nmade = 0\nwhile made < 5000:\n    try:\n        if os.fork() == 0:\n            time.sleep(60); os._exit(0)\n        made += 1\n    except OSError: break\nprint('ESCAPED' if made > 200 else made)",
+    "bomb of forks": (
+        "import os, time\nmade = 0\nwhile made < 5000:\n    try:\n        if os.fork() == 0:\n    "
+        "        time.sleep(60); os._exit(0)\n        made += 1\n    except OSError: "
+        "break\nprint('ESCAPED' if made > 200 else made)"
+    ),
     "bomb of memory": "x = []\nfor _ in range(64): x.append(bytearray(64 << 20))\nprint('ESCAPED')",
     "fill the disk": "f = open('big', 'wb')\nfor _ in range(600): f.write(b'x' * (1 << 20))\nprint('ESCAPED')",
-    "fill the disk with many files": "import os\nfor i in range(40):\n    with open(f'f{{i}}', 'wb') as f: f.write(b'x' * (20 << 20))\nimport time; time.sleep(1)\nprint('ESCAPED')",
+    "fill the disk with many files": (
+        "import os\nfor i in range(40):\n    with open(f'f{{i}}', 'wb') as f: f.write(b'x' * (20 "
+        "<< 20))\nimport time; time.sleep(1)\nprint('ESCAPED')"
+    ),
     "write without end": "while True: print('x' * 100000)",
     "loop without end": "while True: pass",
     "sleep without end": "import time; time.sleep(1000)",
-    "leave an orphan": "import os, sys, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        [os.close(n) for n in (0, 1, 2)]\n        time.sleep(991); os._exit(0)\n    os._exit(0)\nprint('left')",
-    "ignore signals": "import signal, time\nfor n in range(1, 32):\n    try: signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\ntime.sleep(992)",
+    "leave an orphan": (
+        "import os, sys, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n      "
+        "  [os.close(n) for n in (0, 1, 2)]\n        time.sleep(991); os._exit(0)\n    "
+        "os._exit(0)\nprint('left')"
+    ),
+    "ignore signals": (
+        "import signal, time\nfor n in range(1, 32):\n    try: signal.signal(n, signal.SIG_IGN)\n "
+        "   except (OSError, ValueError): pass\ntime.sleep(992)"
+    ),
 }
 # These are tried in a sandbox of their own: they look at the process around them, or end it, or
 # harm it.

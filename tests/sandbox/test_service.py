@@ -34,7 +34,10 @@ from tests.support.sandboxes import bubblewrap
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")  # of the sandbox that tests share
 BACKENDS = ("bubblewrap", "landlock")
-ANSWERS = "import json, os, sys\nasked = json.load(sys.stdin)\nos.write(3, json.dumps({'sum': asked['one'] + 1}).encode())"
+ANSWERS = (
+    "import json, os, sys\nasked = json.load(sys.stdin)\nos.write(3, json.dumps({'sum': "
+    "asked['one'] + 1}).encode())"
+)
 
 
 def opened(data_dir: Path, **options: Any) -> Sandbox:
@@ -92,14 +95,20 @@ async def test_what_a_program_raises_is_told_with_its_own_lines(sandbox: Sandbox
 
 @in_one_loop
 async def test_each_call_has_a_process_and_a_workspace_of_its_own(sandbox: Sandbox) -> None:
-    program = "import os\nprint(os.path.exists('seen'), len(os.listdir('.')))\nopen('seen', 'w').write('x')"
+    program = (
+        "import os\nprint(os.path.exists('seen'), len(os.listdir('.')))\nopen('seen', "
+        "'w').write('x')"
+    )
     results = await asyncio.gather(*(sandbox.run_python(program, b"") for _ in range(4)))
     assert {result.stdout for result in results} == {b"False 0\n"}
 
 
 @in_one_loop
 async def test_folders_of_any_depth_are_removed_with_their_workspace(sandbox: Sandbox) -> None:
-    program = "import os\nfor _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')\nopen('x', 'w').write('x')\nprint('made')"
+    program = (
+        "import os\nfor _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')\nopen('x', "
+        "'w').write('x')\nprint('made')"
+    )
     for _ in range(2):
         assert (await sandbox.run_python(program, b"")).stdout == b"made\n"
     await sandbox.close()

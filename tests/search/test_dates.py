@@ -71,11 +71,12 @@ RELATIVE = """
 2025-09-01..2025-09-30 = 14 months ago
 """
 NO_TIMES = (
-    "| What did Caroline say? | May I come in? | I may march 7 miles | this may be it | they march on | may 7 people come"
-    " | I ran 2022 steps | in 2022 steps | for 2000 people | march 2000 miles | room 2022 | the 1990s | in the 1990s | GPT-4"
-    " | 3.14 | version 1.2.2023.4 | 2023-13-45 | 31.2.2023 | 99999 years ago | 99999999999 days ago | in 20225"
-    " | Is he on Mars? | a letter of Marco | every Friday | jeden Montag | on Fridays | Wer ist hier? | the fall of Rome"
-    " | in sept | marching | Augustine | an hour ago | call 2023-05-07-11"
+    "| What did Caroline say? | May I come in? | I may march 7 miles | this may be it | they "
+    "march on | may 7 people come | I ran 2022 steps | in 2022 steps | for 2000 people | march "
+    "2000 miles | room 2022 | the 1990s | in the 1990s | GPT-4 | 3.14 | version 1.2.2023.4 | "
+    "2023-13-45 | 31.2.2023 | 99999 years ago | 99999999999 days ago | in 20225 | Is he on Mars? "
+    "| a letter of Marco | every Friday | jeden Montag | on Fridays | Wer ist hier? | the fall of "
+    "Rome | in sept | marching | Augustine | an hour ago | call 2023-05-07-11"
 )
 
 

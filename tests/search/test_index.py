@@ -137,7 +137,10 @@ async def test_any_query_is_data(store: Store) -> None:
 
 async def test_a_message_is_found_by_each_of_its_words_in_any_language(store: Store) -> None:
     agent = (await make.stored_agent(store)).agent
-    words = "Straße İstanbul STRASSE re\u0301sume\u0301 naïve ΣΊΣΥΦΟΣ Чай 名前 snake_case it's don\u2019t 42 e-mail a\x00b"
+    words = (
+        "Straße İstanbul STRASSE re\u0301sume\u0301 naïve ΣΊΣΥΦΟΣ Чай 名前 snake_case it's "
+        "don\u2019t 42 e-mail a\x00b"
+    )
     said = (*words.split(" "), "🍵 Tee")
     stored = await make.stored_messages(store, *(make.message(agent, text) for text in said))
     for message in stored:

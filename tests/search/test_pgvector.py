@@ -56,7 +56,10 @@ def run(sql: str) -> Rows:
 
 
 def indexes() -> dict[str, bool]:
-    ours = "SELECT relname, indisvalid FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid WHERE relname ^@ "
+    ours = (
+        "SELECT relname, indisvalid FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid "
+        "WHERE relname ^@ "
+    )
     return dict(run(f"{ours}'{PREFIX}' ORDER BY relname"))
 
 

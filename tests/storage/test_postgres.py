@@ -134,8 +134,11 @@ async def begun(store: PostgresStore) -> Run:
 
 def test_every_text_is_in_byte_order_and_every_json_stays_as_it_was_written() -> None:
     columns = server().run(
-        "SELECT data_type, collation_name FROM information_schema.columns WHERE table_schema = 'public'"
-        " AND table_name NOT LIKE 'procrastinate%' AND table_name NOT IN ('schema_versions', 'search_pgvector')",
+        (
+            "SELECT data_type, collation_name FROM information_schema.columns WHERE table_schema = "
+            "'public' AND table_name NOT LIKE 'procrastinate%' AND table_name NOT IN "
+            "('schema_versions', 'search_pgvector')"
+        ),
         "ricordo_template",
     )
     kinds = {kind for kind, _ in columns}
@@ -169,7 +172,10 @@ def test_indexes_of_some_rows_have_their_conditions_and_rows_get_numbers_of_the_
         if not name.startswith(("procrastinate", "idx_"))
     }
     assert made == narrow
-    sql = "SELECT count(*) FROM information_schema.columns WHERE column_name = 'seq' AND is_identity = 'NO'"
+    sql = (
+        "SELECT count(*) FROM information_schema.columns WHERE column_name = 'seq' AND "
+        "is_identity = 'NO'"
+    )
     assert server().run(sql, "ricordo_template") == [(0,)]
 
 
@@ -642,10 +648,10 @@ def test_without_psycopg_a_sentence_says_what_to_install(
 @pytest.mark.soak
 def test_a_start_on_sqlite_imports_nothing_of_postgresql(tmp_path: Path) -> None:
     code = (
-        "import asyncio, sys\nfrom ricordo.app import create_app\nfrom ricordo.settings import Settings\n"
-        "from ricordo.storage.engine.database import open_store\n"
-        f"asyncio.run(open_store(Settings(data_dir={str(tmp_path)!r})).close())\n"
-        "print([name for name in sys.modules if 'psycopg' in name or 'dialects.postgresql' in name])"
+        "import asyncio, sys\nfrom ricordo.app import create_app\nfrom ricordo.settings import "
+        "Settings\nfrom ricordo.storage.engine.database import open_store\n"
+        f"asyncio.run(open_store(Settings(data_dir={str(tmp_path)!r})).close())\nprint([name for "
+        "name in sys.modules if 'psycopg' in name or 'dialects.postgresql' in name])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True

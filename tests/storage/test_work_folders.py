@@ -178,7 +178,10 @@ def test_a_folder_of_any_depth_is_removed_and_links_are_not_followed(
     depth: int, tmp_path: Path
 ) -> None:
     top = tmp_path / "top"
-    program = "import os, sys\nfor _ in range(int(sys.argv[1])):\n    os.mkdir('d'); open('f', 'w'); os.chdir('d')\n"
+    program = (
+        "import os, sys\nfor _ in range(int(sys.argv[1])):\n    os.mkdir('d'); open('f', 'w'); "
+        "os.chdir('d')\n"
+    )
     top.mkdir()
     subprocess.run(["python3", "-c", program, str(depth)], cwd=top, check=True)
     (tmp_path / "others").mkdir()

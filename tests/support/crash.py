@@ -179,7 +179,10 @@ class _Campaign:
 
     async def watch(self) -> None:
         """Count the servers' connections to PostgreSQL all the time."""
-        sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name <> ''"
+        sql = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "
+            "application_name <> ''"
+        )
         # Those of a killed process may be seen a moment longer than it lives.
         most = (len(self.servers) + 1) * CONNECTIONS_OF_ONE
         while not self.is_alone:
@@ -262,7 +265,8 @@ class _Campaign:
         outcomes.append(await first)
         if outcomes != ["answered", "answered", "interrupted"]:
             self.faults.append(
-                f"a frozen turn elsewhere, one after it, and what its own server said at last: {outcomes}"
+                "a frozen turn elsewhere, one after it, and what its own server said at last: "
+                f"{outcomes}"
             )
         added = await self.http[0].post(
             "/campaign/jobs", params={"count": _JOBS_AT_ONCE, "seconds": 0.01}
@@ -271,7 +275,10 @@ class _Campaign:
 
     def _hasten(self, kind: str) -> None:
         now = time.time_ns() // 1000
-        sql = "UPDATE jobs SET not_before = ? WHERE status = 'waiting' AND kind = ? AND not_before > ?"
+        sql = (
+            "UPDATE jobs SET not_before = ? WHERE status = 'waiting' AND kind = ? AND not_before "
+            "> ?"
+        )
         self.tables.rows(sql, now, kind, now)
 
     async def _talk(self, number: int) -> None:

@@ -86,7 +86,10 @@ def _files(tables: Tables) -> Iterator[str]:
 
 
 def _runs(tables: Tables) -> Iterator[str]:
-    sql = "SELECT id, status FROM runs WHERE ended_at IS NULL OR status NOT IN ('completed', 'failed')"
+    sql = (
+        "SELECT id, status FROM runs WHERE ended_at IS NULL OR status NOT IN ('completed', "
+        "'failed')"
+    )
     yield from (f"{id} is {status}" for id, status in tables.rows(sql))
 
 
@@ -101,9 +104,15 @@ def _said(tables: Tables, said: list[Said]) -> Iterator[str]:
     for one in said:
         times, told = stored[one.token], answers[one.agent, f"Done {one.token}."]
         if times > 1 or (one.acknowledged and times != 1):
-            yield f"{one.token} was {'' if one.acknowledged else 'not '}acknowledged and is stored {times} times"
+            yield (
+                f"{one.token} was {'' if one.acknowledged else 'not '}acknowledged and is stored "
+                f"{times} times"
+            )
         if told > 1 or (one.answered and told != 1):
-            yield f"{one.token} was {'' if one.answered else 'not '}answered and its answer is stored {told} times"
+            yield (
+                f"{one.token} was {'' if one.answered else 'not '}answered and its answer is "
+                f"stored {told} times"
+            )
 
 
 def _turns(tables: Tables, said: list[Said]) -> Iterator[str]:
@@ -112,10 +121,11 @@ def _turns(tables: Tables, said: list[Said]) -> Iterator[str]:
     Its sender heard the same.
     """
     rows = tables.rows(
-        "SELECT m.text, r.id, r.status, r.error, r.step_count, (SELECT count(*) FROM steps s WHERE s.run_id = r.id),"
-        " (SELECT count(*) FROM messages a WHERE a.run_id = r.id AND a.role = 'assistant' AND a.text LIKE 'Done %'),"
-        " (SELECT count(*) FROM messages u WHERE u.run_id = r.id AND u.role = 'user')"
-        " FROM messages m LEFT JOIN runs r ON r.id = m.run_id WHERE m.role = 'user'"
+        "SELECT m.text, r.id, r.status, r.error, r.step_count, (SELECT count(*) FROM steps s "
+        "WHERE s.run_id = r.id), (SELECT count(*) FROM messages a WHERE a.run_id = r.id AND "
+        "a.role = 'assistant' AND a.text LIKE 'Done %'), (SELECT count(*) FROM messages u WHERE "
+        "u.run_id = r.id AND u.role = 'user') FROM messages m LEFT JOIN runs r ON r.id = m.run_id "
+        "WHERE m.role = 'user'"
     )
     known = {row[0].split()[0]: row[1:] for row in rows}
     for one in said:
@@ -140,7 +150,10 @@ def _conversations(tables: Tables) -> Iterator[str]:
     """The window is the whole history in order; calls have results, answers follow."""
     for id, window, count in tables.rows('SELECT id, "window", message_count FROM conversations'):
         rows = tables.rows(
-            "SELECT id, role, parts, text FROM messages WHERE conversation_id = ? ORDER BY created_at, seq",
+            (
+                "SELECT id, role, parts, text FROM messages WHERE conversation_id = ? ORDER BY "
+                "created_at, seq"
+            ),
             id,
         )
         if orjson.loads(window) != [row[0] for row in rows]:
@@ -255,7 +268,10 @@ def _jobs(
 def _partitions(tables: Tables) -> Iterator[str]:
     """Each partition holds its owner's texts once, and its postings are in order."""
     wanted: dict[str, set[int]] = {}
-    sql = "SELECT agent_id, seq FROM messages WHERE text <> '' UNION ALL SELECT archive_id, seq FROM passages"
+    sql = (
+        "SELECT agent_id, seq FROM messages WHERE text <> '' UNION ALL SELECT archive_id, seq "
+        "FROM passages"
+    )
     for owner, number in tables.rows(sql):
         wanted.setdefault(owner, set()).add(number)
     held: dict[str, Counter[int]] = {owner: Counter() for owner in wanted}
@@ -280,7 +296,10 @@ def _partitions(tables: Tables) -> Iterator[str]:
             twice = [number for number, times in numbers.items() if times > 1]
             lost = wanted.get(owner, set()) - set(numbers)
             extra = set(numbers) - wanted.get(owner, set())
-            yield f"the index of {owner}: twice {twice[:5]}, lost {list(lost)[:5]}, deleted {list(extra)[:5]}"
+            yield (
+                f"the index of {owner}: twice {twice[:5]}, lost {list(lost)[:5]}, deleted "
+                f"{list(extra)[:5]}"
+            )
 
 
 def _postings(tables: Tables, owner: str, partition: int, documents: int) -> Iterator[str]:

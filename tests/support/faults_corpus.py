@@ -169,7 +169,10 @@ _GATED = replace(_call(), is_gated=True)
 _WELL = ("user", TextPart("Well?"))
 _OF_MISSING = CompactionPart("window", ("message-gone-1", "message-gone-2"), 10, 5, 1000, 3, 2)
 _FILM = '{"kind": "film", "caption": "My words."}'
-_OBJECT = '[{"kind": "tool_call", "call_id": "x", "name": "conversation_search", "arguments": {"query": "tea"}}]'
+_OBJECT = (
+    '[{"kind": "tool_call", "call_id": "x", "name": "conversation_search", "arguments": {"query": '
+    '"tea"}}]'
+)
 KINDS: dict[str, Kind] = {
     "orphaned_call": _rows(("assistant", _call())),
     "orphaned_calls_in_the_middle": _rows(

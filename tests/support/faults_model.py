@@ -30,10 +30,12 @@ from tests.support.model_server import (
 
 Trouble = str
 FAILING = tuple(
-    "time_out 429 500 503 529 400 401 402 cut half empty garbage too_long huge huge_error unzips drips whitespace".split()
+    "time_out 429 500 503 529 400 401 402 cut half empty garbage too_long huge huge_error unzips "
+    "drips whitespace".split()
 )
 MALFORMED = tuple(
-    "broken_arguments list_arguments unknown_tool no_id same_ids old_id long_ids many_calls as_text length filter".split()
+    "broken_arguments list_arguments unknown_tool no_id same_ids old_id long_ids many_calls "
+    "as_text length filter".split()
 )
 # A refusal that says nothing of what is wrong. The next request of the same call may be in a
 # plainer form, as a guess; the one of the next call may not.

@@ -109,7 +109,10 @@ class FuzzReport:
 
     def __str__(self) -> str:
         found = "\n".join(f"{times} times: {fault}" for fault, times in self.faults.most_common())
-        return f"{self.requests} requests to {len(self.routes)} routes: {dict(sorted(self.statuses.items()))}\n{found}"
+        return (
+            f"{self.requests} requests to {len(self.routes)} routes: "
+            f"{dict(sorted(self.statuses.items()))}\n{found}"
+        )
 
 
 class _Requests:

@@ -116,7 +116,10 @@ class KillCampaign:
                 # What the dead server held is free at once, and not only when its leases have run
                 # out.
                 self.free_jobs(pid)
-                sql = "UPDATE runs SET lease_expires_at = ? WHERE ended_at IS NULL AND lease_token IS NOT NULL"
+                sql = (
+                    "UPDATE runs SET lease_expires_at = ? WHERE ended_at IS NULL AND lease_token "
+                    "IS NOT NULL"
+                )
                 self.tables.rows(sql, time.time_ns() // 1000 + _SOON)
             await asyncio.to_thread(victim.start)
             self.up.set()

@@ -243,7 +243,10 @@ def size_of(body: Json) -> int:
 
 # --- rules of roles, as the templates of models have them ---
 
-ALTERNATE = "After the optional system message, conversation roles must alternate user/assistant/user/assistant/..."
+ALTERNATE = (
+    "After the optional system message, conversation roles must alternate "
+    "user/assistant/user/assistant/..."
+)
 
 
 def _alternation(rows: Sequence[Json]) -> str | None:
@@ -297,7 +300,10 @@ def _no_tool_roles(rows: Sequence[Json]) -> str | None:
 def _strings(rows: Sequence[Json]) -> str | None:
     for place, row in enumerate(rows):
         if row.get("content") is None:
-            return f"Invalid type for 'messages[{place}].content': expected a string, but got null instead."
+            return (
+                f"Invalid type for 'messages[{place}].content': expected a string, but got null "
+                "instead."
+            )
     return None
 
 
@@ -388,7 +394,10 @@ def _extra_forbidden(path: str, status: int) -> Answer:
 
 
 def _old_pydantic(path: str, status: int) -> Answer:
-    words = f"1 validation error for ChatCompletionRequest\n{path.replace('.', ' -> ')}\n  extra fields not permitted"
+    words = (
+        f"1 validation error for ChatCompletionRequest\n{path.replace('.', ' -> ')}\n  extra "
+        "fields not permitted"
+    )
     return _vllm_body(words, None, status)
 
 
@@ -457,7 +466,10 @@ def _whole_answer(model: LocalModel, body: Json) -> Answer | None:
 def _too_long(model: LocalModel, body: Json) -> Answer | None:
     budget = body.get("max_tokens") or body.get("max_completion_tokens") or 0
     if model.most_output is not None and budget > model.most_output:
-        words = f"max_tokens is too large: {budget}. This model supports at most {model.most_output} completion tokens"
+        words = (
+            f"max_tokens is too large: {budget}. This model supports at most {model.most_output} "
+            "completion tokens"
+        )
         return BODIES[model.body](words, None, 400)
     size = size_of(body)
     if model.window is None or size + (budget if model.budget_counts else 0) <= model.window:
@@ -590,7 +602,10 @@ def _text(row: Json) -> str:
 # --- models put together by chance ---
 
 TOO_LONG_WORDS = (
-    "This model's maximum context length is {limit} tokens. However, your messages resulted in {n} tokens.",
+    (
+        "This model's maximum context length is {limit} tokens. However, your messages resulted in "
+        "{n} tokens."
+    ),
     "prompt is too long: {n} tokens > {limit} maximum",
 )
 STREAM_WORDS = (

@@ -76,7 +76,8 @@ def dsml_value(name: str, value: Any) -> str:
 
 def dsml(calls: Sequence[Call], outer: str) -> str:
     inner = "".join(
-        f'<｜DSML｜invoke name="{name}">\n{"".join(dsml_value(*row) for row in values.items())}</｜DSML｜invoke>\n'
+        "<｜DSML｜invoke "
+        f'name="{name}">\n{"".join(dsml_value(*row) for row in values.items())}</｜DSML｜invoke>\n'
         for name, values in calls
     )
     return f"<｜DSML｜{outer}>\n{inner}</｜DSML｜{outer}>"
@@ -198,13 +199,15 @@ MARKED: dict[str, Write] = {
     ),
     "gpt-oss": each(
         lambda call: (
-            f"<|start|>assistant<|channel|>commentary to=functions.{call[0]} <|constrain|>json<|message|>{dumped(call[1])}<|call|>"
+            f"<|start|>assistant<|channel|>commentary to=functions.{call[0]} "
+            f"<|constrain|>json<|message|>{dumped(call[1])}<|call|>"
         ),
         "",
     ),
     "gpt-oss, recipient in the role": each(
         lambda call: (
-            f"<|start|>assistant to=functions.{call[0]}<|channel|>commentary json<|message|>{dumped(call[1])}<|call|>"
+            f"<|start|>assistant to=functions.{call[0]}<|channel|>commentary "
+            f"json<|message|>{dumped(call[1])}<|call|>"
         ),
         "",
     ),

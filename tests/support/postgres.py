@@ -38,8 +38,9 @@ _MOST_KEPT = 8  # connections
 _SETTINGS = dict(
     setting.split("=")
     for setting in (
-        "listen_addresses= fsync=off synchronous_commit=off full_page_writes=off wal_level=minimal max_wal_senders=0"
-        " shared_buffers=32MB max_connections=60 autovacuum=off checkpoint_timeout=1h max_wal_size=4GB"
+        "listen_addresses= fsync=off synchronous_commit=off full_page_writes=off "
+        "wal_level=minimal max_wal_senders=0 shared_buffers=32MB max_connections=60 "
+        "autovacuum=off checkpoint_timeout=1h max_wal_size=4GB"
     ).split()
 )
 _TEMPLATE = "ricordo_template"

@@ -47,7 +47,10 @@ class SweepReport:
     faults: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        asked = f"{self.statuses.total()} requests to {len(self.places)} fields of {len(self.routes)} routes"
+        asked = (
+            f"{self.statuses.total()} requests to {len(self.places)} fields of {len(self.routes)} "
+            "routes"
+        )
         return "\n".join(
             [
                 f"{asked}, {self.accepted} accepted: {dict(sorted(self.statuses.items()))}",

@@ -180,7 +180,10 @@ class PineconeServer(_NamespaceServer):
         self.require(len({one["id"] for one in vectors}) == len(vectors), "duplicate ids")
         for one in vectors:
             self.require(type(one["id"]) is str, "ids are strings")
-            said = f"Vector dimension {len(one['values'])} does not match the dimension of the index {self.dimension}"
+            said = (
+                f"Vector dimension {len(one['values'])} does not match the dimension of the index "
+                f"{self.dimension}"
+            )
             self.require(len(one["values"]) == self.dimension, said)
             for value in one["metadata"].values():
                 of_strings = isinstance(value, list) and all(

@@ -39,7 +39,8 @@ RESULTS = [
 def tool(docstring: str) -> tuple[str, dict[str, str]]:
     body = docstring.replace("\n", "\n    ")
     schema = read_source(
-        f'def get_text(title: str, ref: str = None) -> str:\n    """{body}\n    """\n    return title\n'
+        f'def get_text(title: str, ref: str = None) -> str:\n    """{body}\n    """\n    return '
+        "title\n"
     )
     properties = schema.parameters["properties"]
     return schema.description, {

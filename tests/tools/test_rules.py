@@ -373,7 +373,10 @@ def test_every_type_tells_the_model_a_sentence() -> None:
 
 
 def test_a_template_takes_the_place_of_the_sentence_and_nothing_in_it_is_evaluated() -> None:
-    template = "{{tool_name}}: {{ children | join(' / ') }}. {{ 7 * 7 }} {{ unknown }} {% if x %} {{ children[0] }}"
+    template = (
+        "{{tool_name}}: {{ children | join(' / ') }}. {{ 7 * 7 }} {{ unknown }} {% if x %} {{ "
+        "children[0] }}"
+    )
     lines = Rulebook(
         [rule("constrain_child_tools", "plan", template, children=["search", "write"])], TOOLS
     ).lines

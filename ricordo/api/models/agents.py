@@ -47,7 +47,13 @@ from ricordo.domain.message import (
     TextPart,
     ToolReturnPart,
 )
-from ricordo.domain.model import EmbeddingInfo, ModelInfo, ProfileChoice, ToolSchema
+from ricordo.domain.model import (
+    EmbeddingInfo,
+    MemoryInPromptChoice,
+    ModelInfo,
+    ProfileChoice,
+    ToolSchema,
+)
 from ricordo.domain.run import StopReason
 from ricordo.domain.text import Json
 from ricordo.llm.tokens import text_tokens, tool_tokens, transcript_tokens
@@ -73,7 +79,7 @@ Secrets = Annotated[
 def _without_shown(secrets: Any) -> Any:
     """Return the sent secrets.
 
-    None for an answer's list, which has no values.
+    Returns None for an answer's list, which has no values.
     """
     if isinstance(secrets, list):
         return None
@@ -132,6 +138,10 @@ class AgentFields(EmbeddingFields):
         None,
         description="The profile of prompt and tools; `auto`, by the model's size, where neither the server nor this says.",
     )
+    memory_in_prompt: MemoryInPromptChoice | None = Field(
+        None,
+        description="When the memory in the prompt is rendered again; by default the server decides.",
+    )
     source_ids: Items[str] | None = Field(None, description="The older name of `folder_ids`.")
     folder_ids: Items[str] | None = None
     identity_ids: Items[str] | None = None
@@ -146,7 +156,7 @@ class AgentFields(EmbeddingFields):
     def thinks(self) -> bool | None:
         """Return whether the model shall reason, under either name.
 
-        None if neither was sent.
+        It is None if neither was sent.
         """
         if self.reasoning is None:
             return self.enable_reasoner
@@ -290,6 +300,7 @@ class AgentResponse(HostedFields, AuthorFields):
     per_file_view_window_char_limit: int | None
     user_block_policy: Policy
     model_profile: ProfileChoice | None
+    memory_in_prompt: MemoryInPromptChoice | None
     hidden: bool
     created_at: Timestamp
     updated_at: Timestamp
@@ -343,6 +354,7 @@ class AgentResponse(HostedFields, AuthorFields):
             last_stop_reason=conversation.last_stop_reason,
             max_files_open=agent.settings.get("max_files_open"),
             model_profile=agent.settings.get("model_profile"),
+            memory_in_prompt=agent.settings.get("memory_in_prompt"),
             per_file_view_window_char_limit=agent.settings.get("per_file_view_window_char_limit"),
         )
 

@@ -36,7 +36,8 @@ def few(noun: str) -> BeforeValidator:
     def check(rows: Any) -> Any:
         if isinstance(rows, list) and not 1 <= len(rows) <= MOST_ITEMS:
             raise Invalid(
-                f"A request takes 1 to {MOST_ITEMS} {noun}, not {len(rows)}. Send them in several requests."
+                f"A request takes 1 to {MOST_ITEMS} {noun}, not {len(rows)}. Send them in several "
+                "requests."
             )
         return rows
 

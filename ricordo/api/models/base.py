@@ -258,7 +258,8 @@ def _recipe(model: type[ResponseModel], source: object, fields: Json) -> _Recipe
                 paths[name] = path
             elif field.is_required():
                 raise TypeError(
-                    f"{model.__name__}.{name} is not given, and {type(source).__name__} has no {path}."
+                    f"{model.__name__}.{name} is not given, and {type(source).__name__} has no "
+                    f"{path}."
                 )
             else:
                 defaults[name] = field.default
@@ -273,7 +274,7 @@ def _recipe(model: type[ResponseModel], source: object, fields: Json) -> _Recipe
 def maker(annotation: Any) -> Callable[[Any], Any] | None:
     """Return a function that makes values of this type: a model or a list of one.
 
-    None for a plain type. The function leaves finished answers as they are.
+    Returns None for a plain type. The function leaves finished answers as they are.
     """
     if isinstance(annotation, type) and issubclass(annotation, ResponseModel):
         return lambda source: (

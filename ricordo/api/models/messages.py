@@ -298,7 +298,7 @@ def messages_response(messages: Iterable[Message], format: MessageFormat) -> lis
 def spoken_words(call: ToolCallPart, format: MessageFormat) -> str | None:
     """Return the text in a call of the speaking tool.
 
-    None for any other call.
+    Returns None for any other call.
     """
     if not format.speaks_by_tool or call.name != format.tool_name:
         return None

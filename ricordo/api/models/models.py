@@ -263,7 +263,7 @@ class ModelConfigResponse(ResponseModel):
 
     @classmethod
     def from_model(cls, info: ModelInfo, settings: ModelSettings, context_window: int) -> Json:
-        """Return the configuration with these settings and a window of so many tokens."""
+        """Return the configuration with these settings and a window of this number of tokens."""
         temperature = settings.temperature
         if temperature is None:
             temperature = _SHOWN_TEMPERATURE

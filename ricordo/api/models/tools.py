@@ -112,7 +112,8 @@ def read_rule(row: dict[str, Any]) -> ToolRule:
     _require_form(name, template, nodes)
     if len(orjson.dumps([name, template, options])) > _LONGEST_RULE:
         raise Invalid(
-            f"The tool rule for {str(name)[:200]} is too long: {_LONGEST_RULE} characters are the most."
+            f"The tool rule for {str(name)[:200]} is too long: {_LONGEST_RULE} characters are the "
+            "most."
         )
     if kind == "conditional":
         options.setdefault("require_output_mapping", False)

@@ -197,10 +197,14 @@ class SendRequest(RequestModel):
     include_compaction_messages: bool = False
     return_logprobs: bool = Field(
         False,
-        description="Answer with the log probabilities of the last step's tokens, where the model gives them.",
+        description="Answer with the log probabilities of the last step's tokens, where the model gives "
+        "them.",
     )
     top_logprobs: int | None = Field(
-        None, ge=0, le=20, description="With `return_logprobs`: so many alternatives to each token."
+        None,
+        ge=0,
+        le=20,
+        description="With `return_logprobs`: the number of alternatives to each token.",
     )
 
     @property
@@ -219,7 +223,8 @@ class SendRequest(RequestModel):
         """Raise Unsupported if it has options of a stream without `streaming`."""
         if (self.stream_tokens or self.background) and not self.streaming:
             raise Unsupported(
-                "Streaming options set without streaming enabled. Set streaming to true, or leave them out."
+                "Streaming options set without streaming enabled. Set streaming to true, or leave "
+                "them out."
             )
 
 

@@ -1,7 +1,7 @@
 """One agent's message to another: permission, turn, and answer.
 
-The turn is one of the same user, in the other agent's default conversation with them. A chain of
-such turns is bounded, and no agent in it is asked again, since it waits for the answer itself.
+The turn runs for the same user, in that user's default conversation with the other agent. A chain
+of such turns is bounded. An agent in the chain waits for its answer, so it is not asked again.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ def require_may_ask(context: ToolContext, agent_id: str | None = None) -> None:
         raise Invalid("An agent cannot send a message to itself.")
     if agent_id in chain:
         raise Invalid(
-            f"The agent {agent_id} waits for what comes of this very turn, so it cannot be asked "
+            f"The agent {agent_id} waits for the end of this very turn, so it cannot be asked "
             "here. Say it in your answer instead."
         )
     if len(chain) >= AgentCallSettings().agent_call_depth:
@@ -174,7 +174,7 @@ def _waiting(context: ToolContext) -> Iterator[Callable[[str | None], None]]:
             last = waits[last]
         if last == run_id:
             raise Invalid(
-                "The other agent waits for what comes of this very turn. Answer first, and ask it "
+                "The other agent waits for the end of this very turn. Answer first, and ask it "
                 "later."
             )
         waits[run_id] = other_run_id

@@ -32,7 +32,7 @@ _ATTEMPTS = 160
 _PATIENCE = 20.0  # seconds that a job waits for its turn
 _LOOK_AGAIN = 30 * SECOND
 _NO_LONGER = (
-    "Whoever this message is from may no longer send it: the key was revoked, or the user is "
+    "The sender of this message may no longer send it: the key was revoked, or the user is "
     "disabled or gone."
 )
 _SCOPE = ("user_id", "subject_id", "user_name", "role", "caller", "key_id", "identifier")

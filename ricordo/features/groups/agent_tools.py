@@ -126,14 +126,14 @@ def _matching(
     while len(listed) < MOST_ASKED:
         page = Page(MOST_ASKED, after=after, order="asc")
         states = agents.page(tx, scope, page, *conditions, tags=list(match_all), all_tags=True)
-        listed += [state.agent.id for state in states if not (is_any and _is_behind(state))]
+        listed += [state.agent.id for state in states if not (is_any and _is_in_background(state))]
         if len(states) < MOST_ASKED:
             break
         after = states[-1].agent.id
     return listed[:MOST_ASKED]
 
 
-def _is_behind(state: AgentState) -> bool:
+def _is_in_background(state: AgentState) -> bool:
     return state.agent.hidden or "sleeps_for" in state.agent.settings
 
 

@@ -20,7 +20,7 @@ _WHICH = typer.Argument(help="Id of the group, or its description.")
 _SETTINGS = {
     "max_turns": "turns at most",
     "termination_token": "ends with",
-    "sleeptime_agent_frequency": "works each so many turns",
+    "sleeptime_agent_frequency": "works after this number of turns",
     "max_message_buffer_length": "messages in view at most",
     "min_message_buffer_length": "messages that stay in view",
 }

@@ -318,7 +318,9 @@ def _changed_line(
         return old.line, line
     if intent.is_note or len(intent.text) > READ_LENGTH_OF_FACTS:
         return None
-    notes = [note for note in block.notes if note.is_told and block.value.count(note.line) == 1]
+    notes = [
+        note for note in block.notes if note.is_statement and block.value.count(note.line) == 1
+    ]
     revised = revision_of([note.text for note in notes], intent.text)
     if revised is None:
         return None

@@ -56,7 +56,7 @@ class Note:
     said_on: str = ""
 
     @property
-    def is_told(self) -> bool:
+    def is_statement(self) -> bool:
         """Return True if the line states something.
 
         A heading, a rule or a line of brackets does not.
@@ -116,8 +116,8 @@ class LibrarianCall:
 class LibrarianView:
     """One request, as the librarian reads it.
 
-    `person_text` is the person's last text. `last_answer` is the answer before them, and
-    `own_words` are all answers. `rounds` counts replies with calls in this turn.
+    `person_text` is the person's last text, and `last_answer` the librarian's answer before it.
+    `own_words` are all its answers. `rounds` counts its replies with calls in this turn.
     """
 
     person_text: str
@@ -153,7 +153,7 @@ class LibrarianView:
             for block in self.blocks
             if block.name != "persona"
             for note in block.notes
-            if note.is_told
+            if note.is_statement
         )
 
     def leaving(self) -> list[tuple[int, str]]:

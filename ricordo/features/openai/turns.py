@@ -182,7 +182,7 @@ def is_temporary(name: str | None) -> bool:
 def client_tools(context: RequestContext, body: ChatRequest) -> tuple[ToolSchema, ...]:
     """Return the tools that the client offers to run.
 
-    None are returned if the request or its connection's header switches tools off.
+    No tools are returned if the request or its connection's header switches tools off.
     """
     if body.tool_choice == "none" or context.request.headers.get(TOOLS_HEADER, "").lower() == "off":
         return ()

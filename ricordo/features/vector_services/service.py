@@ -158,7 +158,12 @@ class ServiceIndex(ABC):
         await self._ask(partial(self._drop, namespace=namespace_of(self._prefix, partition, model)))
 
     async def search(
-        self, partition: str, model: str, vector: Sequence[float], limit: int, wanted: VectorFilter
+        self,
+        partition: str,
+        model: str,
+        vector: Sequence[float],
+        limit: int,
+        vector_filter: VectorFilter,
     ) -> list[tuple[int, float]]:
         """Return the nearest documents, 10,000 at most.
 
@@ -174,7 +179,7 @@ class ServiceIndex(ABC):
                 namespace,
                 floats(vector),
                 limit=min(limit, MOST_RESULTS),
-                conditions=conditions(wanted),
+                conditions=conditions(vector_filter),
             )
             return [(int(document), float(similarity)) for document, similarity in rows]
 

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 HANDLE = "ricordo/wordllama-256"
 PACKAGE = "wordllama"
-INSTALL = 'Install it with: pip install "ricordo[embeddings]", or set RICORDO_EMBEDDING to another model or to none.'
+INSTALL = (
+    'Install it with: pip install "ricordo[embeddings]", or set RICORDO_EMBEDDING to another '
+    "model or to none."
+)
 # Relative path and SHA-256 of the files of wordllama 0.4.0.post1.
 TABLE = (
     "weights/l2_supercat_256.safetensors",
@@ -102,7 +105,7 @@ def is_installed() -> bool:
 def package_folder() -> Path | None:
     """Return the folder of the package's files.
 
-    None if it is not installed.
+    Returns None if it is not installed.
     """
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
@@ -185,8 +188,8 @@ _WHOLE = re.compile(r"▁[a-z]{3,}")
 MOST_WORDS = 24
 NEAREST = 12
 LEAST_LIKE = 0.5
-# Near words differ in the signs of at most so many of 256 dimensions. The maximum over all pairs in
-# the vocabulary is 105.
+# Near words differ in the signs of at most this number of 256 dimensions. The maximum over all
+# pairs in the vocabulary is 105.
 MOST_APART = 108
 _CACHED_WORDS = 20_000
 CACHED_TEXTS = 16  # in the tokenizer

@@ -184,8 +184,9 @@ class RemoteEmbedder:
         if other := next((vector for vector in vectors if len(vector) != dimensions), None):
             raise ModelError(
                 "llm_bad_request",
-                f"{self.handle} gave a vector of {len(other)} numbers, and {dimensions} before: another model answers to that "
-                "name now. Give it a name of its own, or restart Ricordo, which then builds the vectors again.",
+                f"{self.handle} gave a vector of {len(other)} numbers, and {dimensions} before: "
+                "another model answers to that name now. Give it a name of its own, or restart "
+                "Ricordo, which then builds the vectors again.",
             )
         self._info = replace(self._info, dimensions=dimensions)
         return vectors

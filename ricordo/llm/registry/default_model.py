@@ -92,7 +92,8 @@ def choose(
             if listed:
                 fault = "lists no model that is known to call tools"
             advice.append(
-                f"{reason}, but {provider.name} {fault}. Check it, or name a model in RICORDO_MODEL."
+                f"{reason}, but {provider.name} {fault}. Check it, or name a model in "
+                "RICORDO_MODEL."
             )
     if candidates:
         return min(candidates, key=lambda candidate: candidate[0])[1]

@@ -81,7 +81,7 @@ class Embedders(Registry[Embedder]):
     async def choose(self, handle: str | None) -> str | None:
         """Return the handle to store.
 
-        None for the default and the retired server's default.
+        Returns None for the default and the retired server's default.
 
         Raises NotFound for an unknown handle, since another model would surprise.
         """
@@ -137,7 +137,8 @@ class Embedders(Registry[Embedder]):
                 f"Handle {handle} not found, its package is missing. {embedded.INSTALL}"
             )
         return NotFound(
-            f"{super()._not_found(handle)}. Leave the embedding out to use the default, or configure its provider."
+            f"{super()._not_found(handle)}. Leave the embedding out to use the default, or "
+            "configure its provider."
         )
 
     def _build(self, provider: Provider, name: str) -> Embedder:
@@ -205,7 +206,7 @@ class Models(Registry[ChatModel]):
         """
         if self._settings.model:
             return DefaultModel(self._settings.model, "by RICORDO_MODEL", fault=self._fault)
-        local = {info.provider for info in self._directory.found}
+        local = {info.provider for info in self._directory.local_models}
         offers = [
             (provider, listed if self._takes_tools.get(provider.name, True) else ModelList())
             for provider, listed in self._directory.offers()
@@ -234,7 +235,7 @@ class Models(Registry[ChatModel]):
     def better_than(self, handle: str) -> str | None:
         """Return the default model if it is usable and better than the librarian.
 
-        None unless `handle` is the librarian.
+        Returns None unless `handle` is the librarian.
         """
         default = self.default()
         is_better = handle == LIBRARIAN and default.handle != LIBRARIAN and not default.fault
@@ -264,7 +265,7 @@ class Models(Registry[ChatModel]):
     async def _examine(self, handle: str) -> str | None:
         """Return the fault of the model with this handle.
 
-        None if it is usable.
+        Returns None if it is usable.
         """
         try:
             await self.require(handle)
@@ -318,7 +319,8 @@ class Models(Registry[ChatModel]):
     def _not_found(self, handle: str) -> NotFound:
         if handle == LIBRARIAN:
             return NotFound(
-                f"Handle {handle} not found, no model is configured. Set a provider's key, or start a model server."
+                f"Handle {handle} not found, no model is configured. Set a provider's key, or "
+                "start a model server."
             )
         message = str(super()._not_found(handle))
         hint = self._hint(handle)

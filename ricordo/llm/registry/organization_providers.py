@@ -26,7 +26,7 @@ from ricordo.llm.directory import ListCache
 from ricordo.llm.model_lists import ModelList, info_of, list_models
 from ricordo.llm.policy import CallPolicy
 from ricordo.llm.provider_sdks import build_model
-from ricordo.llm.provider_table import Keys, brought_provider, require_usable
+from ricordo.llm.provider_table import Keys, added_provider, require_usable
 from ricordo.llm.registry.models import Models
 from ricordo.secret import Secret
 
@@ -53,7 +53,7 @@ class _CachedProvider:
         """Describe one of its models without a request."""
         listed = self.list.last.chat if self.list.last else ()
         model = next((info for info in listed if info.name == name), None)
-        return model or info_of(brought_provider(self.stored, Keys()), name)
+        return model or info_of(added_provider(self.stored, Keys()), name)
 
 
 @dataclass(slots=True)
@@ -167,7 +167,7 @@ class OrganizationProviders:
         Raises ModelError, or Unsupported for a provider without a list.
         """
         keys = self.keys_of(provider) if keys is None else keys
-        target = brought_provider(provider, keys)
+        target = added_provider(provider, keys)
         if target.adapter == "bedrock":
             raise Unsupported(
                 "Bedrock gives no list of models here: its keys prove themselves when a model is first asked."
@@ -207,7 +207,7 @@ class OrganizationProviders:
     async def listed(self, provider: _CachedProvider) -> tuple[ModelInfo, ...] | None:
         """Return the provider's chat models, requested at most every five minutes.
 
-        None without a list.
+        Returns None without a list.
         """
         models = await provider.list.read(lambda: self.ask(provider.stored))
         return models.chat if models else None
@@ -227,7 +227,7 @@ class OrganizationProviders:
         model = provider.models.get(info.name)
         if model is None:
             connections = self._organizations[organization_id].connections
-            target = brought_provider(provider.stored, keys)
+            target = added_provider(provider.stored, keys)
             model = build_model(
                 target, info, connections, self._policy, self.lessons_of(organization_id, info)
             )

@@ -62,13 +62,13 @@ def open_store(settings: Settings, clock: Clock | None = None) -> Store:
     """Open the database with its schema up to date. Raises Conflict, Unavailable."""
     store = _open(settings, clock)
     store.quotas = MemoryQuotas(
-        settings.max_block_kb,
-        settings.max_memory_mb,
-        settings.max_memory_blocks,
-        settings.max_listed_characters,
+        block_kb=settings.max_block_kb,
+        memory_mb=settings.max_memory_mb,
+        blocks=settings.max_memory_blocks,
+        listed_characters=settings.max_listed_characters,
         # An agent holds its blocks twice, and most characters of other scripts take three bytes.
-        settings.max_answer_mb * MEGABYTE // 8,
-        settings.max_history_mb,
+        list_characters=settings.max_answer_mb * MEGABYTE // 8,
+        history_mb=settings.max_history_mb,
     )
     return store
 

@@ -33,9 +33,10 @@ _POSTGRES_KINDS: dict[str, DatabaseFailure] = {
 }
 _ADVICE: dict[DatabaseFailure, str] = {
     "full": "The disk is full. Free some space; a running server then continues by itself.",
-    "read-only": "It cannot be written. Give the user who runs Ricordo the right to write its files, and see that the disk is "
-    "not mounted read-only.",
-    "damaged": "Some of its pages are damaged; `ricordo doctor` says of which table. Restore it from a backup.",
+    "read-only": "It cannot be written. Give the user who runs Ricordo the right to write its files, and "
+    "see that the disk is not mounted read-only.",
+    "damaged": "Some of its pages are damaged; `ricordo doctor` says of which table. Restore it from a "
+    "backup.",
 }
 
 

@@ -1,7 +1,7 @@
 """Detection of SQLite databases that lost their newest writes with their `-wal` file.
 
-SQLite opens a database without its `-wal`, or with another database's, without an error.
-So a server leaves two marks:
+SQLite opens a database without its `-wal`, or with another database's, without an error. So a
+server leaves two marks:
 
 - In the database's header: an identity (`application_id`), and the number and phase of its session
   (`user_version`). The phase "opening" is written to the file itself, and "live" by the first write

@@ -232,7 +232,7 @@ class Repository(Generic[V]):
         table: Any = self.table
         statement = sa.select(self.table.c.id).where(*self._conditions(scope, conditions, equal))
         if position is not None:
-            # Pages are cut by the column that orders the list, under the name that they know.
+            # `read_page` orders by a column named created_at, so the position gets that name.
             table = sa.select(
                 self.table.c.id, self.table.c.seq, position.label("created_at")
             ).subquery()

@@ -100,7 +100,10 @@ def _damage_without_seal(path: Path) -> str:
         return reason
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
         if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [TABLE]).fetchone():
-            return "its last line, which holds its hash, is cut off or changed, or something was added behind it"
+            return (
+                "its last line, which holds its hash, is cut off or changed, or something was "
+                "added behind it"
+            )
         (report,) = connection.execute("PRAGMA integrity_check").fetchone()
     return "" if report == "ok" else str(report)
 

@@ -156,7 +156,7 @@ class Statements:
     def bulk_insert(self, statement: Any, rows: Sequence[Row]) -> "BulkInsert | None":
         """Return the insert prepared for all of these rows at once.
 
-        None if each row needs a statement of its own.
+        Returns None if each row needs a statement of its own.
         """
         # SQLite runs in this process, so separate statements cost little there.
         if (

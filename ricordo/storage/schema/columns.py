@@ -236,9 +236,9 @@ def partial_index(name: str, *columns: str, where: str, unique: bool = False) ->
 
 
 def erasure_of(column: sa.Column[Any]) -> Erasure | None:
-    """Return what erasure does with the column, by its own setting or its table's.
+    """Return the column's erasure rule: its own, or that of its table.
 
-    None if neither says it.
+    Returns None if neither says it.
     """
     erasure: Erasure | None = column.info.get("erasure") or column.table.info.get("erasure")
     return erasure

@@ -78,7 +78,10 @@ def results_of(
         size = len(orjson.dumps(result))
         if results and size > room:
             omitted = sum(other.message.id not in quoted for other in all_hits[number:])
-            headline += f" {omitted} more did not fit. To see them, narrow the search by dates or roles, or use other words."
+            headline += (
+                f" {omitted} more did not fit. To see them, narrow the search by dates or roles, "
+                "or use other words."
+            )
             break
         room -= size
         results.append(result)

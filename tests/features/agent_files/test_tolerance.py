@@ -23,7 +23,10 @@ from tests.seams.server import MODEL
 __all__ = ["Api", "api", "client", "http", "running_client", "running_http", "server"]
 
 CASES = Path(__file__).parent / "cases"
-NOTE = 'def note(text: str) -> str:\n    """Keep a note.\n\n    Args:\n        text: The note.\n    """\n    return text\n'
+NOTE = (
+    'def note(text: str) -> str:\n    """Keep a note.\n\n    Args:\n        text: The note.\n    '
+    '"""\n    return text\n'
+)
 SCHEMA = {
     "name": "note",
     "description": "Keep a note",

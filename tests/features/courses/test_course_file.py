@@ -129,7 +129,10 @@ def test_courses_that_give_a_block_other_fields_are_refused_and_no_other(tmp_pat
     found, faults = read_courses(tmp_path)
     assert sorted(found) == ["chemistry", "drama"]
     assert sorted(faults) == ["art", "biology", "english"]
-    words = 'art/agents.toml: Line 4: the block "student" has other fields in biology/agents.toml: Line 4.'
+    words = (
+        'art/agents.toml: Line 4: the block "student" has other fields in biology/agents.toml: '
+        "Line 4."
+    )
     assert faults["art"].startswith(words)
     assert faults["biology"].startswith(
         'biology/agents.toml: Line 4: the block "student" has other fields in art/'

@@ -191,8 +191,8 @@ def test_a_schema_of_somebody_elses_is_not_written_over(
     (folder / "student.toml").write_text("[fields.age]\n", "utf-8")
     words = refused(http.put("/v1/courses/essay", json={"source": AGENT + STUDENT}), 400)
     assert (
-        "essay/agents.toml: Line 5: the schema block_schemas/student.toml of the data folder has other fields"
-        in words
+        "essay/agents.toml: Line 5: the schema block_schemas/student.toml of the data folder has "
+        "other fields" in words
     )
     assert (folder / "student.toml").read_text("utf-8") == "[fields.age]\n"
 

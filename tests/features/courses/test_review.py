@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from ricordo.cli import app
 from ricordo.features.tutor.courses.course_file import findings
+from ricordo.llm.scripted import ScriptedModel
 from ricordo.settings import Settings
 from tests.seams.http import ok, refused
 from tests.seams.server import MODEL, ServerInThread, serving
@@ -133,7 +134,7 @@ def test_a_good_course_passes_the_check_and_is_applied(
 def test_a_context_window_above_the_models_is_refused_by_check_and_apply(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    server.runtime.models.add(ScriptedModel(name="small", context_window=9_000))
+    server.runtime.models.add(ScriptedModel([], name="small", context_window=9_000))
     text = '[[agent]]\nname = "a"\nmodel = "scripted/small"\ninstructions = "Teach."\n'
     good = {"source": f"{text}context_window = 9000\n"}
     ok(http.post("/v1/courses/window/check", json=good))

@@ -56,7 +56,8 @@ def test_an_agent_calls_a_tool_in_javascript_and_reads_where_it_failed(api: Api)
     assert ((good.tool_return or "").replace(" ", ""), good.stdout) == ('{"sum":5}', ["adds"])
     assert (bad.status, bad.tool_return) == (
         "error",
-        'Error executing function add: RangeError: too small\n    at add (<add>, line 5)\n      throw new RangeError("too small");',
+        "Error executing function add: RangeError: too small\n    at add (<add>, line 5)\n      "
+        'throw new RangeError("too small");',
     )
 
 

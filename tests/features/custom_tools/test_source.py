@@ -112,7 +112,10 @@ def test_what_is_missing_is_said(source: str) -> None:
 
 
 def test_the_last_public_function_is_the_tool_and_what_the_server_fills_in_is_not_shown() -> None:
-    source = "def one():\n  'One.'\nasync def two(agent_state: dict, x: str):\n  'Two.'\ndef _three():\n  'Three.'"
+    source = (
+        "def one():\n  'One.'\nasync def two(agent_state: dict, x: str):\n  'Two.'\ndef "
+        "_three():\n  'Three.'"
+    )
     assert list(read_source(source).parameters["properties"]) == ["x"]
     assert read_source(source).name == "two"
     assert read_source(source, "one").name == "one"

@@ -71,8 +71,8 @@ def test_a_tool_reads_the_agents_state_and_is_told_that_changing_it_changes_noth
         assert piece in told
     assert status == "error"
     assert (
-        "agent_state is a copy, so changing it changes nothing. Change memory with client.agents.blocks.update"
-        in refused
+        "agent_state is a copy, so changing it changes nothing. Change memory with "
+        "client.agents.blocks.update" in refused
     )
     assert "program" not in refused
     assert api.client.agents.blocks.retrieve("human", agent_id=agent.id).value == "Ada."
@@ -100,7 +100,8 @@ def test_a_tool_uses_this_server_with_its_callers_rights_and_makes_no_keys(api: 
             {"client"},
         ),
         (
-            "import httpx\ndef f():\n    with httpx.Client() as client:\n        return client.get('x')",
+            "import httpx\ndef f():\n    with httpx.Client() as client:\n        return "
+            "client.get('x')",
             set(),
         ),
         ("import boto3 as client\ndef f(): return client.x", set()),

@@ -380,7 +380,8 @@ HOSTILE = {
         "success",
         "[[[[",
     ),
-    "import os\ndef f():\n    'x'\n    os.write(3, b'{\"value\": ' +b'[' * 1000 + b']' * 1000 + b'}')\n    os._exit(0)": (
+    "import os\ndef f():\n    'x'\n    os.write(3, b'{\"value\": ' +b'[' * 1000 + b']' * 1000 + "
+    "b'}')\n    os._exit(0)": (
         "success",
         "nested too deeply",
     ),
@@ -426,13 +427,18 @@ def test_a_trial_is_answered_as_a_tool_return_message_too(api: Api) -> None:
 
 
 WITHOUT_NETWORK = {
-    "urllib": "import urllib.request\ndef f():\n    'x'\n    urllib.request.urlopen('http://example.com')",
-    "socket": "import socket\ndef f():\n    'x'\n    socket.create_connection(('93.184.216.34', 80), timeout=5)",
-    "http": "import http.client\ndef f():\n    'x'\n    http.client.HTTPConnection('example.com').request('GET', '/')",
-    "asyncio": "import asyncio\nasync def f():\n    'x'\n    await asyncio.open_connection('example.com', 80)",
+    "urllib": "import urllib.request\ndef f():\n    'x'\n    "
+    "urllib.request.urlopen('http://example.com')",
+    "socket": "import socket\ndef f():\n    'x'\n    socket.create_connection(('93.184.216.34', 80), "
+    "timeout=5)",
+    "http": "import http.client\ndef f():\n    'x'\n    "
+    "http.client.HTTPConnection('example.com').request('GET', '/')",
+    "asyncio": "import asyncio\nasync def f():\n    'x'\n    await "
+    "asyncio.open_connection('example.com', 80)",
     "wrapped": (
-        "import urllib.request\ndef f():\n    'x'\n    try:\n        urllib.request.urlopen('https://example.com')\n"
-        "    except OSError as error:\n        raise RuntimeError('no weather') from error"
+        "import urllib.request\ndef f():\n    'x'\n    try:\n        "
+        "urllib.request.urlopen('https://example.com')\n    except OSError as error:\n        "
+        "raise RuntimeError('no weather') from error"
     ),
 }
 

@@ -227,7 +227,8 @@ async def test_a_commit_of_the_owner_becomes_her_version_once(memory: Memory) ->
     change(
         memory,
         "Add goals",
-        "INSERT INTO memory_blocks (user_id, label, title, body) VALUES ('ada', 'goals', 'Goals', 'Rest.')",
+        "INSERT INTO memory_blocks (user_id, label, title, body) VALUES ('ada', 'goals', 'Goals', "
+        "'Rest.')",
     )
     for _ in range(2):
         assert (await memory.sync()).last_error is None

@@ -114,8 +114,8 @@ def test_open_files_are_in_the_prompt_with_their_line_numbers(
         f"Note: Closed 1 file(s) due to close_all_others=True: {name}/poem.txt"
     )
     assert (
-        "[Viewing file start (out of 4 lines)]\n1: # Bees\n2: \n3: Bees make honey.\n4: Wasps do not.\n"
-        in system_of(api)
+        "[Viewing file start (out of 4 lines)]\n1: # Bees\n2: \n3: Bees make honey.\n4: Wasps do "
+        "not.\n" in system_of(api)
     )
     assert "- current_files_open=2" in system_of(api)
     listed = api.client.agents.files.list(agent_id)
@@ -302,10 +302,11 @@ def test_lines_are_found_by_regular_expressions(api: Api, shelf: tuple[str, str]
     )
     line = "=" * 80
     assert one == (
-        f"Found 2 total matches across 2 files (showing matches 1-2 of 2)\n{line}\nFiles with matches:\n"
-        f"  - {name}/bees.md: 1 matches\n  - {name}/code.py: 1 matches\n\n"
-        f"=== {name}/bees.md:3 ===\n  2: \n> 3: Bees make honey.\n  4: Wasps do not.\n\n"
-        f"=== {name}/code.py:2 ===\n  1: def add(a, b):\n> 2:     return a + b\n\nNo more matches to show."
+        f"Found 2 total matches across 2 files (showing matches 1-2 of 2)\n{line}\nFiles with "
+        f"matches:\n  - {name}/bees.md: 1 matches\n  - {name}/code.py: 1 matches\n\n=== "
+        f"{name}/bees.md:3 ===\n  2: \n> 3: Bees make honey.\n  4: Wasps do not.\n\n=== "
+        f"{name}/code.py:2 ===\n  1: def add(a, b):\n> 2:     return a + b\n\nNo more matches to "
+        "show."
     )
     assert many.startswith("Found 300 total matches across 1 files (showing matches 1-20 of 300)")
     assert many.endswith(
@@ -388,8 +389,8 @@ def test_passages_are_found_by_meaning_and_words(api: Api, shelf: tuple[str, str
     name = api.client.folders.retrieve(folder).name
     (found,) = turn(api, agent_id, call("semantic_search_files", query="Who makes honey?", limit=1))
     assert found == (
-        f"Found 1 semantic matches in 1 files for query: 'Who makes honey?'\n{'=' * 80}\n\n"
-        f"=== {name}/bees.md (passage #1, from line 1) ===\n# Bees\n\nBees make honey.\nWasps do not."
+        f"Found 1 semantic matches in 1 files for query: 'Who makes honey?'\n{'=' * 80}\n\n=== "
+        f"{name}/bees.md (passage #1, from line 1) ===\n# Bees\n\nBees make honey.\nWasps do not."
     )
     assert api.server.model.requests[-1].messages[-1].is_untrusted
 

@@ -100,7 +100,8 @@ def test_a_new_block_has_the_defaults_of_its_schema(
     folder = server.settings.data_dir / FOLDER
     folder.mkdir(exist_ok=True)
     (folder / "begun.toml").write_text(
-        'title = "Pupil"\npolicy = "guarded"\nlimit = 900\n[fields.name]\n[fields.level]\ndefault = "new"\n'
+        'title = "Pupil"\npolicy = "guarded"\nlimit = 900\n[fields.name]\n[fields.level]\ndefault '
+        '= "new"\n'
     )
     address = f"/users/{ada}/blocks/begun"
     made = ok(http.put(address, json={"schema_ref": "begun", "limit": 800}))
@@ -166,7 +167,8 @@ def test_agents_blocks_and_loose_blocks_begin_with_their_schemas(
     folder = server.settings.data_dir / FOLDER
     folder.mkdir(exist_ok=True)
     (folder / "club.toml").write_text(
-        'description = "Of the club"\npolicy = "guarded"\nlimit = 700\n[fields.name]\n[fields.level]\ndefault = "new"\n'
+        'description = "Of the club"\npolicy = "guarded"\nlimit = '
+        '700\n[fields.name]\n[fields.level]\ndefault = "new"\n'
     )
     loose = ok(http.post("/v1/blocks/", json={"label": "club", "schema_ref": "club", "limit": 900}))
     sent = {"label": "club", "value": "## Name\nChess", "schema_ref": "club"}

@@ -110,7 +110,8 @@ def test_a_new_block_is_incomplete_until_what_is_required_is_filled_in() -> None
         "---\nblock: student\nschema: student\nformat: incomplete\n---\n## Name\n## Background\n"
     )
     assert toml.startswith(
-        'block = "student"\nformat = "incomplete"\nname = ""\nbackground = ""\nstrengths = ["Curiosity"]\nage = ""\n'
+        'block = "student"\nformat = "incomplete"\nname = ""\nbackground = ""\nstrengths = '
+        '["Curiosity"]\nage = ""\n'
     )
     for parsed in (from_markdown(markdown, STUDENT), from_toml(toml, STUDENT)):
         assert (parsed.text, parsed.form, parsed.fields["age"]) == (text, "incomplete", None)
@@ -142,7 +143,10 @@ def test_a_text_that_names_another_schema_is_not_checked_by_this_one() -> None:
 
 def test_without_a_schema_a_toml_of_fields_becomes_sections() -> None:
     """As other systems keep blocks, with nothing but the fields."""
-    toml = 'name = "Alice"\nstrengths = ["a", "b"]\nage = 21\nborn = 2004-02-29\nkeen = true\nscore = 1.5\n'
+    toml = (
+        'name = "Alice"\nstrengths = ["a", "b"]\nage = 21\nborn = 2004-02-29\nkeen = true\nscore '
+        "= 1.5\n"
+    )
     parsed = from_toml(toml, None)
     sections = (
         "Name\nAlice",
@@ -205,7 +209,10 @@ TOML: dict[str, list[str]] = {
     'name = 3\nhobbies = ["tea"]\nstrengths = [\n  "a",\n  7,\n]\nenrolled = "yes"\n'
     "since = 2026-05-31T10:00:00Z\nscore = nan": [
         'Line 1: "name" must be text. Write it as "Alice".',
-        'Line 2: "hobbies" is no field of "student". Use one of: name, background, strengths, age, score, enrolled, since.',
+        (
+            'Line 2: "hobbies" is no field of "student". Use one of: name, background, strengths, '
+            "age, score, enrolled, since."
+        ),
         'Line 3: "strengths" must be a list of texts. Write it as ["one", "two"].',
         'Line 7: "enrolled" must be true or false. Write it as true.',
         'Line 8: "since" must be a day. Write it as 2026-05-31.',

@@ -376,7 +376,8 @@ def test_an_older_commit_of_the_push_is_looked_at_too() -> None:
         push(new | more).adoption(BASE, second)
     assert [fault.partition(":")[0] for fault in raised.value.faults] == [
         "human.md, line 1",
-        f"The message of commit {second.hex()[:10]} holds what looks like a password or key. Amend it.",
+        f"The message of commit {second.hex()[:10]} holds what looks like a password or key. "
+        "Amend it.",
     ]
 
 

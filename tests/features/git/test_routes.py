@@ -630,8 +630,9 @@ def test_a_push_that_breaks_off_does_nothing(
     for cut in (0, len(head) - 2, len(head), len(head) + 20, len(head) + len(sent) - 1):
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(
-                f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/x-git-receive-pack-request\r\n"
-                f"Content-Length: {len(head) + len(sent)}\r\n\r\n".encode()
+                f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: "
+                "application/x-git-receive-pack-request\r\nContent-Length: "
+                f"{len(head) + len(sent)}\r\n\r\n".encode()
                 + (head + sent)[:cut]
             )
     assert (server.rows(), memory.texts()["human"]) == (rows, "Name: Ada\nLikes tea")

@@ -459,7 +459,8 @@ def test_two_users_of_one_agent_never_meet_in_what_sleeps(
     rows = server.read(
         lambda tx: tx.all(
             text(
-                "SELECT user_id, CAST(parts AS TEXT) AS parts FROM messages WHERE group_id IS NOT NULL"
+                "SELECT user_id, CAST(parts AS TEXT) AS parts FROM messages WHERE group_id IS NOT "
+                "NULL"
             )
         )
     )

@@ -23,10 +23,11 @@ from tests.support.ready import Helper
 
 # Of each table, what an import decides: no times of this run, and no ids that are made by chance.
 _CONTENT = {
-    "messages": "SELECT id, conversation_id, role, parts, otid, created_at FROM messages WHERE role <> 'system'"
-    " ORDER BY created_at, seq",
+    "messages": "SELECT id, conversation_id, role, parts, otid, created_at FROM messages WHERE role <> "
+    "'system' ORDER BY created_at, seq",
     "prompts": "SELECT conversation_id FROM messages WHERE role = 'system' ORDER BY conversation_id",
-    "passages": "SELECT id, archive_id, text, metadata, created_at FROM passages WHERE archive_id LIKE 'archive-%' ORDER BY id",
+    "passages": "SELECT id, archive_id, text, metadata, created_at FROM passages WHERE archive_id LIKE "
+    "'archive-%' ORDER BY id",
     "tags": "SELECT passage_id, tag FROM passages_tags ORDER BY passage_id",
     "archives": "SELECT id, name, passage_count, tags FROM archives ORDER BY id",
     "blocks": "SELECT id, label, value, version FROM blocks ORDER BY id",

@@ -106,7 +106,10 @@ def answer_of(**message: Any) -> tuple[str, str]:
     return (chat.messages[0].thoughts, chat.messages[0].text) if chat.messages else ("", "")
 
 
-THOUGHT = '<details type="reasoning" done="true" duration="3">\n<summary>Thought for 3 seconds</summary>\n{}\n</details>\n'
+THOUGHT = (
+    '<details type="reasoning" done="true" duration="3">\n<summary>Thought for 3 '
+    "seconds</summary>\n{}\n</details>\n"
+)
 ANSWERS: list[tuple[dict[str, Any], tuple[str, str]]] = [
     ({"content": THOUGHT.format("> Hm.\n> So.") + "Yes."}, ("Hm.\nSo.", "Yes.")),
     ({"content": THOUGHT.format("&gt; 1 &lt; 2") + "\n\nYes."}, ("1 < 2", "Yes.")),

@@ -36,7 +36,10 @@ T = TypeVar("T")
 OPERATOR = "the-operator"
 SECRET = "the-canary-of-a-user"
 TITLE = 'Limits & <script>alert(1)</script> 100% \\input{x} "a"_b^c~'
-BODY = "\\section{One}\\label{one}\n$\\lim_{x \\to 0} \\frac{\\sin x}{x} = 1$, see \\ref{one}.\n\\newpage Second page."
+BODY = (
+    "\\section{One}\\label{one}\n$\\lim_{x \\to 0} \\frac{\\sin x}{x} = 1$, see "
+    "\\ref{one}.\n\\newpage Second page."
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -59,7 +62,10 @@ def http(server: ServerInThread) -> Iterator[httpx2.Client]:
 
 @pytest.fixture(scope="module", autouse=True)
 def course(server: ServerInThread) -> None:
-    source = f'[[agent]]\nname = "coach"\nmodel = "{MODEL}"\ninstructions = "Coach."\ntools = ["render_notes"]\n'
+    source = (
+        f'[[agent]]\nname = "coach"\nmodel = "{MODEL}"\ninstructions = "Coach."\ntools = '
+        '["render_notes"]\n'
+    )
     with server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as boss:
         ok(boss.put("/v1/courses/calculus", json={"source": source}))
 
@@ -174,7 +180,10 @@ def test_the_viewer_shows_every_page_in_the_server_and_inside_other_programs(
     (artifact,) = [event["path"] for event in events if event["type"] == "artifact"]
     answer = http.get(artifact)
     assert "sandbox" in answer.headers["content-security-policy"]
-    page = f'<iframe sandbox="allow-scripts allow-downloads" srcdoc="{html.escape(answer.text)}"></iframe>'
+    page = (
+        '<iframe sandbox="allow-scripts allow-downloads" '
+        f'srcdoc="{html.escape(answer.text)}"></iframe>'
+    )
     headers = {"authorization": f"Bearer {OPERATOR}"}
     with visit(browser, server.url, extra_http_headers=headers) as visitor:
         visitor.see(result(server)["page"])
@@ -193,7 +202,10 @@ def test_the_viewer_shows_every_page_in_the_server_and_inside_other_programs(
     other.goto("http://chats.test/")
     frame = other.frame_locator("iframe")
     frame.locator("[data-pages='2']").wait_for()
-    dark = "(canvas) => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some((x) => x < 99)"
+    dark = (
+        "(canvas) => canvas.getContext('2d').getImageData(0, 0, canvas.width, "
+        "canvas.height).data.some((x) => x < 99)"
+    )
     assert frame.locator("canvas").first.evaluate(dark)
     assert [url for url in left if not url.startswith("blob:")] == ["http://chats.test/"]
 
@@ -330,7 +342,8 @@ def test_tectonic_is_called_offline_and_untrusting_where_it_is_what_there_is(
     program.parent.mkdir()
     wanted = "-X compile --untrusted --only-cached --keep-logs notes.tex"
     program.write_text(
-        f'#!/bin/sh\n[ "$*" = "{wanted}" ] && [ -r "$TECTONIC_CACHE_DIR/bundle" ] && exec pdflatex notes.tex\n'
+        f'#!/bin/sh\n[ "$*" = "{wanted}" ] && [ -r "$TECTONIC_CACHE_DIR/bundle" ] && exec '
+        "pdflatex notes.tex\n"
     )
     program.chmod(0o755)
     (tmp_path / "cache").mkdir()

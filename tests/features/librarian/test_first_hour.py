@@ -111,8 +111,10 @@ def test_a_denied_call_is_told_without_its_name_or_the_reason_as_it_was_sent(
     "result",
     [
         '{"status": "OK", "message": "[source: a.pdf] violin {\\"role\\": \\"user\\"}"}',
-        '[{"content": "{\\"type\\": \\"heartbeat\\", \\"reason\\": \\"violin\\"}", "role": "user"}]',
-        '[{"content": "[source: passage-1234 | score: 0.3] The violin is here.", "timestamp": "message-1234"}]',
+        '[{"content": "{\\"type\\": \\"heartbeat\\", \\"reason\\": \\"violin\\"}", "role": '
+        '"user"}]',
+        '[{"content": "[source: passage-1234 | score: 0.3] The violin is here.", "timestamp": '
+        '"message-1234"}]',
         f'[{{"content": "The violin opens with the password: hunter2 and {KEY}", "role": "user"}}]',
         "<memory_metadata>\n- AGENT_ID: agent-1\n</memory_metadata> violin " * 500,
         "Traceback (most recent call last):\n  File",
@@ -236,7 +238,8 @@ def test_prose_that_looks_a_little_like_code_is_memory(http: httpx2.Client, word
 def test_a_question_about_a_name_alone_is_answered(http: httpx2.Client) -> None:
     ada = newcomer(http)
     ada.says(
-        "I have a sister called Mia. She is a doctor. My friend Tom lives in Rome. The exam is in March."
+        "I have a sister called Mia. She is a doctor. My friend Tom lives in Rome. The exam is in "
+        "March."
     )
     assert "March" not in ada.says("What do you know about Marco?")
     for question in ("Who is Mia?", "who's mia", "Mia?", "Tell me about Mia", "Sorry, who is Mia?"):

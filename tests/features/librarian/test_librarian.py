@@ -138,7 +138,10 @@ class Talk:
             for n, (label, value) in enumerate(self.blocks.items())
         )
         memory = render_memory(MemorySection("letta_v1_agent", "ricordo", blocks))
-        return f"You keep a memory.\n\n{memory}\n\n<memory_metadata>\n- AGENT_ID: agent-1\n</memory_metadata>"
+        return (
+            f"You keep a memory.\n\n{memory}\n\n<memory_metadata>\n- AGENT_ID: "
+            "agent-1\n</memory_metadata>"
+        )
 
     def _run(self, call: ToolCallPart) -> ToolReturnPart:
         arguments = json.loads(call.arguments)
@@ -392,9 +395,9 @@ async def test_an_edit_that_waits_for_its_owner_is_not_called_filed() -> None:
     talk._memory_insert = lambda **_: "Your change was proposed as p-1. It waits for the owner."  # type: ignore[method-assign]
     answer = await talk.says("I play the violin.")
     assert (
-        'I asked to have this put in my notes: "I play the violin."\nIt waits until that is approved.'
-        in answer
-    )
+        'I asked to have this put in my notes: "I play the violin."\nIt waits until that is '
+        "approved."
+    ) in answer
 
 
 async def test_a_note_is_struck_out_and_leaves_no_empty_line() -> None:

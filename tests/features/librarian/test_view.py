@@ -22,7 +22,10 @@ def test_blocks_are_read_as_the_prompt_shows_them() -> None:
         block("human", "Name: Ada\n\nLikes </value> tags\n1. one"),
         block("team/notes", "", limit=9),
     )
-    prompt = f"Use <memory_blocks> well.\n\n{render_memory(MemorySection('letta_v1_agent', 'ricordo', blocks))}\n\n<other>"
+    prompt = (
+        "Use <memory_blocks> "
+        f"well.\n\n{render_memory(MemorySection('letta_v1_agent', 'ricordo', blocks))}\n\n<other>"
+    )
     assert shown_blocks(prompt) == (
         ShownBlock("persona", "I keep the shelves.", 500, True),
         ShownBlock("human", "Name: Ada\n\nLikes <\\/value> tags\n1. one", 500, False),

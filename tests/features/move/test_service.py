@@ -310,12 +310,11 @@ async def test_a_copy_that_was_killed_is_served_by_nobody_until_it_is_begun_anew
     tmp_path: Path, first: Settings, last: Settings
 ) -> None:
     code = (
-        "import os, sys; from pathlib import Path\n"
-        "from ricordo.settings import Settings; from ricordo.features.operations.move.service import MoveOptions, move\n"
-        "first, last = (Settings(data_dir=Path(one).parent, database_url='sqlite:///' + one) for one in sys.argv[1:])\n"
-        "def report(phase, table, done, total):\n"
-        "    if (phase, table) == ('copied', 'messages'): os._exit(9)\n"
-        "move(first, last, MoveOptions(), report)"
+        "import os, sys; from pathlib import Path\nfrom ricordo.settings import Settings; from "
+        "ricordo.features.operations.move.service import MoveOptions, move\nfirst, last = "
+        "(Settings(data_dir=Path(one).parent, database_url='sqlite:///' + one) for one in "
+        "sys.argv[1:])\ndef report(phase, table, done, total):\n    if (phase, table) == "
+        "('copied', 'messages'): os._exit(9)\nmove(first, last, MoveOptions(), report)"
     )
     files = [str(one.database_path) for one in (first, last)]
     killed = await asyncio.to_thread(

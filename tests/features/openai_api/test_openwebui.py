@@ -204,7 +204,10 @@ def test_two_users_never_read_each_other_through_one_agent(
 def _users_of_the_newest_conversation(tx: Any) -> str:
     from sqlalchemy import text
 
-    query = "SELECT u.identifier FROM conversations c JOIN users u ON u.id = c.user_id ORDER BY c.seq DESC LIMIT 1"
+    query = (
+        "SELECT u.identifier FROM conversations c JOIN users u ON u.id = c.user_id ORDER BY c.seq "
+        "DESC LIMIT 1"
+    )
     return str(tx.all(text(query))[0][0])
 
 

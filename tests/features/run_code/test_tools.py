@@ -29,7 +29,10 @@ __all__ = [
     "running_server",
     "server",
 ]
-DOUBLE = 'def double(number: int, again: bool = False) -> dict:\n    """Double."""\n    return {"number": number * 2}'
+DOUBLE = (
+    'def double(number: int, again: bool = False) -> dict:\n    """Double."""\n    return '
+    '{"number": number * 2}'
+)
 FAIL = 'def fail() -> str:\n    """Fail."""\n    raise ValueError("broken")'
 
 
@@ -96,18 +99,27 @@ CALLS: list[tuple[str, str]] = [
     ("for i in range(10): double(i)", "more than 5 times"),
     ("import os\nos.write(3, b'[]\\n')\ndouble(1)", "ended before its end"),
     (
-        'import os\nos.write(3, b\'{"tool": "send_message", "arguments": {}}\\n\')\nimport sys\nprint(sys.stdin.readline())',
+        (
+            'import os\nos.write(3, b\'{"tool": "send_message", "arguments": {}}\\n\')\nimport '
+            "sys\nprint(sys.stdin.readline())"
+        ),
         "no such tool",
     ),
     ("import os\nos.kill(os.getpid(), 9)", "ended before its end"),
     ("run_code_with_tools('1')", "NameError"),
     ("print('x' * 2_000_000)", "more than 512 kB"),
     (
-        'import os\nfor i in range(100_000): os.write(3, b\'{"tool": "double", "arguments": {"number": 1}}\\n\')',
+        (
+            'import os\nfor i in range(100_000): os.write(3, b\'{"tool": "double", "arguments": '
+            '{"number": 1}}\\n\')'
+        ),
         "more than 5 times",
     ),
     (
-        'import os\nfor i in range(3): os.write(3, b\'{"tool": "double", "arguments": {"number": 1}}\\n\')',
+        (
+            'import os\nfor i in range(3): os.write(3, b\'{"tool": "double", "arguments": {"number": '
+            "1}}\\n')"
+        ),
         "The code ended",
     ),
 ]

@@ -234,7 +234,10 @@ async def test_the_next_run_is_found_without_a_look_at_those_that_have_ended(
 
     def rows_read(tx: Transaction) -> int:
         """Rows of runs that this connection has read since the server last took down its counts."""
-        count = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'task_runs'"
+        count = (
+            "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = "
+            "'task_runs'"
+        )
         return int(tx.connection.exec_driver_sql(count).scalar_one())
 
     def read(tx: Transaction) -> tuple[bool, int]:

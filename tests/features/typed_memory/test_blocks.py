@@ -134,7 +134,10 @@ def test_lines_of_ones_own_are_kept_and_a_forged_one_stays_in_its_value() -> Non
 
 
 def test_the_last_of_several_lines_for_one_value_counts() -> None:
-    text = "[USER] Alice | Pupil\n[TASK] one\n[STATE] idle\n[USER] Alice | Student\n[TASK] two\n[STATE] thinking"
+    text = (
+        "[USER] Alice | Pupil\n[TASK] one\n[STATE] idle\n[USER] Alice | Student\n[TASK] "
+        "two\n[STATE] thinking"
+    )
     human = HumanBlock.from_memory_string(text)
     assert human.to_memory_string() == "[USER] Alice | Student\n[TASK] two\n[STATE] thinking"
     assert (HumanBlock.has_superseded(text), HumanBlock.has_superseded("[FACTS] a\n[FACTS] b")) == (

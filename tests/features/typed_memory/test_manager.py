@@ -57,7 +57,8 @@ def test_what_is_told_stands_in_the_block_once() -> None:
     manager.update_persona(PersonaBlock(name="Otto", role="Coach"))
 
     assert client.human == (
-        f"{ALICE}\n[TASK] Essay\n[STATE] active_task\n[PREFS] Short answers\n[FACTS] Lives in Turin\n[CONTEXT] Talked"
+        f"{ALICE}\n[TASK] Essay\n[STATE] active_task\n[PREFS] Short answers\n[FACTS] Lives in "
+        "Turin\n[CONTEXT] Talked"
     )
     assert (
         client.agents.blocks.values["persona"]
@@ -81,9 +82,10 @@ def test_a_task_that_is_done_or_replaced_goes_to_the_archive_with_its_notes() ->
     manager.clear_task()
 
     assert client.archive == [
-        "[TASK COMPLETED 2025-12-31T10:00:00]\nTask: Essay\n  [TASK COMPLETED 2020-01-01T00:00:00]\n"
-        "Context:\n- Begin\n- Talked",
-        f"[ARCHIVED 2026-01-01T10:00:00]\n{ALICE}\n[TASK] Essay\n[STATE] active_task\n[CONTEXT] Begin",
+        "[TASK COMPLETED 2025-12-31T10:00:00]\nTask: Essay\n  [TASK COMPLETED "
+        "2020-01-01T00:00:00]\nContext:\n- Begin\n- Talked",
+        f"[ARCHIVED 2026-01-01T10:00:00]\n{ALICE}\n[TASK] Essay\n[STATE] active_task\n[CONTEXT] "
+        "Begin",
     ]
     assert client.human == f"{ALICE}\n[STATE] idle\n[CONTEXT] Begin"
 

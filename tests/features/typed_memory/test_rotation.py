@@ -15,7 +15,10 @@ from ricordo.features.typed_memory.schemas.rotation import (
     default_threshold,
 )
 
-TEXT = "She waves.\n[USER] Alice | Student\n[STATE] active_task\n[CONTEXT] Discussed identity\n[TASK] Essay\nShe left."
+TEXT = (
+    "She waves.\n[USER] Alice | Student\n[STATE] active_task\n[CONTEXT] Discussed "
+    "identity\n[TASK] Essay\nShe left."
+)
 
 
 def used(share: float) -> ContextMetrics:
@@ -71,7 +74,10 @@ def test_a_strategy_keeps_what_matters_most_to_it() -> None:
             PreservativeRotation,
             TEXT,
             100,
-            "[USER] Alice | Student\n[STATE] active_task\n[CONTEXT] Discussed identity\n[TASK] Essay\nShe waves.",
+            (
+                "[USER] Alice | Student\n[STATE] active_task\n[CONTEXT] Discussed identity\n[TASK] "
+                "Essay\nShe waves."
+            ),
         ),
         (PreservativeRotation, "[TASK] A very long task", 15, "[TASK] A ver..."),
         (AdaptiveRotation, TEXT, 12, "[TASK] Essay"),

@@ -124,7 +124,8 @@ async def test_a_service_that_is_away_is_said_with_the_variable_of_its_place(
         said = await sentence(call)
         assert (
             said
-            == f"{TITLES[kind.name]} (127.0.0.1:{port}) cannot be reached. Check {place} and the network."
+            == f"{TITLES[kind.name]} (127.0.0.1:{port}) cannot be reached. Check {place} and the "
+            "network."
         )
     await away.close()
 

@@ -59,14 +59,12 @@ def test_two_plugins_may_not_offer_one_name() -> None:
 def test_no_client_library_is_loaded_before_its_first_use() -> None:
     """They take half a second to load, and most servers use none."""
     code = (
-        "import sys\n"
-        "from ricordo.features.vector_services import feature\n"
-        "from ricordo.plugins import Plugins\n"
-        "from ricordo.settings import VectorSettings\n"
-        "given = VectorSettings(turbopuffer_api_key='k', turbopuffer_region='r', pinecone_api_key='k', "
-        "pinecone_index_host='h.io', qdrant_url='http://h')\n"
-        "indexes = Plugins([('vectors', feature)]).vector_indexes(given)\n"
-        "print(len(indexes), {'turbopuffer', 'pinecone', 'qdrant_client', 'numpy'} & set(sys.modules))"
+        "import sys\nfrom ricordo.features.vector_services import feature\nfrom ricordo.plugins "
+        "import Plugins\nfrom ricordo.settings import VectorSettings\ngiven = "
+        "VectorSettings(turbopuffer_api_key='k', turbopuffer_region='r', pinecone_api_key='k', "
+        "pinecone_index_host='h.io', qdrant_url='http://h')\nindexes = Plugins([('vectors', "
+        "feature)]).vector_indexes(given)\nprint(len(indexes), {'turbopuffer', 'pinecone', "
+        "'qdrant_client', 'numpy'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "3 set()", done.stderr

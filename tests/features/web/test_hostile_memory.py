@@ -16,7 +16,8 @@ HOSTILE = {
     "script": "<script>alert(1)</script>",
     "an image": "<img src=x onerror=alert(1)> ![x](https://evil.example/x.png)",
     "a link that runs": "[a](javascript:alert(1)) [b](data:text/html,x) [c](vbscript:x) <javascript:alert(1)>",
-    "a link in disguise": "[d](&#106;avascript:x) [e](JaVaScRiPt:x) [f](java\nscript:x) [g]( javascript:x) [h]\n\n[h]: data:x",
+    "a link in disguise": "[d](&#106;avascript:x) [e](JaVaScRiPt:x) [f](java\nscript:x) [g]( javascript:x) "
+    "[h]\n\n[h]: data:x",
     "attributes": '[a](https://e.example "x\\" onmouseover=\\"alert(1)") **a" onclick="b**',
     "right to left": "pay \u202e001$\u202c \u2066to\u2069 me \u200f\u061c",
     "marks of ours": '\ue000<script>\ue001 \ue000202E\ue001 [a](b "\u202e")',
@@ -26,7 +27,8 @@ HOSTILE = {
     "a template": "{{ 7 * 7 }} {% raw %} ${x}",
 }
 TAGS = set(
-    "p em strong a code pre ul ol li blockquote h1 h2 h3 h4 h5 h6 hr br table thead tbody tr th td s span".split()
+    "p em strong a code pre ul ol li blockquote h1 h2 h3 h4 h5 h6 hr br table thead tbody tr th "
+    "td s span".split()
 )
 RUNS = re.compile(r"\s*(javascript|data|vbscript):", re.IGNORECASE)
 # What Markdown writes again and again.

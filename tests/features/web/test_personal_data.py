@@ -20,7 +20,8 @@ def browser(tmp_path: Path) -> Iterator[TestClient]:
         client.put(
             "/users/ada/blocks/human",
             json={
-                "body": "Ada plays chess on Sundays with her brother Ben.\nTODO\nAda plays chess on Sundays with her brother Ben."
+                "body": "Ada plays chess on Sundays with her brother Ben.\nTODO\nAda plays chess on "
+                "Sundays with her brother Ben."
             },
         )
         yield client

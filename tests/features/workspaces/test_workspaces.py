@@ -21,7 +21,10 @@ from tests.seams.server import MODEL, ServerInThread, serving
 from tests.support.sandboxes import bubblewrap
 
 OPERATOR = "the-operator"
-COURSE = f'[[agent]]\nname = "coach"\nmodel = "{MODEL}"\ninstructions = "Coach."\nworkspace = "isolated"\n'
+COURSE = (
+    f'[[agent]]\nname = "coach"\nmodel = "{MODEL}"\ninstructions = "Coach."\nworkspace = '
+    '"isolated"\n'
+)
 FILES = "/users/{}/workspace/files"
 
 
@@ -208,7 +211,8 @@ def test_a_command_changes_files_and_sees_no_others(
         return use(server, http, coach, "emil", "run_in_workspace", command=command)[1]
 
     told = run(
-        "wc -w draft.md; mkdir -p out && tr a-z A-Z < draft.md > out/big.md; rm old.md; ln -s /etc/passwd link"
+        "wc -w draft.md; mkdir -p out && tr a-z A-Z < draft.md > out/big.md; rm old.md; ln -s "
+        "/etc/passwd link"
     )
     assert told["status"] == "success"
     assert told["stdout"].split()[0] == "3"
@@ -223,7 +227,8 @@ def test_a_command_changes_files_and_sees_no_others(
     # Nothing of the server, of other users or of an earlier call can be reached, nor the network.
     data = str(server.settings.data_dir)
     found = run(
-        f"cat {data}/ricordo.db | head -c 10; ls {data} /tmp /home; timeout 5 grep -rs vuqkzo {data} /tmp /home /var"
+        f"cat {data}/ricordo.db | head -c 10; ls {data} /tmp /home; timeout 5 grep -rs vuqkzo "
+        f"{data} /tmp /home /var"
     )
     assert "vuqkzo" not in json.dumps(found)
     assert "SQLite" not in json.dumps(found)

@@ -211,14 +211,12 @@ async def test_without_a_package_it_says_what_to_install(monkeypatch: pytest.Mon
 
 def test_it_works_with_the_network_off_and_imports_no_more_than_it_needs() -> None:
     code = (
-        "import asyncio, socket, sys\n"
-        "def refuse(*_): raise AssertionError('no network')\n"
-        "socket.socket.connect = socket.getaddrinfo = refuse\n"
-        "from ricordo.llm.embedding.embedded import EmbeddedModel\n"
-        "assert 'numpy' not in sys.modules and 'tokenizers' not in sys.modules\n"
-        "vectors = asyncio.run(EmbeddedModel().embed(['tea']))\n"
-        "loaded = {name.partition('.')[0] for name in sys.modules}\n"
-        "print(len(vectors[0]), sorted(loaded & {'wordllama', 'safetensors', 'huggingface_hub', 'requests', 'torch'}))"
+        "import asyncio, socket, sys\ndef refuse(*_): raise AssertionError('no network')\n"
+        "socket.socket.connect = socket.getaddrinfo = refuse\nfrom ricordo.llm.embedding.embedded "
+        "import EmbeddedModel\nassert 'numpy' not in sys.modules and 'tokenizers' not in "
+        "sys.modules\nvectors = asyncio.run(EmbeddedModel().embed(['tea']))\nloaded = "
+        "{name.partition('.')[0] for name in sys.modules}\nprint(len(vectors[0]), sorted(loaded & "
+        "{'wordllama', 'safetensors', 'huggingface_hub', 'requests', 'torch'}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -311,7 +311,8 @@ TOO_LONG = [
     ),  # OpenAI
     (
         500,
-        "input (700 tokens) is too large to process. increase the physical batch size (current batch size: 512)",
+        "input (700 tokens) is too large to process. increase the physical batch size (current "
+        "batch size: 512)",
     ),
     (413, "Input validation error: `inputs` must have less than 512 tokens. Given: 600"),
     (422, "Input validation error: `inputs` must have less than 512 tokens. Given: 600"),

@@ -111,7 +111,8 @@ AZURE = of(
 # groq-python: types/chat/chat_completion.py (x_groq); console.groq.com/docs/tool-use,
 # "tool_use_failed"
 _FAILED = {
-    "message": "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details.",
+    "message": "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more "
+    "details.",
     "type": "invalid_request_error",
     "code": "tool_use_failed",
     "failed_generation": '<function=get_weather>{"city": "Rome"}</function>',

@@ -27,7 +27,10 @@ WEATHER_IN_PARIS = ("call", "get_weather", PARIS)
 _XML = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
 _QWEN_CODER = "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>"
 _GLM = "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>"
-_HARMONY = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city":"Rome"}<|call|>'
+_HARMONY = (
+    "<|channel|>commentary to=functions.get_weather "
+    '<|constrain|>json<|message|>{"city":"Rome"}<|call|>'
+)
 _KIMI = (
     "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
     '{"city": "Rome"}<|tool_call_end|><|tool_calls_section_end|>'

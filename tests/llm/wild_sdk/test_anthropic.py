@@ -298,6 +298,8 @@ async def test_a_request_is_the_same_bytes_each_time_so_that_its_cache_is_hit(
     )
     assert first["tools"] == second["tools"]
     assert first["tools"][-1]["cache_control"] == marked
+    ends = [body["messages"][-1]["content"][-1].pop("cache_control") for body in (first, second)]
+    assert ends == [marked, marked], "the end of the conversation is marked too"
     assert json.dumps(second["messages"]).startswith(json.dumps(first["messages"])[:-1])
 
 

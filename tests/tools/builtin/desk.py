@@ -36,8 +36,8 @@ WARNING = (
     "Do NOT include line number prefixes in your memory edit tool calls."
 )
 PREFIX = (
-    "{} contains a line number prefix, which is not allowed. Do not include line numbers when calling memory tools "
-    "(line numbers are for display purposes only)."
+    "{} contains a line number prefix, which is not allowed. Do not include line numbers when "
+    "calling memory tools (line numbers are for display purposes only)."
 )
 
 

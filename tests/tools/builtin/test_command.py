@@ -32,7 +32,10 @@ async def test_create_makes_a_block_with_slashes_tabs_and_a_description(store: S
         description="What is ahead",
     )
     assert told == (
-        "Successfully created memory block 'plans/2026'. Your system prompt has been recompiled with the new memory block "
+        (
+            "Successfully created memory block 'plans/2026'. Your system prompt has been recompiled "
+            "with the new memory block "
+        )
         + ACTIVE
     )
     await one.save()
@@ -69,7 +72,10 @@ async def test_delete_takes_the_block_away(store: SqliteStore) -> None:
     one = await desk(store, ("people/ada", TEXT))
     deleted = one.state.blocks[0]
     assert await one.said("memory", command="delete", path="/memories/people/ada") == (
-        "Successfully deleted memory block 'people/ada'. Your system prompt has been recompiled without this memory block "
+        (
+            "Successfully deleted memory block 'people/ada'. Your system prompt has been recompiled "
+            "without this memory block "
+        )
         + ACTIVE
     )
     await one.save()
@@ -81,15 +87,18 @@ async def test_rename_gives_another_label_or_another_description_or_both(
     store: SqliteStore,
 ) -> None:
     one = await desk(store, ("people/ada", TEXT), ("plans", ""))
-    renamed = "Successfully renamed memory block '{}' to '{}'. Your system prompt has been recompiled with the renamed memory "
+    renamed = (
+        "Successfully renamed memory block '{}' to '{}'. Your system prompt has been recompiled "
+        "with the renamed memory "
+    )
     assert await one.said(
         "memory", command="rename", old_path="/memories/people/ada", new_path="/memories/ada/x"
     ) == (renamed.format("people/ada", "ada/x") + f"block {ACTIVE}")
     assert await one.said(
         "memory", command="rename", path="/memories/ada/x", description="The user"
     ) == (
-        "Successfully updated description of memory block 'ada/x'. Your system prompt has been recompiled with the updated "
-        f"description {ACTIVE}"
+        "Successfully updated description of memory block 'ada/x'. Your system prompt has been "
+        f"recompiled with the updated description {ACTIVE}"
     )
     assert await one.said(
         "memory",
@@ -131,7 +140,10 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     (
         "str_replace",
         {**ADA, "old_string": "Eve", "new_string": "x"},
-        "No replacement was performed, old_string `Eve` did not appear verbatim in memory block with label `people/ada`.",
+        (
+            "No replacement was performed, old_string `Eve` did not appear verbatim in memory block "
+            "with label `people/ada`."
+        ),
     ),
     ("delete", ABSENT, "Memory block 'x' is not attached to agent 'Nina'"),
     ("rename", {**OLD, **NEW}, NOT_FOUND),

@@ -105,17 +105,20 @@ async def test_the_older_names_of_parameters_are_accepted() -> None:
 
 
 BANNER = (
-    "{} contains a line number warning, which is not allowed. Do not include line number information when calling memory "
-    "tools (line numbers are for display purposes only)."
+    "{} contains a line number warning, which is not allowed. Do not include line number "
+    "information when calling memory tools (line numbers are for display purposes only)."
 )
-NOT_THERE = "No replacement was performed, old_string `{}` did not appear verbatim in memory block with label `human`."
+NOT_THERE = (
+    "No replacement was performed, old_string `{}` did not appear verbatim in memory block with "
+    "label `human`."
+)
 TWICE = (
-    "No replacement was performed. Multiple occurrences of old_string `{}` in lines {}. Please ensure it is unique. "
-    "It occurs {} times."
+    "No replacement was performed. Multiple occurrences of old_string `{}` in lines {}. Please "
+    "ensure it is unique. It occurs {} times."
 )
 LINE = (
-    "Invalid `insert_line` parameter: {}. It should be within the range of lines of the memory block: [0, {}], or -1 to "
-    "append to the end of the memory block."
+    "Invalid `insert_line` parameter: {}. It should be within the range of lines of the memory "
+    "block: [0, {}], or -1 to append to the end of the memory block."
 )
 
 
@@ -173,7 +176,10 @@ async def test_no_tool_writes_beyond_the_limit_or_where_it_may_not(human: Desk) 
         for one in ({"read_only": True}, {"policy": "read_only"})
     ]
     for name, arguments in ANY_EDIT:
-        told = 'Block "human" would hold 8 characters, but its limit is 7. Shorten the text or raise the limit.'
+        told = (
+            'Block "human" would hold 8 characters, but its limit is 7. Shorten the text or raise '
+            "the limit."
+        )
         assert await limited.refused(name, label="human", **arguments) == told
         for one in bound:
             told = "Error This block is read-only and cannot be edited."

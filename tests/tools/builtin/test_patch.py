@@ -17,8 +17,8 @@ from tests.tools.builtin.desk import WARNING, Desk, desk, paper_desk
 
 TEXT = "Name: Ada\nDrink:\ttea ☕\nCity: Turin\n- likes: cats\n\nEnd"
 DONE = (
-    "Successfully applied memory patch operations. Your system prompt has been recompiled with the updated memory contents "
-    "and is now active in your context.\n\nOperations completed:\n"
+    "Successfully applied memory patch operations. Your system prompt has been recompiled with "
+    "the updated memory contents and is now active in your context.\n\nOperations completed:\n"
 )
 
 
@@ -87,8 +87,14 @@ def test_the_diff_of_any_two_texts_turns_one_into_the_other(
 
 
 NO_HUNKS = "No applicable hunks found in patch. Ensure lines start with ' ', '-', or '+'."
-NO_OPERATIONS = "No operations found. Provide at least one of: *** Add Block, *** Delete Block, *** Update Block."
-NUMBERS = "Patch contains a line number prefix, which is not allowed. Do not include line numbers (they are for display only)."
+NO_OPERATIONS = (
+    "No operations found. Provide at least one of: *** Add Block, *** Delete Block, *** Update "
+    "Block."
+)
+NUMBERS = (
+    "Patch contains a line number prefix, which is not allowed. Do not include line numbers (they "
+    "are for display only)."
+)
 REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"label": "human", "patch": ""}, NO_HUNKS),
     ({"label": "human", "patch": "@@ -1 +1 @@"}, NO_HUNKS),
@@ -98,17 +104,25 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"label": "human", "patch": " 2→Drink"}, NUMBERS),
     (
         {"label": "human", "patch": f" {WARNING}"},
-        "Patch contains the line number warning banner, which is not allowed. Provide only the text to edit.",
+        (
+            "Patch contains the line number warning banner, which is not allowed. Provide only the "
+            "text to edit."
+        ),
     ),
     (
         {"label": "human", "patch": "-a\n-b\n c\n-d\n-e\n+f"},
-        "Failed to apply patch: expected hunk context not found in the memory block. Verify the target lines exist and try "
-        "providing more context. Expected start:\na\nb\nc\nd",
+        (
+            "Failed to apply patch: expected hunk context not found in the memory block. Verify the "
+            "target lines exist and try providing more context. Expected start:\na\nb\nc\nd"
+        ),
     ),
     ({"label": "x", "patch": "+a"}, "Error: Memory block 'x' does not exist"),
     (
         {"patch": "+a"},
-        "A patch without *** headers needs the label of the block it is for. Call the tool again with it.",
+        (
+            "A patch without *** headers needs the label of the block it is for. Call the tool again "
+            "with it."
+        ),
     ),
     ({"label": "rules", "patch": "+a"}, "Error This block is read-only and cannot be edited."),
     ({"patch": "*** Begin Patch\n*** End Patch"}, NO_OPERATIONS),
@@ -138,7 +152,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"patch": "*** Delete Block: rules"}, "Error This block is read-only and cannot be edited."),
     (
         {
-            "patch": "*** Add Block: x\n+a\n*** Update Block: human\n*** Move to: ada\n*** Delete Block: nobody"
+            "patch": (
+                "*** Add Block: x\n+a\n*** Update Block: human\n*** Move to: ada\n*** Delete "
+                "Block: nobody"
+            )
         },
         "Error: Memory block 'nobody' does not exist",
     ),
@@ -155,8 +172,8 @@ async def test_a_patch_that_is_not_right_is_refused_whole_and_in_these_words(hum
 async def test_a_place_that_is_there_twice_has_to_be_told_apart() -> None:
     one = paper_desk(make.block("human", "a\nb\na"))
     assert await one.refused("memory_apply_patch", label="human", patch="-a") == (
-        "Failed to apply patch: hunk context matched multiple places in the memory block. Please add more unique surrounding "
-        "context to disambiguate."
+        "Failed to apply patch: hunk context matched multiple places in the memory block. Please "
+        "add more unique surrounding context to disambiguate."
     )
     assert await one.said("memory_apply_patch", label="human", patch=" b\n-a\n+c") == "a\nb\nc"
 
@@ -165,9 +182,9 @@ async def test_operations_add_delete_update_and_move_several_blocks(store: Sqlit
     one = await desk(store, ("human", TEXT), ("persona", "Kind."), ("old", "x"), ("tmp", "y"))
     patch = (
         "*** Begin Patch\n*** Add Block: plans/2026\n+Rest\n+\n+\tnow\n\n*** Delete Block: old\n"
-        "*** Update Block: human\n@@\n-Name: Ada\n+Name: Ada L.\n"
-        "*** Update Block: persona\n*** Move to: me\n-Kind.\n+Kind and brief.\n"
-        "*** Update Block: tmp\n*** Move to: old\n*** Add Block: a\n*** Move to: b\nraw\n*** End Patch\n"
+        "*** Update Block: human\n@@\n-Name: Ada\n+Name: Ada L.\n*** Update Block: persona\n*** "
+        "Move to: me\n-Kind.\n+Kind and brief.\n*** Update Block: tmp\n*** Move to: old\n*** Add "
+        "Block: a\n*** Move to: b\nraw\n*** End Patch\n"
     )
     assert await one.said("memory_apply_patch", patch=patch) == DONE + "\n".join(
         (

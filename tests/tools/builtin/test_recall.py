@@ -342,7 +342,8 @@ async def test_arguments_that_cannot_be_are_refused() -> None:
         told = await nina.refused("archival_memory_insert", content=content)
         assert (
             told
-            == "There is nothing to archive: content is empty. Call the tool again with the text to keep."
+            == "There is nothing to archive: content is empty. Call the tool again with the text "
+            "to keep."
         )
     told = await nina.refused("archival_memory_insert", content="tea\0")
     assert told == "A passage and its tags cannot hold NUL characters. Leave them out."

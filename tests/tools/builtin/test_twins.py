@@ -11,7 +11,10 @@ import pytest
 from tests.seams import make
 from tests.tools.builtin.desk import paper_desk
 
-BLOCK = "System notes — environment\nLu says “gn” at night\nRange 3–5 … ok\nIt’s fine\nPrice: 5\u00a0€\nDrinks tea  \nand milk"
+BLOCK = (
+    "System notes — environment\nLu says “gn” at night\nRange 3–5 … ok\nIt’s fine\nPrice: "
+    "5\u00a0€\nDrinks tea  \nand milk"
+)
 # What the block has, and how models write it back.
 TWINS = {
     "—": ("--", "-", "–", "---"),

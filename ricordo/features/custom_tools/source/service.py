@@ -239,7 +239,7 @@ def new_schema(tool: Tool, update: ToolUpdateRequest) -> ToolSchema | None:
 def _kept_description(tool: Tool, source: str, language: str) -> str | None:
     """Return the description to keep when a change has none.
 
-    None if the description came from the old source and the new source has one.
+    Returns None if the description came from the old source and the new source has one.
     """
     if language != "python" or tool.description != _docstring(tool.source_code or ""):
         return tool.description or None

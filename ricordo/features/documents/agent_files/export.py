@@ -58,6 +58,7 @@ AGENT_FIELDS = (
     "per_file_view_window_char_limit",
     "user_block_policy",
     "model_profile",
+    "memory_in_prompt",
 )
 BLOCK_FIELDS = (
     "label",

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from ricordo.agents.call_context import CallContext
-from ricordo.agents.lifecycle import AgentSpec, BlockSpec, new_block, require_told_apart
+from ricordo.agents.lifecycle import AgentSpec, BlockSpec, new_block, require_distinct_labels
 from ricordo.api.models.base import given
 from ricordo.domain.authors import DOMAIN, author_of, signature
 from ricordo.domain.block import Block, Chain, require_label
@@ -310,7 +310,7 @@ class ImportedMemory:
         self, tx: Transaction, scope: Scope, specs: Iterable[BlockSpec], reason: str
     ) -> list[Block]:
         new = [new_block(tx, scope, spec, self.chain) for spec in specs]
-        require_told_apart(new)
+        require_distinct_labels(new)
         metadata = ChangeMetadata(scope.actor, reason)
         labels = {block.label for block in new}
         deletions = [

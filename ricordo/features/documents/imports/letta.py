@@ -2,8 +2,8 @@
 
 They come with memory, messages, archives, tools, folders and users. Each item is imported and
 recorded in one transaction, messages and passages in batches. Ids are kept, or computed from the
-ids there. So an import that was killed continues at its next run. An imported item is never changed
-again, since it may have changed here.
+ids in that database. So an import that was killed continues at its next run. An imported item is
+never changed again, since users may have changed it here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -338,7 +338,7 @@ def _insert(tx: Transaction, outcome: Outcome, run: LettaRun, draft: _Draft) -> 
             outcome.leave(
                 "models of conversations",
                 f"{agent_name}: {thread['model']}",
-                "they have their agents'",
+                "conversations use the models of their agents",
             )
         _insert_thread(tx, run, state, thread)
     outcome.take("agents")

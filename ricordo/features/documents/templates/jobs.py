@@ -42,6 +42,7 @@ _SETTINGS = (
     "per_file_view_window_char_limit",
     "user_block_policy",
     "model_profile",
+    "memory_in_prompt",
     "compaction",
 )
 # Policies by which the owner of a block decides about a change.

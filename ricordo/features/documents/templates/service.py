@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from ricordo.agents.call_context import CallContext
-from ricordo.agents.lifecycle import new_block, prepare, require_told_apart
+from ricordo.agents.lifecycle import new_block, prepare, require_distinct_labels
 from ricordo.agents.memory_variables import fill_variables, require_variables
 from ricordo.domain.block import Chain
 from ricordo.domain.ids import new_id
@@ -74,7 +74,7 @@ def store_file(
     Raises Conflict, Forbidden, Invalid.
     """
     chain = Chain(new_id("chain"), context.scope.organization_id, "agent", "")
-    require_told_apart(
+    require_distinct_labels(
         [new_block(tx, context.scope, block, chain) for block in file.specs[0].blocks]
     )
     imported = agent_files.insert_shared(tx, context, file, overrides=overrides)

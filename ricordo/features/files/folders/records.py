@@ -75,8 +75,8 @@ class FilePiece:
 class AgentFile:
     """A window: a file that an agent has or had open.
 
-    It counts in turns with this user (None: without a user). The agent sees the lines from
-    `start_line` to before `end_line`. None means from the first line, or to the last.
+    It is open only in turns with this user (None: in turns without a user). The agent sees the
+    lines from `start_line` up to, but without, `end_line`. None means the first line, or the end.
     """
 
     id: str

@@ -42,7 +42,7 @@ _LONGEST = 10 * 366 * 24 * 3600
 
 
 class KeyRequest(RequestModel):
-    """A new key: of a user, or of a service, which needs none."""
+    """A new key of a user, or of a service, which has no user."""
 
     name: str = Field(
         "", max_length=255, description="What the key is for; by default the user's name."

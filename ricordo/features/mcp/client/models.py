@@ -15,7 +15,7 @@ from ricordo.features.mcp.client.service import ServerSecrets
 from ricordo.features.mcp.client.tables import McpServer, ServedTool, ServerKind
 
 MASK = "********"
-"""Stands for a secret in responses; sent back, it keeps the secret."""
+"""The mark that responses show for a secret. A request with it keeps the stored secret."""
 
 
 def _require_header(name: str) -> str:
@@ -70,8 +70,8 @@ class ServerConfig(RequestPart):
         kind = self.mcp_server_type or default_kind
         if before.id and (kind == "stdio") != (before.kind == "stdio"):
             raise Invalid(
-                "A server at an address and one that is started are two. Delete this one and add "
-                "the other."
+                "A server cannot change between an address and a program. Delete it, and add "
+                "another."
             )
         config = {
             **before.config,
@@ -229,7 +229,7 @@ class ServerResponse(ResponseModel):
     last_error: str | None
     last_at: Timestamp | None
     refused_tools: Annotated[dict[str, str], From("refused")]
-    is_connected: bool = Field(description="Whether somebody consented to its use by OAuth.")
+    is_connected: bool = Field(description="True if a person consented to its use by OAuth.")
     created_at: Timestamp
     updated_at: Timestamp
 

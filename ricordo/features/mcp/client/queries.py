@@ -1,6 +1,6 @@
 """Queries of MCP servers and their tools."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from sqlalchemy import bindparam, delete, select
 
@@ -8,9 +8,9 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
 from ricordo.errors import Collision, NotFound
 from ricordo.features.mcp.client.tables import McpServer, ServedTool, mcp_servers, mcp_tools
-from ricordo.storage.engine.repository import Repository, equal, new_values, one_of, setter
+from ricordo.storage.engine.repository import Repository, equal, new_values, setter
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import agents_tools, tools
+from ricordo.storage.schema.core_tables import tools
 
 _SERVERS = Repository(McpServer, mcp_servers, name="MCP server")
 _TOOLS = Repository(Tool, tools)
@@ -32,9 +32,6 @@ _HELD = (
     select(mcp_tools.c.server_id)
     .join(mcp_servers, mcp_servers.c.id == mcp_tools.c.server_id)
     .where(equal(mcp_servers, "organization_id"), mcp_tools.c.held.is_not(None))
-)
-_USED = select(agents_tools.c.agent_id, agents_tools.c.tool_id).where(
-    one_of(agents_tools.c.tool_id, "ids")
 )
 _DELETE = delete(mcp_servers).where(equal(mcp_servers, "id"))
 _STATE = ("fingerprint", "held", "reason")
@@ -107,14 +104,6 @@ def keep(tx: Transaction, served: ServedTool) -> None:
         _KEEP,
         {**new_values({name: getattr(served, name) for name in _STATE}), "this_id": served.tool_id},
     )
-
-
-def agents_with(tx: Transaction, tool_ids: Sequence[str]) -> Mapping[str, list[str]]:
-    """Return the ids of the agents that have these tools, by tool id."""
-    agent_ids: dict[str, list[str]] = {}
-    for row in tx.all(_USED, {"ids": list(tool_ids)}):
-        agent_ids.setdefault(row.tool_id, []).append(row.agent_id)
-    return agent_ids
 
 
 def delete_one(tx: Transaction, server: McpServer) -> None:

@@ -156,7 +156,9 @@ def compare(
         else:
             reasons[tool.name] = _NOT_ALLOWED
     gone = [served.tool_id for name, served in stored.items() if name not in offered]
-    used_ids = queries.agents_with(tx, gone) if gone and adds else dict.fromkeys(gone)
+    used_ids = set(gone)
+    if gone and adds:
+        used_ids = set(tools.agents_with(tx, gone))
     states = []
     for name, served in stored.items():
         state = replace(served, held=None, reason=None)
@@ -319,7 +321,7 @@ def delete(tx: Transaction, scope: Scope, server: McpServer) -> None:
     """
     tools.lock(tx, scope)
     ids = [tool.id for _, tool in queries.tools_of(tx, server.id)]
-    agent_ids = {agent for ids_ in queries.agents_with(tx, ids).values() for agent in ids_}
+    agent_ids = {agent for ids_ in tools.agents_with(tx, ids).values() for agent in ids_}
     tools.delete_all(tx, ids)
     queries.delete_one(tx, server)
     for agent_id in sorted(agent_ids):

@@ -243,7 +243,7 @@ async def ask_agent(memory: Memory, message: Text, agent: _AgentName = "") -> st
     if text := "\n".join(texts):
         return text
     if any(part["message_type"] == "approval_request_message" for part in answer["messages"]):
-        return "A tool call of it waits for approval."
+        return "One of its tool calls waits for approval."
     return "It said nothing."
 
 

@@ -27,7 +27,7 @@ from ricordo.storage.schema.core_tables import users as users_table
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, chains, proposals
 
 log = logging.getLogger(__name__)
-# Of very many conversations the job hides the rest, since it searches for them again.
+# The request hides this number of conversations; the job searches for the others, and hides them.
 _HIDDEN_AT_ONCE = 250
 NAMELESS = (
     "The user's name was not known any more when the erasure was resumed: messages in others' "
@@ -59,7 +59,7 @@ async def forget(
     def hide(tx: Transaction) -> tuple[Job, list[Run]]:
         hidden = erasure.model_copy(deep=True)
         users.lock(tx, user.id)
-        # A user of this name from now on is another one.
+        # From now on a user with this name is a new user.
         hidden.asked_at = to_datetime(tx.clock.now()).isoformat()
         for agent_id in agent_access.agents_of(tx, user.id):
             # An agent limited to this user is then open to no user, not to all.

@@ -1,4 +1,4 @@
-"""Jobs of notifications: one looks whom to tell, others send one digest each."""
+"""Jobs of notifications: one finds the owners with due digests, others send one digest each."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ _EVERY_SECONDS = 60
 
 
 async def plan(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Add the jobs of owners who have to be told by now."""
+    """Add the jobs of owners with due digests."""
     settings = NotificationSettings.current()
     await runtime.store.write(lambda tx: service.plan(tx, settings))
 

@@ -69,7 +69,9 @@ async def decide(request: Request) -> Response:
 @router.get("/ui/notifications")
 async def show_choices(request: Request) -> Response:
     """Show when the caller is notified of waiting proposals."""
-    choice = await Api(request).get(_address(request))
+    choice = None
+    if not _is_program(request):
+        choice = await Api(request).get(_address(request))
     return await render(request, _CHOICES, choice=choice, has_mail=_has_mail())
 
 
@@ -77,10 +79,17 @@ async def show_choices(request: Request) -> Response:
 @needs("memory:approve", "memory:override")
 async def save_choices(request: Request) -> Response:
     """Save when the caller is notified of waiting proposals."""
+    if _is_program(request):
+        raise Forbidden("This key belongs to a program, which is not notified. Log in as a user.")
     form = await form_of(request)
     choice = {name: typed_number(form[name]) for name in _FIELDS if name in form}
     await Api(request).ask("PATCH", _address(request), choice)
     return done(request, "/ui/notifications", "Saved.")
+
+
+def _is_program(request: Request) -> bool:
+    me: Scope = request.scope[REQUEST_SCOPE]
+    return me.role == "service"
 
 
 def _address(request: Request) -> str:

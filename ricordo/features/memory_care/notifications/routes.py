@@ -71,10 +71,7 @@ class LinkResponse(ResponseModel):
 
 
 class DecisionFiguresResponse(ResponseModel):
-    """Decisions of the last 30 days.
-
-    Their median time, and proposals that their owners never saw.
-    """
+    """Figures of the last 30 days: the median time to a decision, and numbers of proposals."""
 
     median_seconds: float
     decided: int

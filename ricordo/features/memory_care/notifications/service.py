@@ -1,4 +1,4 @@
-"""Digests of what waits: whom to tell and when, the one-time links, and the decisions by them.
+"""Digests of waiting proposals: their readers and times, one-time links, and decisions by them.
 
 A digest is marked as told after it was sent. So a kill between the two sends it once more, with the
 same links and ids, and never loses it.
@@ -54,7 +54,7 @@ class Delivery:
     problem_at: int = 0
 
     def is_due(self, first_created_at: int, now: int) -> bool:
-        """Return True if what waits since that time has to be told by now."""
+        """Return True if a digest is due for proposals that wait since that time."""
         if self.when == "off" or not self.address or now < self.problem_at:
             return False
         if self.when == "immediate":

@@ -107,7 +107,7 @@ class FileSync:
     async def _read(self, file: KnowledgeFile, item: SyncedItem | None) -> _Pulled | None:
         """Return a file's bytes with the user's edits of its text.
 
-        None for a file that is missing or being processed: its content is not known yet.
+        Returns None for a file that is missing or being processed: its content is not known yet.
         """
         file_and_text = await self._client.file(file.id)
         if file_and_text is None or file_and_text[0].is_processed:

@@ -37,7 +37,8 @@ _HEADERS = {"x-content-type-options": "nosniff"}
 class BackupResponse(ResponseModel):
     """A backup, with its size in bytes.
 
-    It `was_verified` before it got its name, unless it is a dump of PostgreSQL.
+    `was_verified` is true for a copy of SQLite, which is read back before it gets its name, and
+    false for a dump of PostgreSQL.
     """
 
     name: str

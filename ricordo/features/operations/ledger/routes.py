@@ -111,6 +111,7 @@ class LedgerLineResponse(ResponseModel):
     completion_tokens: Annotated[int, From("usage.completion_tokens")]
     total_tokens: Annotated[int, From("usage.total_tokens")]
     cached_input_tokens: Annotated[int | None, From("usage.cached_tokens")]
+    cached_share: Annotated[float | None, From("usage.cached_share")]
     cache_write_tokens: Annotated[int | None, From("usage.cache_write_tokens")]
     reasoning_tokens: Annotated[int | None, From("usage.reasoning_tokens")]
     cost: CostResponse | None

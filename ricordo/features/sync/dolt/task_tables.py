@@ -17,6 +17,7 @@ from ricordo.features.sync.dolt.database import Database, date_of
 from ricordo.features.sync.dolt.engines import EngineError
 from ricordo.features.sync.remotes.service import RemoteMoved
 from ricordo.features.tutor.tasks import queries
+from ricordo.storage import activity
 from ricordo.storage.engine.store import Transaction
 
 # The columns of each table behind user_id; the first is part of the key.
@@ -67,7 +68,7 @@ def rows_of(tx: Transaction, user: User) -> Rows:
     }
     records: dict[str, list[dict[str, Any]]] = {
         "background_tasks": [asdict(task) for task in tasks.values()],
-        "user_activity": [{"kind": "turn", "last_active_at": queries.last_active_at(tx, user.id)}],
+        "user_activity": [{"kind": "turn", "last_active_at": activity.last_turn_at(tx, user.id)}],
         "task_runs": [
             asdict(run)
             | asdict(run.usage)

@@ -170,7 +170,7 @@ def _after(
                 block, label=change.label, value=change.value, head=commit.id
             )
     for label in sorted(live.keys() - now.keys()):
-        replace(chain, files=dict.fromkeys(live, (b"", 0))).require_told_apart(label)
+        replace(chain, files=dict.fromkeys(live, (b"", 0))).require_distinct_label(label)
     return {block.id: block for block in live.values()}
 
 

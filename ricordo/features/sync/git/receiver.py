@@ -347,7 +347,7 @@ def _value(change: Change, block: Block | None) -> str | None:
     is_new = change.before is None and change.value is not None and change.old_label is None
     if is_new:
         if block is not None and block.value != change.value:
-            raise Conflict(f"{path}: there is such a block by now. Fetch and merge first.")
+            raise Conflict(f"{path}: such a block was made meanwhile. Fetch and merge first.")
         return change.value
     if block is None:
         raise NotFound(f"{path}: the block is not there any more. Fetch and merge first.")

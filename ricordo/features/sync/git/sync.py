@@ -1,9 +1,9 @@
 """Git repositories as remotes of a user's memory.
 
 The remote has the same commits on `main`, and a branch for each waiting proposal. The owner's
-commits there become versions, like pushed ones. Each step can be repeated, and the
-remote's branches move only after all objects that they need are stored: after a kill at any point
-the next run brings memory and remote together.
+commits there become versions, like pushed ones. Each step can be repeated, and the remote's
+branches move only after all objects that they need are stored: after a kill at any point the next
+run brings memory and remote together.
 
 The branch of a proposal is `agent/{label}/{id}`, one commit on top of the version that it was made
 from. `toml`, on request, is one commit without parents that shows the memory as it is, in the

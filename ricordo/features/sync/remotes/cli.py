@@ -140,7 +140,8 @@ def _wait_for_sync(client: "Client", user: str, before: Json) -> Json:
             return row
         if time.monotonic() > deadline:
             raise Unavailable(
-                f"{before['address']} takes long. It continues; `ricordo memory remotes list` tells."
+                f"{before['address']} takes long. It continues; `ricordo memory remotes list` "
+                "shows it."
             )
         time.sleep(_PAUSE)
 

@@ -77,14 +77,14 @@ async def prepare_course(
             sentence = f'"context_window" is above that of the model {info.handle}: {limit}.'
             problems.append(Problem(agent.line_of("context_window"), sentence))
 
-    def find(tx: Transaction) -> list[Problem]:
+    def find_problems(tx: Transaction) -> list[Problem]:
         return [
             *_missing_tools(tx, course),
             *_missing_folders(tx, course),
             *_block_problems(tx, course),
         ]
 
-    return prepared, [*problems, *await runtime.store.read(find)]
+    return prepared, [*problems, *await runtime.store.read(find_problems)]
 
 
 def _missing_tools(tx: Transaction, course: Course) -> Iterator[Problem]:
@@ -149,7 +149,7 @@ def _block_problems(tx: Transaction, course: Course) -> Iterator[Problem]:
 
 @contextmanager
 def _located(course: Course, line: int) -> Iterator[None]:
-    """Give a refusal inside the block the place in the course's file."""
+    """Add the line of the course's file to a refusal inside the block."""
     try:
         yield
     except (Unavailable, Collision):
@@ -161,7 +161,7 @@ def _located(course: Course, line: int) -> Iterator[None]:
 
 
 def _spec(runtime: Runtime, course: Course, agent: CourseAgent) -> AgentSpec:
-    """Return what a new agent of the course is made of."""
+    """Return the spec of a new agent of the course."""
     tool_names = tools_of(agent)
     prompt_key = traits_of(_AGENT_TYPE).prompt_key
     system = prompt_for(
@@ -449,7 +449,7 @@ def blocks_of(stored: StoredCourse) -> Sequence[CourseBlock]:
 def applied_course(source: str | None, name: str) -> Course | None:
     """Return the course as it was applied last; None if it never was.
 
-    None too if an older version with other rules applied it.
+    Also None if an older version of Ricordo applied it, by other rules.
     """
     try:
         return parse_course(source, name) if source else None

@@ -24,7 +24,7 @@ from ricordo.features.tutor.tasks import queries, service
 from ricordo.features.tutor.tasks.queries import BackgroundTask, RunState, TaskRun
 from ricordo.prompt.transcript import local_time, task_event
 from ricordo.runtime import Runtime
-from ricordo.storage import agents, conversations
+from ricordo.storage import activity, agents, conversations
 from ricordo.storage.engine.store import Transaction
 
 AT_ONCE = 5  # runs, each of another user
@@ -123,7 +123,7 @@ async def _prepare(runtime: Runtime, scope: Scope, task: BackgroundTask, run: Ta
 
     def find(tx: Transaction) -> tuple[bool, str | None, str]:
         exists = conversations.get(tx, conversation_id) is not None
-        chat_id = queries.newest_chat(tx, task.agent_id, run.user_id)
+        chat_id = activity.newest_conversation(tx, task.agent_id, run.user_id)
         return exists, chat_id, agents.timezone(tx, scope, task.agent_id)
 
     exists, chat_id, timezone = await runtime.store.read(find)

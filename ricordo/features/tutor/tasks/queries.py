@@ -9,12 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sqlalchemy import Index, UniqueConstraint, bindparam, delete, func, select, update
+from sqlalchemy import Index, UniqueConstraint, delete, func, select, update
 
 from ricordo.domain.clock import DAY, SECOND
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import NotFound
+from ricordo.storage import activity
 from ricordo.storage.engine.repository import Missing, Page, Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import (
@@ -31,7 +32,6 @@ from ricordo.storage.schema.columns import (
     timestamps,
     usage,
 )
-from ricordo.storage.schema.core_tables import conversations, users
 
 Trigger = Literal["cron", "idle", "manual"]
 RunState = Literal["waiting", "running", "done", "failed", "skipped"]
@@ -141,16 +141,6 @@ _INSERT_RUN = Missing(task_runs)
 _OF_TASKS = select(task_runs.c.conversation_id).where(
     _OPEN, task_runs.c.conversation_id.is_not(None)
 )
-_last = func.max(conversations.c.last_run_ended_at)
-_ACTIVE = (
-    select(conversations.c.user_id, _last.label("last_at"))
-    .join(users, users.c.id == conversations.c.user_id)
-    .where(one_of(conversations.c.agent_id, "agent_ids"), conversations.c.deleted_at.is_(None))
-    .where(users.c.disabled_at.is_(None), conversations.c.id.not_in(_OF_TASKS))
-    .group_by(conversations.c.user_id)
-    .having(_last >= bindparam("since"), _last <= bindparam("until"))
-    .order_by(conversations.c.user_id)
-)
 _DONE = (
     select(
         task_runs.c.user_id,
@@ -160,18 +150,8 @@ _DONE = (
     .where(equal(task_runs, "task_id"), task_runs.c.trigger == "idle")
     .group_by(task_runs.c.user_id)
 )
-_NEWEST_CHAT = (
-    select(conversations.c.id)
-    .where(equal(conversations, "agent_id", "user_id"), conversations.c.deleted_at.is_(None))
-    .where(conversations.c.last_run_ended_at.is_not(None))
-    .order_by(conversations.c.last_run_ended_at.desc(), conversations.c.seq.desc())
-    .limit(1)
-)
 _OF_USER = RUNS.select.where(equal(task_runs, "user_id")).order_by(
     task_runs.c.created_at.desc(), task_runs.c.seq.desc()
-)
-_LAST_OF_USER = select(_last.label("at")).where(
-    equal(conversations, "user_id"), ~conversations.c.hidden
 )
 _CHANGED = (
     "agent_id",
@@ -253,19 +233,14 @@ def active(tx: Transaction, agent_ids: Iterable[str], since: int, until: int) ->
 
     Only users whose last turn ended between these times are returned.
     """
-    parameters = {"agent_ids": list(agent_ids), "since": since, "until": until}
-    return {row.user_id: row.last_at for row in tx.all(_ACTIVE, parameters)}
+    return activity.last_turns(
+        tx, agent_ids, since=since, until=until, ignored_conversations=_OF_TASKS
+    )
 
 
 def last_idle(tx: Transaction, task_id: str) -> dict[str, tuple[int, int]]:
     """Return the task's last idle window for each user, and the run's time."""
     return {row.user_id: (row.window, row.at) for row in tx.all(_DONE, {"task_id": task_id})}
-
-
-def newest_chat(tx: Transaction, agent_id: str, user_id: str) -> str | None:
-    """Return the id of the user's last conversation with the agent."""
-    row = tx.first(_NEWEST_CHAT, {"agent_id": agent_id, "user_id": user_id})
-    return row.id if row else None
 
 
 def add_runs(tx: Transaction, runs: Sequence[TaskRun]) -> int:
@@ -302,12 +277,6 @@ def runs_of(
 def newest_of_user(tx: Transaction, user_id: str, limit: int) -> list[TaskRun]:
     """Return the user's newest runs, the newest first."""
     return list(RUNS.all(tx, _OF_USER.limit(limit), {"user_id": user_id}))
-
-
-def last_active_at(tx: Transaction, user_id: str) -> int | None:
-    """Return the end of the user's last turn, without turns of tasks."""
-    row = tx.first(_LAST_OF_USER, {"user_id": user_id})
-    return row.at if row else None
 
 
 def mend_future_runs(tx: Transaction, task_id: str, now: int) -> None:

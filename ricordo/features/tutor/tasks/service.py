@@ -327,7 +327,7 @@ def begin(
 ) -> tuple[BackgroundTask, TaskRun, Scope] | None:
     """Start or resume a run, and return it with its scope.
 
-    None for a run that ended, or that is not to be done any more.
+    Returns None for a run that ended, or that is not to be done any more.
     """
     run = queries.lock_run(tx, run_id)
     now = tx.clock.now()

@@ -7,7 +7,7 @@ only texts are the blocks that `seen_blocks` returns.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Select, func, literal, select, union_all
+from sqlalchemy import func, select
 
 from ricordo.domain.block import Block
 from ricordo.domain.clock import SECOND
@@ -17,13 +17,10 @@ from ricordo.features.tutor.courses.applying import TEACHERS_SEE
 from ricordo.features.tutor.courses.course_file import CourseBlock
 from ricordo.features.tutor.courses.queries import StoredCourse
 from ricordo.features.tutor.tasks.queries import task_runs, tasks
-from ricordo.storage import blocks, users
+from ricordo.storage import activity, blocks, proposals, users
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.proposals import WAITS
-from ricordo.storage.schema.core_tables import conversations
 from ricordo.storage.schema.core_tables import users as users_table
-from ricordo.storage.schema.memory_tables import chains, proposals
 
 # Failed tasks of this period are counted.
 _FAILURE_PERIOD = 30 * 86_400 * SECOND
@@ -64,7 +61,7 @@ def require_teacher(scope: Scope) -> Scope:
 
 def students(tx: Transaction, teacher: Scope, course: StoredCourse, page: Page) -> list[Student]:
     """Return one page of the course's students, by default the newest users first."""
-    is_taught = users_table.c.id.in_(_taught(course))
+    is_taught = users_table.c.id.in_(activity.users_of(course.agents.values()))
     return _with_numbers(tx, course, users.ROWS.page(tx, teacher, page, is_taught))
 
 
@@ -74,7 +71,7 @@ def student(tx: Transaction, teacher: Scope, course: StoredCourse, name: str) ->
     Raises NotFound for a user who never talked with this course.
     """
     user = users.require(tx, teacher, name)
-    if not tx.all(_taught(course).where(conversations.c.user_id == user.id).limit(1)):
+    if not activity.has_talked_with(tx, user.id, course.agents.values()):
         raise users.unknown(name)  # the same error as for a user who does not exist
     return _with_numbers(tx, course, [user])[0]
 
@@ -99,34 +96,15 @@ def seen_blocks(
     ]
 
 
-def _taught(course: StoredCourse) -> Select[tuple[str]]:
-    is_of_course = conversations.c.agent_id.in_([*course.agents.values()])
-    return select(conversations.c.user_id).where(
-        is_of_course, conversations.c.user_id.is_not(None), conversations.c.deleted_at.is_(None)
-    )
-
-
 def _with_numbers(
     tx: Transaction, course: StoredCourse, taught_users: Sequence[User]
 ) -> list[Student]:
     user_ids = [user.id for user in taught_users]
     agent_ids = [*course.agents.values()]
-    last_messages = (
-        _taught(course)
-        .add_columns(func.max(conversations.c.last_message_at))
-        .group_by(conversations.c.user_id)
-    )
-    of_these_users = last_messages.where(conversations.c.user_id.in_(user_ids))
-    active_at = {row[0]: row[1] for row in tx.all(of_these_users)}
-    proposal_counts = (
-        select(literal("proposals"), chains.c.owner_id, func.count())
-        .join(chains, chains.c.id == proposals.c.chain_id)
-        .where(chains.c.owner_kind == "user", chains.c.owner_id.in_(user_ids), WAITS)
-        .where(proposals.c.author_kind == "agent", proposals.c.author_id.in_(agent_ids))
-        .group_by(chains.c.owner_id)
-    )
+    active_at = activity.last_messages(tx, agent_ids, user_ids)
+    open_proposals = proposals.waiting_counts_by_owner(tx, user_ids, agent_ids)
     failure_counts = (
-        select(literal("tasks"), task_runs.c.user_id, func.count())
+        select(task_runs.c.user_id, func.count())
         .join(tasks, tasks.c.id == task_runs.c.task_id)
         .where(
             tasks.c.course == course.name,
@@ -137,14 +115,13 @@ def _with_numbers(
         .where(task_runs.c.created_at > tx.clock.now() - _FAILURE_PERIOD)
         .group_by(task_runs.c.user_id)
     )
-    rows = tx.all(union_all(proposal_counts, failure_counts))
-    counts = {(row[0], row[1]): row[2] for row in rows}
+    failed_tasks = {row[0]: row[1] for row in tx.all(failure_counts)}
     return [
         Student(
             user=user,
             last_active_at=active_at.get(user.id),
-            open_proposals=counts.get(("proposals", user.id), 0),
-            failed_tasks=counts.get(("tasks", user.id), 0),
+            open_proposals=open_proposals.get(user.id, 0),
+            failed_tasks=failed_tasks.get(user.id, 0),
         )
         for user in taught_users
     ]

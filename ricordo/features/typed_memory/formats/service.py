@@ -360,7 +360,7 @@ def _inferred_schema(fields: Mapping[str, Any], lines: Lines) -> BlockSchema:
     problems: list[sections.Problem] = []
     for name, written in fields.items():
         is_list = isinstance(written, list) and all(isinstance(entry, str) for entry in written)
-        # By its type, since `isinstance` takes a time for a date.
+        # By its exact type: `isinstance` would take a date with a time for a date.
         kind = "list" if is_list else _KINDS.get(type(written))
         if kind is None:
             problems.append(

@@ -14,7 +14,7 @@ from markdown_it.token import Token
 from ricordo.errors import NotFound
 
 _FEATURE = Path(__file__).parent
-# The wheel has the pages inside the package, a checkout beside it.
+# In a wheel the pages are inside the package, in a checkout next to it.
 FOLDERS = (_FEATURE / "docs", _FEATURE.parents[3] / "docs")
 _IMAGE = re.compile(r"[a-z0-9-]+\.png")
 

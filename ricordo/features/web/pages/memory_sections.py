@@ -136,7 +136,7 @@ def section_of(
     most: int,
     reader: str | None = None,
 ) -> MemorySection:
-    """Return the section of one block, with at most so many pieces of its text."""
+    """Return the section of one block, with at most `most` pieces of its text."""
     page, line_page = f"/ui/blocks/{block.id}", f"/ui/blocks/{block.id}/line"
     if owner.kind == "user":
         label = quote(block.label)

@@ -48,7 +48,7 @@ def pieces_of(text: str, schema: BlockSchema | None = None) -> list[TextPiece]:
     pieces = []
     position = 0
     for first, end in [*_ranges(text, lines), (len(lines), len(lines))]:
-        # Definitions of links are no part of Markdown's structure, and still lines of the text.
+        # Lines between the ranges, such as definitions of links, which the parser does not report.
         ranges = [(index, index + 1) for index in range(position, first)]
         for begin, after in [*ranges, (first, end)]:
             last = max((index for index in range(begin, after) if lines[index].strip()), default=-1)

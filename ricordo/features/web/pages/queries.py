@@ -542,7 +542,7 @@ def messages_of_runs(
 ) -> Mapping[str, str]:
     """Return by run the page of the message that began it.
 
-    Empty for a caller who may not read messages.
+    It is empty for a caller who may not read messages.
     """
     ids = sorted({id for id in run_ids if id})[:_MOST_NAMES]
     if not ids or not scope.may("messages:read"):

@@ -70,7 +70,7 @@ async def search(request: Request) -> Response:
 async def _find(request: Request, api: Api, kind: str, query: dict[str, str | None]) -> list[Any]:
     """Return the results of one kind, in the API's order.
 
-    Empty if the caller may not search them.
+    It is empty if the caller may not search them.
     """
     body = {
         "query": query["q"],

@@ -1,0 +1,241 @@
+"""The share of prompts that a model's server can reuse: `python -m bench.prompt_cache`.
+
+An agent talks for 50 turns and edits its memory in five of them, and for 25 turns with 11 edits.
+The model is scripted; its server counts what a real one of each kind would take from its cache:
+
+- a server that evaluates prompts itself (llama.cpp, Ollama, vLLM): the beginning that equals an
+  earlier prompt. Most chat templates put the tools behind the system message.
+- OpenAI: the beginning that equals an earlier prompt, in steps of 128 tokens from 1,024 on. Tools
+  come first.
+- Anthropic: what an earlier request marked, found at a mark of this request or in the 20 blocks
+  before it. Tools come first.
+
+Tokens are estimated: four characters are one.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import httpx2
+
+from bench.report import Figure, show
+from bench.servers import Server, ricordo
+from bench.turns import send
+from tests.support.model_server import Answer, ModelServer, Seen, completion, tool_call
+
+MODES = ("step", "turn", "lazy")
+CACHED_SHARE = 0.9  # what is aimed at over 50 turns with five edits
+_TALKS = ((50, 5), (25, 11))
+_CHARACTERS_PER_TOKEN = 4
+_SMALLEST_OF_OPENAI = 1_024
+_STEP_OF_OPENAI = 128
+_BLOCKS_BEFORE_A_MARK = 20
+_SAID = (
+    "I walked along the river this morning and thought about the exam. Message {number}: what should I read next, "
+    "and how do I keep the chapters apart?"
+)
+_ANSWER = (
+    "Read the chapter on rates first, then the exercises behind it; write one sentence for each page, and "
+    "compare the sentences of neighbouring chapters in the evening. "
+) * 3
+
+
+@dataclass
+class Cache:
+    """What one server has read so far, and counts of tokens in prompts and of those reused."""
+
+    count: Callable[["Cache", dict[str, Any]], tuple[int, int]]
+    prompts: list[str] = field(default_factory=list)
+    marked: set[str] = field(default_factory=set)
+    tokens: int = 0
+    reused: int = 0
+
+    def read(self, body: dict[str, Any]) -> tuple[int, int]:
+        """Return the prompt's tokens, and how many of them come from the cache."""
+        tokens, reused = self.count(self, body)
+        self.tokens += tokens
+        self.reused += reused
+        return tokens, reused
+
+
+def _texts(body: dict[str, Any], *, has_tools_first: bool) -> list[str]:
+    """Return the prompt of a request in OpenAI's format, in pieces as a template orders them."""
+    system, *others = (json.dumps(message) for message in body["messages"])
+    tools = json.dumps(body.get("tools", []))
+    first = [tools, system] if has_tools_first else [system, tools]
+    return first + others
+
+
+def _common(one: str, other: str) -> int:
+    """Return the length of the longest common beginning."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[:middle] == other[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _local(cache: Cache, body: dict[str, Any]) -> tuple[int, int]:
+    prompt = "".join(_texts(body, has_tools_first=False))
+    reused = max((_common(prompt, earlier) for earlier in cache.prompts), default=0)
+    cache.prompts.append(prompt)
+    return len(prompt) // _CHARACTERS_PER_TOKEN, reused // _CHARACTERS_PER_TOKEN
+
+
+def _openai(cache: Cache, body: dict[str, Any]) -> tuple[int, int]:
+    prompt = "".join(_texts(body, has_tools_first=True))
+    longest = max((_common(prompt, earlier) for earlier in cache.prompts), default=0)
+    reused = longest // _CHARACTERS_PER_TOKEN // _STEP_OF_OPENAI * _STEP_OF_OPENAI
+    cache.prompts.append(prompt)
+    return len(prompt) // _CHARACTERS_PER_TOKEN, reused if reused >= _SMALLEST_OF_OPENAI else 0
+
+
+def _anthropic(cache: Cache, body: dict[str, Any]) -> tuple[int, int]:
+    contents = [message["content"] for message in body["messages"]]
+    blocks = [*body.get("tools", []), *body["system"]]
+    for content in contents:
+        blocks += content if isinstance(content, list) else [{"text": content}]
+    marks = [number for number, block in enumerate(blocks) if block.pop("cache_control", None)]
+    beginnings = list(accumulate(json.dumps(block, sort_keys=True) for block in blocks))
+    found = [
+        len(beginnings[number])
+        for mark in marks
+        for number in range(max(0, mark - _BLOCKS_BEFORE_A_MARK), mark + 1)
+        if beginnings[number] in cache.marked
+    ]
+    cache.marked.update(beginnings[mark] for mark in marks)
+    reused = max(found, default=0)
+    return len(beginnings[-1]) // _CHARACTERS_PER_TOKEN, reused // _CHARACTERS_PER_TOKEN
+
+
+def _reply(cache: Cache | None, seen: Seen) -> Answer:
+    """Answer as the server of this cache: an edit where the person asks for it, else text."""
+    if seen.method == "GET" or cache is None:
+        return Answer({"object": "list", "data": [{"id": "bench", "object": "model"}]})
+    body = seen.body
+    last = json.dumps(body["messages"][-1])
+    is_edit = body["messages"][-1]["role"] == "user" and "remember" in last and "tool_" not in last
+    fact = f"Fact {len(body['messages'])}: she keeps chapters apart by colours."
+    tokens, reused = cache.read(body)
+    if "system" in body:
+        content: dict[str, Any] = {"type": "text", "text": _ANSWER}
+        if is_edit:
+            arguments = {"label": "human", "new_string": fact}
+            id = f"toolu_{len(body['messages'])}"
+            content = {"type": "tool_use", "id": id, "name": "memory_insert", "input": arguments}
+        usage = {
+            "input_tokens": tokens - reused,
+            "cache_read_input_tokens": reused,
+            "cache_creation_input_tokens": 0,
+            "output_tokens": 60,
+        }
+        return Answer(
+            {
+                "id": "msg_1",
+                "type": "message",
+                "role": "assistant",
+                "model": "claude-bench",
+                "content": [content],
+                "stop_reason": "tool_use" if is_edit else "end_turn",
+                "stop_sequence": None,
+                "usage": usage,
+            }
+        )
+    usage = {
+        "prompt_tokens": tokens,
+        "completion_tokens": 60,
+        "total_tokens": tokens + 60,
+        "prompt_tokens_details": {"cached_tokens": reused},
+    }
+    if is_edit:
+        call = tool_call("memory_insert", {"label": "human", "new_string": fact})
+        return completion(None, [call], usage=usage)
+    return completion(_ANSWER, usage=usage)
+
+
+async def _talk(server: Server, handle: str, mode: str, turns: int, edits: int) -> str:
+    body = {
+        "model": handle,
+        "memory_in_prompt": mode,
+        "context_window_limit": 120_000,
+        "memory_blocks": [
+            {"label": "persona", "value": "You are a patient tutor of mathematics. " * 20},
+            {"label": "human", "value": "Her name is Ada. She prepares an exam. " * 10},
+        ],
+    }
+    every = turns // edits
+    async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
+        response = await client.post(f"{server.url}/v1/agents/", json=body)
+        if response.is_error:
+            raise RuntimeError(f"The agent could not be created: {response.text}")
+        agent = str(response.json()["id"])
+        for number in range(turns):
+            is_edit = number % every == every // 2 and number // every < edits
+            text = _SAID.format(number=number) + (" Please remember it." if is_edit else "")
+            await send(client, server, agent, text)
+    return agent
+
+
+async def _cached_share(server: Server, agent: str) -> float:
+    """Return what the server's own ledger says of this agent's tokens."""
+    async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
+        response = await client.get(f"{server.url}/v1/ledger", params={"group_by": "agent"})
+        response.raise_for_status()
+    (line,) = (line for line in response.json()["lines"] if line["key"] == agent)
+    return float(line["cached_share"])
+
+
+async def measure() -> list[Figure]:
+    """Return the figures of each kind of server, talk and mode."""
+    kinds = {
+        "local": ("llamacpp/bench", _local),
+        "OpenAI": ("openai/bench", _openai),
+        "Anthropic": ("anthropic/bench", _anthropic),
+    }
+    figures = []
+    caches: list[Cache] = []
+    model = ModelServer(lambda seen: _reply(caches[-1] if caches else None, seen), keeps=False)
+    await model.start(0)
+    with ExitStack() as stack:
+        opened = ricordo(
+            model.url,
+            LLAMACPP_BASE_URL=model.url,
+            ANTHROPIC_BASE_URL=model.root,
+            ANTHROPIC_API_KEY="key",
+            OPENAI_API="chat",
+        )
+        server = await asyncio.to_thread(stack.enter_context, opened)
+        for name, (handle, count) in kinds.items():
+            for turns, edits in _TALKS:
+                for mode in MODES:
+                    caches.append(Cache(count))
+                    agent = await _talk(server, handle, mode, turns, edits)
+                    title = f"{name}, {turns} turns with {edits} edits, {mode}"
+                    evaluated = caches[-1].tokens - caches[-1].reused
+                    share = await _cached_share(server, agent)
+                    aim = CACHED_SHARE if (turns, mode) == (50, "lazy") else None
+                    figures += [
+                        Figure(
+                            f"{title}: share from the cache", share, "", aim, more_is_better=True
+                        ),
+                        Figure("  tokens evaluated", evaluated, "tokens"),
+                    ]
+    await model.stop()
+    return figures
+
+
+def main() -> None:
+    """Measure and print."""
+    show(asyncio.run(measure()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Likeness of two lines of memory, by the words that they share.
+
+There are two questions, each with a measure of its own:
+
+- `says_same`: do two lines say the same? They share most of all their words, and differ in no
+  number or negation.
+- `share_subject`: is a line about the subject of another one? Most terms of the shorter line are
+  terms of the longer one.
+"""
+
+import re
+
+from ricordo.search.words import STOP_WORDS, terms
+
+# The share of all words of two lines that say the same.
+_SAME_SHARE = 0.7
+# The share of the shorter line's terms that the other line has, if both have one subject.
+_SUBJECT_SHARE = 0.75
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
+_NEGATIONS = frozenset(
+    "no not never none without cannot nicht kein keine keinen nie ohne non pas jamais sans mai"
+    " senza sin nunca sem".split()
+)
+# Words that add nothing to a thought.
+_EMPTY_WORDS = frozenset(
+    "a an the is are was of to in on at and that user users student students their her his she he"
+    " they it der die das ist ein eine und le la il un una est".split()
+)
+_STOP_WORDS = frozenset().union(*STOP_WORDS.values())
+
+
+def has_words(line: str) -> bool:
+    return _WORD.search(line) is not None
+
+
+def says_same(line: str, other: str) -> bool:
+    """Return True if two lines say the same in equal or nearly equal words.
+
+    >>> says_same("- Likes green tea in the morning", "The user likes green tea in the morning.")
+    True
+    >>> says_same("Has no exam on 3 May", "Has an exam on 3 May")
+    False
+    """
+    words, other_words = _words(line), _words(other)
+    if words == other_words:
+        return True
+    differing = words ^ other_words
+    if any(word in _NEGATIONS or not word.isalpha() for word in differing):
+        return False
+    return bool(words & other_words) and len(words & other_words) >= _SAME_SHARE * len(
+        words | other_words
+    )
+
+
+def _words(line: str) -> frozenset[str]:
+    words = frozenset(_WORD.findall(line.casefold()))
+    return words - _EMPTY_WORDS or words
+
+
+def subject_terms(line: str) -> frozenset[str]:
+    """Return the terms of a line without stop words."""
+    return frozenset(terms(line)) - _STOP_WORDS
+
+
+def share_subject(first: frozenset[str], second: frozenset[str]) -> bool:
+    """Return True if two lines with these terms have one subject."""
+    smaller = min(len(first), len(second))
+    return bool(smaller) and len(first & second) >= _SUBJECT_SHARE * smaller

@@ -1,0 +1,181 @@
+"""When the memory in the prompt is rendered again: before each step, next turn, or lazily."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from ricordo.agents.model_profile import MEMORY_IN_PROMPT, memory_in_prompt
+from ricordo.agents.request import TurnRequest
+from ricordo.agents.turn import collect, run_turn
+from ricordo.domain.agent import AgentState, CompactionSettings
+from ricordo.domain.model import MemoryInPromptChoice, ModelInfo, ModelRequest
+from ricordo.domain.scope import Scope
+from ricordo.prompt.system_prompt import system_prompt
+from ricordo.storage import blocks
+from tests.seams import make
+from tests.seams.stage import Stage, call, soon
+from tests.seams.stores import ManualClock
+
+EDIT = call("memory_insert", label="human", new_string="Likes tea.")
+DAY = 24 * 3600
+
+
+async def agent_with(stage: Stage, mode: MemoryInPromptChoice, **spec: Any) -> str:
+    settings = {MEMORY_IN_PROMPT: mode, **spec.pop("settings", {})}
+    return await stage.agent(("human", "Ada."), ("persona", "Kind."), settings=settings, **spec)
+
+
+async def turn(stage: Stage, agent: str, *lines: Any) -> list[ModelRequest]:
+    """Take a turn in which the model says the lines; return its requests."""
+    before = len(stage.model.requests)
+    stage.lines += lines or ["Here."]
+    await stage.say(agent)
+    return stage.model.requests[before:]
+
+
+def shows_tea(request: ModelRequest) -> bool:
+    return "Likes tea." in request.messages[0].text
+
+
+def tells_of_tea(request: ModelRequest) -> bool:
+    calls = [part for message in request.messages for part in message.tool_calls]
+    return any("Likes tea." in part.arguments for part in calls)
+
+
+async def edit_elsewhere(stage: Stage, agent: str, label: str, value: str) -> None:
+    """Change a block as its owner does on a page."""
+    held = await stage.store.read(lambda tx: blocks.of_agent(tx, agent))
+    block = next(block for block in held if block.label == label)
+    changed = replace(block, value=value)
+    await stage.store.write(lambda tx: blocks.update(tx, block, changed, make.change_metadata()))
+
+
+@pytest.mark.parametrize(
+    ("mode", "shown"),
+    [
+        ("step", [False, True, True]),
+        ("turn", [False, False, True]),
+        ("lazy", [False, False, False]),
+    ],
+)
+async def test_an_own_edit_is_in_the_prompt_when_the_mode_says(
+    stage: Stage, mode: MemoryInPromptChoice, shown: list[bool]
+) -> None:
+    agent = await agent_with(stage, mode)
+    requests = await turn(stage, agent, EDIT, "Noted.") + await turn(stage, agent)
+    assert [shows_tea(request) for request in requests] == shown
+    assert tells_of_tea(requests[1])
+    assert tells_of_tea(requests[2])
+
+
+async def test_the_prompt_grows_at_its_end_alone_while_an_agent_edits_its_memory(
+    stage: Stage,
+) -> None:
+    agent = await agent_with(stage, "lazy")
+    requests: list[ModelRequest] = []
+    for number in range(6):
+        edit = call("memory_insert", label="human", new_string=f"Fact {number}.")
+        requests += await turn(stage, agent, edit, "Noted.")
+    for earlier, later in pairwise(requests):
+        beginning = later.messages[: len(earlier.messages)]
+        assert [message.parts for message in beginning] == [
+            message.parts for message in earlier.messages
+        ]
+
+
+async def test_an_edit_by_others_is_in_the_next_prompt_with_the_own_ones(stage: Stage) -> None:
+    agent = await agent_with(stage, "lazy")
+    await turn(stage, agent, EDIT, "Noted.")
+    await edit_elsewhere(stage, agent, "persona", "Strict.")
+    (request,) = await turn(stage, agent)
+    assert shows_tea(request)
+    assert "Strict." in request.messages[0].text
+
+
+async def test_an_edit_by_others_in_the_middle_of_a_turn_is_in_the_next_steps_prompt(
+    stage: Stage,
+) -> None:
+    agent = await agent_with(stage, "lazy")
+
+    async def edit_meanwhile(_request: ModelRequest) -> Any:
+        await edit_elsewhere(stage, agent, "persona", "Strict.")
+        return EDIT
+
+    requests = await turn(stage, agent, edit_meanwhile, "Noted.") + await turn(stage, agent)
+    assert "Strict." in requests[-1].messages[0].text
+    assert shows_tea(requests[-1])
+
+
+async def test_a_new_day_renders_the_memory_again(stage: Stage, clock: ManualClock) -> None:
+    agent = await agent_with(stage, "lazy")
+    await turn(stage, agent, EDIT, "Noted.")
+    clock.advance(DAY)
+    (request,) = await turn(stage, agent)
+    assert shows_tea(request)
+
+
+async def test_a_compaction_renders_the_memory_again(stage: Stage) -> None:
+    agent = await agent_with(stage, "lazy")
+    await turn(stage, agent, EDIT, "Noted.")
+    for _ in range(6):
+        await turn(stage, agent, "An answer. " * 30)
+    stage.lines += ["They talked."]
+    request = TurnRequest(Scope(), agent, compaction=CompactionSettings())
+    await soon(collect(await run_turn(stage.runtime, request)))
+    (after,) = await turn(stage, agent)
+    assert shows_tea(after)
+
+
+@pytest.mark.parametrize(
+    "spec", [{"clears_buffer": True}, {"settings": {"message_buffer": [4, 2]}}]
+)
+async def test_edits_whose_messages_leave_the_window_are_in_the_next_prompt(
+    stage: Stage, spec: dict[str, Any]
+) -> None:
+    agent = await agent_with(stage, "lazy", **spec)
+    await turn(stage, agent, EDIT, "Noted.")
+    requests = await turn(stage, agent) + await turn(stage, agent)
+    assert all(shows_tea(request) or tells_of_tea(request) for request in requests)
+    assert shows_tea(requests[-1])
+
+
+async def test_a_mode_that_changes_takes_effect_with_the_next_turn(stage: Stage) -> None:
+    agent = await agent_with(stage, "lazy")
+    await turn(stage, agent, EDIT, "Noted.")
+    stage.runtime.settings.memory_in_prompt = "step"
+    (lazy,) = await turn(stage, agent)
+    assert not shows_tea(lazy), "the agent's own setting is before the server's"
+    other = await stage.agent(("human", "Ada."))
+    requests = await turn(stage, other, EDIT, "Noted.")
+    assert shows_tea(requests[1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        ("ollama", "lazy"),
+        ("lmstudio", "lazy"),
+        ("vllm", "lazy"),
+        ("llamacpp", "lazy"),
+        ("openai", "step"),
+        ("anthropic", "step"),
+        ("a kind of tomorrow", "step"),
+    ],
+)
+def test_by_default_the_models_server_decides(kind: str, mode: str) -> None:
+    info = ModelInfo("local/m", "local", "m", kind)
+    agent = make.agent()
+    assert memory_in_prompt(agent, info, "auto") == mode
+    assert memory_in_prompt(agent, info, "turn") == "turn"
+
+
+def test_lines_have_numbers_only_where_the_memory_is_never_older_than_an_edit() -> None:
+    agent = make.agent()
+    state = AgentState(agent, make.conversation(agent), blocks=(make.block("human"),))
+    shown = [
+        system_prompt(state, "anthropic", 0, recall_count=0, has_line_numbers=is_numbered).text
+        for is_numbered in (True, False)
+    ]
+    assert ["1→" in text for text in shown] == [True, False]
