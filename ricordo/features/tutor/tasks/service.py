@@ -35,6 +35,7 @@ def put(tx: Transaction, scope: Scope, agent_id: str, request: TaskRequest) -> B
         NotFound: there is no such agent.
     """
     agents.require(tx, scope, agent_id)
+    queries.remove_orphans(tx)
     stored = queries.find(tx, scope, request.name)
     now = tx.clock.now()
     if stored and stored.course:
@@ -271,6 +272,7 @@ def follow_courses(tx: Transaction) -> None:
     A paused task stays paused. Only a task that the file no longer names is deleted, with its
     history: one whose agent is missing waits for it, and all wait if the file cannot be read.
     """
+    queries.remove_orphans(tx)
     for course in courses.everyone(tx, SCOPE):
         applied = applied_course(course.source, course.name)
         if applied is None:
