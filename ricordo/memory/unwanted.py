@@ -1,8 +1,8 @@
 """Things that a person wants no agent to remember.
 
 The person's rules are the lines of a block of their own, `never-remember`. An agent's edit or
-proposal that adds a line like one of them is refused. The person, and callers who write with
-the person's rights, may write anything.
+proposal that adds a line like one of them is refused, and one about a topic that a rule names. The
+person, and callers who write with the person's rights, may write anything.
 """
 
 import re
@@ -14,6 +14,7 @@ from ricordo.domain.block import NEVER_REMEMBER, Chain
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict
 from ricordo.memory.edits import MemoryEdit, PassageDraft, added_lines
+from ricordo.memory.topics import is_about, topic_of
 from ricordo.search.words import STOP_WORDS, terms
 from ricordo.storage import versions
 from ricordo.storage.engine.store import Transaction
@@ -42,22 +43,32 @@ def rule_of(line: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A person's rules, each as its set of terms."""
+    """A person's rules, each as its set of terms, and the topics that others name."""
 
     terms: Sequence[frozenset[str]]
+    topics: Sequence[str] = ()
 
     @classmethod
     def of_text(cls, text: str) -> "Rules":
-        rule_terms = (_terms(line) for line in text.split("\n"))
-        return cls([line_terms for line_terms in rule_terms if line_terms])
+        lines = text.split("\n")
+        topics = [topic for line in lines if (topic := topic_of(rule_of(line)))]
+        rule_terms = (_terms(line) for line in lines if not topic_of(rule_of(line)))
+        return cls([line_terms for line_terms in rule_terms if line_terms], topics)
+
+    def __bool__(self) -> bool:
+        return bool(self.terms or self.topics)
 
     def refuse(self, before: str, after: str) -> bool:
         """Return whether the later text adds a line like a rule.
 
         A rule does not apply where the earlier text had such a line already.
         """
-        if not self.terms:
+        if not self:
             return False
+        if self.topics:
+            lines = added_lines(before, after)
+            if any(is_about(line, topic) for topic in self.topics for line in lines):
+                return True
         added = [line_terms for line in added_lines(before, after) if (line_terms := _terms(line))]
         if not added:
             return False
@@ -101,7 +112,7 @@ def unwanted_calls(
         return {}
     scope = Scope(state.agent.organization_id)
     rules = rules_of(tx, versions.of_owner(tx, scope, "user", user_id))
-    if not rules.terms:
+    if not rules:
         return {}
     refused_calls = {draft.call_id for draft in passages if rules.refuse("", draft.text)}
     refused_blocks = {

@@ -41,6 +41,7 @@ from ricordo.features.web.pages.suggestions import divided, joined
 from ricordo.memory import user_memory
 from ricordo.memory.schemas import Schemas, schemas_in
 from ricordo.memory.sections import read_sections
+from ricordo.memory.topics import TOPICS
 from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.pages.shell import (
     Pages,
@@ -140,6 +141,7 @@ async def show_person(request: Request, user_id: str) -> Response:
             "deleted": queries.deleted_labels(tx, memory.chain.id),
             "expected": queries.expected_blocks(tx, scope, user, labels, _MOST_EXPECTED),
             "rules": rules.value.split("\n") if owns and rules and rules.value else [],
+            "topics": TOPICS,
         }
 
     variables = await runtime.store.read(read)
@@ -179,6 +181,7 @@ async def show_agents_memory(request: Request, agent_id: str) -> Response:
             "deleted": [],
             "expected": [],
             "rules": [],
+            "topics": (),
         }
 
     return await _show_memory(request, await runtime.store.read(read))
@@ -473,8 +476,16 @@ async def decide(request: Request, user_id: str) -> Response:
         reason = reason or "Never remember things like this."
     verb = "approve" if decision == "approve" else "reject"
     body = {"ids": ids, "reason": reason}
+    undo = ""
+    if decision == "approve":
+        scope = request.scope[REQUEST_SCOPE]
+        undo = await request.app.state.runtime.store.read(
+            lambda tx: queries.undo_of_approval(tx, scope, ids)
+        )
     outcomes = await Api(request).ask("POST", f"/users/{user_id}/diffs/{verb}", body)
-    return done(request, path, _outcome_words(outcomes, decision))
+    if not any(outcome["status"] == "approved" for outcome in outcomes):
+        undo = ""
+    return done(request, path, _outcome_words(outcomes, decision), undo=undo)
 
 
 def _outcome_words(outcomes: Sequence[Mapping[str, Any]], decision: str) -> str:
