@@ -85,7 +85,7 @@ class PluginPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """What a package adds to a server: parts by kind, each the thing itself or its name.
+    """The parts that a package adds to a server, by kind: each a value or its name.
 
     Attributes:
         requires: Packages of `ricordo.features`; the server refuses to start without them.

@@ -73,7 +73,7 @@ class StreamEncoder(Protocol):
 
 
 class WireFormat(Protocol):
-    """The format in which clients get what is stored or sent without a request of theirs."""
+    """The format of stored streams and callbacks."""
 
     def stream_encoder(
         self, options: Mapping[str, Any], clock: Clock, *, has_tokens: bool

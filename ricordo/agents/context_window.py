@@ -1,4 +1,4 @@
-"""The context window of a running turn, and what the stored window lacks of it."""
+"""The context window of a running turn, and the changes that are not stored yet."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -35,7 +35,7 @@ class ContextWindow:
         return None
 
     def append_input(self, preceding: Sequence[Message], new_messages: Sequence[Message]) -> None:
-        """Append the turn's stored input; what comes with an answer waits for the results."""
+        """Append the turn's stored input; messages sent with an approval follow the results."""
         self.first = len(self.messages)
         self.unsaved = len(preceding) + len(new_messages)
         self.messages += preceding

@@ -23,7 +23,7 @@ from ricordo.prompt.truncation import exchanges
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, blocks, conversations, messages, proposals, runs, users
-from ricordo.storage.engine.repository import found
+from ricordo.storage.engine.repository import require_found
 from ricordo.storage.engine.store import Transaction
 
 DEFAULT = "default"
@@ -79,7 +79,7 @@ def resolve_conversation(
         conversation = conversations.default_of(tx, scope, owner_id)
         if conversation is None:
             agents.require(tx, scope, owner_id)
-        return found(conversation, "Conversation", name)
+        return require_found(conversation, "Conversation", name)
     conversation = conversations.require(tx, scope, name)
     if agent_id and conversation.agent_id != agent_id:
         raise NotFound(f"Conversation with ID {name} not found")

@@ -163,7 +163,7 @@ def _note_edits_in_transcript(
 
 
 def _end_run(tx: Transaction, turn: TurnContext, run: Run, new_messages: Sequence[Message]) -> Run:
-    """Do what follows from the end of the run, in the transaction that ends it."""
+    """Do the work that follows a run's end, in the transaction that ends it."""
     if run.callback:
         add_callback(tx, run)
     if turn.profile == "notes" and wants_notes(turn):

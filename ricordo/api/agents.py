@@ -30,7 +30,7 @@ from ricordo.api.models.agents import (
     AgentUpdate,
     ContextResponse,
 )
-from ricordo.api.models.base import NoteResponse, given
+from ricordo.api.models.base import NoteResponse, without_none
 from ricordo.api.models.tools import read_rule
 from ricordo.api.routing import Routes
 from ricordo.domain.agent import Agent, CompactionSettings
@@ -132,7 +132,7 @@ def list_agents(
         conditions = [agents.is_kept_to(user_ids)]
     if filters.last_stop_reason:
         conditions.append(agents.last_ended_for(tx, context.scope, filters.last_stop_reason))
-    if template := given(
+    if template := without_none(
         template_id=filters.template_id, base_template_id=filters.base_template_id
     ):
         conditions.append(agents.is_made_from(**template))
@@ -144,7 +144,7 @@ def list_agents(
         "position": agents.place_of(
             tx, context.scope, paging.order_by or filters.sort_by or "created_at"
         ),
-        **given(name=filters.name, hidden=filters.hidden, created_by=filters.created_by_id),
+        **without_none(name=filters.name, hidden=filters.hidden, created_by=filters.created_by_id),
     }
     states = agents.page(tx, context.scope, paging.page(), *conditions, **options)
     return [

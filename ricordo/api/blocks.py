@@ -13,7 +13,7 @@ from fastapi import Depends, Query, Response
 
 from ricordo.agents.lifecycle import attach_block, new_block
 from ricordo.api.answers import answer
-from ricordo.api.call import Paged, RequestContext, agent_json, note, told, whole_agent
+from ricordo.api.call import Paged, RequestContext, agent_json, note, whole_agent, with_outcome
 from ricordo.api.models.agents import AgentResponse, CoreMemoryResponse
 from ricordo.api.models.base import MAX_COUNT, NoteResponse, TextPiece
 from ricordo.api.models.entity_tags import IfMatch, require_match
@@ -176,7 +176,7 @@ def delete(tx: Transaction, context: RequestContext, block_id: str) -> Response:
     message = f"Block id={block_id} successfully deleted"
     if outcome.proposal:
         message = f"Proposed as {outcome.proposal.id}: the block stays until its owner decides."
-    return told(answer(note(message)), outcome)
+    return with_outcome(answer(note(message)), outcome)
 
 
 @router.get("/blocks/{block_id}/agents", response_model=list[AgentResponse])
@@ -382,7 +382,7 @@ def _shown(outcome: SubmissionOutcome) -> Response:
         proposal_id = outcome.proposal.id
     else:
         proposal_id = None
-    return told(answer(BlockResponse.of(outcome.block, proposal_id=proposal_id)), outcome)
+    return with_outcome(answer(BlockResponse.of(outcome.block, proposal_id=proposal_id)), outcome)
 
 
 def _change(

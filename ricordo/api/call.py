@@ -284,7 +284,7 @@ class Paging:
 Paged = Annotated[Paging, Depends()]
 
 
-def told(response: Response, submitted: SubmissionOutcome) -> Response:
+def with_outcome(response: Response, submitted: SubmissionOutcome) -> Response:
     """Name the proposal that an edit became in the answer's header `x-proposal-id`."""
     if submitted.proposal:
         response.headers["x-proposal-id"] = submitted.proposal.id

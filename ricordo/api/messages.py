@@ -21,7 +21,7 @@ from ricordo.api.answers import answer
 from ricordo.api.call import Paged, Paging, RequestContext, agent_json
 from ricordo.api.errors import model_failure
 from ricordo.api.models.agents import AgentResponse
-from ricordo.api.models.base import given
+from ricordo.api.models.base import without_none
 from ricordo.api.models.messages import (
     AnyMessage,
     MessageFormat,
@@ -153,7 +153,7 @@ async def list_messages(
     conversation = await open_conversation(
         context.runtime, context.scope, conversation_id, agent_id
     )
-    columns = given(conversation_id=conversation.id, group_id=query.group_id)
+    columns = without_none(conversation_id=conversation.id, group_id=query.group_id)
     view = query.view()
     return await context.store.read(lambda tx: by_time(tx, context, paging, view, **columns))
 

@@ -7,7 +7,13 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from ricordo.api.call import Paged, RequestContext, note
-from ricordo.api.models.base import NoteResponse, RequestModel, ResponseModel, Timestamp, given
+from ricordo.api.models.base import (
+    NoteResponse,
+    RequestModel,
+    ResponseModel,
+    Timestamp,
+    without_none,
+)
 from ricordo.api.routing import Routes
 from ricordo.domain.ids import new_id
 from ricordo.domain.model import OrganizationProvider
@@ -263,4 +269,4 @@ def _new(context: RequestContext, name: str, body: ProviderCheckRequest) -> Orga
 
 def _with(provider: OrganizationProvider, body: ProviderUpdate) -> OrganizationProvider:
     fields = {name: getattr(body, name) for name in ("base_url", "region", "api_version")}
-    return replace(provider, **given(**fields))
+    return replace(provider, **without_none(**fields))

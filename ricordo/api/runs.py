@@ -9,7 +9,7 @@ from fastapi import Depends, Query
 
 from ricordo.api.call import Paged, Paging, RequestContext, note
 from ricordo.api.messages import Types, by_time, keeps_some, run_view, types_of
-from ricordo.api.models.base import NoteResponse, given
+from ricordo.api.models.base import NoteResponse, without_none
 from ricordo.api.models.memory import ContextBlockResponse, LineageResponse
 from ricordo.api.models.messages import (
     AnyMessage,
@@ -63,12 +63,12 @@ def list_runs(
     """List runs, newest first: of agents, of a conversation, by status, or open ones."""
     agent_ids = [*(query.agent_ids or ()), *((query.agent_id,) if query.agent_id else ())]
     statuses = [*(query.statuses or ()), *(("created", "running") if query.active else ())]
-    columns = given(
+    columns = without_none(
         conversation_id=query.conversation_id,
         background=query.background,
         stop_reason=query.stop_reason,
     )
-    columns |= given(user_id=context.scope.subject if paging.user_id else None)
+    columns |= without_none(user_id=context.scope.subject if paging.user_id else None)
     return runs.page(
         tx,
         context.scope,
@@ -89,7 +89,7 @@ def list_active(
 ) -> Sequence[Run]:
     """List open runs, newest first: the older form of `active` in the list."""
     ids = [*(agent_ids or ()), *((agent_id,) if agent_id else ())]
-    columns = given(background=background)
+    columns = without_none(background=background)
     return runs.page(
         tx,
         context.scope,
@@ -211,7 +211,7 @@ def list_all_steps(
         context.scope,
         paging.page(),
         query.filter(),
-        **given(agent_id=query.agent_id, model=query.model),
+        **without_none(agent_id=query.agent_id, model=query.model),
     )
 
 
@@ -272,7 +272,7 @@ def list_all_messages(
     They are in order, oldest first.
     """
     view = MessageFormat(types=types_of(include_return_message_types))
-    return by_time(tx, context, paging, view, **given(conversation_id=conversation_id))
+    return by_time(tx, context, paging, view, **without_none(conversation_id=conversation_id))
 
 
 @_messages.get("/{message_id}", response_model=list[AnyMessage])

@@ -28,7 +28,7 @@ from ricordo.api.blocks import (
     page_of,
 )
 from ricordo.api.bodies import decode, validated
-from ricordo.api.call import RequestContext, note, told
+from ricordo.api.call import RequestContext, note, with_outcome
 from ricordo.api.errors import text_conflict
 from ricordo.api.models.base import NoteResponse, TextConflict
 from ricordo.api.models.entity_tags import IfMatch, IfNoneMatch, require_match, tagged
@@ -335,7 +335,7 @@ def delete(
         message_text = (
             f"Proposed as {outcome.proposal.id}: the block stays until its owner decides."
         )
-    return told(answer(note(message_text)), outcome)
+    return with_outcome(answer(note(message_text)), outcome)
 
 
 def waiting_for(tx: Transaction, block: Block | None) -> int:
@@ -364,8 +364,8 @@ def _submitted(tx: Transaction, outcome: SubmissionOutcome) -> Response:
     else:
         proposal_id = None
     if outcome.block is None:
-        return told(answer(ProposalResponse.of(outcome.proposal), 202), outcome)
-    return told(_shown(tx, outcome.block, proposal_id=proposal_id), outcome)
+        return with_outcome(answer(ProposalResponse.of(outcome.proposal), 202), outcome)
+    return with_outcome(_shown(tx, outcome.block, proposal_id=proposal_id), outcome)
 
 
 def _chain_id(tx: Transaction, context: RequestContext, user_id: str) -> str:

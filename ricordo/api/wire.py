@@ -1,4 +1,4 @@
-"""The format of the HTTP API, for what is stored or sent without a request."""
+"""The format of the HTTP API for stored streams and callbacks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -192,7 +192,7 @@ class Server(uvicorn.Server):
 
 
 class RequestLog:
-    """A log line for each request: who asked, for which route, and what came of it.
+    """A log line for each request: caller, route and outcome.
 
     It has the route in place of the address, which may hold names, and no query string, which may
     hold a search. Probes and the files of pages are logged at level debug.
@@ -228,7 +228,7 @@ class RequestLog:
 
 
 def _asked(scope: Scope) -> dict[str, Any]:
-    """Return who asked, by user and key, and for which route."""
+    """Return the request's user, key and route."""
     caller: CallerScope | None = scope.get(REQUEST_SCOPE)
     route = getattr(scope.get("route"), "path", None)
     fields: dict[str, Any] = {"method": scope["method"], "route": route or "none"}

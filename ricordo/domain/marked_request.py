@@ -1,4 +1,4 @@
-"""Marks for hidden text in what a model gets: messages and tools."""
+"""Marks for hidden text in the messages and tools of a request to a model."""
 
 from collections.abc import Mapping
 from dataclasses import replace

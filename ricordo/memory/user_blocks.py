@@ -87,7 +87,7 @@ class BlockProposal:
 
 @dataclass(frozen=True, slots=True)
 class HistoryVersion:
-    """A version of a block: who wrote it, when and why.
+    """A version of a block, with its author, time and reason.
 
     Attributes:
         sha: Its id, which is also that of a git commit.

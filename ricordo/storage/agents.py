@@ -39,9 +39,9 @@ from ricordo.storage.engine.repository import (
     Repository,
     distinct_list,
     equal,
-    found,
     one_of,
     plain,
+    require_found,
     tagged_with,
 )
 from ricordo.storage.engine.store import Transaction
@@ -278,7 +278,7 @@ def load_whole(tx: Transaction, scope: Scope, agent_id: str) -> AgentState:
 
     It includes the tags of the blocks, and the calls that wait for an answer.
     """
-    return found(next(iter(_load_all(tx, scope, [agent_id])), None), "Agent", agent_id)
+    return require_found(next(iter(_load_all(tx, scope, [agent_id])), None), "Agent", agent_id)
 
 
 def _rows_by_agent(
@@ -352,7 +352,7 @@ def get(tx: Transaction, scope: Scope, agent_id: str) -> Agent:
     Raises NotFound, also for an agent that the caller may not use.
     """
     parameters = {"id": agent_id, "organization_id": scope.organization_id}
-    return found(
+    return require_found(
         _ROWS.first(tx, *for_caller(scope, _GET, _GET_FOR_ONE, parameters)), "Agent", agent_id
     )
 
@@ -364,7 +364,7 @@ def require(tx: Transaction, scope: Scope, agent_id: str) -> None:
 def timezone(tx: Transaction, scope: Scope, agent_id: str) -> str:
     parameters = {"id": agent_id, "organization_id": scope.organization_id}
     row = tx.first(*for_caller(scope, _TIMEZONE, _TIMEZONE_FOR_ONE, parameters))
-    return str(found(row, "Agent", agent_id).timezone)
+    return str(require_found(row, "Agent", agent_id).timezone)
 
 
 def lock(tx: Transaction, scope: Scope, agent_id: str) -> None:

@@ -15,7 +15,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.text import normal_json, normal_text
 from ricordo.errors import Forbidden
 from ricordo.storage.agent_access import may_use
-from ricordo.storage.engine.repository import Page, Repository, equal, found, one_of
+from ricordo.storage.engine.repository import Page, Repository, equal, one_of, require_found
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import (
     agents,
@@ -117,7 +117,7 @@ def page(
 
 def get(tx: Transaction, scope: Scope, id: str) -> Archive:
     """Return the archive with this id. Raises NotFound, also for a folder's archive."""
-    return found(None if id.startswith(FOLDER) else ROWS.find(tx, scope, id), "Archive", id)
+    return require_found(None if id.startswith(FOLDER) else ROWS.find(tx, scope, id), "Archive", id)
 
 
 def require_changes(scope: Scope, archive: Archive) -> None:
@@ -269,7 +269,7 @@ def lock_passage(
     stored = next(iter(passages_by_ids(tx, [passage_id])), None)
     if stored and not (stored.archive_id in archives_by_id and scope.sees(stored.user_id)):
         stored = None
-    passage = found(stored, "Passage", passage_id)
+    passage = require_found(stored, "Passage", passage_id)
     scope.require_owns(passage.user_id)
     return _lock(tx, archives_by_id[passage.archive_id]), passage
 
@@ -289,7 +289,7 @@ def _lock(tx: Transaction, archive: Archive, agent_id: str | None = None) -> Arc
     if agent_id:
         statement = _LOCK_FOR_AGENT
         ids["agent_id"] = agent_id
-    return ROWS.of(found(tx.first(statement, ids), "Archive", archive.id))
+    return ROWS.of(require_found(tx.first(statement, ids), "Archive", archive.id))
 
 
 def _recount(tx: Transaction, archive: Archive, added: int, tags: Iterable[str]) -> Archive:

@@ -23,10 +23,10 @@ from ricordo.storage.engine.repository import (
     Page,
     Repository,
     equal,
-    found,
     known_to,
     one_of,
     read_page,
+    require_found,
     seen_by,
     setter,
 )
@@ -200,7 +200,7 @@ def require(tx: Transaction, scope: Scope, id: str) -> Conversation:
     conversation = ROWS.first(tx, statement, parameters)
     if conversation and not scope.sees(conversation.user_id):
         conversation = None
-    return found(conversation, "Conversation", id)
+    return require_found(conversation, "Conversation", id)
 
 
 def page(

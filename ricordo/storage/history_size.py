@@ -38,7 +38,7 @@ _NEARLY_FULL = select(func.count()).where(chains.c.history_bytes >= bindparam("s
 
 
 def grow(tx: Transaction, chain_id: str, size: int) -> None:
-    """Add to a history's size what was stored without a version."""
+    """Add the size of rows that were stored without a version."""
     tx.run(_GROW, {"this_id": chain_id, "grown": size})
 
 

@@ -23,8 +23,8 @@ from ricordo.storage.engine.repository import (
     Page,
     Repository,
     equal,
-    found,
     new_values,
+    require_found,
     setter,
 )
 from ricordo.storage.engine.store import Store, Transaction, name_of
@@ -151,7 +151,7 @@ def add(tx: Transaction, job: Job) -> Job | None:
 
 def get(tx: Transaction, scope: Scope, id: str) -> Job:
     job = ROWS.find(tx, scope, id)
-    return found(job if job and scope.owns(job.user_id) else None, "Job", id)
+    return require_found(job if job and scope.owns(job.user_id) else None, "Job", id)
 
 
 def _is_for(scope: Scope) -> ColumnElement[bool] | None:

@@ -23,7 +23,7 @@ from ricordo.domain.scope import (
 )
 from ricordo.errors import Invalid
 from ricordo.storage import users
-from ricordo.storage.engine.repository import Missing, Page, Repository, equal, found
+from ricordo.storage.engine.repository import Missing, Page, Repository, equal, require_found
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, api_keys, providers
 from ricordo.storage.schema.core_tables import users as users_table
@@ -175,7 +175,7 @@ def create(tx: Transaction, scope: Scope, secret: bytes, draft: KeyDraft) -> tup
 def get(tx: Transaction, scope: Scope, id: str) -> ApiKey:
     """Return the key with this id. Raises NotFound, also for sessions."""
     key = _ROWS.find(tx, scope, id)
-    return found(key if key and key.kind == "key" else None, "Key", id)
+    return require_found(key if key and key.kind == "key" else None, "Key", id)
 
 
 def page(tx: Transaction, scope: Scope, page: Page, user_id: str | None = None) -> list[ApiKey]:

@@ -17,10 +17,10 @@ from ricordo.storage.engine.repository import (
     Page,
     Repository,
     equal,
-    found,
     in_scope,
     known_to,
     read_page,
+    require_found,
     seen_by,
 )
 from ricordo.storage.engine.store import Transaction
@@ -171,7 +171,7 @@ def get(tx: Transaction, scope: Scope, id: str) -> Proposal:
         row = tx.first(_BY_ID, parameters)
     else:
         row = tx.first(_BY_ID_FOR_ONE, parameters | {"subject_id": scope.subject_id})
-    return _proposals(tx, [found(row, "Proposal", id)])[0]
+    return _proposals(tx, [require_found(row, "Proposal", id)])[0]
 
 
 def lock(tx: Transaction, scope: Scope, id: str) -> Proposal:

@@ -13,10 +13,10 @@ from ricordo.storage.engine.repository import (
     Page,
     Repository,
     equal,
-    found,
     known_to,
     new_values,
     read_page,
+    require_found,
     setter,
 )
 from ricordo.storage.engine.store import Transaction
@@ -47,7 +47,7 @@ def insert_one(tx: Transaction, provider: OrganizationProvider) -> None:
 
 def get(tx: Transaction, scope: Scope, provider_id: str) -> OrganizationProvider:
     row = tx.first(_BY_ID, {"id": provider_id, "organization_id": scope.organization_id})
-    return _provider(found(row, "Provider", provider_id))
+    return _provider(require_found(row, "Provider", provider_id))
 
 
 def page(

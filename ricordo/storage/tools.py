@@ -9,7 +9,14 @@ from sqlalchemy import ColumnElement, Text, cast, delete, insert, or_, select
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import REPLACEMENTS, Tool
 from ricordo.errors import NotFound
-from ricordo.storage.engine.repository import Page, Repository, distinct_list, equal, found, one_of
+from ricordo.storage.engine.repository import (
+    Page,
+    Repository,
+    distinct_list,
+    equal,
+    one_of,
+    require_found,
+)
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents_tools, organizations, tools
 
@@ -79,7 +86,7 @@ def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Tool]:
     """Return the tools with these ids, in order. Raises NotFound for the first missing one."""
     read = _ROWS.all(tx, _BY_IDS, {"ids": list(ids), "organization_id": scope.organization_id})
     by_id = {tool.id: tool for tool in read}
-    return [found(by_id.get(id), "Tool", id) for id in ids]
+    return [require_found(by_id.get(id), "Tool", id) for id in ids]
 
 
 def by_names(tx: Transaction, scope: Scope, names: Sequence[str]) -> dict[str, Tool]:
@@ -106,7 +113,7 @@ def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]
     if missing := [name for name in names if name not in by_name]:
         raise NotFound(f"Tool with name {', '.join(missing)} not found{replacement(missing)}")
     named = [by_name[name] for name in names]
-    with_ids = [found(by_id.get(id), "Tool", id) for id in ids]
+    with_ids = [require_found(by_id.get(id), "Tool", id) for id in ids]
     return list({tool.id: tool for tool in [*named, *with_ids]}.values())
 
 

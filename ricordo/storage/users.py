@@ -57,7 +57,7 @@ def find(tx: Transaction, scope: Scope, name: str) -> User | None:
 
 
 def named(tx: Transaction, organization_id: str, name: str) -> User | None:
-    """Return the user with this id or identifier, whoever the caller is."""
+    """Return the user with this id or identifier, for any caller."""
     if "\0" in name:
         return None  # PostgreSQL would refuse the parameter
     matches = ROWS.all(tx, _NAMED, {"organization_id": organization_id, "name": name})
@@ -193,7 +193,7 @@ def change(tx: Transaction, scope: Scope, user: User) -> User:
 
 
 def give_name(tx: Transaction, scope: Scope, identifier: str, person_name: str) -> User:
-    """Name a user who is called by an identifier so far; return the user.
+    """Give a name to a user who has only an identifier; return the user.
 
     A name that does not fit into a line is left out. Raises NotFound, Forbidden.
     """

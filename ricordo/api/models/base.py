@@ -49,7 +49,7 @@ def binary(media_type: str) -> dict[int | str, Json]:
     return {200: {"content": {media_type: {"schema": {"type": "string", "format": "binary"}}}}}
 
 
-def given(**fields: Any) -> Json:
+def without_none(**fields: Any) -> Json:
     """Return the fields that are not None."""
     return {name: field for name, field in fields.items() if field is not None}
 

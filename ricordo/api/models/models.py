@@ -12,7 +12,7 @@ from ricordo.api.models.base import (
     RequestPart,
     ResponseModel,
     TolerantPart,
-    given,
+    without_none,
 )
 from ricordo.domain.model import ModelInfo, ModelSettings, settings_changes
 from ricordo.domain.text import Json
@@ -180,7 +180,7 @@ class ModelConfigRequest(TolerantPart):
             "max_reasoning_tokens": self.max_reasoning_tokens or None,
             "thinks_in_arguments": self.put_inner_thoughts_in_kwargs,
         }
-        return settings | given(**older)
+        return settings | without_none(**older)
 
     @property
     def full_handle(self) -> str | None:
@@ -214,7 +214,7 @@ def whole_settings_response(settings: ModelSettings, info: ModelInfo) -> Json:
     defaults: Json = {"temperature": _SHOWN_TEMPERATURE}
     if info.endpoint_type == "openai":
         defaults = _SHOWN_OF_OPENAI
-    defaults = defaults | given(max_output_tokens=info.max_output_tokens)
+    defaults = defaults | without_none(max_output_tokens=info.max_output_tokens)
     return defaults | settings_response(settings, info.endpoint_type)
 
 
@@ -234,7 +234,7 @@ def settings_response(settings: ModelSettings, endpoint_type: str) -> Json:
         wire["reasoning"] = {"reasoning_effort": effort}
     if budget is not None:
         wire["thinking"] = {"type": "enabled", "budget_tokens": budget}
-    return given(**wire)
+    return without_none(**wire)
 
 
 class ModelConfigResponse(ResponseModel):

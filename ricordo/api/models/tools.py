@@ -12,7 +12,7 @@ from ricordo.api.models.base import (
     RequestModel,
     ResponseModel,
     Timestamp,
-    given,
+    without_none,
 )
 from ricordo.domain.text import Json
 from ricordo.domain.tool import ToolRule, ToolType
@@ -119,7 +119,7 @@ def read_rule(row: dict[str, Any]) -> ToolRule:
         options.setdefault("require_output_mapping", False)
     if nodes:
         options["child_arg_nodes"] = [
-            given(name=node.get("name"), args=node.get("args")) for node in nodes
+            without_none(name=node.get("name"), args=node.get("args")) for node in nodes
         ]
     rule = ToolRule(name, kind if isinstance(kind, str) else "", template, options)  # type: ignore[arg-type]
     parse_rule(rule)

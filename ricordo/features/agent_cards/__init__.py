@@ -1,4 +1,4 @@
-"""Agent cards: what an agent is and can do, without a word of its memory."""
+"""Agent cards: an agent's description and abilities, without its memory."""
 
 from ricordo.plugins import Feature
 

@@ -39,7 +39,7 @@ class CardBlockResponse(ResponseModel):
 
 
 class AgentCardResponse(ResponseModel):
-    """What the agent is and can do, and who may use it.
+    """The agent's description, abilities and users.
 
     `url` takes messages for it. Everybody in the organization may use it unless `is_restricted`;
     then only the users in `readers` may, with administrators and developers. A user sees only their
@@ -61,7 +61,7 @@ class AgentCardResponse(ResponseModel):
 
 @router.get("", response_model=AgentCardResponse)
 def retrieve_card(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
-    """Return the agent's card: its model, tools and labels of memory, and who may use it."""
+    """Return the agent's card: its model, tools, labels of memory, and users."""
     state = agents.load_whole(tx, context.scope, agent_id)
     return AgentCardResponse.of(
         state.agent,

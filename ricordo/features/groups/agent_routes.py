@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Query
 
 from ricordo.api.call import Paged, RequestContext
-from ricordo.api.models.base import given
+from ricordo.api.models.base import without_none
 from ricordo.api.routing import Routes
 from ricordo.domain.text import Json
 from ricordo.features.groups import queries
@@ -38,6 +38,6 @@ def list_of_agent(
         page,
         shows_hidden=True,
         agent_id=agent_id,
-        **given(manager_type=manager_type),
+        **without_none(manager_type=manager_type),
     )
     return groups_json(tx, context.scope, groups)

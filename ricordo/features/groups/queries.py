@@ -15,7 +15,14 @@ from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.features.groups.records import ASLEEP, Group, ManagerType
 from ricordo.storage.agent_access import may_use
-from ricordo.storage.engine.repository import Missing, Page, Repository, equal, found, one_of
+from ricordo.storage.engine.repository import (
+    Missing,
+    Page,
+    Repository,
+    equal,
+    one_of,
+    require_found,
+)
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import (
     flag,
@@ -239,7 +246,7 @@ def get(tx: Transaction, scope: Scope, group_id: str) -> Group:
         groups.c.id == group_id, groups.c.organization_id == scope.organization_id
     )
     group = _GROUPS.first(tx, statement.where(*_is_usable(scope)), {})
-    return _whole(tx, [found(group, "Group", group_id)])[0]
+    return _whole(tx, [require_found(group, "Group", group_id)])[0]
 
 
 def page(

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import Query
 
 from ricordo.api.call import Paged, RequestContext, note
-from ricordo.api.models.base import NoteResponse, given
+from ricordo.api.models.base import NoteResponse, without_none
 from ricordo.api.routing import Routes
 from ricordo.domain.text import Json
 from ricordo.features.groups import queries, service
@@ -36,7 +36,7 @@ def list_groups(
             context.scope,
             page,
             shows_hidden=show_hidden_groups,
-            **given(manager_type=manager_type),
+            **without_none(manager_type=manager_type),
         ),
     )
 

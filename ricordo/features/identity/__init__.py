@@ -1,4 +1,4 @@
-"""Who calls: accounts with keys, access tokens of browsers, and the login page."""
+"""Callers: accounts with keys, access tokens of browsers, and the login page."""
 
 from ricordo.plugins import Commands, Feature
 

@@ -1,4 +1,4 @@
-"""Care of memory: erasure, audit, review, and notifications of what waits."""
+"""Care of memory: erasure, audit, review, and notifications of waiting proposals."""
 
 from ricordo.plugins import Commands, Feature, PluginPage
 

@@ -156,7 +156,7 @@ class Repository(Generic[V]):
         return self.first(tx, self._by_id_for_one, parameters | {"subject_id": scope.subject_id})
 
     def get(self, tx: Transaction, scope: Scope, id: str) -> V:
-        return found(self.find(tx, scope, id), self._name, id)
+        return require_found(self.find(tx, scope, id), self._name, id)
 
     def by_ids(self, tx: Transaction, ids: Sequence[str]) -> list[V]:
         """Return the entities with these ids, in order, without deleted ones."""
@@ -419,7 +419,7 @@ def new_values(columns: Mapping[str, Any]) -> dict[str, Any]:
     return {f"new_{name}": content for name, content in columns.items()}
 
 
-def found(entity: V | None, kind: str, id: str) -> V:
+def require_found(entity: V | None, kind: str, id: str) -> V:
     """Return the entity, or raise NotFound if it is None."""
     if entity is None:
         raise NotFound(f"{kind} with ID {id} not found")  # wire fact

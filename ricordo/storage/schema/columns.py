@@ -1,4 +1,4 @@
-"""The kinds of columns for both databases, and what erasure does with each.
+"""The kinds of columns for both databases, each with its erasure rule.
 
 When a user is forgotten, the user's rows are deleted. `info["erasure"]` of a column, or of its
 table as the default, says how the column can refer to a user:

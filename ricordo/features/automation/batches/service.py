@@ -14,7 +14,7 @@ from ricordo.errors import Conflict, NotFound
 from ricordo.features.automation.batches import queries
 from ricordo.features.automation.batches.models import BatchRequest
 from ricordo.storage import agents, jobs
-from ricordo.storage.engine.repository import Page, found
+from ricordo.storage.engine.repository import Page, require_found
 from ricordo.storage.engine.store import Transaction
 
 RUN = "batches.run"
@@ -89,7 +89,7 @@ def _sent_before(
 def get(tx: Transaction, scope: Scope, batch_id: str) -> Job:
     """Return the batch. Raises NotFound."""
     job = jobs.get(tx, scope, batch_id)
-    return found(job if job.kind == RUN else None, "Batch", batch_id)
+    return require_found(job if job.kind == RUN else None, "Batch", batch_id)
 
 
 def cancel(tx: Transaction, scope: Scope, batch_id: str) -> None:

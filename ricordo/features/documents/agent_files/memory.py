@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from ricordo.agents.call_context import CallContext
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, new_block, require_distinct_labels
-from ricordo.api.models.base import given
+from ricordo.api.models.base import without_none
 from ricordo.domain.authors import DOMAIN, author_of, signature
 from ricordo.domain.block import Block, Chain, require_label
 from ricordo.domain.ids import new_id
@@ -125,13 +125,13 @@ def _versions(tx: Transaction, exported: Sequence[BlockVersion]) -> list[Json]:
             "reason": version.reason,
             "created_at": version.created_at,
         }
-        | given(old_label=version.old_label, is_untrusted=version.is_untrusted or None)
+        | without_none(old_label=version.old_label, is_untrusted=version.is_untrusted or None)
         for version in exported
     ]
 
 
 def _proposal(proposal: Proposal) -> Json:
-    optional = given(
+    optional = without_none(
         new_label=proposal.new_label,
         description=proposal.description,
         confidence=proposal.confidence,

@@ -17,7 +17,7 @@ from ricordo.features.documents.imports import queries
 from ricordo.features.documents.imports.jobs import UPLOAD, add_upload
 from ricordo.features.documents.imports.service import target_of
 from ricordo.storage import jobs
-from ricordo.storage.engine.repository import found
+from ricordo.storage.engine.repository import require_found
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1/imports", tags=["imports"], scope="messages")
@@ -82,7 +82,7 @@ def retrieve(tx: Transaction, context: RequestContext, import_id: str) -> Json:
     """
     job = jobs.get(tx, context.scope, import_id)
     context.scope.require_owns(job.user_id)
-    return _response(tx, found(job if job.kind == UPLOAD else None, "Import", import_id))
+    return _response(tx, require_found(job if job.kind == UPLOAD else None, "Import", import_id))
 
 
 def _response(tx: Transaction, job: Job) -> Json:

@@ -150,7 +150,7 @@ def rename_user(
 
 @user.command("disable")
 def disable_user(name: str = _WHO, server: str | None = _SERVER) -> None:
-    """Refuse a user's keys, and all who act for the user. Memory stays."""
+    """Refuse a user's keys, and calls in the user's name. Memory stays."""
     with _client(server) as client:
         typer.echo(
             _user_line(client.ask("PATCH", f"/v1/users/{_part(name)}", body={"disabled": True}))

@@ -6,7 +6,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from ricordo.api.models.base import From, RequestModel, RequestPart, ResponseModel, Timestamp, given
+from ricordo.api.models.base import (
+    From,
+    RequestModel,
+    RequestPart,
+    ResponseModel,
+    Timestamp,
+    without_none,
+)
 from ricordo.api.models.tools import ToolResponse
 from ricordo.domain.text import Json
 from ricordo.domain.tool import Tool
@@ -75,9 +82,9 @@ class ServerConfig(RequestPart):
             )
         config = {
             **before.config,
-            **given(server_url=self.server_url, auth_header=self.auth_header),
+            **without_none(server_url=self.server_url, auth_header=self.auth_header),
         }
-        config |= given(command=self.command, args=self.args)
+        config |= without_none(command=self.command, args=self.args)
         is_moved = any(
             config.get(name) != before.config.get(name) for name in ("server_url", "command")
         )
@@ -132,7 +139,7 @@ class ServerUpdate(RequestModel):
     def applied(self, before: McpServer, secrets: ServerSecrets) -> tuple[McpServer, ServerSecrets]:
         """Return the server and its secrets after this change."""
         server, secrets = self.config.applied(before, secrets)
-        config = {**server.config, **given(allowed_tools=self.allowed_tools)}
+        config = {**server.config, **without_none(allowed_tools=self.allowed_tools)}
         return replace(server, name=self.server_name or before.name, config=config), secrets
 
 
@@ -177,7 +184,7 @@ def _config(request: "NamedServerRequest | NamedServerUpdate") -> Json:
     if request.stdio_config:
         for name in ("command", "args", "env"):
             fields[name] = _revealed(getattr(request.stdio_config, name))
-    return given(**fields)
+    return without_none(**fields)
 
 
 def _revealed(field: Any) -> Any:
@@ -284,7 +291,7 @@ def named_response(server: McpServer) -> Json:
 
 def tool_response(served: ServedTool, tool: Tool) -> Json:
     """Return a tool, with its fault and its server's waiting version, if any."""
-    state: dict[str, Any] = given(**{"mcp:DISABLED": served.reason, "mcp:HELD": served.held})
+    state: dict[str, Any] = without_none(**{"mcp:DISABLED": served.reason, "mcp:HELD": served.held})
     return ToolResponse.of(replace(tool, metadata={**tool.metadata, **state}))
 
 

@@ -11,7 +11,7 @@ from fastapi import Response
 from pydantic import Field
 
 from ricordo.api.answers import answer
-from ricordo.api.call import RequestContext, told
+from ricordo.api.call import RequestContext, with_outcome
 from ricordo.api.models.base import ResponseModel
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Block
@@ -106,7 +106,7 @@ def update(tx: Transaction, context: RequestContext, note_id: str, body: NoteUpd
     edit = context.submission(memory.user, "Edited as a note")
     outcome = submission.put(tx, memory, block.label, text=new_text, options=options, edit=edit)
     changed = user_memory.require(tx, memory, block.label)
-    return told(answer(_note(memory, changed, _versions(tx, changed))), outcome)
+    return with_outcome(answer(_note(memory, changed, _versions(tx, changed))), outcome)
 
 
 def _memory(tx: Transaction, context: RequestContext) -> UserMemory:

@@ -1,4 +1,4 @@
-"""What a running server keeps for its operation: counts, the last saved check, the tracer."""
+"""The state of a running server: counts, the last saved check, the tracer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -24,7 +24,7 @@ from ricordo.features.identity.accounts.keys import require_operator
 from ricordo.features.operations.backups.jobs import ATTEMPTS, MAKE
 from ricordo.features.operations.backups.service import folder_of
 from ricordo.storage import jobs, organizations
-from ricordo.storage.engine.repository import found
+from ricordo.storage.engine.repository import require_found
 from ricordo.storage.engine.seal import UNSEALED, require_sound
 from ricordo.storage.engine.store import Transaction
 
@@ -140,6 +140,6 @@ def _listed(context: RequestContext) -> list[tuple[Path, os.stat_result]]:
 async def _find(context: RequestContext, name: str) -> Path:
     """Return the listed file with this name. Raises Forbidden, NotFound."""
     await context.store.read(lambda tx: _require_whole_server(tx, context.scope))
-    return found(
+    return require_found(
         next((path for path, _ in _listed(context) if path.name == name), None), "Backup", name
     )

@@ -128,7 +128,7 @@ def _set_folders(
     names: Sequence[str],
     old_names: Sequence[str],
 ) -> None:
-    """Attach the folders that the file names; those that people attached stay."""
+    """Attach the folders that the file names; folders that people attached stay."""
     folder_ids = _folder_ids(tx, names)
     old_ids = _folder_ids(tx, old_names)
     attached_ids = [folder.id for folder in folders.folders_of_agent(tx, SCOPE, agent_id)]
@@ -462,7 +462,7 @@ def applied_course(source: str | None, name: str) -> Course | None:
 
 
 def named_agents(stored: StoredCourse) -> dict[str, str]:
-    """Return the ids of the agents that the file names, without those that are retired."""
+    """Return the ids of the agents that the file names, without retired ones."""
     course = applied_course(stored.source, stored.name)
     if course is None:
         return dict(stored.agents)

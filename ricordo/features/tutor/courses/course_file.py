@@ -476,7 +476,7 @@ def _duplicates(named_lines: Sequence[tuple[str, int]], noun: str) -> list[Probl
 def read_courses(
     folder: Path, new_texts: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Course], dict[str, str]]:
-    """Return a folder's courses by name, and the faults of those that cannot be read.
+    """Return a folder's courses by name, and the faults of unreadable ones.
 
     Courses that give one label different fields are all refused, each with the places. `new_texts`
     are texts by name in place of the files.
