@@ -26,6 +26,7 @@ from ricordo.features.tutor.courses.course_file import (
     Course,
     CourseAgent,
     CourseBlock,
+    CourseTask,
     parse_course,
 )
 from ricordo.features.tutor.courses.prompt import TUTOR_TOOLS, prompt_for
@@ -89,8 +90,9 @@ async def prepare_course(
 
 def _missing_tools(tx: Transaction, course: Course) -> Iterator[Problem]:
     """Yield a problem for each tool that this server does not have."""
-    for user in (*course.agents, *course.tasks):
-        names = unique(user.tools or ())
+    named: list[CourseAgent | CourseTask] = [*course.agents, *course.tasks]
+    for entry in named:
+        names = unique(entry.tools or ())
         stored = tools.by_names(tx, SCOPE, names)
         for name in names:
             if name in stored:
@@ -100,7 +102,7 @@ def _missing_tools(tx: Transaction, course: Course) -> Iterator[Problem]:
                 f'there is no tool "{name}".{similar_name(name, every_name)}'
                 f"{tools.replacement([name])}"
             )
-            yield Problem(user.line_of("tools", name), sentence)
+            yield Problem(entry.line_of("tools", name), sentence)
 
 
 def _missing_folders(tx: Transaction, course: Course) -> Iterator[Problem]:
