@@ -6,8 +6,9 @@ IMAGE_EXTRAS := $(addprefix --extra ,anthropic openai google bedrock postgres do
 # Extras stay in the lines: without them pip takes the newest release for "google-auth[requests]", which has no hash here.
 LOCK := $(BIN)/uv pip compile --no-strip-extras --universal --python-version 3.11 --generate-hashes --custom-compile-command "make lock"
 
-# As many as there are processors: each worker collects the tests and starts servers of its own.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
+CORES = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
+# More than there are processors, since tests wait for processes and sockets too. Workers are forks, which share what was imported.
+WORKERS ?= $(shell $(PYTHON) -c 'print(($(CORES) * 3 + 1) // 2)')
 
 # Where `make openwebui` installs Open WebUI, which needs Python 3.11 or 3.12.
 OPEN_WEBUI ?= .venv-openwebui
@@ -35,9 +36,9 @@ install: .venv/.installed
 run: .venv/.installed
 	$(BIN)/ricordo serve
 test: .venv/.developing
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --ignore=tests/test_architecture.py $(ARGS)
+	$(BIN)/python -m pytest -p no:xdist --workers $(WORKERS) --ignore=tests/test_architecture.py $(ARGS)
 soak: .venv/.developing
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m soak --hypothesis-profile=long $(ARGS)
+	$(BIN)/python -m pytest -n $(CORES) --dist worksteal -m soak --hypothesis-profile=long $(ARGS)
 openwebui: .venv/.developing $(OPEN_WEBUI)/.installed
 	OPEN_WEBUI=$(OPEN_WEBUI) $(BIN)/python -m pytest -q -s -p no:xdist -m openwebui tests/features/openwebui/test_real.py $(ARGS)
 check: .venv/.developing

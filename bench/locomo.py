@@ -5,6 +5,7 @@ format does as well.
 """
 
 import json
+import lzma
 import math
 import re
 from collections.abc import Sequence
@@ -23,22 +24,30 @@ _A_TURN = timedelta(minutes=1)
 
 @dataclass(frozen=True)
 class Turn:
-    """What one speaker said at once. `id` is LoCoMo's own, as D3:14."""
+    """A turn of one speaker.
+
+    `id` is LoCoMo's own, as D3:14; the first speaker is the user unless the data says more.
+    """
 
     id: str
     session: int
     speaker: str
     text: str
     said_at: datetime
+    role: str = "user"
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question, and the ids of the turns that answer it."""
+    """A question, and the ids of the turns that answer it.
+
+    `kind` is the data's own, or the name of the category.
+    """
 
     text: str
     category: int
     evidence: frozenset[str]
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,11 @@ class Conversation:
     speakers: tuple[str, str]
     turns: tuple[Turn, ...]
     questions: tuple[Question, ...]
+    unanswerable: tuple[str, ...] = ()
+
+    def said_by(self, role: str) -> frozenset[str]:
+        """The ids of the turns of this role."""
+        return frozenset(turn.id for turn in self.turns if turn.role == role)
 
     def sessions(self) -> list[list[Turn]]:
         """The turns of each session, in order."""
@@ -60,7 +74,10 @@ class Conversation:
 
 def read(path: Path) -> list[Conversation]:
     """The conversations of a file; questions whose evidence names no turn are left out."""
-    return [_conversation(sample) for sample in json.loads(path.read_text("utf-8"))]
+    content = path.read_bytes()
+    if path.suffix == ".xz":
+        content = lzma.decompress(content)
+    return [_conversation(sample) for sample in json.loads(content)]
 
 
 def recall(found: Sequence[str], evidence: frozenset[str], first: int) -> float:
@@ -91,7 +108,8 @@ def _conversation(sample: dict[str, Any]) -> Conversation:
         # A long session must not run into the one that was next.
         pace = min([_A_TURN, *((start - starts[place]) / (len(session) + 1) for start in later)])
         turns += [
-            _turn(turn, number, starts[place] + index * pace) for index, turn in enumerate(session)
+            _turn(turn, number, starts[place] + index * pace, said["speaker_a"])
+            for index, turn in enumerate(session)
         ]
     known = {_key(turn.id): turn.id for turn in turns}
     questions = [_question(item, known) for item in sample["qa"]]
@@ -100,12 +118,14 @@ def _conversation(sample: dict[str, Any]) -> Conversation:
         (said["speaker_a"], said["speaker_b"]),
         tuple(turns),
         tuple(question for question in questions if question.evidence),
+        tuple(item["question"] for item in sample["qa"] if item.get("kind") == "abstention"),
     )
 
 
-def _turn(turn: dict[str, Any], session: int, said_at: datetime) -> Turn:
+def _turn(turn: dict[str, Any], session: int, said_at: datetime, user: str) -> Turn:
     photo = f" [shared a photo: {turn['blip_caption']}]" if turn.get("blip_caption") else ""
-    return Turn(turn["dia_id"], session, turn["speaker"], f"{turn['text']}{photo}", said_at)
+    role = turn.get("role") or ("user" if turn["speaker"] == user else "assistant")
+    return Turn(turn["dia_id"], session, turn["speaker"], f"{turn['text']}{photo}", said_at, role)
 
 
 def _question(item: dict[str, Any], known: dict[tuple[int, int], str]) -> Question:
@@ -116,7 +136,10 @@ def _question(item: dict[str, Any], known: dict[tuple[int, int], str]) -> Questi
         for m in _EVIDENCE.finditer(text)
     }
     return Question(
-        item["question"], item["category"], frozenset(known[key] for key in named if key in known)
+        item["question"],
+        item["category"],
+        frozenset(known[key] for key in named if key in known),
+        item.get("kind") or CATEGORIES[item["category"]],
     )
 
 

@@ -1,39 +1,47 @@
-"""`python -m bench.retrieval`.
+"""`python -m bench.retrieval`: how much of the evidence a search finds, on two kinds of talk.
 
-How much of a question's evidence a search brings back, on LoCoMo's conversations.
+The conversations of a file are stored through the HTTP API in a server on a fresh folder, once as
+an agent's messages and once as an archive's passages. Then every question is asked as it stands, by
+words, by vectors, and by both. Plain BM25 and SQLite's FTS5 are computed beside it. The tables are
+by arm, by kind of question, and by who said the evidence, with 95 % intervals: the questions are
+drawn 2,000 times with replacement.
 
-Each conversation goes through the HTTP API into a server on a fresh folder, once as an agent's
-messages and once as an archive's passages. Then every question is asked as it stands. Plain
-substring search, which this replaces, is computed beside it. The data is read from the path in
-LOCOMO_JSON and never copied; where there is none, the bench says so and ends.
+The data sets are `data/longtalk-dev.json.xz` beside this file (chats with long answers) and the
+conversations of LoCoMo (short turns of two people), which are not part of this repository:
+LOCOMO_JSON names the file. Any file of that format does as well.
 """
 
 import argparse
 import os
-import re
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from bench import locomo, report
-from bench.locomo import ANSWERABLE, CATEGORIES, Conversation, Question
+from bench.baselines import LIMIT, Fts5, PlainBm25
+from bench.locomo import ANSWERABLE, Conversation, Question
 from bench.report import Figure
 from bench.servers import Server, model_server, ricordo
 from bench.waiting import wait_for_index
 
-DEFAULT_DATA = Path(__file__).parent.parent.parent / "shared" / "data" / "locomo-dev.json"
-LIMIT = 20
+LONGTALK = Path(__file__).parent / "data" / "longtalk-dev.json.xz"
+DEFAULT_LOCOMO = Path(__file__).parent.parent.parent / "shared" / "data" / "locomo-dev.json"
 FIRST = (5, 10, 20)
-# Share of the evidence among the first ten, categories 1 to 4.
-REQUIRED_LEXICAL, REQUIRED_HYBRID = 0.75, 0.79
+MODES = {"words": "fts", "vectors": "vector", "hybrid": "hybrid"}
+# What the hybrid search needs at ten results: of LoCoMo's evidence, and of what plain BM25 finds
+# in chats.
+REQUIRED_LOCOMO = 0.825
+REQUIRED_TIMES_BM25 = 1.15
+_DRAWS = 2_000
 Search = Callable[[Conversation, Question], list[str]]
 
 
@@ -41,6 +49,7 @@ Search = Callable[[Conversation, Question], list[str]]
 class Answer:
     """The ids of turns that one search returned, and its milliseconds."""
 
+    conversation: Conversation
     question: Question
     found: list[str]
     took: float
@@ -50,25 +59,28 @@ class Answer:
 class Score:
     """How one way of searching did.
 
-    Recalls are over the answerable questions, those of `by_category` at ten.
+    Recalls are over the answerable questions; those by kind of question and by the role that said
+    the evidence are at ten.
     """
 
     way: str
     stored_as: str
     questions: int
     recalls: dict[int, float]
+    interval: tuple[float, float]
     ndcg: float
-    by_category: dict[str, float]
+    by_kind: dict[str, float]
+    by_role: dict[str, float]
     p50: float
     p95: float
+    each: list[float] = field(default_factory=list, repr=False)
 
 
 class Place:
-    """The storage of the conversations, as messages or passages, and its search."""
+    """The conversations on a server, as messages or as passages, and their search."""
 
     def __init__(self, client: httpx2.Client, stored_as: str) -> None:
         self.stored_as = stored_as
-        self.used_vectors = False
         self._client = client
         self._owners: dict[str, str] = {}
         self._turns: dict[str, str] = {}
@@ -92,11 +104,10 @@ class Place:
             }
             hits = _post(self._client, f"/v1/{self.stored_as}/search", body)
             if self.stored_as == "messages":
-                found = [(hit["message_id"], hit["relevance"]) for hit in hits]
+                found = [hit["message_id"] for hit in hits]
             else:
-                found = [(hit["passage"]["id"], hit["metadata"]) for hit in hits]
-            self.used_vectors |= any(relevance["vector_rank"] is not None for _, relevance in found)
-            return [self._turns[id] for id, _ in found]
+                found = [hit["passage"]["id"] for hit in hits]
+            return [self._turns[id] for id in found]
 
         return ask
 
@@ -107,7 +118,7 @@ class Place:
         self._owners[conversation.id] = agent
         past = [
             {
-                "role": "user" if turn.speaker == conversation.speakers[0] else "assistant",
+                "role": turn.role,
                 "name": turn.speaker,
                 "content": turn.text,
                 "created_at": turn.said_at.isoformat(),
@@ -115,9 +126,10 @@ class Place:
             }
             for turn in conversation.turns
         ]
-        ids: list[str] = _post(
-            self._client, f"/v1/agents/{agent}/messages/import", {"messages": past}
-        )["message_ids"]
+        ids: list[str] = []
+        for start in range(0, len(past), 200):
+            body = {"messages": past[start : start + 200]}
+            ids += _post(self._client, f"/v1/agents/{agent}/messages/import", body)["message_ids"]
         return ids
 
     def _keep_passages(self, conversation: Conversation) -> list[str]:
@@ -136,33 +148,6 @@ class Place:
         return ids
 
 
-def containing(conversation: Conversation, piece: str) -> list[str]:
-    """The turns whose text holds this piece, in any case of letters, newest first."""
-    sought = piece.casefold()
-    newest = reversed(conversation.turns)
-    return [turn.id for turn in newest if sought in f"{turn.speaker}: {turn.text}".casefold()][
-        :LIMIT
-    ]
-
-
-def whole_question(conversation: Conversation, question: Question) -> list[str]:
-    """Plain substring search for the question as it stands."""
-    return containing(conversation, question.text)
-
-
-def best_word(conversation: Conversation, question: Question) -> list[str]:
-    """Plain substring search for one word of the question.
-
-    The best one, by the evidence, which no asker could do better.
-    """
-    words = dict.fromkeys(re.findall(r"\w+", question.text))
-    answers = [containing(conversation, word) for word in words]
-    return max(
-        answers,
-        key=lambda found: [locomo.recall(found, question.evidence, first) for first in (10, 20)],
-    )
-
-
 def ask_all(conversations: Iterable[Conversation], search: Search) -> list[Answer]:
     """Every question, one after the other."""
     answers = []
@@ -170,18 +155,25 @@ def ask_all(conversations: Iterable[Conversation], search: Search) -> list[Answe
         for question in conversation.questions:
             began = time.perf_counter()
             found = search(conversation, question)
-            answers.append(Answer(question, found, (time.perf_counter() - began) * 1000))
+            took = (time.perf_counter() - began) * 1000
+            answers.append(Answer(conversation, question, found, took))
     return answers
 
 
 def score(way: str, stored_as: str, answers: Sequence[Answer]) -> Score:
-    """The means over the questions that can be answered, and by category."""
-    at_ten: dict[str, list[float]] = defaultdict(list)
+    """The means over the questions that can be answered."""
+    by_kind: dict[str, list[float]] = defaultdict(list)
+    by_role: dict[str, list[float]] = defaultdict(list)
     for answer in answers:
-        name = CATEGORIES[answer.question.category]
-        at_ten[name].append(locomo.recall(answer.found, answer.question.evidence, 10))
+        evidence = answer.question.evidence
+        by_kind[answer.question.kind].append(locomo.recall(answer.found, evidence, 10))
+        for role in ("user", "assistant"):
+            said = evidence & answer.conversation.said_by(role)
+            if said:
+                by_role[role].append(locomo.recall(answer.found, said, 10))
     counted = [answer for answer in answers if answer.question.category in ANSWERABLE]
     found = [(answer.found, answer.question.evidence) for answer in counted]
+    each = [locomo.recall(ids, evidence, 10) for ids, evidence in found]
     times = sorted(answer.took for answer in answers)
     return Score(
         way,
@@ -191,122 +183,120 @@ def score(way: str, stored_as: str, answers: Sequence[Answer]) -> Score:
             first: _mean(locomo.recall(ids, evidence, first) for ids, evidence in found)
             for first in FIRST
         },
+        interval(each),
         _mean(locomo.ndcg(ids, evidence) for ids, evidence in found),
-        {name: _mean(at_ten[name]) for name in CATEGORIES.values() if name in at_ten},
+        {kind: _mean(recalls) for kind, recalls in by_kind.items()},
+        {role: _mean(recalls) for role, recalls in by_role.items()},
         statistics.median(times),
         times[int(len(times) * 0.95)],
+        each,
     )
 
 
-def measure(conversations: Sequence[Conversation], places: Sequence[str]) -> list[Score]:
-    """Both ways of storing, each way of searching.
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the mean, by drawing the values again."""
+    draws = np.random.default_rng(7).integers(0, len(values), (_DRAWS, len(values)))
+    low, high = np.percentile(np.asarray(values)[draws].mean(axis=1), [2.5, 97.5])
+    return float(low), float(high)
 
-    Plain substring once, as it looks at the same texts.
-    """
-    scores = [
-        score("substring, the whole question", "either", ask_all(conversations, whole_question)),
-        score("substring, the best single word", "either", ask_all(conversations, best_word)),
-    ]
-    with model_server() as model_url, ricordo(model_url) as server:
+
+def measure(
+    server: Server, conversations: Sequence[Conversation], places: Sequence[str]
+) -> list[Score]:
+    """The baselines once, and both ways of storing by each way of searching."""
+    scores = []
+    for baseline in (PlainBm25, Fts5):
+        indexes = {conversation.id: baseline(conversation) for conversation in conversations}
+
+        def search(conversation: Conversation, question: Question, indexes=indexes) -> list[str]:  # type: ignore[no-untyped-def]
+            return indexes[conversation.id].search(question)  # type: ignore[no-any-return]
+
+        scores.append(score(baseline.name, "", ask_all(conversations, search)))
+    with httpx2.Client(base_url=server.url, timeout=300, trust_env=False) as client:
         for stored_as in places:
-            scores += _measure_place(server, stored_as, conversations)
+            place = Place(client, stored_as)
+            for conversation in conversations:
+                place.keep(conversation)
+            wait_for_index(client)
+            # The first searches load what is loaded on first use.
+            ask_all(conversations[:1], place.search("hybrid"))
+            for way, mode in MODES.items():
+                answers = ask_all(conversations, place.search(mode))
+                scores.append(score(way, stored_as, answers))
     return scores
 
 
-def _measure_place(
-    server: Server, stored_as: str, conversations: Sequence[Conversation]
-) -> list[Score]:
-    with httpx2.Client(base_url=server.url, timeout=300, trust_env=False) as client:
-        place = Place(client, stored_as)
-        for conversation in conversations:
-            place.keep(conversation)
-        wait_for_index(client)
-        ask_all(
-            conversations[:1], place.search("hybrid")
-        )  # the first searches load what is loaded on first use
-        lexical = score("words alone", stored_as, ask_all(conversations, place.search("fts")))
-        place.used_vectors = False
-        answers = ask_all(conversations, place.search("hybrid"))
-        way = (
-            f"as shipped, {_model(client)}"
-            if place.used_vectors
-            else "as shipped, without an embedding model"
+def show(name: str, scores: Sequence[Score]) -> None:
+    """Print the tables of one data set."""
+    table = Table(title=f"{name}: share of the evidence among the first results")
+    for column in ("search", "stored as", *(f"R@{first}" for first in FIRST)):
+        table.add_column(column)
+    for column in ("95 % of R@10", "nDCG@10", "user's", "assistant's", "p50, p95 ms"):
+        table.add_column(column)
+    for row in scores:
+        table.add_row(
+            row.way,
+            row.stored_as,
+            *(f"{row.recalls[first]:.3f}" for first in FIRST),
+            f"{row.interval[0]:.3f} to {row.interval[1]:.3f}",
+            f"{row.ndcg:.3f}",
+            *(f"{row.by_role.get(role, 0):.3f}" for role in ("user", "assistant")),
+            f"{row.p50:.1f}, {row.p95:.1f}",
         )
-        return [lexical, score(way, stored_as, answers)]
-
-
-def show(scores: Sequence[Score]) -> None:
-    """Print the table."""
-    table = Table(title="Share of the evidence among the first results")
-    for column in ("search", "stored as", *(f"R@{first}" for first in FIRST), "nDCG@10"):
-        table.add_column(column, justify="left" if column in ("search", "stored as") else "right")
-    for name in CATEGORIES.values():
-        table.add_column(name, justify="right")
-    table.add_column("p50, p95 ms", justify="right")
+    kinds = list(scores[0].by_kind)
+    by_kind = Table(title=f"{name}: R@10 by kind of question")
+    by_kind.add_column("kind")
     for row in scores:
-        recalls = [f"{row.recalls[first]:.3f}" for first in FIRST]
-        categories = [
-            f"{row.by_category[name]:.3f}" if name in row.by_category else ""
-            for name in CATEGORIES.values()
-        ]
-        times = "" if row.stored_as == "either" else f"{row.p50:.1f}, {row.p95:.1f}"
-        table.add_row(row.way, row.stored_as, *recalls, f"{row.ndcg:.3f}", *categories, times)
-    Console(width=170).print(table)
-    print(
-        "R@k and nDCG@10 over the answerable questions (the first four categories), categories at "
-        "ten."
-    )
+        by_kind.add_column(f"{row.way} {row.stored_as}".strip())
+    for kind in kinds:
+        by_kind.add_row(kind, *(f"{row.by_kind[kind]:.3f}" for row in scores))
+    console = Console(width=170)
+    console.print(table)
+    console.print(by_kind)
 
 
-def figures(scores: Sequence[Score]) -> list[Figure]:
+def figures(name: str, scores: Sequence[Score]) -> list[Figure]:
     """The recalls at ten beside what is required of them, and all else as yardsticks."""
-    best = max(row.recalls[10] for row in scores if row.stored_as == "either")
-    made = []
+    plain = scores[0].recalls[10]
+    rows = []
     for row in scores:
-        required = None if row.stored_as == "either" else REQUIRED_LEXICAL
-        if row.way.startswith("as shipped") and "without" not in row.way:
-            required = REQUIRED_HYBRID
-        name = f"recall@10, {row.stored_as}: {row.way}"
-        made.append(Figure(name, row.recalls[10], "", required, more_is_better=True))
-        if required and best:
-            made.append(Figure("  against the best single word", row.recalls[10] / best, "times"))
-    return made
+        required = plain if row.stored_as else None
+        if row.way == "hybrid" and "locomo" in name:
+            required = REQUIRED_LOCOMO
+        elif row.way == "hybrid":
+            required = REQUIRED_TIMES_BM25 * plain
+        label = f"recall@10, {name}: {row.way} {row.stored_as}".strip()
+        rows.append(Figure(label, row.recalls[10], "", required, more_is_better=True))
+    return rows
 
 
 def main() -> None:
     """Measure, print, keep."""
-    parser = argparse.ArgumentParser(prog="python -m bench.retrieval", description=__doc__)
-    parser.add_argument(
-        "data",
-        nargs="?",
-        type=Path,
-        help="a file of LoCoMo's format; by default the path in LOCOMO_JSON",
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.retrieval",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("data", nargs="*", type=Path, help="files of LoCoMo's format")
     parser.add_argument("--only", choices=("messages", "passages"), help="store in one way only")
     options = parser.parse_args()
-    path = options.data or Path(os.environ.get("LOCOMO_JSON") or DEFAULT_DATA)
-    if not path.is_file():
-        print(
-            f"Skipped: there is no file {path}. Name one of LoCoMo's format in LOCOMO_JSON; it is "
-            "not part of Ricordo."
-        )
-        return
-    conversations = locomo.read(path)
-    scores = measure(conversations, [options.only] if options.only else ["messages", "passages"])
-    show(scores)
-    report.show(figures(scores))
-    kept = report.keep(figures(scores), retrieval=[asdict(row) for row in scores])
-    print(
-        f"{sum(len(c.questions) for c in conversations)} questions of {len(conversations)} "
-        f"conversations. Kept in {kept}"
-    )
-
-
-def _model(client: httpx2.Client) -> str:
-    answer = client.get("/v1/models/embedding")
-    answer.raise_for_status()
-    named = os.environ.get("RICORDO_EMBEDDING")
-    return named or str(answer.json()[0]["handle"])
+    locomo_file = Path(os.environ.get("LOCOMO_JSON") or DEFAULT_LOCOMO)
+    paths = options.data or [LONGTALK, *([locomo_file] if locomo_file.is_file() else [])]
+    if not options.data and len(paths) < 2:
+        print(f"LoCoMo is skipped: there is no file {locomo_file}. Name one in LOCOMO_JSON.")
+    all_figures: list[Figure] = []
+    all_scores: dict[str, list[dict[str, Any]]] = {}
+    for path in paths:
+        conversations = locomo.read(path)
+        name = path.name.split(".")[0]
+        with model_server() as model_url, ricordo(model_url) as server:
+            places = [options.only] if options.only else ["messages", "passages"]
+            scores = measure(server, conversations, places)
+        show(name, scores)
+        all_figures += figures(name, scores)
+        all_scores[name] = [asdict(row) for row in scores]
+    report.show(all_figures)
+    print(f"Kept in {report.keep(all_figures, retrieval=all_scores)}")
 
 
 def _post(client: httpx2.Client, path: str, body: dict[str, Any]) -> Any:

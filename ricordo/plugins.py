@@ -111,6 +111,8 @@ class Feature:
         after_turn: Coroutine functions of the runtime and a run, called after each turn.
         at_erasure: Coroutine functions of the runtime and a user's id. They delete the user's data
             in other services, and return the remains.
+        user_exports: Functions of a transaction, a Scope and a user's id. Each returns the name of
+            a file for the export of the user's memory, and its records as JSON.
         pages: PluginPages that `/` links to; `routes` serves them.
         commands: Commands of `ricordo`.
         findings: Functions of the settings that return lines of `ricordo doctor`; a line that
@@ -140,6 +142,7 @@ class Feature:
     agent_followers: tuple[Part, ...] = ()
     after_turn: tuple[Part, ...] = ()
     at_erasure: tuple[Part, ...] = ()
+    user_exports: tuple[Part, ...] = ()
     pages: tuple[PluginPage, ...] = ()
     commands: tuple[Commands, ...] = ()
     findings: tuple[Part, ...] = ()
@@ -262,6 +265,12 @@ class Plugins:
         They are called with the runtime and the user's id.
         """
         return [function for _, function in self._functions("at_erasure")]
+
+    def user_exports(
+        self,
+    ) -> "list[Callable[[Transaction, Scope, str], tuple[str, Sequence[Mapping[str, Any]]]]]":
+        """The functions that return files for the export of a user's memory."""
+        return [function for _, function in self._functions("user_exports")]
 
     def commands(self) -> list[Commands]:
         return self._collect("commands")

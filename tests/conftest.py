@@ -12,7 +12,6 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,7 +25,7 @@ from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.schema.columns import metadata
 from tests.seams import people
 from tests.seams.stores import ManualClock
-from tests.support import order, postgres, sharing
+from tests.support import forks, order, postgres, sharing
 from tests.support.canaries import LogWatch
 from tests.support.ready import Helper, close_helper, fork_helper
 from tests.support.ready import helper as running_helper
@@ -45,6 +44,10 @@ settings.register_profile(
 # tests/memory/test_merge.py".
 settings.register_profile("long", settings.get_profile("ricordo"), max_examples=1000)
 settings.load_profile("ricordo")
+
+pytest_addoption = forks.pytest_addoption
+pytest_runtestloop = forks.pytest_runtestloop
+forks.at_end.append(postgres.stop_server)
 
 
 @pytest.fixture
@@ -91,7 +94,8 @@ def pytest_runtest_call() -> Iterator[None]:
         yield
     finally:
         root.handlers[:] = handlers
-        root.setLevel(level)
+        if root.level != level:
+            root.setLevel(level)  # which empties the caches of all loggers
         found = _LOGS.found.copy()
         _LOGS.found.clear()
     assert not found, f"a text of a person is in the log: {found}"
@@ -117,15 +121,6 @@ def _keep_files_in_memory() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = order.in_order(items)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> order.Scheduling | None:
-    """Let modules that share what takes seconds to make run on one worker."""
-    if config.getoption("dist") != "loadscope":
-        return None
-    config.option.loadscopereorder = False  # they are in order
-    return order.Scheduling(config, log)
 
 
 def pytest_collection_finish() -> None:

@@ -327,7 +327,7 @@ def test_a_students_day_goes_as_its_page_tells(
     assert "\nTrue\nShe lives in Turin, near the river. - ada\n['I live in Turin.']\n" in said
     assert "\nHer name is Ada.\nShe studies maths.\n['Restore human as of " in said
     assert said.endswith(
-        "explicit\n['blocks/human.md', 'blocks.jsonl', 'history.jsonl', 'proposals.jsonl']\n"
+        "explicit\n['blocks/human.md', 'blocks.jsonl', 'history.jsonl', 'proposals.jsonl', 'facts.jsonl']\n"
     )
 
     cloned = run_shell(clones.replace(ADDRESS, days_server.url), tmp_path)

@@ -37,6 +37,8 @@ from types import CodeType, FrameType
 from typing import Any
 from unittest.mock import AsyncMock, patch
 
+from pydantic import SecretStr
+
 from ricordo.background.worker import Worker
 from tests.seams.server import MODEL, serving
 from tests.seams.stage import call
@@ -46,6 +48,7 @@ PACKAGE = ROOT / "ricordo"
 PAGE = ROOT / "docs" / "internals" / "message-path.md"
 BEGIN, END = "<!-- the traced path -->\n", "<!-- end -->\n"
 
+KEY = "a-key-of-an-operator-for-this-test"
 LEAST_STATEMENTS = 4
 # All functions that run, and their files. The aim is 260 in 55.
 MOST_FUNCTIONS, MOST_FILES = 430, 98
@@ -118,7 +121,10 @@ def traced(data_dir: Path) -> Trace:
     """The trace of one message, the second one of its agent."""
     trace = Trace()
     no_jobs = patch.object(Worker, "start", AsyncMock())
-    with no_jobs, _profiled(trace), serving(data_dir) as server, server.http() as http:
+    # Without a key each fact is also proposed to the local user (decision 0065).
+    running = serving(data_dir, api_key=SecretStr(KEY))
+    headers = {"authorization": f"Bearer {KEY}"}
+    with no_jobs, _profiled(trace), running as server, server.http(headers=headers) as http:
         blocks = [{"label": "human", "value": "Her name is Ada."}]
         agent = http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": blocks}).json()[
             "id"

@@ -326,40 +326,47 @@ WITHOUT = {
 
 
 # Runs each of the programs that come in as JSON; prints the last line that each would end with.
+# Then runs commands in this process; prints the exit code and the output of each.
 EACH = """
 import json, sys
-for program in json.load(sys.stdin):
+from typer.testing import CliRunner
+
+programs, commands = json.load(sys.stdin)
+for program in programs:
     try:
         exec(program, {})
         print("It ended well.")
     except Exception as error:
         print(f"{type(error).__module__}: {error}".replace(chr(10), " "))
+from ricordo.cli import app
+
+for arguments, variables in commands:
+    ended = CliRunner().invoke(app, arguments, env=variables, prog_name="ricordo")
+    print(json.dumps([ended.exit_code, ended.stdout, ended.stderr]))
 """
 
 
 def test_without_an_extra_the_error_has_the_command_that_installs_it(
     installed: Installed, tmp_path: Path
 ) -> None:
-    programs = json.dumps(list(WITHOUT.values()))
-    done = run(installed.bin / "python", "-c", EACH, folder=tmp_path, said=programs)
+    """Programs, providers and PostgreSQL say which extra they need, all in one process."""
+    without = {"OTEL_EXPORTER_OTLP_ENDPOINT": None}
+    keys = {**without, "ANTHROPIC_API_KEY": "sk-x", "GEMINI_API_KEY": "x"}
+    url = {**without, "RICORDO_DATABASE_URL": "postgresql://ricordo@127.0.0.1:9/ricordo"}
+    said = json.dumps([list(WITHOUT.values()), [(["doctor"], keys), (["serve"], url)]])
+
+    done = run(installed.bin / "python", "-c", EACH, folder=tmp_path, said=said)
+
     errors = done.stdout.splitlines()
-    assert len(errors) == len(WITHOUT), done.stderr
-    for extra, error in zip(WITHOUT, errors, strict=True):
+    assert len(errors) == len(WITHOUT) + 2, done.stderr
+    for extra, error in zip(WITHOUT, errors, strict=False):
         assert error.startswith("ricordo.errors: "), error
         assert f'pip install "ricordo[{extra}]"' in error
-
-
-def test_without_their_extras_providers_and_postgresql_are_refused_by_name(
-    installed: Installed, tmp_path: Path
-) -> None:
-    keys = {"ANTHROPIC_API_KEY": "sk-x", "GEMINI_API_KEY": "x"}
-    shown = run(installed.bin / "ricordo", "doctor", folder=tmp_path, **keys).stdout
+    (_, shown, _), (code, _, refusal) = map(json.loads, errors[-2:])
     for extra in ("anthropic", "google", "embeddings"):
         assert f"pip install 'ricordo[{extra}]'" in " ".join(shown.split()), shown
-    url = "postgresql://ricordo@127.0.0.1:9/ricordo"
-    refused = run(installed.bin / "ricordo", "serve", folder=tmp_path, RICORDO_DATABASE_URL=url)
     sentence = (
         "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install "
         "'ricordo[postgres]'"
     )
-    assert (refused.returncode, refused.stderr) == (2, f"ricordo: {sentence}\n")
+    assert (code, refusal) == (2, f"ricordo: {sentence}\n")

@@ -55,6 +55,11 @@ MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str
         [module.pattern("agent").replace("-4[", "-[45][", 1)], "fullmatch"
     ),
     ("features/librarian/grammar.py", "PATTERNS[name]"): _grammar,
+    ("features/knowledge/facts/extraction.py", "pattern"): lambda module: _compiled(
+        [form for forms in module.PATTERNS.values() for form in forms.values()],
+        "search",
+        re.IGNORECASE,
+    ),
     ("llm/embedding/remote.py", "family"): lambda module: _compiled(
         (row[0] for row in module._FAMILIES), "match"
     ),

@@ -123,7 +123,7 @@ def _stored_ids(
             past_message.name,
         ):
             raise Conflict(
-                f"The otid {otid} stands for another message of this conversation, {message.id}. "
+                f"The otid {otid} is that of another message of this conversation, {message.id}. "
                 "Give yours an otid of its own, or send what was sent with this one before."
             )
         ids[otid] = message.id

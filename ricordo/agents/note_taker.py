@@ -53,16 +53,21 @@ def wants_notes(turn: TurnContext) -> bool:
     return turn.profile == "notes" and turn.run.purpose is None and bool(turn.request.messages)
 
 
-def add_note_job(tx: Transaction, run: Run) -> None:
-    """Add the job that takes notes on this run.
+def add_note_job(tx: Transaction, run: Run, *, is_local_user: bool) -> None:
+    """Add the job that takes notes on this run, perhaps of the local user of a server without keys.
 
     Jobs of one conversation never overlap, so notes keep its order.
     """
-    jobs.add(tx, _job(run))
+    jobs.add(tx, _job(run, is_local_user=is_local_user))
 
 
-def _job(run: Run) -> Job:
-    payload = {"run_id": run.id, "agent_id": run.agent_id, "conversation_id": run.conversation_id}
+def _job(run: Run, *, is_local_user: bool = False) -> Job:
+    payload = {
+        "run_id": run.id,
+        "agent_id": run.agent_id,
+        "conversation_id": run.conversation_id,
+        "is_local_user": is_local_user,
+    }
     key = f"notes:{run.conversation_id}"
     return Job(
         KIND, run.organization_id, payload, key, most_attempts=_ATTEMPTS, user_id=run.user_id
@@ -242,7 +247,9 @@ def _write(
         expires_after=expiry_of(settings),
         schemas=schemas,
     )
-    commit(tx, state, memory, Scope(job.organization_id), context)
+    is_local_user = job.payload.get("is_local_user", False)
+    scope = Scope(job.organization_id, is_local_user=is_local_user)
+    commit(tx, state, memory, scope, context)
 
 
 def _edit(memory: WorkingMemory, old: str | None, new: str | None) -> None:

@@ -167,7 +167,7 @@ def _end_run(tx: Transaction, turn: TurnContext, run: Run, new_messages: Sequenc
     if run.callback:
         add_callback(tx, run)
     if turn.profile == "notes" and wants_notes(turn):
-        add_note_job(tx, run)
+        add_note_job(tx, run, is_local_user=turn.request.scope.is_local_user)
     if turn.state.agent.has_sleeptime:
         run = end_turn(tx, turn, run, new_messages)
     if turn.request.also_save:

@@ -344,7 +344,8 @@ class Turn(LiveRun):
             also_save(tx, closed_run, ())
         # A step that ends its turn adds the job itself.
         if closed_run and closed_run.status == "failed" and wants_notes(self._context):
-            add_note_job(tx, closed_run)
+            is_local_user = self._context.request.scope.is_local_user
+            add_note_job(tx, closed_run, is_local_user=is_local_user)
         return closed_run
 
     async def _after(self, run: Run) -> None:

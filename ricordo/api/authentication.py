@@ -33,6 +33,7 @@ _USE_INTERVAL = 60 * SECOND
 # clocks.
 _SESSION = "ricordo_session_"
 SESSION_SECONDS = 12 * 3600
+LONG_SESSION_SECONDS = 30 * 24 * 3600
 _SESSION_LEEWAY = 24 * 3600
 # The number of unknown keys of one address within a minute after which each answer is delayed.
 MOST_FAILURES = 20
@@ -42,6 +43,7 @@ DELAY = 1.0
 PROCESS = "ricordo_process_"
 _MINUTE = 60
 _LOCAL = Scope()
+_LOCAL_USER = Scope(is_local_user=True)
 _ADMINISTRATOR = Scope(user_name="administrator", scopes=OPERATOR_SCOPES, caller="administrator")
 
 
@@ -168,12 +170,12 @@ class Authentication:
         self._process_key = key.encode()
         return key
 
-    def open_session(self, key: str) -> str:
+    def open_session(self, key: str, seconds: int = SESSION_SECONDS) -> str:
         """Return a session token for this key.
 
-        It is valid for twelve hours, or until the key is revoked. The key cannot be read from it.
+        It is valid for so long, or until the key is revoked. The key cannot be read from it.
         """
-        text = f"{keys.hash_of(self.secret, key)}_{int(time.time()) + SESSION_SECONDS}"
+        text = f"{keys.hash_of(self.secret, key)}_{int(time.time()) + seconds}"
         return f"{_SESSION}{text}_{self._sign(text)}"
 
     def _digest_of(self, key: str) -> str | None:
@@ -191,7 +193,7 @@ class Authentication:
         digest, _, until = text.partition("_")
         remaining = int(until) - time.time()
         # A longer time comes from a wrong clock.
-        is_valid = 0 < remaining <= SESSION_SECONDS + _SESSION_LEEWAY
+        is_valid = 0 < remaining <= LONG_SESSION_SECONDS + _SESSION_LEEWAY
         return digest if is_valid else None
 
     def _sign(self, text: str) -> str:
@@ -229,12 +231,12 @@ class Authentication:
         if self._key is not None or self._has_login or self._host not in LOOPBACK:
             return None
         if runtime is None:
-            return _LOCAL
+            return _LOCAL_USER
         now = time.monotonic()
         if asks and not self._has_keys and self._asked_until < now:
             self._has_keys = await runtime.store.read(keys.are_any)
             self._asked_until = now + _FRESH
-        return None if self._has_keys else _LOCAL
+        return None if self._has_keys else _LOCAL_USER
 
     async def require_key(self, runtime: Runtime) -> None:
         """Raise Invalid if other machines could call a server without a key."""

@@ -36,6 +36,7 @@ from ricordo.sandbox.service import examine_sandbox
 from ricordo.secret import FILE, load_secret, require_unneeded
 from ricordo.settings import LOOPBACK, ProviderSettings, Settings, load_settings
 from ricordo.storage import damage, history_size, keys
+from ricordo.storage.engine import file_mark
 from ricordo.storage.engine.database import DatabaseStatus, address, check, open_store, read_beside
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.jobs import read_queue
@@ -180,7 +181,7 @@ def _database(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
     path = settings.database_path
     match database.state:
         case "absent":
-            return DoctorFinding("database", f"{path}, made at the first start")
+            return _absent(path)
         case "in use":
             return _running_server(settings)
         case "broken":
@@ -193,6 +194,21 @@ def _database(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
             )
             name = f"{database.name} on PostgreSQL {database.version}"
             return _schema(name, database.schema, f"{_size(database.size)}, {vectors}")
+
+
+def _absent(path: Path) -> DoctorFinding:
+    """Report a database that is not there yet, or no more."""
+    try:
+        notice = file_mark.look_for_absent(path)
+    except RicordoError as error:
+        return _wrong("database", str(error))
+    if notice:
+        return _wrong(
+            "database",
+            f"{path} was used here, and is gone or empty. The next start would make a new one. "
+            "If you did not remove it, put it back with its -wal file, or restore a backup.",
+        )
+    return DoctorFinding("database", f"{path}, made at the first start")
 
 
 def _schema(name: str, schema: int, rest: str) -> DoctorFinding:
@@ -291,7 +307,11 @@ def _jobs(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFindin
         return
     late = queue["oldest_wait_seconds"]
     waiting = f"{queue['waiting']} waiting" + (f" (one for {late:.0f} s)" if late >= 1 else "")
-    text = f"{waiting}, {queue['running']} running, {queue['failed']} failed recently"
+    # Without a server nothing runs: a killed one left them, and the next continues them.
+    running = f"{queue['running']} {'running' if is_served else 'interrupted'}"
+    if not is_served and not queue["running"]:
+        running = "0 running"
+    text = f"{waiting}, {running}, {queue['failed']} failed recently"
     yield DoctorFinding("jobs", text, "warning" if is_served and late > _LONG_WAIT else "ok")
     for job in queue["errors"]:
         tries = f"{job['attempts']} of {job['most_attempts']} tries"
@@ -302,6 +322,8 @@ def _keys(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
     """Report the callers that may use a server with these settings."""
     has_stored_keys = False
     needing = ""
+    if database.state == "broken":
+        return _warning("keys", "not known: the database cannot be read")
     if _is_current(database) or database.state == "in use":
         try:
             with read_beside(settings) as tx:

@@ -151,6 +151,7 @@ class Scope:
     `user_id`, `user_name` and `identifier` describe the user who asks, or for whom the caller acts.
     `caller` names the service or administrator who acts for another. `reach` is set for a browser's
     token, which may use only the routes in `api/guard.py`. `limits` are set for stored keys.
+    `is_local_user` is true for who uses a server without keys from its own machine.
     """
 
     organization_id: str = LOCAL_ORGANIZATION
@@ -165,6 +166,7 @@ class Scope:
     identifier: str | None = None
     reach: Reach | None = field(default=None, repr=False)
     limits: Limits | None = field(default=None, repr=False)
+    is_local_user: bool = field(default=False, repr=False)
 
     def may(self, *scopes: str) -> bool:
         """Return True if the caller has one of these scopes."""
@@ -198,6 +200,7 @@ class Scope:
             user_name=user.name,
             subject_id=user.id,
             identifier=user.identifier,
+            is_local_user=False,
         )
 
     @property

@@ -27,7 +27,7 @@ _PORTS = {"http": 80, "https": 443}
 _METADATA = frozenset(
     map(ipaddress.ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254"))
 )
-# Also global by number: old site-local addresses, and forms that stand for an IPv4 address by a
+# Also global by number: old site-local addresses, and forms that name an IPv4 address by a
 # network's own rules.
 _INNER = tuple(
     map(ipaddress.ip_network, ("fec0::/10", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96"))

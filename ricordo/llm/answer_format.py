@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 _FENCE = "```"
 _OPENING = re.compile(r"[{\[]")
-_MOST_OPENINGS = 100  # a try takes time by the length of the text
+_MOST_OPENINGS = 100  # each attempt reads the rest of the text
 _LONGEST_PATH = 100
 _LONGEST_FAULT = 300
 _CACHED_VALIDATORS = 64
 _OUTSIDE = re.compile(rb'"\$(?:ref|dynamicRef|recursiveRef)":"(?!#)')
-# A regular expression of the caller's may take unbounded time; other keywords take time by size.
+# Not checked: a caller's regular expression may take unbounded time.
 _UNCHECKED = ("pattern", "patternProperties", "format")
 
 

@@ -149,7 +149,7 @@ class ScriptedEmbedder:
     ) -> list[list[float]]:
         """Return a vector of length 1 for each text, in order.
 
-        Zeros for a text without words.
+        A text without words gets zeros.
         """
         self.asked.append(list(texts))
         if self.delay:

@@ -27,6 +27,7 @@ from ricordo.memory.edits import (
     require_free,
     require_writable,
 )
+from ricordo.memory.local_user import share_facts
 from ricordo.memory.proposals import LABEL_TAKEN, propose_edits
 from ricordo.memory.rotation import KEY as ROTATION
 from ricordo.memory.rotation import new_passage, rotate
@@ -452,6 +453,9 @@ def commit(
     passages = [*drafts, *rotated]
     archives_now = file_passages(tx, state, passages) if passages else state.archives
     failed = {**outcome.failed, **unwanted}
+    if scope.is_local_user:
+        direct = [edit for edit in direct if edit.call_id not in failed]
+        share_facts(tx, state, direct, scope, context)
     return replace(outcome, blocks=step_blocks, archives=archives_now, failed=failed)
 
 

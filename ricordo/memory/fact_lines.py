@@ -49,6 +49,11 @@ def person_block(blocks: Iterable[Block]) -> Block | None:
     return named or next((block for block in usable if _name(block) != "persona"), None)
 
 
+def is_about_person(block: Block) -> bool:
+    """Return whether the block is one about the person, by its label."""
+    return _name(block) in PERSON_LABELS
+
+
 def _name(block: Block) -> str:
     return block.shown_label.rsplit("/", 1)[-1].casefold()
 

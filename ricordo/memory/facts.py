@@ -1,6 +1,6 @@
 """Facts that a person states, and the lines of memory that they replace. Pure.
 
-Four languages are read. Only facts with one value at a time are recognized (`facts.toml`): a name,
+Five languages are read. Only facts with one value at a time are recognized (`facts.toml`): a name,
 a home, an age, a favourite tea. All other statements are lines of their own.
 """
 
@@ -16,23 +16,27 @@ from typing import Any
 READ_LENGTH = 600
 PERSON = ""  # the subject of statements about oneself
 MENTIONED = "*"  # "he", "she", "it": the person mentioned last
-_FIRST = frozenset("i we je j' j’ nous ich wir yo nosotros".split())
+_FIRST = frozenset("i we je j' j’ nous ich wir yo nosotros io noi".split())
 # Words that begin a sentence with a capital and are no name.
 _NO_NAMES = frozenset(
     "now actually currently also then today and but so well yes no sorry since user person "
     "jetzt nun heute aber und also ja nein seit "
-    "maintenant aujourd actuellement et mais donc oui non depuis ahora hoy actualmente y pero sí desde".split()
+    "maintenant aujourd actuellement et mais donc oui non depuis ahora hoy actualmente y pero sí desde "
+    "adesso ora oggi attualmente e ma però allora da".split()
 )
-_PRONOUNS = frozenset("he she it they er sie es il elle él ella".split())
-_OWN = re.compile(r"^(?:my|our|meine?r?|unsere?r?|mon|ma|notre|mi)\s+", re.IGNORECASE)
+_PRONOUNS = frozenset("he she it they er sie es il elle él ella lui lei".split())
+_OWN = re.compile(
+    r"^(?:my|our|meine?r?|unsere?r?|mon|ma|notre|mi|(?:il |la )?(?:mio|mia))\s+", re.IGNORECASE
+)
 _FAVOURITE = "favourite"
 _PREFERENCE = "preference"
 _CONTRAST = "contrast"
 _CORRECTS = re.compile(
     r"\b(?:actually|correction|no longer|any ?more|now|instead|in fact|i (?:got|had) (?:it|that) wrong|changed my mind"
     r"|jetzt|nun|eigentlich|nicht mehr|stattdessen|inzwischen|maintenant|désormais|en fait|ne \w+ plus|finalement"
-    r"|ahora|ya no|en realidad|mejor dicho)\b"
-    r"|^\W*(?:no|nope|sorry|wrong|nein|doch|falsch|entschuldigung|stimmt nicht|non|pardon|désolée?|perdón|perdona)\b[\s,:;.!–-]",
+    r"|ahora|ya no|en realidad|mejor dicho|adesso|ora|non più|non \w+(?: \w+)? più|in realtà|anzi)\b"
+    r"|^\W*(?:no|nope|sorry|wrong|nein|doch|falsch|entschuldigung|stimmt nicht"
+    r"|non|pardon|désolée?|perdón|perdona|scusa|scusami)\b[\s,:;.!–-]",
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[^\W_]+")

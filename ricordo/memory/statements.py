@@ -21,7 +21,8 @@ _ASKS = re.compile(
     r"^\W{0,5}(?:what|who|whom|whose|where|when|which|why|how|is|are|am|was|were|do|does|did|can|could|should|would|will|shall|may"
     r"|was|wer|wie|wo|wann|warum|welche[rsn]?|kannst|könntest|weißt|ist|sind|hast|bist|soll|darf"
     r"|qui|que|quoi|où|quand|comment|pourquoi|quel(?:le)?s?|est-ce|peux-tu|pouvez-vous|sais-tu"
-    r"|qué|quién|dónde|cuándo|cómo|por qué|cuál|puedes|podrías|sabes)\b"
+    r"|qué|quién|dónde|cuándo|cómo|por qué|cuál|puedes|podrías|sabes"
+    r"|chi|cosa|dove|perché|quale|puoi|potresti|sai)\b"
     # "When I was young, we lived in Rome." tells.
     r"(?! (?:i|we|my|ich|wir|je|nous|yo) )",
     re.IGNORECASE,
@@ -33,19 +34,23 @@ _REQUESTS = re.compile(
     r"|draw|imagine|pretend|let['’]?s|repeat|say|answer|look|read|check|send|remind|play|stop|continue|go on"
     r"|erz[äa]hle?|gib|zeige?|schreibe?|nenne?|erkl[äa]re?|[üu]bersetze?|such|finde|hilf|mach|sag|lies"
     r"|dis|donne|montre|[ée]cris|explique|traduis|cherche|aide|raconte|fais"
-    r"|dime|dame|mu[ée]strame|escribe|explica|traduce|busca|ay[úu]dame|cu[ée]ntame|haz)\b",
+    r"|dime|dame|mu[ée]strame|escribe|explica|traduce|busca|ay[úu]dame|cu[ée]ntame|haz"
+    r"|dimmi|dammi|mostrami|scrivi(?:mi)?|spiega(?:mi)?|traduci|aiutami|raccontami|fammi)\b",
     re.IGNORECASE,
 )
 _HYPOTHETICAL = re.compile(
     r"^\W{0,5}(?:if|suppose|imagine|what if|let['’]?s say|assuming|wenn|falls|angenommen|stell dir vor|si|imagine|suppos\w+|imagina"
-    r"|supong\w+)\b|\bif i (?:were|was|had)\b|\bi (?:wish|would|could|might|may)\b|\bi['’]d (?!like you|prefer)"
-    r"|\bich (?:würde|hätte|könnte|wünschte)\b|\bj['’]aimerais\b|\bje (?:voudrais|pourrais)\b|\bquisiera\b|\bojalá\b|\bperhaps i\b",
+    r"|supong\w+|immagina|se fossi|se avessi|se potessi)\b"
+    r"|\bif i (?:were|was|had)\b|\bi (?:wish|would|could|might|may)\b|\bi['’]d (?!like you|prefer)"
+    r"|\bich (?:würde|hätte|könnte|wünschte)\b|\bj['’]aimerais\b|\bje (?:voudrais|pourrais)\b"
+    r"|\bquisiera\b|\bvorrei\b|\bpotrei\b|\bojalá\b|\bperhaps i\b",
     re.IGNORECASE,
 )
 _SMALL_TALK = re.compile(
     r"^\W{0,5}(?:(?:hi|hello|hey|hallo|hola|bonjour|salut|ciao|good (?:morning|evening|day|night)|guten"
     r" (?:tag|morgen|abend)|haha|thanks?"
-    r"|thank you|danke|merci|gracias|ok(?:ay)?|yes|no|yeah|nope|ja|nein|oui|non|sí|great|nice|cool|fine|perfect|bye|lol"
+    r"|thank you|danke|merci|gracias|grazie|prego|buongiorno|buonasera"
+    r"|ok(?:ay)?|yes|no|yeah|nope|ja|nein|oui|non|sí|great|nice|cool|fine|perfect|bye|lol"
     r"|how are you|see you)(?: (?:there|you|so much|very much|a lot|again|schön|sehr|beaucoup|mucho|muchas))?"
     r"[\s,.!?]{0,5}){1,5}$",
     re.IGNORECASE,
@@ -53,12 +58,13 @@ _SMALL_TALK = re.compile(
 _KEEP = re.compile(
     r"^\W{0,5}(?:please |bitte )?(?:remember|note|keep (?:that |this |it )?in mind|don['’]t forget"
     r"|merke? dir|vergiss nicht|retiens|souviens-toi"
-    r"|n['’]oublie pas|recuerda|ten en cuenta|no olvides)\b[\s,:]{0,3}(?:that |dass |que )?",
+    r"|n['’]oublie pas|recuerda|ten en cuenta|no olvides|ricorda(?:ti)?|non dimenticare)\b[\s,:]{0,3}(?:that |dass |que |che )?",
     re.IGNORECASE,
 )
 _FORGET = re.compile(
     r"^\W{0,5}(?:please |bitte |por favor,? )?(?:can you |could you )?(?:forget|delete|remove|erase|vergiss|lösche?|streiche?"
-    r"|oublie|efface|supprime|olvida|borra|elimina)\b (?!it\b|nicht\b)(?:about |that |dass |que )?(?P<what>[^,.;!?\n]{2,120})",
+    r"|oublie|efface|supprime|olvida|borra|elimina|dimentica|cancella)\b"
+    r" (?!it\b|nicht\b)(?:about |that |dass |que )?(?P<what>[^,.;!?\n]{2,120})",
     re.IGNORECASE,
 )
 # Lines in which a model says that there is nothing to note, reports the conversation, or repeats
@@ -84,7 +90,7 @@ _NOTE_WORDS = frozenset(
     )
 )
 _FIRST_PERSON = re.compile(
-    r"\b(?:i|i['’]\w+|me|my|mine|we|our|us|ich|mein\w*|mir|mich|wir|uns\w*|je|j['’]\w+|mon|ma|mes|nous|notre|yo|mi|mis|nosotros)\b",
+    r"\b(?:i|i['’]\w+|me|my|mine|we|our|us|ich|mein\w*|mir|mich|wir|uns\w*|je|j['’]\w+|mon|ma|mes|nous|notre|yo|mi|mis|nosotros|io|mio|mia|miei|mie|noi)\b",
     re.IGNORECASE,
 )
 _SHORT_WORDS = 6

@@ -14,8 +14,8 @@ from ricordo.domain.block import NEVER_REMEMBER, Chain
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict
 from ricordo.memory.edits import MemoryEdit, PassageDraft, added_lines
+from ricordo.memory.line_likeness import share_subject, subject_terms
 from ricordo.memory.topics import is_about, topic_of
-from ricordo.search.words import STOP_WORDS, terms
 from ricordo.storage import versions
 from ricordo.storage.engine.store import Transaction
 
@@ -23,9 +23,6 @@ REFUSED = (
     "Nothing was saved: this person asked that things like this are never remembered. Do not save "
     "or propose it again, in any words."
 )
-# The share of the shorter line's terms that the other has, from which the two are alike.
-_ALIKE = 0.75
-_STOP_WORDS = frozenset().union(*STOP_WORDS.values())
 # A list's mark and a day in front of a line, and the quotes of a quoted message.
 _FRAME = re.compile(r"^[\s>*+#•–—-]*(?:\d{4}-\d{2}-\d{2}:?\s*)?|^\s*\d{1,3}[.)]\s+")
 _QUOTES = "\"'“”„«» "
@@ -129,9 +126,8 @@ def unwanted_calls(
 
 
 def _terms(line: str) -> frozenset[str]:
-    return frozenset(terms(rule_of(line))) - _STOP_WORDS
+    return subject_terms(rule_of(line))
 
 
 def _are_alike(first: frozenset[str], second: frozenset[str]) -> bool:
-    smaller = min(len(first), len(second))
-    return bool(smaller) and len(first & second) >= _ALIKE * smaller
+    return share_subject(first, second)

@@ -76,6 +76,7 @@ _SERVER = (
     Link("Audit log", "/ui/audit-log", "audit", (ADMIN,)),
     Link("Backups", "/ui/backups", "backup", (ADMIN,)),
     Link("Users and keys", "/ui/settings", "key", (ADMIN,)),
+    Link("Invitations", "/ui/invitations", "people", (ADMIN,)),
 )
 # Pages that the frame's own feature serves; others are shown if their feature is on.
 _OWN = {

@@ -8,7 +8,7 @@ other words.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from operator import itemgetter
@@ -45,7 +45,7 @@ from ricordo.search.vectors import (
     similarities,
     similarities_shown,
 )
-from ricordo.search.words import infix, other_forms, query_terms, related_terms
+from ricordo.search.words import infix, other_forms, persons, query_terms, related_terms
 from ricordo.search.write_buffer import ROLES, fingerprint, label_term
 from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema.core_tables import jobs, search_postings, search_terms
@@ -59,6 +59,7 @@ VARIANT_WEIGHT = 0.5
 # Number of best hits by words that always get a similarity, whatever the first look at the vectors.
 COMPARED = 1000
 _DAY = 24 * 60 * 60 * SECOND
+_USER = ROLES.index("user")
 
 
 def find(
@@ -77,10 +78,8 @@ def find(
     if not owners or limit < 1:
         return SearchResult()
     terms = query_terms(query.text)
-    forms = [*other_forms(query.text), *related_terms(query.related, terms)]
-    search = _Search(
-        tx, owners, [*terms, *forms, *(label_term(tag) for tag in filters.tags)], filters
-    )
+    variants = Variants(other_forms(query.text), related_terms(query.related, terms))
+    search = _Search(tx, owners, [*terms, *variants.terms, *map(label_term, filters.tags)], filters)
     may = search.allowed(filters)
     if not terms:
         same = np.ones(len(search.view.records), dtype=np.float32)
@@ -88,7 +87,7 @@ def find(
         return SearchResult(
             tuple(SearchHit(int(search.view.records["number"][p]), Relevance(0.0)) for p in newest)
         )
-    postings, most = search.postings_of(terms, forms, filters)
+    postings, most = search.postings_of(terms, variants, filters)
     documents = search.view.documents
     lexical = scoring.lexical(documents, postings if query.mode != "vector" else [])
     similar = None
@@ -100,7 +99,13 @@ def find(
         lexical = scoring.lexical(documents, postings)
     times = _times(query.text[:QUERY_LENGTH], tx.clock.now() // _DAY)
     scored = fusion.fuse(
-        documents, lexical, similar, times, fusion.speaks(documents, postings), may
+        documents,
+        lexical,
+        similar,
+        times,
+        fusion.speaks(documents, postings),
+        may,
+        search.own_bonus(query.text),
     )
     best = search.best(scored, may, filters, offset + limit)[offset:]
     ranks = fusion.ranks(best, may, lexical, similar)
@@ -131,6 +136,21 @@ def _share(score: Any, most: float) -> float:
     if most:
         return round(min(float(score) / most, 1.0), 3)
     return 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """Terms that are weaker than those of the query.
+
+    `forms` are other inflections, and `related` the terms near in meaning to a term of the query.
+    """
+
+    forms: Sequence[str]
+    related: Mapping[str, Sequence[str]]
+
+    @property
+    def terms(self) -> list[str]:
+        return [*self.forms, *(term for terms in self.related.values() for term in terms)]
 
 
 class _Search:
@@ -247,6 +267,15 @@ class _Search:
             carried[self.posting(label_term(tag)).positions] += 1
         return carried >= (len(tags) if needs_all else 1)
 
+    def own_bonus(self, text: str) -> Floats | None:
+        """Return the bonuses of what users said, for a query about themselves."""
+        speaks_of_asker, speaks_of_asked = persons(text)
+        if not speaks_of_asker:
+            return None
+        bonus = fusion.OWN_BONUS_OF_REPLIES if speaks_of_asked else fusion.OWN_BONUS
+        bonuses: Floats = (self.view.records["role"] == _USER) * np.float32(bonus)
+        return bonuses
+
     def _running(self, filters: MessageFilter | PassageFilter) -> Integers:
         """Return the positions of messages in the turn that searches."""
         if filters.turn_began is None or filters.own_conversation is None:
@@ -282,26 +311,36 @@ class _Search:
         """Return the number of the turn before each position, if the filters allow it."""
         if isinstance(filters, PassageFilter) or not filters.reads_before or not len(best):
             return {}
+        records = self.view.records
         may = self.allowed(replace(filters, roles=SPOKEN))
-        slot = self.view.documents.layout.slot
-        linked = best[slot[best] < self.view.documents.layout.alone]
-        # At this distance, across results of tools, there is never another session: see `scoring`.
-        sought = slot[linked][:, None] - np.arange(1, scoring.REACH + 1)
-        positions = np.flatnonzero(
-            np.isin(slot, sought) & (self.view.alive if may is None else may)
-        )
-        numbers = dict(
-            zip(
-                slot[positions].tolist(),
-                self.view.records["number"][positions].tolist(),
-                strict=True,
-            )
-        )
-        nearest = (
-            (p, next((numbers[s] for s in row if s in numbers), None))
-            for p, row in zip(linked.tolist(), sought.tolist(), strict=True)
-        )
-        return {p: number for p, number in nearest if number is not None}
+        is_spoken = self.view.alive if may is None else may
+        conversations = np.unique(records["conversation"][best])
+        near = np.flatnonzero(self.view.alive & np.isin(records["conversation"], conversations))
+        order = near[
+            np.lexsort([records[name][near] for name in ("number", "created_at", "conversation")])
+        ]
+        places = {p: place for place, p in enumerate(order.tolist())}
+        pairs = ((p, self._turn_before(order, places[p], is_spoken)) for p in best.tolist())
+        return {p: number for p, number in pairs if number is not None}
+
+    def _turn_before(self, order: Integers, place: int, is_spoken: Bools) -> int | None:
+        """Return the number of the last spoken turn before this place in its session.
+
+        Results of tools may lie between.
+        """
+        records = self.view.records
+        later = records[order[place]]
+        if later["conversation"] == scoring.NO_CONVERSATION:
+            return None
+        for position in order[max(place - scoring.REACH, 0) : place][::-1].tolist():
+            record = records[position]
+            pause = later["created_at"] - record["created_at"]
+            if record["conversation"] != later["conversation"] or pause > scoring.PAUSE:
+                return None
+            if is_spoken[position]:
+                return int(record["number"])
+            later = record
+        return None
 
     def cosine(self, query: Query, position: int) -> float | None:
         """Return the cosine of the document and the query; None if unknown."""
@@ -330,9 +369,9 @@ class _Search:
         return None
 
     def postings_of(
-        self, terms: Sequence[str], forms: Sequence[str], filters: MessageFilter | PassageFilter
+        self, terms: Sequence[str], variants: Variants, filters: MessageFilter | PassageFilter
     ) -> tuple[list[Posting], float]:
-        """Return the postings of words and forms, and the score of a text with each word once.
+        """Return the postings of words and variants, and the score of a text with each word once.
 
         Unknown words are looked for inside other words.
         """
@@ -344,13 +383,32 @@ class _Search:
         )
         postings = [posting for posting in by_word.values() if len(posting.positions)]
         unknown = [word for word, posting in by_word.items() if not len(posting.positions)]
-        variants = [*self._variants(unknown), *(self._spread(form, running) for form in forms)]
+        weaker = [
+            *self._variants(unknown),
+            *(self._spread(form, running) for form in variants.forms),
+            *(
+                self._related(by_word[word], related, running)
+                for word, related in variants.related.items()
+            ),
+        ]
         postings += [
-            replace(posting, weight=VARIANT_WEIGHT)
-            for posting in variants
-            if len(posting.positions)
+            replace(posting, weight=VARIANT_WEIGHT) for posting in weaker if len(posting.positions)
         ]
         return postings, best_score
+
+    def _related(self, word: Posting, related: Sequence[str], running: Integers) -> Posting:
+        """Return the documents with a related word instead of the word, as one posting.
+
+        They are one idea: several related words count once, and no more than the word itself.
+        """
+        posting = joined_postings([self.posting(term) for term in related])
+        if not len(posting.positions):
+            return posting
+        posting = _once(posting)
+        missing = np.isin(posting.positions, word.positions, invert=True)
+        if len(running):
+            missing &= np.isin(posting.positions, running, invert=True)
+        return replace(some_of(posting, missing), least_count=len(word.positions))
 
     def _spread(self, term: str, running: Integers) -> Posting:
         posting = self.view.spread(self.posting(term), term)

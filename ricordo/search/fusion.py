@@ -12,12 +12,16 @@ import numpy.typing as npt
 
 from ricordo.search.scoring import Bools, DocumentColumns, Floats, Integers, Posting, SlotLayout
 
+# `bench/ranking.py` fits these numbers on two kinds of talk.
 # Share of the similarity in the score, if there is any; the words have the rest.
-SIMILARITY_SHARE = 0.35
-# Bonuses for a document by a speaker, or from a time, that the question names. The best score by
-# words is 1.
-SPEAKER_BONUS = 0.15
-TIME_BONUS = 0.4
+SIMILARITY_SHARE = 0.42
+# Bonuses for a document by a speaker, or from a time, that the question names, and for what a user
+# said if the question is about themselves. The best score by words and similarity is 1.
+SPEAKER_BONUS = 0.2
+TIME_BONUS = 0.36
+OWN_BONUS = 0.38
+# The same if the question is also about what the agent said.
+OWN_BONUS_OF_REPLIES = 0.1
 # Shares of a turn's neighbours in its similarity: of the turns next to it, and of those beyond.
 NEARBY = (0.3, 0.15)
 # Sizes of the sample for the common directions of a partition's vectors; none below the minimum.
@@ -159,10 +163,12 @@ def fuse(
     times: Sequence[tuple[int, int]] = (),
     spoken: Bools | None = None,
     may: Bools | None = None,
+    own: Floats | None = None,
 ) -> Floats:
     """Return the score of each document, about 1 for the best plus bonuses.
 
-    Only documents that `may` be found are compared. `times` are ranges with a bonus.
+    Only documents that `may` be found are compared. `times` are ranges and `spoken` documents
+    with a bonus, and `own` are further bonuses by document.
     """
     if may is None and not documents.is_whole:
         may = documents.alive
@@ -170,13 +176,18 @@ def fuse(
     if similar is None:
         compared = None
     else:
-        compared = _scaled(documents, similar, may)
-    share = 1 if compared is None else 1 - SIMILARITY_SHARE
-    score: Floats = lexical * np.float32(share / (best or 1))
+        compared = scaled(documents, similar, may)
+    score: Floats = lexical * np.float32(1 / (best or 1))
+    if compared is not None:
+        # A new document has no vector yet: its words count for its meaning too.
+        score[compared.positions] *= np.float32(1 - SIMILARITY_SHARE)
     if spoken is not None:
-        score += np.float32(share * SPEAKER_BONUS) * spoken
+        score += np.float32(SPEAKER_BONUS) * spoken
     if times:
-        score[_within(documents.created_at, times)] += np.float32(share * TIME_BONUS)
+        score[within(documents.created_at, times)] += np.float32(TIME_BONUS)
+    if own is not None:
+        # A bonus alone is no hit.
+        score += own * (score > 0)
     if compared is not None:
         # Without any hit by words the similarity counts alone, and the bonuses do not change.
         score[compared.positions] += np.float32(SIMILARITY_SHARE if best else 1) * compared.values
@@ -184,14 +195,14 @@ def fuse(
     return score
 
 
-def _within(created_at: Integers, times: Sequence[tuple[int, int]]) -> Bools:
+def within(created_at: Integers, times: Sequence[tuple[int, int]]) -> Bools:
     within: Bools = np.zeros(len(created_at), dtype=np.bool_)
     for start, end in times:
         within |= (created_at >= start) & (created_at < end)
     return within
 
 
-def _scaled(
+def scaled(
     documents: DocumentColumns, similar: Similarities, may: Bools | None
 ) -> Similarities | None:
     """Return similarities with shares of their neighbours', scaled to 0..1; None for none."""

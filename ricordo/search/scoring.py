@@ -2,9 +2,11 @@
 
 Similarities and the final order are in `fusion.py`. A word in one turn of a conversation also
 counts for the turns around it, since an answer seldom repeats the words of its question. So each
-hit is spread to its neighbours during a search, and nothing about neighbours is stored. For that,
-documents are laid out in slots: the turns of a session side by side, and a few empty slots between
-two sessions. Spreading is then a sum of shifted arrays.
+hit is spread to its neighbours during a search, and nothing about neighbours is stored. How much it
+counts there depends on the distance in words: a short turn answers the one before it, a page of
+text stands alone. For that, documents are laid out in slots of `SLOT_WORDS` words: the turns of a
+session one after the other, and a few empty slots between two sessions and around a long text.
+Spreading is then a sum of shifted arrays.
 """
 
 from collections.abc import Sequence
@@ -22,24 +24,25 @@ Integers = npt.NDArray[np.int64]
 # answers a turn before it.
 PAUSE = 3 * 60 * 60 * 1_000_000
 NO_CONVERSATION = 0
-# How far a hit reaches, in turns. It counts 10 tenths for its own turn, and 4, 3, 2, 1 for the
-# turns before and after.
+# Words of a slot, about a short turn. The distance of two turns is that of their middles.
+SLOT_WORDS = 35
+# How far a hit reaches, in slots. It counts 10 tenths for its own turn, and 4, 3, 2, 1 for turns
+# that are one to four slots away.
 REACH = 4
 TENTHS = 10
 # More repeats of a word count no more. With this limit all sums below stay under 256.
 MOST_TIMES = 8
-# Parameters of BM25: how fast repeats stop counting, and how much longer surroundings weaken a hit.
+# Parameters of BM25: how fast repeats stop counting, and how much a longer text weakens a hit.
 SATURATION = 1.2
-LENGTH_SHARE = 0.4
-LENGTH_REACH = 2
-# Rarity without this factor silences words that are in half of a small partition's documents.
-RARITY = 10.0
+LENGTH_SHARE = 0.75
 _NAMED = 128
 # Below this share of all slots, updating only the slots around the hits is faster than updating
 # all.
 FEW_HITS = 1 / 256
-# A question seldom answers another question.
-QUESTION_MALUS = 0.15
+# A question seldom answers another question. A text with more words than this says more than the
+# question at its end.
+QUESTION_MALUS = 0.17
+QUESTION_WORDS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,8 @@ class Spread:
 class Posting:
     """A term's documents: positions, counts in the text, and hits in the speaker's name.
 
-    A frequent term can have a `spread`.
+    A frequent term can have a `spread`. The term counts as being in `least_count` documents at
+    least, so that a related word never counts more than the word of the query.
     """
 
     positions: npt.NDArray[Any]
@@ -102,6 +106,7 @@ class Posting:
     named: Bools
     weight: float = 1.0
     spread: Spread | None = None
+    least_count: int = 0
 
 
 def documents_of(records: npt.NDArray[np.void], alive: Bools) -> DocumentColumns:
@@ -111,12 +116,18 @@ def documents_of(records: npt.NDArray[np.void], alive: Bools) -> DocumentColumns
     """
     number = records["number"].astype(np.int64)
     created_at = records["created_at"].astype(np.int64)
-    worth = np.where(records["asks"] == 1, np.float32(1 - QUESTION_MALUS), np.float32(1))
-    count = int(np.count_nonzero(alive))
-    slot, alone, size = _arrange(
-        records["conversation"].astype(np.uint64), created_at, number, alive
+    length = records["length"].astype(np.float32)
+    asks = records["asks"] == 1
+    worth: Floats = np.ones(len(records), dtype=np.float32)
+    worth[asks] -= np.float32(QUESTION_MALUS) * np.minimum(
+        np.float32(1), QUESTION_WORDS / np.maximum(length[asks], 1)
     )
-    weakening = _weakening(slot, size, alone, length=records["length"], alive=alive)
+    count = int(np.count_nonzero(alive))
+    order = _order(records["conversation"].astype(np.uint64), created_at, number)
+    slot, alone, size = _arrange(
+        order, records["conversation"].astype(np.uint64), created_at, length=length, alive=alive
+    )
+    weakening = _weakening(slot, size, alone, length=length, alive=alive)
     return DocumentColumns(
         number=number,
         created_at=created_at,
@@ -128,55 +139,49 @@ def documents_of(records: npt.NDArray[np.void], alive: Bools) -> DocumentColumns
 
 
 def _arrange(
-    conversation: npt.NDArray[np.uint64], created_at: Integers, number: Integers, alive: Bools
+    order: Integers | None,
+    conversation: npt.NDArray[np.uint64],
+    created_at: Integers,
+    *,
+    length: Floats,
+    alive: Bools,
 ) -> tuple[Integers, int, int]:
-    """Lay documents out by conversation, time and number.
+    """Lay documents out by conversation, time and number, which is their `order`.
 
     Returns the slots by position, the first slot without neighbours, and the number of slots.
     """
-    order = _order(conversation, created_at, number)
+    if order is None:
+        order = np.arange(len(conversation))
     if not alive.all():
-        if order is None:
-            order = np.flatnonzero(alive)
-        else:
-            order = order[alive[order]]
-    if order is None:
-        conversations = conversation
-    else:
-        conversations = conversation[order]
-    if order is None:
-        times = created_at
-    else:
-        times = created_at[order]
-    begins = np.ones(len(conversations) + 1, dtype=np.bool_)
+        order = order[alive[order]]
+    conversations = conversation[order]
+    times = created_at[order]
+    lengths = length[order]
+    # From the middle of a text to the middle of the next one.
+    steps = np.rint((lengths[1:] + lengths[:-1]) / np.float32(2 * SLOT_WORDS)).astype(np.int64)
+    begins = np.ones(len(order) + 1, dtype=np.bool_)
     begins[1:-1] = (
         (conversations[1:] != conversations[:-1])
         | (times[1:] - times[:-1] > PAUSE)
         | (conversations[1:] == NO_CONVERSATION)
+        | (steps > REACH)
     )
     is_linked = ~(begins[1:] & begins[:-1])
-    sessions = np.flatnonzero(begins[:-1][is_linked])
-    count = int(np.count_nonzero(is_linked))
-    linked_slots: Integers = np.repeat(
-        np.arange(1, len(sessions) + 1) * REACH, np.diff(sessions, append=count)
-    )
-    linked_slots += np.arange(count)
-    alone = count + (len(sessions) + 1) * REACH
-    size = alone + len(number) - count
-    slot = linked_slots
-    if count < len(number):
-        if order is None:
-            linked = np.flatnonzero(is_linked)
-        else:
-            linked = order[is_linked]
-        others = np.ones(len(number), dtype=np.bool_)
-        others[linked] = False
-        slot = np.empty(len(number), dtype=np.int64)
-        slot[linked] = linked_slots
-        slot[others] = np.arange(alone, size)
-    elif order is not None:
-        slot = np.empty(len(number), dtype=np.int64)
-        slot[order] = linked_slots
+    linked = order[is_linked]
+    gaps = np.full(len(order), REACH + 1, dtype=np.int64)
+    gaps[1:][~begins[1:-1]] = np.maximum(steps, 1)[~begins[1:-1]]
+    linked_gaps = gaps[is_linked]
+    linked_gaps[:1] = REACH
+    linked_slots = np.cumsum(linked_gaps)
+    alone = int(linked_slots[-1]) + 1 + REACH if len(linked) else REACH
+    size = alone + len(conversation) - len(linked)
+    if len(linked) == len(conversation) and (linked[1:] > linked[:-1]).all():
+        return linked_slots, alone, size
+    others = np.ones(len(conversation), dtype=np.bool_)
+    others[linked] = False
+    slot = np.empty(len(conversation), dtype=np.int64)
+    slot[linked] = linked_slots
+    slot[others] = np.arange(alone, size)
     return slot, alone, size
 
 
@@ -200,16 +205,18 @@ def _weakening(
 ) -> Floats:
     """Return the length term of BM25 for each slot.
 
-    It compares the words of a document and of up to two neighbours on each side with the mean.
+    It compares the words of a document and of its neighbours, which count as much as their hits,
+    with the mean.
     """
     lengths: Floats = np.zeros(size, dtype=np.float32)
     lengths[slot] = length
     if not alive.all():
         lengths[slot[~alive]] = 0
     around = lengths.copy()
-    for offset in range(1, LENGTH_REACH + 1):
-        around[offset:alone] += lengths[: alone - offset]
-        around[: alone - offset] += lengths[offset:alone]
+    for offset in range(1, REACH + 1):
+        lengths_shared = lengths[:alone] * np.float32((REACH + 1 - offset) / TENTHS)
+        around[offset:alone] += lengths_shared[: alone - offset]
+        around[: alone - offset] += lengths_shared[offset:]
     around += 1
     word_count = float(around.take(slot).sum(where=alive, dtype=np.float64))
     count = int(np.count_nonzero(alive))
@@ -231,7 +238,8 @@ def lexical(documents: DocumentColumns, postings: Sequence[Posting]) -> Floats:
         hit_count = len(posting.positions)
         if not hit_count:
             continue
-        weight = np.float32(posting.weight * rarity(documents, hit_count) * (SATURATION + 1))
+        counted = max(hit_count, posting.least_count)
+        weight = np.float32(posting.weight * rarity(documents, counted) * (SATURATION + 1))
         if posting.spread:
             total += np.multiply(posting.spread.gain, weight, out=scratch[0])
         elif hit_count < FEW_HITS * layout.size:
@@ -249,7 +257,7 @@ def rarity(documents: DocumentColumns, hit_count: int) -> float:
     It is about the score of a document that holds the term once.
     """
     other_count = max(documents.count - hit_count + 0.5, 0.5)
-    return float(np.log1p(RARITY * other_count / (hit_count + 0.5)))
+    return float(np.log1p(other_count / (hit_count + 0.5)))
 
 
 def spread_of(documents: DocumentColumns, posting: Posting) -> Spread:

@@ -39,6 +39,11 @@ ENDINGS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     language: (table["algorithm"], ("", *table["endings"].split()))
     for language, table in _LISTS["endings"].items()
 }
+# Pronouns of the first and of the second person, by language.
+_ASKER_WORDS, _ASKED_WORDS = (
+    {language: frozenset(words.split()) for language, words in _LISTS[person].items()}
+    for person in ("asker", "asked")
+)
 LATIN_STEMMER: Final = "english"  # for every word in Latin letters, whatever its language
 TERM_LENGTH: Final = 64
 
@@ -255,6 +260,21 @@ def other_forms(text: str) -> list[str]:
     return list(forms)[:QUERY_TERMS]
 
 
+def persons(text: str) -> tuple[bool, bool]:
+    """Return whether a query speaks of the person who asks, and of the one who is asked.
+
+    "Where do I work?" is about the first, "What did you recommend me?" about both.
+    """
+    pieces = [piece for _, pieces in _question(text) for piece in pieces]
+    language = _language(pieces)
+    speaks_of_asker, speaks_of_asked = (
+        not words.get(language, frozenset()).isdisjoint(pieces)
+        or any(pronoun in text for pronoun in words["spaceless"])
+        for words in (_ASKER_WORDS, _ASKED_WORDS)
+    )
+    return speaks_of_asker, speaks_of_asked
+
+
 def language_of(text: str) -> str:
     """Return the language code (ISO 639-1) of a query's stop words, else `en`."""
     return _language([piece for _, pieces in _question(text) for piece in pieces])
@@ -390,20 +410,23 @@ def is_question(text: str) -> bool:
     return text.rstrip(_AFTER_QUESTION).endswith(_QUESTION_MARKS)
 
 
-def related_terms(related: Mapping[str, Sequence[str]], words: Sequence[str]) -> list[str]:
+def related_terms(
+    related: Mapping[str, Sequence[str]], words: Sequence[str]
+) -> dict[str, list[str]]:
     """Return the terms of related words, a few for each of the query's `words`.
 
     `related` are the words near in meaning to a word.
     """
-    related_words: dict[str, None] = {}
+    related_words: dict[str, list[str]] = {}
     for word, nearest in related.items():
         word_terms = terms(word)
         if len(word_terms) > 1 or not set(word_terms) <= set(words):
             continue
         near_terms = dict.fromkeys(term for other in nearest for term in terms(other)[:1])
         new = [term for term in near_terms if term not in words]
-        related_words |= dict.fromkeys(new[:MOST_RELATED])
-    return list(related_words)
+        if word_terms and new:
+            related_words[word_terms[0]] = new[:MOST_RELATED]
+    return related_words
 
 
 def fold(word: str) -> str:

@@ -402,6 +402,10 @@ class FencedStore:
         """Raise Unavailable if the store's files were moved."""
         self._store.require_in_place()
 
+    def require_writes(self) -> None:
+        """Raise DatabaseFailed if a write of the store failed a moment ago."""
+        self._store.require_writes()
+
     async def close(self) -> None:
         """Do nothing, since the store's owner closes it."""
 

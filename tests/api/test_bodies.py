@@ -82,6 +82,15 @@ def _cells(server: ServerInThread) -> list[tuple[Cell, dict[str, Any]]]:
     return with_body
 
 
+def length_of(value: Any) -> int:
+    """Return how long the texts in a value of JSON are together."""
+    if isinstance(value, dict):
+        return sum(map(length_of, value.values()))
+    if isinstance(value, list):
+        return sum(map(length_of, value))
+    return len(value) if isinstance(value, str) else 0
+
+
 def test_no_route_reads_more_than_64_kb_on_the_event_loop(
     server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +100,7 @@ def test_no_route_reads_more_than_64_kb_on_the_event_loop(
         seen.append((what, threading.current_thread().name))
 
     def large(value: Any) -> bool:
-        return isinstance(value, dict | list) and len(json.dumps(value, default=str)) > SMALL
+        return isinstance(value, dict | list) and length_of(value) > SMALL
 
     def watched(module: Any) -> Any:
         loads = module.loads

@@ -63,8 +63,13 @@ OPEN = {
         "/.well-known/openid-configuration",
     )
 }
-# The one-time link of an e-mail is its own credential.
-OPEN |= {("GET", "/decide"), ("POST", "/decide")}
+# A one-time link is its own credential; whoever asks for one by e-mail has none yet.
+OPEN |= {
+    (method, path)
+    for path in ("/decide", "/invitation", "/login/link")
+    for method in ("GET", "POST")
+}
+OPEN.add(("POST", "/login/mail"))
 OPEN |= {("POST", f"/oauth/{name}") for name in ("register", "token", "revoke")}
 OPEN |= {("GET", "/ui/static/{name}"), ("GET", "/ui/pdf-viewer/{name}"), ("POST", "/ui/login")}
 # What older clients may ask, and is never there, or never done.

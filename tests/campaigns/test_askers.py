@@ -128,7 +128,7 @@ def answer(seen: Seen) -> Answer:
 @pytest.mark.parametrize(
     ("kills", "database"),
     [
-        pytest.param(2, "sqlite", id="short"),
+        pytest.param(1, "sqlite", id="short"),
         pytest.param(KILLS, "sqlite", id="long-sqlite", marks=pytest.mark.soak),
         pytest.param(KILLS, "postgresql", id="long-postgresql", marks=pytest.mark.soak),
     ],

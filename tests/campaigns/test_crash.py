@@ -19,7 +19,7 @@ pytestmark = [
 
 # The campaign itself checks everything; what is checked here is that it was one.
 @pytest.mark.parametrize(
-    "size", short_and_long(Size(kills=2, agents=4), Size(kills=100, agents=32))
+    "size", short_and_long(Size(kills=1, agents=4), Size(kills=100, agents=32))
 )
 async def test_a_server_that_is_killed_in_the_middle_of_turns_loses_nothing_it_acknowledged(
     tmp_path: Path, size: Size

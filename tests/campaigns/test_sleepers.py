@@ -126,7 +126,7 @@ def keeper_answer(seen: Seen, length: int) -> Answer:
 @pytest.mark.parametrize(
     ("kills", "database"),
     [
-        pytest.param(2, "sqlite", id="short"),
+        pytest.param(1, "sqlite", id="short"),
         pytest.param(KILLS, "sqlite", id="long-sqlite", marks=pytest.mark.soak),
         pytest.param(KILLS, "postgresql", id="long-postgresql", marks=pytest.mark.soak),
     ],

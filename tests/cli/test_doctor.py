@@ -124,9 +124,19 @@ async def test_a_database_is_read_and_left_to_whoever_comes_next_unless_it_is_da
     damaged[4096 * 3 : 4096 * 6] = b"\xff" * (4096 * 3)
     for content in (bytes(damaged), b"no database at all, but long enough to be read as one" * 40):
         file.write_bytes(content)
-        level, text = (await found_in_thread())["database"]
+        found = await found_in_thread()
+        level, text = found["database"]
         assert (level, text.count("Restore it from a backup")) == ("wrong", 1)
+        assert "doctor" not in text
+        assert found["keys"] == ("warning", "not known: the database cannot be read")
         assert file.read_bytes() == content
+    for remains in (b"", None):  # its mark says that it was used
+        file.unlink()
+        if remains is not None:
+            file.write_bytes(remains)
+        level, text = (await found_in_thread())["database"]
+        assert (level, "gone or empty" in text) == ("wrong", True)
+        file.touch()
 
 
 async def fail_a_job(store: Store) -> None:

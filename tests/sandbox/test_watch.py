@@ -42,7 +42,6 @@ def _make_folders(top: Path, depth: int, content: bytes) -> None:
         (1_500, 1 << 10, True),
         # Longer paths than the system takes, so the content cannot be measured.
         (3_000, 1 << 20, True),
-        (6_000, 1 << 20, True),
     ],
 )
 def test_files_count_at_any_depth_of_their_folder(

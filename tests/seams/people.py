@@ -160,6 +160,7 @@ class World(People):
         self.own["job_id"] = job.id
         self.key("dan")
         self.shared["key_id"] = self.ask(OPERATOR, "GET", "/v1/keys/")[0]["id"]
+        self.shared["invitation_id"] = self.invite("hal")
         self.key("fay")
         self.shared["user"] = self.id_of("fay")
         self.key("gil")
@@ -171,6 +172,11 @@ class World(People):
             lambda: self.send(OPERATOR, "GET", f"/v1/receipts/{gone['id']}").status_code == 200
         )
         return self
+
+    def invite(self, name: str) -> str:
+        """Invite a person, and return the invitation's id."""
+        people = {"people": [{"name": name}]}
+        return str(self.ask(OPERATOR, "POST", "/v1/invitations", json=people)[0]["id"])
 
     def _wait(self, is_done: Callable[[], Any]) -> None:
         """Return when the background work is done, after which nothing is written by itself."""
@@ -455,6 +461,15 @@ class World(People):
             "remote_id": remote["id"],
         }
         assert changed["id"] == made["id"]
+        self.ask(self.ada, "PUT", "/v1/users/ada/facts/policy", json={"policy": "off"})
+        said = (
+            "I study geology, which is about rocks, rivers, mountains, oceans and old volcanoes.",
+            "My favourite food is pizza, with mushrooms, onions, olives, peppers and much cheese.",
+            f"I like {CANARY} tea in the morning, at noon, in the afternoon and in the evening.",
+        )
+        for sentence in said:
+            fact = self.ask(self.ada, "POST", "/v1/users/ada/facts", json={"sentence": sentence})
+        self.own["fact_id"] = fact["id"]
 
     @property
     def secrets(self) -> set[str]:

@@ -22,6 +22,7 @@ PUSH = b"%04x" % (len(COMMAND) + 4) + COMMAND + b"0000"
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/keys/"): {"user": "eve"},
     ("POST", "/v1/users/"): {"name": "new"},
+    ("POST", "/v1/invitations"): {"people": [{"name": "invited"}]},
     ("POST", "/v1/identities/"): {
         "name": "new",
         "identifier_key": "new-1",
@@ -122,6 +123,10 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/users/{user_id}/diffs/approve"): {"ids": ["{diff_id}"]},
     ("POST", "/users/{user_id}/diffs/reject"): {"ids": ["{diff_id}"]},
     ("POST", "/users/{user_id}/memories"): {"messages": "Hello."},
+    ("POST", "/v1/users/{user_id}/facts"): {"sentence": "I live in Graz."},
+    ("PATCH", "/v1/users/{user_id}/facts/{fact_id}"): {"sentence": "I like tea."},
+    ("PUT", "/v1/users/{user_id}/facts/policy"): {"policy": "propose"},
+    ("PUT", "/v1/facts/policy"): {"policy": "off"},
     ("POST", "/chat/stream"): {"model": "{agent_id}", "messages": TEXT},
     ("PUT", "/users/{user_id}/workspace/files/{file_path:path}"): b"Mine.",
     ("PUT", "/v1/workspace/files/{shared_path:path}"): b"For all.",
@@ -165,6 +170,8 @@ FORMS: dict[str, Mapping[str, str]] = {
     "/ui/agents/{agent_id}/archive/{passage_id}": {"text": "Mine."},
     "/ui/agents/{agent_id}/memory/new": {"label": "fresh", "value": "Mine."},
     "/ui/people/{user_id}/new": {"label": "fresh", "value": "Mine."},
+    "/ui/people/{user_id}/facts/policy": {"policy": "propose"},
+    "/ui/people/{user_id}/facts/{fact_id}": {"action": "change", "sentence": "I like tea."},
     "/ui/people/{user_id}/decide": {"id": "{diff_id}", "decision": "reject"},
     "/ui/people/{user_id}/settings/{label:path}": {"policy": "direct"},
     "/ui/people/{user_id}/blocks/{label:path}": {"value": "Mine."},

@@ -45,9 +45,9 @@ def test_words_and_similarities_both_have_their_say() -> None:
         # enough to be found.
         (floats(0, 0, 0), likeness(0.2, 0.9, NONE), [1e-6, 1.0, 0.0]),
         (floats(0, 0), likeness(NONE, -0.3), [0.0, 1.0]),
-        # A document without a vector yet keeps its score by words.
-        (floats(4, 2, 0), likeness(NONE, 0.5, 0.4), [0.65, 0.325 + 0.35, 0.35e-6]),
-        (floats(4, 4, 0, 0), likeness(0.1, 0.5, 0.5, 0.1), [0.65, 1.0, 0.35, 0.0]),
+        # The words of a document without a vector yet count for its meaning too.
+        (floats(4, 2, 0), likeness(NONE, 0.5, 0.4), [1.0, 0.29 + 0.42, 0.42e-6]),
+        (floats(4, 4, 0, 0), likeness(0.1, 0.5, 0.5, 0.1), [0.58, 1.0, 0.42, 0.0]),
     ):
         assert fuse(documents(len(lexical)), lexical, similar).tolist() == pytest.approx(
             scores, abs=1e-6

@@ -53,6 +53,11 @@ def posting(turns: list[Turn], term: str, weight: float = 1.0) -> Posting:
     )
 
 
+def steps_between(before: Turn, turn: Turn) -> int:
+    """The slots from the middle of one turn to the middle of the next, with 35 words to a slot."""
+    return max(1, round((before.length + turn.length) / 70))
+
+
 def plain_scores(turns: list[Turn], weighted_terms: dict[str, float]) -> list[float]:
     """The same by loops: who is beside whom, how much each hit counts there, and the formula."""
     sessions: list[list[int]] = []
@@ -64,37 +69,39 @@ def plain_scores(turns: list[Turn], weighted_terms: dict[str, float]) -> list[fl
             or before is None
             or before.conversation != turns[n].conversation
             or turns[n].created_at - before.created_at > PAUSE
+            or steps_between(before, turns[n]) > 4
         )
         sessions.append([n]) if is_new else sessions[-1].append(n)
-    places = {n: (session, place) for session in sessions for place, n in enumerate(session)}
+    places: dict[int, tuple[list[int], int]] = {}
+    for session in sessions:
+        place = 0
+        for before_n, n in zip([None, *session], session, strict=False):
+            place += steps_between(turns[before_n], turns[n]) if before_n is not None else 0
+            places[n] = (session, place)
 
-    def beside(n: int, reach: int) -> list[tuple[int, int]]:
+    def beside(n: int) -> list[tuple[float, int]]:
         session, place = places[n]
         return [
-            (abs(other - place), session[other])
-            for other in range(len(session))
-            if 0 < abs(other - place) <= reach
+            ({1: 0.4, 2: 0.3, 3: 0.2, 4: 0.1}[abs(places[other][1] - place)], other)
+            for other in session
+            if 0 < abs(places[other][1] - place) <= 4
         ]
 
     around = {
-        n: 1 + turns[n].length + sum(turns[other].length for _, other in beside(n, 2))
+        n: 1 + turns[n].length + sum(share * turns[other].length for share, other in beside(n))
         for n in alive
     }
     mean = sum(around.values()) / len(around) if around else 1
     total = [0.0] * len(turns)
     for term, weight in weighted_terms.items():
         holders = [n for n in alive if turns[n].words.get(term) or turns[n].speaker == term]
-        rarity = math.log(
-            1 + 10 * (max(len(alive) - len(holders) + 0.5, 0.5)) / (len(holders) + 0.5)
-        )
+        rarity = math.log(1 + (max(len(alive) - len(holders) + 0.5, 0.5)) / (len(holders) + 0.5))
         for n in alive:
             hits = float(min(turns[n].words.get(term, 0), 8))
-            for distance, other in beside(n, 4):
-                hits += {1: 0.4, 2: 0.3, 3: 0.2, 4: 0.1}[distance] * min(
-                    turns[other].words.get(term, 0), 8
-                )
+            for share, other in beside(n):
+                hits += share * min(turns[other].words.get(term, 0), 8)
             hits += turns[n].speaker == term
-            weakening = 1.2 * (1 - 0.4 + 0.4 * around[n] / mean)
+            weakening = 1.2 * (1 - 0.75 + 0.75 * around[n] / mean)
             total[n] += weight * rarity * 2.2 * hits / (hits + weakening)
     return total
 
@@ -104,7 +111,7 @@ turns_of_talks = st.lists(
         Turn,
         conversation=st.integers(0, 4),
         created_at=st.integers(0, 40).map(lambda steps: steps * 25 * MINUTE),
-        length=st.integers(0, 60),
+        length=st.integers(0, 60) | st.integers(100, 400),
         words=st.dictionaries(st.sampled_from("abc"), st.integers(1, 127), max_size=3),
         speaker=st.sampled_from(["", "a", "d"]),
         is_alive=st.sampled_from([True, True, True, False]),

@@ -16,6 +16,7 @@ from ricordo.search.words import (
     fold,
     infix,
     other_forms,
+    persons,
     query_terms,
     related_terms,
     terms,
@@ -206,5 +207,34 @@ def test_related_terms_are_a_few_new_ones_for_each_word_that_is_asked_for() -> N
     }
     words = query_terms("the job and the hike")
     found = related_terms(related, words)
-    assert found == [term for word in ("work", "career", "task", "walk") for term in terms(word)]
-    assert related_terms({}, words) == related_terms(related, []) == []
+    assert found == {
+        "job": [term for word in ("work", "career", "task") for term in terms(word)],
+        "hike": terms("walk"),
+    }
+    assert related_terms({}, words) == related_terms(related, []) == {}
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("Where do I work?", (True, False)),
+        ("What's my sister's name?", (True, False)),
+        ("What I'm allergic to", (True, False)),
+        ("birthday of the user", (True, False)),
+        ("What did you recommend me?", (True, True)),
+        ("What did you recommend for the garden?", (False, True)),
+        ("Where does Caroline work?", (False, False)),
+        ("Wo wohne ich seit dem Umzug?", (True, False)),
+        ("Was hast du mir zu den Karten empfohlen?", (True, True)),
+        ("Quand est-ce que je suis arrivé dans ma maison ?", (True, False)),
+        ("¿Cuándo es el cumpleaños de mi hermana?", (True, False)),
+        ("Quando è il compleanno di mia sorella?", (True, False)),
+        ("Где я работаю и что мне нравится?", (True, False)),
+        ("我住在哪里？", (True, False)),
+        ("私はどこに住んでいますか", (True, False)),
+        ("제가 사는 곳은 어디인가요?", (True, False)),
+        ("", (False, False)),
+    ],
+)
+def test_a_question_shows_whether_it_is_about_the_one_who_asks_or_is_asked(question, expected):
+    assert persons(question) == expected

@@ -18,10 +18,12 @@ from sqlalchemy import text
 from ricordo.errors import DatabaseFailed
 from ricordo.logs import TextFormatter
 from ricordo.settings import Settings
-from ricordo.storage.engine import postgres, sqlite
+from ricordo.storage.engine import failures, file_mark, postgres, sqlite
+from ricordo.storage.engine import store as stores
 from ricordo.storage.engine.database import check, open_store, require_savable
 from ricordo.storage.engine.failures import advice_for, kind_of
 from ricordo.storage.engine.sqlite import open_sqlite
+from ricordo.storage.engine.store import Transaction
 from tests.support.postgres import name_in, server
 
 Usage = namedtuple("Usage", "total used free")
@@ -112,6 +114,66 @@ async def test_a_server_whose_disk_is_full_or_whose_files_are_read_only_is_not_r
             await require_savable(store, settings)
     await require_savable(store, settings)
     await store.close()
+
+
+async def test_a_failed_write_counts_for_a_moment_although_small_writes_succeed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(Settings(data_dir=tmp_path))
+
+    def fail(_tx: Transaction) -> None:
+        raise sqlite_error(sqlite3.SQLITE_FULL)
+
+    store.require_writes()
+    with pytest.raises(DatabaseFailed):
+        await store.write(fail)
+    await store.write(lambda tx: tx.all(text("SELECT 1")))
+    with pytest.raises(DatabaseFailed, match="disk is full") as caught:
+        store.require_writes()
+    assert caught.value.kind == "full"
+    monkeypatch.setattr(stores, "FAILURE_SECONDS", 0.0)
+    store.require_writes()
+    await store.close()
+
+
+async def test_a_file_at_the_systems_limit_has_no_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(data_dir=tmp_path)
+    store = open_store(settings)
+    await store.write(lambda tx: tx.all(text("SELECT 1")))
+    size = max(file.stat().st_size for file in tmp_path.glob("ricordo.db*"))  # noqa: ASYNC240
+    for room, is_savable in ((1000, False), (10**6, True)):
+        limits = (size + room, size + room)
+        monkeypatch.setattr(failures.resource, "getrlimit", lambda _kind, limits=limits: limits)
+        if is_savable:
+            await require_savable(store, settings)
+        else:
+            with pytest.raises(DatabaseFailed, match="full"):
+                await require_savable(store, settings)
+    await store.close()
+
+
+async def test_a_log_that_a_full_disk_hides_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ricordo.db"
+    store = open_sqlite(path)
+    for name in ("ricordo.db", "ricordo.db-wal", "ricordo.mark"):
+        (tmp_path / "killed").mkdir(exist_ok=True)
+        (tmp_path / "killed" / name).write_bytes((tmp_path / name).read_bytes())
+    await store.close()
+
+    def fail(_uri: str) -> None:
+        raise sqlite_error(sqlite3.SQLITE_FULL)
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: FULL)
+    signs_in_file = file_mark._signs_in_file(tmp_path / "killed" / "ricordo.db")
+    monkeypatch.setattr(file_mark, "_signs_in_file", lambda _path: signs_in_file)
+    monkeypatch.setattr(file_mark, "_signs_at", fail)
+    with pytest.raises(DatabaseFailed, match="The disk is full") as caught:
+        file_mark.find_missing_writes(tmp_path / "killed" / "ricordo.db")
+    assert "another database" not in str(caught.value)
 
 
 def spoil(path: Path, page: int) -> None:

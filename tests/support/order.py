@@ -9,7 +9,6 @@ as good, and slower.
 from collections.abc import Sequence
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 # Modules, or the beginnings of their paths, by what they share.
 TOGETHER: dict[str, tuple[str, ...]] = {
@@ -95,10 +94,3 @@ def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
         )
 
     return sorted(items, key=place)
-
-
-class Scheduling(LoadScopeScheduling):
-    """Gives a worker all tests of a scope, in the order in which they were collected."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return scope_of(nodeid)

@@ -4,7 +4,7 @@ Started at its first use, gone with the run.
 
 Most tests share one database, emptied after each: that takes a twentieth of the time of a new one
 on a busy disk. Their stores share its connections too, since each new one has to read again what
-all tables are. Under xdist each worker has a server of its own, which takes a second to start and
+all tables are. Each worker has a server of its own, which takes a second to start and
 needs no agreement between processes. `RICORDO_TEST_POSTGRES` may name the bin folder of another
 PostgreSQL.
 """

@@ -7,7 +7,7 @@ and again and again, with an end that fits nothing.
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
@@ -117,10 +117,13 @@ def _takes(kind: Any, given: Any, sign: str) -> bool:
         return ord(sign) == given
     if kind is sre.NOT_LITERAL:
         return ord(sign) != given
-    if kind is not sre.IN:
-        return False
-    is_negated = given[0][0] is sre.NEGATE
-    return is_negated != any(_is_one(one, value, sign) for one, value in given)
+    return kind is sre.IN and _is_within(tuple(given), sign)
+
+
+@cache  # patterns have the same sets of signs again and again
+def _is_within(ranges: tuple[tuple[Any, Any], ...], sign: str) -> bool:
+    is_negated = ranges[0][0] is sre.NEGATE
+    return is_negated != any(_is_one(one, value, sign) for one, value in ranges)
 
 
 def _is_one(kind: Any, value: Any, sign: str) -> bool:

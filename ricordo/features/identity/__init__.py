@@ -1,9 +1,11 @@
-"""Callers: accounts with keys, access tokens of browsers, and the login page."""
+"""Callers: accounts with keys, invitations, access tokens of browsers, and logins."""
 
-from ricordo.plugins import Commands, Feature
+from ricordo.domain.scope import ADMIN
+from ricordo.plugins import Commands, Feature, PluginPage
 
 feature = Feature(
     requires=("memory_care",),
+    tables=("ricordo.features.identity.sign_in_links.queries:sign_in_links",),
     routes=(
         "ricordo.features.identity.access_tokens.routes",
         "ricordo.features.identity.accounts.keys",
@@ -11,7 +13,12 @@ feature = Feature(
         "ricordo.features.identity.accounts.organizations",
         "ricordo.features.identity.accounts.identities",
         "ricordo.features.identity.login.routes",
+        "ricordo.features.identity.sign_in_links.routes",
+        "ricordo.features.identity.sign_in_links.pages",
     ),
+    jobs=("ricordo.features.identity.sign_in_links.jobs:HANDLERS",),
+    open="ricordo.features.identity.sign_in_links.pages:open_limits",
+    pages=(PluginPage("Invitations", "/ui/invitations", (ADMIN,)),),
     commands=(
         Commands(
             "key",

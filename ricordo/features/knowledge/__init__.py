@@ -1,18 +1,28 @@
-"""Questions about people: memories, answers with sources, and Honcho."""
+"""Questions about people: memories, facts with evidence, answers with sources, and Honcho."""
 
 from ricordo.plugins import Feature
 
 feature = Feature(
-    tables=("ricordo.features.knowledge.honcho.queries:honcho_sessions",),
+    requires=("librarian", "web"),
+    tables=(
+        "ricordo.features.knowledge.honcho.queries:honcho_sessions",
+        "ricordo.features.knowledge.facts.tables:user_facts",
+        "ricordo.features.knowledge.facts.tables:fact_marks",
+        "ricordo.features.knowledge.facts.tables:fact_policies",
+    ),
     routes=(
         "ricordo.features.knowledge.ask.routes",
         "ricordo.features.knowledge.memories.routes",
+        "ricordo.features.knowledge.facts.routes",
+        "ricordo.features.knowledge.facts.pages",
     ),
     jobs=(
         "ricordo.features.knowledge.honcho.jobs:SEND",
         "ricordo.features.knowledge.honcho.jobs:CATCH_UP",
+        "ricordo.features.knowledge.facts.jobs:HANDLERS",
     ),
     tools=("ricordo.features.knowledge.ask.tools:TOOLS",),
     after_turn=("ricordo.features.knowledge.honcho.jobs:add_send_job",),
+    user_exports=("ricordo.features.knowledge.facts.export:facts_of_user",),
     at_erasure=("ricordo.features.knowledge.honcho.jobs:forget",),
 )

@@ -207,7 +207,7 @@ async def continue_chat(
     if answered := await _last_answered(context, chat, states.all):
         state = answered.state
         tools = () if chat.is_answer else client_tools
-        conversation_id = state.goes_on_in or await _conversation_after(
+        conversation_id = state.open_conversation_id or await _conversation_after(
             context, state.run_id, tools
         )
         if conversation_id:

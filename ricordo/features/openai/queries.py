@@ -105,12 +105,12 @@ class UnknownModel(NotFound):
 class AnsweredState:
     """The run that answered a state of a chat.
 
-    `goes_on_in` is its conversation, if nothing came after the run there. `is_whole`: the run ended
-    by itself, so all that was shown is stored.
+    `open_conversation_id` is its conversation, if nothing came after the run there. `is_whole` is
+    true if the run ended by itself, so that everything shown is stored.
     """
 
     run_id: str
-    goes_on_in: str | None
+    open_conversation_id: str | None
     is_whole: bool = True
 
 
@@ -122,7 +122,7 @@ def answered_states(tx: Transaction, keys: Sequence[str]) -> Mapping[str, Answer
         is_plain = row.last_stop_reason != "requires_approval" and len(row.window or ()) > 1
         states[row.key] = AnsweredState(
             row.run_id,
-            goes_on_in=row.id if is_last and is_plain else None,
+            open_conversation_id=row.id if is_last and is_plain else None,
             is_whole=row.status == "completed",
         )
     return states

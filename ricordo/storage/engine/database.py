@@ -17,7 +17,7 @@ from ricordo.domain.quotas import MEGABYTE, MemoryQuotas
 from ricordo.errors import Conflict, DatabaseFailed, Unavailable
 from ricordo.settings import SQLITE, Settings
 from ricordo.storage.engine import file_mark, sqlite
-from ricordo.storage.engine.failures import has_no_space
+from ricordo.storage.engine.failures import advice_for, has_no_space, kind_of, reason_of
 from ricordo.storage.engine.statements import Statements
 from ricordo.storage.engine.store import SqlStore, Store, Transaction
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, UNFINISHED, schema_of
@@ -322,15 +322,27 @@ def _check_file(path: Path) -> DatabaseStatus:
     except Conflict:
         return DatabaseStatus("in use")
     except Unavailable as error:
-        return DatabaseStatus("broken", str(error))
+        return DatabaseStatus("broken", _fault_of(path, error))
     except OSError as error:
         return DatabaseStatus("broken", f"{path} cannot be locked: {error.strerror}.")
     except Exception as error:
         # Any error of the driver, from a file that is not a database any more.
-        reason = str(getattr(error, "orig", None) or error).partition("\n")[0].rstrip(".")
-        return DatabaseStatus(
-            "broken", f"{path} cannot be read: {reason}. Restore it from a backup."
-        )
+        return DatabaseStatus("broken", _fault_of_driver(path, error))
     if schema == HALF_COPIED:
         return DatabaseStatus("broken", f"{path} cannot be used. {UNFINISHED}")
     return DatabaseStatus("sound", schema=int(schema), size=path.stat().st_size)
+
+
+def _fault_of(path: Path, error: Unavailable) -> str:
+    """Return the fault of a file that cannot be opened, as this check itself found it."""
+    if not isinstance(error, DatabaseFailed) or error.kind != "damaged":
+        return str(error)
+    reason = reason_of(error.__cause__ or error)
+    return f"{path} is damaged and cannot be read: {reason}. Restore it from a backup."
+
+
+def _fault_of_driver(path: Path, error: Exception) -> str:
+    kind = kind_of(error, path)
+    restore = "Restore it from a backup."
+    advice = restore if kind == "damaged" else advice_for(kind, restore)
+    return f"{path} cannot be read: {reason_of(error)}. {advice}"

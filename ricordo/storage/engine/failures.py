@@ -12,10 +12,18 @@ from sqlalchemy.exc import DBAPIError, StatementError
 
 from ricordo.errors import Collision, DatabaseFailed, DatabaseFailure, Invalid, RicordoError
 
+try:
+    import resource
+except ImportError:  # Windows has no such limits
+    HAS_LIMITS = False
+else:
+    HAS_LIMITS = True
+
 log = logging.getLogger(__name__)
 # Below this number of free bytes nothing can be stored safely: SQLite writes at least a page of its
 # log, and of the log's index.
 LEAST_SPACE = 1024**2
+_LEAST_GROWTH = 64 * 1024
 # SQLite's primary result codes, the low byte of the extended ones.
 _SQLITE_KINDS: dict[int, DatabaseFailure] = {
     sqlite3.SQLITE_FULL: "full",
@@ -32,7 +40,8 @@ _POSTGRES_KINDS: dict[str, DatabaseFailure] = {
     "XX002": "damaged",
 }
 _ADVICE: dict[DatabaseFailure, str] = {
-    "full": "The disk is full. Free some space; a running server then continues by itself.",
+    "full": "The disk is full. Free some space; then start the server again. A running one "
+    "continues by itself.",
     "read-only": "It cannot be written. Give the user who runs Ricordo the right to write its files, and "
     "see that the disk is not mounted read-only.",
     "damaged": "Some of its pages are damaged; `ricordo doctor` says of which table. Restore it from a "
@@ -62,11 +71,22 @@ def advice_for(kind: DatabaseFailure, otherwise: str) -> str:
 
 
 def has_no_space(path: Path) -> bool:
-    """Return True if the disk of a file is full."""
+    """Return True if the disk of a database is full, or its files are as large as they may be."""
     try:
-        return shutil.disk_usage(path.parent).free < LEAST_SPACE
+        return shutil.disk_usage(path.parent).free < LEAST_SPACE or _is_at_limit(path)
     except OSError:
         return False
+
+
+def _is_at_limit(path: Path) -> bool:
+    """Return True if the system's limit of file sizes leaves no room (`ulimit -f`)."""
+    if not HAS_LIMITS:
+        return False
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return False
+    files = (path, path.with_name(f"{path.name}-wal"))
+    return any(limit - file.stat().st_size < _LEAST_GROWTH for file in files if file.exists())
 
 
 def cause_of(error: BaseException) -> BaseException:

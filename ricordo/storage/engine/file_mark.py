@@ -24,7 +24,8 @@ from typing import Any
 
 import orjson
 
-from ricordo.errors import Unavailable
+from ricordo.errors import DatabaseFailed, Unavailable
+from ricordo.storage.engine.failures import has_no_space
 
 CLOSED = 0
 OPENING = 1
@@ -286,6 +287,13 @@ def _signs_with_log(path: Path, identities: Collection[int]) -> _Signs:
     signs = None
     with suppress(sqlite3.Error):
         signs = _signs_at(f"{path.absolute().as_uri()}?mode=ro")
+    # To read the log, SQLite makes an index of it, for which a full disk has no room.
+    if signs is None and has_no_space(path):
+        raise DatabaseFailed(
+            f"The disk is full, so the last writes of {path} cannot be read. Nothing was changed. "
+            "Free some space, then start again.",
+            "full",
+        )
     if signs is None or signs.identity not in identities:
         raise Unavailable(
             f"{path.name}-wal in {path.parent} is another database's, or damaged. It was left as "

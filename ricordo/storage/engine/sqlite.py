@@ -20,7 +20,12 @@ from ricordo.errors import Conflict, DatabaseFailed, NotFound, Unavailable
 from ricordo.storage import migrations
 from ricordo.storage.engine import file_mark, seal
 from ricordo.storage.engine.backups import back_up
-from ricordo.storage.engine.failures import advice_for, kind_of, plain_errors, reason_of
+from ricordo.storage.engine.failures import (
+    advice_for,
+    kind_of,
+    plain_errors,
+    reason_of,
+)
 from ricordo.storage.engine.store import ENGINE_OPTIONS, SqlStore, Transaction, each
 from ricordo.storage.engine.work_folders import make_private_folder
 

@@ -18,12 +18,13 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from ricordo.domain.clock import Clock
 from ricordo.domain.quotas import MemoryQuotas
-from ricordo.errors import Conflict, Invalid
+from ricordo.errors import Conflict, DatabaseFailed, Invalid
 from ricordo.storage.engine.statements import PreparedStatement, Statements
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 QUOTAS = MemoryQuotas()
+FAILURE_SECONDS = 15.0  # for so long a failed write counts
 SLOW_WRITE = 0.1  # seconds; a write holds up every other writer
 
 
@@ -155,6 +156,9 @@ class Store(Protocol):
     def require_in_place(self) -> None:
         """Raise Unavailable if the database's files were moved."""
 
+    def require_writes(self) -> None:
+        """Raise DatabaseFailed if a write failed a moment ago."""
+
     async def close(self) -> None:
         """Close the database after the running units."""
 
@@ -179,6 +183,8 @@ class SqlStore:
         self._writers = writers
         self._local = threading.local()
         self._connections: set[Connection] = set()
+        self._failed_write: DatabaseFailed | None = None
+        self._failed_at = 0.0
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` on one consistent view; it must not write.
@@ -198,6 +204,18 @@ class SqlStore:
         A PostgreSQL store has no files here.
         """
 
+    def require_writes(self) -> None:
+        """Raise DatabaseFailed if a write failed a moment ago.
+
+        A small write may succeed where others fail, so only time ends it. A lost connection to a
+        server is no such failure: the next write opens another.
+        """
+        failure = self._failed_write
+        if failure is None or time.monotonic() - self._failed_at > FAILURE_SECONDS:
+            return
+        if failure.kind != "down" or self.engine.dialect.name == "sqlite":
+            raise DatabaseFailed(str(failure), failure.kind)
+
     async def close(self) -> None:
         await asyncio.to_thread(self._close)
 
@@ -205,6 +223,10 @@ class SqlStore:
         started = time.monotonic()
         try:
             return self._unit(self.begin_write, work)
+        except DatabaseFailed as error:
+            self._failed_write = error
+            self._failed_at = time.monotonic()
+            raise
         finally:
             if (seconds := time.monotonic() - started) > SLOW_WRITE:
                 details = {"work": name_of(work), "seconds": round(seconds, 3)}

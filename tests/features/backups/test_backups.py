@@ -142,7 +142,7 @@ def test_a_damaged_backup_is_refused_and_the_old_database_stays(tmp_path: Path) 
 
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
-@pytest.mark.parametrize("kills", [2, pytest.param(25, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [1, pytest.param(25, marks=pytest.mark.soak)])
 def test_a_restore_that_is_killed_leaves_the_old_or_the_new(
     kills: int, tmp_path: Path, helper: Helper
 ) -> None:
@@ -170,9 +170,11 @@ def test_postgresql_is_backed_up_into_a_file_too(shell: Shell, tmp_path: Path) -
     try:
         assert shell.run("restore", "missing.db").returncode == 2
         made = shell.run("backup", "one.db")
-        assert "rows. Their numbers and their hashes are equal." in made.stdout, made.stderr
+        assert "Their numbers and their hashes are equal." in made.stdout, made.stderr
+        for part in (" users, ", " messages, ", " memory blocks, ", "one.db ("):
+            assert part in made.stdout
         there = shell.run("restore", "one.db", RICORDO_DATABASE_URL=url)
-        assert "equal to the backup's." in there.stdout, there.stderr
+        assert "equal to the backup's: " in there.stdout, there.stderr
         again = shell.run("backup", "two.db", RICORDO_DATABASE_URL=url)
         assert again.returncode == 0, again.stderr
         hashes = [

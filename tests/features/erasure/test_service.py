@@ -598,6 +598,8 @@ def test_every_column_with_somebodys_id_is_erased_blanked_or_counted() -> None:
         "audit_people",
         "batch_items",
         "decision_links",
+        "fact_marks",
+        "fact_policies",
         "files",
         "files_agents",
         "folders",
@@ -614,6 +616,7 @@ def test_every_column_with_somebodys_id_is_erased_blanked_or_counted() -> None:
         "sleep_marks",
         "sleep_transcripts",
         "task_runs",
+        "user_facts",
         "workspace_files",
     }
     rows = {

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -16,6 +17,7 @@ import typer
 
 from ricordo.cli.client import Client, any_server
 from ricordo.errors import Invalid
+from ricordo.features.identity.sign_in_links.people_list import decoded
 from ricordo.features.memory_care.erasure.cli import forget_user
 
 Json = dict[str, Any]
@@ -124,6 +126,54 @@ def create_user(
     body = {"name": full_name or name, "identifier": name, "email": email}
     with _client(server) as client:
         typer.echo(_user_line(client.ask("POST", "/v1/users/", body=body)))
+
+
+@user.command("invite")
+def invite_users(
+    name: str | None = typer.Argument(None, help="Name of the person; not with --csv."),
+    email: str | None = typer.Option(None, help="The person's e-mail address."),
+    role: str = typer.Option("user", help="user (or student) or developer (or teacher)."),
+    course: str | None = typer.Option(None, help="The course whose chat opens first."),
+    csv: Path | None = typer.Option(
+        None, "--csv", help="Many people: a file with the columns name, email, role, course."
+    ),
+    days: int = typer.Option(14, help="For how many days the links work."),
+    mail: bool = typer.Option(False, "--mail", help="Send each link by e-mail."),
+    server: str | None = _SERVER,
+) -> None:
+    """Invite people by one-time links, which log them in without a key.
+
+    The output has a line for each: the link, the name, the address.
+    """
+    if (name is None) == (csv is None):
+        raise Invalid("Name one person, or a file with --csv.")
+    body: Json = {"days": days, "mail": mail}
+    if csv is not None:
+        body["csv"] = _people_in(csv)
+    else:
+        body["people"] = [{"name": name, "email": email, "role": role, "course": course}]
+    with _client(server) as client:
+        invitations = client.ask("POST", "/v1/invitations", body=body)
+        address = client.address
+    for row in invitations:
+        link = row["url"] or f"{address}{row['path']}"
+        parts = [link, _plain(row["user"]), _plain(row["email"] or "")]
+        typer.echo("\t".join(part for part in parts if part))
+    count = len(invitations)
+    sent = " They are sent by e-mail." if mail else ""
+    typer.echo(
+        f"{count} {'link' if count == 1 else 'links'}, for {days} days, each for its person alone "
+        f"and once.{sent} They are not shown again.",
+        err=True,
+    )
+
+
+def _people_in(file: Path) -> str:
+    """Return the file's text, in whichever encoding it is. Raises Invalid."""
+    try:
+        return decoded(file.read_bytes())
+    except OSError as error:
+        raise Invalid(f"{file} cannot be read: {error.strerror}.") from None
 
 
 @user.command("list")

@@ -51,7 +51,7 @@ class KeyRequest(RequestModel):
     user: str | None = Field(
         None,
         max_length=255,
-        description="Whose key it is, by id or name; the user is made where they are new.",
+        description="The user of the key, by id or name; a new user is created.",
     )
     scopes: list[str] = Field(
         default_factory=list, max_length=50, description="By default the scopes of the role."

@@ -12,12 +12,12 @@ from ricordo.domain.scope import RECORDED_SCOPE, REQUEST_SCOPE, Scope
 from ricordo.errors import Forbidden, Invalid, NotFound, Unavailable
 from ricordo.features.identity.login.service import (
     ATTEMPT_SECONDS,
-    SESSION_SECONDS,
     LoginProvider,
     begin,
     open_session,
     read_attempt,
 )
+from ricordo.pages.sessions import session_seconds, set_session
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import keys, users
@@ -37,17 +37,17 @@ _STATUS = ((Unavailable, 502), (Forbidden, 403), (Invalid, 400))
 
 @router.get("/login")
 @needs()
-async def log_in(request: Request, next: str = "/") -> Response:
+async def log_in(request: Request, next: str = "/", stays: str = "") -> Response:
     """Send the browser to the provider.
 
-    It comes back to `next`, a path of this server.
+    It comes back to `next`, a path of this server. With `stays` the session lasts 30 days.
     """
     provider = _provider(request)
     if not _LOCAL.fullmatch(next):
         raise Invalid(
             "`next` must be a path of this server, such as /users/ada. Change it, or leave it out."
         )
-    attempt = begin(next)
+    attempt = begin(next, stays=bool(stays))
     try:
         address = await provider.address(attempt, _redirect_uri(request))
     except Unavailable as error:
@@ -81,8 +81,9 @@ async def come_back(request: Request, state: str = "", code: str = "", error: st
         _require_code(code, error)
         claims = await provider.claims(attempt, code, _redirect_uri(request))
         identifier = provider.identifier(claims)
+        seconds = session_seconds("yes" if attempt.stays else None)
         key, scope = await runtime.store.write(
-            lambda tx: open_session(tx, secret, identifier, claims)
+            lambda tx: open_session(tx, secret, identifier, claims, seconds)
         )
     except (Unavailable, Forbidden, Invalid) as fault:
         user = await runtime.store.read(
@@ -95,7 +96,7 @@ async def come_back(request: Request, state: str = "", code: str = "", error: st
     else:
         request.scope[RECORDED_SCOPE] = scope
         response = RedirectResponse(_below_base(request, attempt.next), _SEE_OTHER, _HEADERS)
-        _set_cookie(request, response, COOKIE, cookie=key, seconds=SESSION_SECONDS, path="/")
+        set_session(request, response, key, seconds)
     # An attempt is used once.
     response.delete_cookie(
         ATTEMPT_COOKIE, _below_base(request, _CALLBACK), httponly=True, samesite="lax"

@@ -24,7 +24,6 @@ from ricordo.storage import keys, users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import KeyDraft
 
-SESSION_SECONDS = 12 * 3600
 ATTEMPT_SECONDS = 600
 _TIMEOUT = 10.0  # seconds
 _FRESH = 600.0  # seconds for which the provider's document is cached
@@ -45,15 +44,16 @@ class LoginAttempt:
     verifier: str
     next: str
     until: float
+    stays: bool = False
 
     def sign(self, secret: bytes) -> str:
         text = urlsafe_b64encode(orjson.dumps(asdict(self))).decode()
         return f"{text}.{hmac.digest(secret, text.encode(), 'sha256').hex()}"
 
 
-def begin(next: str) -> LoginAttempt:
+def begin(next: str, *, stays: bool = False) -> LoginAttempt:
     state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
-    return LoginAttempt(state, nonce, verifier, next, time.time() + ATTEMPT_SECONDS)
+    return LoginAttempt(state, nonce, verifier, next, time.time() + ATTEMPT_SECONDS, stays)
 
 
 def read_attempt(secret: bytes, cookie: str, state: str) -> LoginAttempt:
@@ -243,7 +243,7 @@ class LoginProvider:
 
 
 def open_session(
-    tx: Transaction, secret: bytes, identifier: str, claims: Json
+    tx: Transaction, secret: bytes, identifier: str, claims: Json, seconds: int
 ) -> tuple[str, Scope]:
     """Return the key of a new session of this person, with its scope.
 
@@ -260,7 +260,7 @@ def open_session(
     )
     if described != user:
         users.change(tx, everybody, described)
-    expires_at = tx.clock.now() + SESSION_SECONDS * SECOND
+    expires_at = tx.clock.now() + seconds * SECOND
     draft = KeyDraft(
         "login", role="user", user=user.id, scopes=(), expires_at=expires_at, kind="session"
     )

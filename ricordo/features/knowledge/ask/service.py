@@ -13,6 +13,8 @@ from ricordo.domain.model import LIBRARIAN, ModelRequest
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Expense
 from ricordo.errors import NotFound
+from ricordo.features.knowledge.facts.search import matching_facts
+from ricordo.features.knowledge.facts.wording import text_of
 from ricordo.features.knowledge.honcho import service as honcho
 from ricordo.features.knowledge.memories.service import facts_in
 from ricordo.llm.chat import whole_reply
@@ -99,10 +101,16 @@ async def sources_for(store: Store, recall: Recall, scope: Scope, question: str)
     def facts_of(tx: Transaction) -> list[Source]:
         memory = user_memory.open_memory(tx, scope, user_id)
         facts = facts_in(user_memory.listed(tx, memory), question)[:MOST]
-        return [
+        lines = [
             Source("fact", f"{fact.block.id}#{fact.number}", fact.text, label=fact.block.label)
             for fact in facts
         ]
+        read_facts = [
+            Source("fact", fact.id, text_of(fact), fact.said_at, label="facts")
+            for fact, _ in matching_facts(tx, user_id, question, MOST)
+        ]
+        ranked = zip_longest(read_facts, lines)
+        return [source for of_rank in ranked for source in of_rank if source]
 
     message_sources = [
         Source(

@@ -21,6 +21,8 @@ from ricordo.domain.passage import Relevance
 from ricordo.domain.scope import IMPERSONATE
 from ricordo.domain.text import Json
 from ricordo.errors import Forbidden
+from ricordo.features.knowledge.facts.search import matching_facts
+from ricordo.features.knowledge.facts.wording import text_of
 from ricordo.features.knowledge.memories import service
 from ricordo.features.knowledge.memories.models import (
     AddRequest,
@@ -34,7 +36,7 @@ from ricordo.features.knowledge.memories.models import (
 from ricordo.memory import user_memory
 from ricordo.memory.commit import file_passages
 from ricordo.memory.recall import FoundMessage, FoundPassage
-from ricordo.storage import agents
+from ricordo.storage import agents, users
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/users/{user_id}/memories", tags=["users' memory"], scope="memory")
@@ -209,7 +211,29 @@ def _facts(
                 citation=citation,
             )
         )
-    return responses
+    responses += _read_facts(tx, context, user_id, body)
+    return sorted(responses, key=lambda response: -response["score"])[: body.limit]
+
+
+def _read_facts(
+    tx: Transaction, context: RequestContext, user_id: str, body: MemorySearchRequest
+) -> list[Json]:
+    """Return the matching facts that were read from conversations, with their messages."""
+    user = users.require(tx, context.scope, user_id)
+    return [
+        MemoryResponse.of(
+            fact,
+            kind="fact",
+            memory=text_of(fact),
+            score=score,
+            created_at=fact.said_at,
+            citation=CitationResponse.of(
+                fact, message_ids=list(dict.fromkeys(piece.message_id for piece in fact.evidence))
+            ),
+        )
+        for fact, score in matching_facts(tx, user.id, body.query, body.limit)
+        if body.agent_id in (None, fact.agent_id)
+    ]
 
 
 def _passage(hit: FoundPassage) -> Json:

@@ -6,7 +6,6 @@ Each organization has an agent that files.
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import log
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from ricordo.agents.conversations import create_conversation
@@ -23,8 +22,8 @@ from ricordo.features.knowledge.memories.models import AddRequest, SaidMessage
 from ricordo.memory.blame import BlamedLine, blame
 from ricordo.memory.course_blocks import COPY, FOR_ALL
 from ricordo.memory.edits import added_lines
+from ricordo.memory.line_scores import line_scores
 from ricordo.runtime import Runtime
-from ricordo.search.words import query_terms, terms
 from ricordo.storage import agents, conversations, history, messages, proposals
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.versions import read_text
@@ -242,18 +241,11 @@ def facts_in(blocks: Sequence[Block], query: str) -> list[Fact]:
         for number, line in enumerate(block.value.split("\n"), 1)
     ]
     lines = [line for line in lines if line[2]]
-    line_terms = [set(terms(text)) for _, _, text in lines]
-    weights = {}
-    for term in query_terms(query):
-        count = sum(term in of_line for of_line in line_terms)
-        weights[term] = log(1 + len(lines) / (1 + count))
-    total = sum(weights.values())
-    if not total:
-        return []
-    facts = []
-    for (block, number, text), of_line in zip(lines, line_terms, strict=True):
-        weight = sum(weight for term, weight in weights.items() if term in of_line)
-        facts.append(Fact(block, number, text, score=weight / total))
+    scores = line_scores([text for _, _, text in lines], query)
+    facts = [
+        Fact(block, number, text, score=score)
+        for (block, number, text), score in zip(lines, scores, strict=True)
+    ]
     return sorted((fact for fact in facts if fact.score), key=lambda fact: -fact.score)
 
 

@@ -1,8 +1,9 @@
-"""Digests as e-mails, sent by the standard library's SMTP client."""
+"""E-mails: digests, and messages of other features, sent by the standard library's SMTP client."""
 
 import asyncio
 import smtplib
 import ssl
+from email.errors import MessageError
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import formatdate, parseaddr
@@ -19,21 +20,35 @@ _CHANGES_SHOWN = 8
 
 def compose(digest: Digest, settings: NotificationSettings, job_id: str) -> EmailMessage:
     """Return the digest as an e-mail; a repeated job's has the same id."""
+    count = digest.waiting
+    noun = "suggestion waits" if count == 1 else "suggestions wait"
+    message = new_message(digest.address, f"{count} {noun} for your decision", settings, job_id)
+    message.set_content(_text(digest, settings))
+    return message
+
+
+def new_message(
+    address_to: str, subject: str, settings: NotificationSettings, message_id: str
+) -> EmailMessage:
+    """Return an e-mail without a text. Raises Invalid for an address that mail cannot have.
+
+    A line break in an address or a name cannot begin another header.
+    """
     sender = settings.mail_from or settings.smtp_user or ""
     name, address = parseaddr(sender)
     if "@" not in address:
         raise Invalid("RICORDO_MAIL_FROM names no e-mail address. Set it to the sender's.")
     host = address.rpartition("@")[2]
     message = EmailMessage()
-    count = digest.waiting
-    noun = "suggestion waits" if count == 1 else "suggestions wait"
-    message["Subject"] = f"{count} {noun} for your decision"
-    message["From"] = Address(_one_line(name), addr_spec=address)
-    message["To"] = Address(addr_spec=_one_line(digest.address))
+    message["Subject"] = one_line(subject)
+    message["From"] = Address(one_line(name), addr_spec=address)
+    try:
+        message["To"] = Address(addr_spec=one_line(address_to))
+    except (ValueError, IndexError, MessageError) as error:
+        raise Invalid("This e-mail address cannot be written to. Change it.") from error
     message["Date"] = formatdate()
-    message["Message-ID"] = f"<{job_id}@{host}>"
+    message["Message-ID"] = f"<{message_id}@{host}>"
     message["Auto-Submitted"] = "auto-generated"
-    message.set_content(_text(digest, settings))
     return message
 
 
@@ -70,16 +85,16 @@ def _send(message: EmailMessage, settings: NotificationSettings) -> None:
 
 
 def _text(digest: Digest, settings: NotificationSettings) -> str:
-    lines = [f"Hello {_one_line(digest.user.name)},", ""]
+    lines = [f"Hello {one_line(digest.user.name)},", ""]
     lines += ["Agents suggest changes of your memory. Nothing changes until you decide.", ""]
     for entry in digest.entries:
         proposal = entry.proposal
-        lines.append(f"{proposal.label}, by {_one_line(proposal.author.shown_name)}")
+        lines.append(f"{proposal.label}, by {one_line(proposal.author.shown_name)}")
         lines += [f"  {line}" for line in entry.changes[:_CHANGES_SHOWN]]
         if proposal.has_hidden_text:
             lines.append("  It has hidden text, shown here as marks.")
         if proposal.reasoning:
-            lines.append(f"  Why: {_one_line(proposal.reasoning)}")
+            lines.append(f"  Why: {one_line(proposal.reasoning)}")
         if entry.link:
             lines.append(f"  Decide: {entry.link}")
         lines.append("")
@@ -92,5 +107,6 @@ def _text(digest: Digest, settings: NotificationSettings) -> str:
     return "\n".join(lines)
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Return the text in one line, with marks for characters that nobody sees."""
     return " ".join(with_marks(text).split())[:500]

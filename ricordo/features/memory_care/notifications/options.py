@@ -15,7 +15,8 @@ class NotificationSettings(FeatureSettings):
         "https://memory.example.org."
     )
     smtp_host: str | None = about(
-        "Mail server for digests of proposals that wait; without it no e-mail is sent."
+        "Mail server for digests of proposals that wait, invitations and logins by e-mail; "
+        "without it no e-mail is sent."
     )
     smtp_port: int = about("Port of the mail server.", 587, ge=1, le=65535)
     smtp_security: Literal["starttls", "tls", "none"] = about(
@@ -24,7 +25,7 @@ class NotificationSettings(FeatureSettings):
     smtp_user: str | None = about("Name for the mail server's login, if it needs one.")
     smtp_password: SecretStr | None = about("Password for the mail server's login.")
     mail_from: str | None = about(
-        "Sender of digests, such as Ricordo <memory@example.org>; by default smtp_user."
+        "Sender of e-mails, such as Ricordo <memory@example.org>; by default smtp_user."
     )
     notify_email: Literal["off", "daily", "immediate"] = about(
         "E-mail digests for users without a choice of their own or their organization's.", "off"

@@ -1,6 +1,5 @@
 """Notifications over HTTP: a user's choice, an organization's, and links to decisions."""
 
-import secrets
 from dataclasses import replace
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from ricordo.api.routing import Routes, needs
 from ricordo.domain.scope import Scope
 from ricordo.domain.text import Json
 from ricordo.errors import NotFound
-from ricordo.features.memory_care.notifications import queries, service
+from ricordo.features.memory_care.notifications import one_time_links, queries, service
 from ricordo.features.memory_care.notifications.options import NotificationSettings
 from ricordo.features.memory_care.notifications.queries import Preferences, When
 from ricordo.llm.addresses import require_callable
@@ -128,10 +127,15 @@ def make_link(tx: Transaction, context: RequestContext, user_id: str, body: Link
     if proposal.chain_id != memory.chain.id:
         raise NotFound(f"Proposal with ID {body.proposal_id[:80]} not found")
     proposal.require_waiting()
-    token = secrets.token_urlsafe(32)
+    token = one_time_links.new_token()
     url = service.add_link(tx, memory.user, proposal.id, token, NotificationSettings.current())
     expires_at = tx.clock.now() + service.LINK_LIFETIME
-    return LinkResponse.of(None, url=url, path=f"/decide?token={token}", expires_at=expires_at)
+    return LinkResponse.of(
+        None,
+        url=url,
+        path=one_time_links.path_of(service.DECISION_PAGE, token),
+        expires_at=expires_at,
+    )
 
 
 def _change(

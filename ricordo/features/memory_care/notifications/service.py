@@ -4,9 +4,6 @@ A digest is marked as told after it was sent. So a kill between the two sends it
 same links and ids, and never loses it.
 """
 
-import hashlib
-import hmac
-from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +14,7 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.version import Proposal
 from ricordo.errors import Conflict, NotFound
-from ricordo.features.memory_care.notifications import queries
+from ricordo.features.memory_care.notifications import one_time_links, queries
 from ricordo.features.memory_care.notifications.options import NotificationSettings
 from ricordo.features.memory_care.notifications.queries import (
     CHANNELS,
@@ -34,6 +31,8 @@ from ricordo.storage import jobs, proposals, users
 from ricordo.storage.engine.store import Transaction
 
 SEND = "notifications.send"
+DECISION_PAGE = "/decide"
+LINK_PURPOSE = "decision links"
 LINK_LIFETIME = 7 * DAY
 RETRY_AFTER = DAY
 _DEFAULT_HOUR = 7
@@ -163,7 +162,7 @@ def prepare(
         return None
     entries = []
     for row in untold:
-        token = _token(secret, job.id, row.id)
+        token = one_time_links.derived_token(secret, LINK_PURPOSE, f"{job.id}:{row.id}")
         link = add_link(tx, user, row.id, token, settings)
         entries.append(DigestEntry(proposals.get(tx, scope, row.id), link))
     waiting = queries.count_waiting(tx, user_id)
@@ -179,14 +178,12 @@ def add_link(
         organization_id=user.organization_id,
         user_id=user.id,
         proposal_id=proposal_id,
-        token_hash=_hash(token),
+        token_hash=one_time_links.hash_of(token),
         created_at=now,
         expires_at=now + LINK_LIFETIME,
     )
     queries.add_link(tx, link)
-    if settings.public_url is None:
-        return None
-    return f"{settings.public_url.rstrip('/')}/decide?token={token}"
+    return one_time_links.address_of(DECISION_PAGE, token, settings)
 
 
 def open_link(tx: Transaction, token: str) -> tuple[DecisionLink, User, Proposal]:
@@ -194,7 +191,7 @@ def open_link(tx: Transaction, token: str) -> tuple[DecisionLink, User, Proposal
 
     Raises NotFound for an unknown link, Conflict for one that was used, decided or expired.
     """
-    link = queries.find_link(tx, _hash(token))
+    link = queries.find_link(tx, one_time_links.hash_of(token))
     if link is None:
         raise NotFound("This link is not valid. Open Ricordo, and decide there.")
     scope = Scope(link.organization_id, subject_id=link.user_id)
@@ -260,14 +257,3 @@ def to_json(digest: Digest, *, job_id: str) -> Mapping[str, Any]:
             for entry in digest.entries
         ],
     }
-
-
-def _token(secret: Secret, job_id: str, proposal_id: str) -> str:
-    """Return the link's token, which a repeated job makes again."""
-    key = secret.derive("decision links")
-    digest = hmac.digest(key, f"{job_id}:{proposal_id}".encode(), "sha256")
-    return urlsafe_b64encode(digest).decode().rstrip("=")
-
-
-def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()

@@ -75,6 +75,7 @@ async def _problems(runtime: Runtime) -> list[str]:
     try:
         async with asyncio.timeout(_PATIENCE):
             await runtime.store.read(jobs.is_due)
+            runtime.store.require_writes()
             await _require_savable(runtime)
     except TimeoutError:
         problems.append(f"The database does not answer within {_PATIENCE:g} seconds.")

@@ -1,6 +1,7 @@
 """`ricordo backup`, `ricordo restore` and `ricordo upgrade`."""
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import typer
@@ -16,6 +17,17 @@ from ricordo.storage.engine.database import address
 from ricordo.storage.engine.seal import UNSEALED
 
 app = typer.Typer()
+_KILO = 1_000
+# Tables whose rows people count, in the words of a summary.
+_SUMMARY = {
+    "users": "users",
+    "agents": "agents",
+    "conversations": "conversations",
+    "messages": "messages",
+    "blocks": "memory blocks",
+    "commits": "versions",
+    "passages": "passages",
+}
 
 
 @app.command("backup")
@@ -32,8 +44,12 @@ def backup(
     with recorded_command(settings, "ricordo backup") as problems:
         copied = _copy_with_progress(lambda report: service.back_up(settings, file, report))
     typer.echo(
-        f"{file} holds {sum(copied.rows.values()):,} rows. "
-        "Their numbers and their hashes are equal."
+        f"{file.absolute()} ({_size(file.stat().st_size)}) holds {sum(copied.rows.values()):,} "
+        f"rows of {address(settings)}: {_content(copied.rows)}."
+    )
+    typer.echo(
+        "Their numbers and their hashes are equal. Put it back with: "
+        f"ricordo restore {shlex.quote(str(file))}"
     )
     typer.echo(
         f"Keep {settings.data_dir / 'secret.key'} too, in another place: without it stored keys "
@@ -59,7 +75,8 @@ def restore(
             lambda report: service.restore(file, settings, report, replace=replace)
         )
     typer.echo(
-        f"{address(settings)} holds {sum(copied.rows.values()):,} rows now, equal to the backup's."
+        f"{address(settings)} holds {sum(copied.rows.values()):,} rows now, equal to the backup's: "
+        f"{_content(copied.rows)}."
     )
     if not copied.was_sealed:
         typer.echo(f"About {file}: {UNSEALED}")
@@ -97,6 +114,20 @@ def upgrade() -> None:
         f"Checked: {upgraded.tables} tables with all columns, {upgraded.rows:,} rows, none lost."
     )
     _print_problems(problems)
+
+
+def _content(rows: Mapping[str, int]) -> str:
+    """Return the counts that a person knows the backup by."""
+    counts = [f"{rows[table]:,} {noun}" for table, noun in _SUMMARY.items() if table in rows]
+    return ", ".join(counts)
+
+
+def _size(size: int) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if size < _KILO:
+            return f"{size:,.0f} {unit}"
+        size = round(size / _KILO)
+    return f"{size:,} GB"
 
 
 def _print_problems(problems: "list[str]") -> None:

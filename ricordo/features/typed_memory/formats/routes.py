@@ -4,6 +4,7 @@
     blocks.jsonl          each block's settings
     history.jsonl         every version with its text, newest first
     proposals.jsonl       every proposal with its texts and its outcome
+    facts.jsonl           every fact with its evidence, and files of other features
 
 Little of it is in memory at a time. Texts and history are as they were when the export began;
 settings and proposals are read after them.
@@ -23,7 +24,9 @@ from ricordo.api.models.memory import ProposalResponse, UserBlockResponse, Versi
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Chain
 from ricordo.domain.clock import to_datetime
+from ricordo.domain.text import Json
 from ricordo.memory import user_memory
+from ricordo.memory.user_memory import UserMemory
 from ricordo.storage import history, proposals, versions
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
@@ -60,12 +63,13 @@ async def export(context: RequestContext, user_id: str) -> StreamingResponse:
     """
     owned = await context.store.read(lambda tx: user_memory.open_memory(tx, context.scope, user_id))
     headers = {"content-disposition": 'attachment; filename="memory.zip"'}
-    return StreamingResponse(
-        _archive(context, user_id, owned.chain), media_type=_ZIP, headers=headers
-    )
+    return StreamingResponse(_archive(context, user_id, owned), media_type=_ZIP, headers=headers)
 
 
-async def _archive(context: RequestContext, user_id: str, chain: Chain) -> AsyncIterator[bytes]:
+async def _archive(
+    context: RequestContext, user_id: str, memory: UserMemory
+) -> AsyncIterator[bytes]:
+    chain = memory.chain
     sink = _Sink()
     when = to_datetime(context.store.clock.now()).timetuple()[:6]
 
@@ -87,6 +91,7 @@ async def _archive(context: RequestContext, user_id: str, chain: Chain) -> Async
             ("blocks.jsonl", _settings(context, user_id)),
             ("history.jsonl", _history(context, chain)),
             ("proposals.jsonl", _proposals(context, chain)),
+            *(await _of_features(context, memory.user.id)),
         ):
             with begin(name) as file:
                 async for portion in portions:
@@ -96,6 +101,24 @@ async def _archive(context: RequestContext, user_id: str, chain: Chain) -> Async
                     await asyncio.to_thread(file.write, lines)
                     yield sink.take()
     yield sink.take()
+
+
+async def _of_features(
+    context: RequestContext, user_id: str
+) -> list[tuple[str, AsyncIterator[list[Json]]]]:
+    """Return the files of features with their records."""
+    exports = context.runtime.plugins.user_exports()
+    contents = [
+        await context.store.read(lambda tx, read=read: read(tx, context.scope, user_id))  # type: ignore[misc]
+        for read in exports
+    ]
+    return [
+        (name, _one_portion([dict(record) for record in records])) for name, records in contents
+    ]
+
+
+async def _one_portion(records: list[Json]) -> AsyncIterator[list[Json]]:
+    yield records
 
 
 async def _settings(context: RequestContext, user_id: str) -> AsyncIterator[list[dict[str, Any]]]:

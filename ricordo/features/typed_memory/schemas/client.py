@@ -75,8 +75,9 @@ class BlockCalls(_Calls):
     ) -> Block:
         """Set the block's text; for a user's block, propose it.
 
-        Of an agent that belongs to a user, the user's copy is changed. Raises NotFound, TooLong,
-        Forbidden, and PreconditionFailed if the block no longer has the version in `If-Match`.
+        If the agent belongs to a user, the user's copy of the block is changed. Raises NotFound,
+        TooLong, Forbidden, and PreconditionFailed if the block no longer has the version in
+        `If-Match`.
         """
 
         def work(tx: Transaction) -> Block:

@@ -15,6 +15,7 @@ from ricordo.domain.model import LIBRARIAN
 from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, Scope
 from ricordo.features.web.pages import queries
 from ricordo.features.web.pages.chat import own_conversation
+from ricordo.features.web.pages.login import login_form
 from ricordo.features.web.pages.memory_rules import put_off_of
 from ricordo.features.web.pages.queries import MemoryOwner
 from ricordo.features.web.pages.suggestions import divided, joined
@@ -48,7 +49,9 @@ async def show_home(request: Request) -> Response:
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     if me is None:
         return await render(
-            request, "login.html", next="/", words="", version=__version__, is_first=True
+            request,
+            "login.html",
+            **login_form(request, "/") | {"version": __version__, "is_first": True},
         )
     runtime: Runtime = request.app.state.runtime
     lists = await runtime.store.read(lambda tx: _lists(tx, me))

@@ -3,13 +3,16 @@
 The browser gets a session in a cookie, from which the key cannot be read.
 """
 
+from typing import Any
+
 from fastapi import Request, Response
 
-from ricordo.api.authentication import SESSION_SECONDS
 from ricordo.api.guard import COOKIE
 from ricordo.api.routing import needs
 from ricordo.domain.scope import RECORDED_SCOPE, REQUEST_SCOPE
 from ricordo.errors import NotFound
+from ricordo.features.memory_care.notifications.options import NotificationSettings
+from ricordo.pages.sessions import STAYS, session_seconds, set_session
 from ricordo.pages.shell import Pages, base_of, done, form_of, local_path, render
 from ricordo.storage import keys
 
@@ -20,14 +23,23 @@ router = Pages(open_paths=("/ui/login",), login_page="/ui/login")
 @needs()
 async def show_login(request: Request) -> Response:
     """Show the form for a key, and a link to the login provider."""
-    return await render(
-        request,
-        "login.html",
-        next=local_path(request.query_params.get("next", "")) or "/",
-        words="",
-        version="",
-        is_first=False,
+    next = local_path(request.query_params.get("next", "")) or "/"
+    return await render(request, "login.html", **login_form(request, next))
+
+
+def login_form(request: Request, next: str) -> dict[str, Any]:
+    """Return the variables of the form: where it leads, and the ways to log in."""
+    settings = NotificationSettings.current()
+    has_links = any(
+        page.path == "/ui/invitations" for page in request.app.state.runtime.plugins.pages()
     )
+    return {
+        "next": next,
+        "words": "",
+        "version": "",
+        "is_first": False,
+        "has_mail": has_links and bool(settings.smtp_host and settings.public_url),
+    }
 
 
 @router.post("/ui/login")
@@ -48,28 +60,13 @@ async def log_in(request: Request) -> Response:
             "This key is unknown, expired or revoked. Check it, or ask an administrator for a new "
             "one."
         )
-        return await render(
-            request,
-            "login.html",
-            status=401,
-            next=next,
-            words=problem,
-            version="",
-            is_first=False,
-        )
+        form_variables = login_form(request, next) | {"words": problem}
+        return await render(request, "login.html", status=401, **form_variables)
     await _end_session(request)
     request.scope[RECORDED_SCOPE] = caller
     response = done(request, next)
-    is_https = request.url.scheme == "https"
-    response.set_cookie(
-        COOKIE,
-        authentication.open_session(key),
-        max_age=SESSION_SECONDS,
-        path=f"{base_of(request)}/",
-        secure=is_https,
-        httponly=True,
-        samesite="lax",
-    )
+    seconds = session_seconds(form.get(STAYS))
+    set_session(request, response, authentication.open_session(key, seconds), seconds)
     return response
 
 

@@ -1,0 +1,193 @@
+"""A list of people to invite, as CSV from any spreadsheet. Pure.
+
+Read are the byte order marks and encodings of spreadsheets, commas, semicolons and tabs, any line
+ends and empty lines. All faults are reported with their lines, and a list with a fault invites
+no one.
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ricordo.domain.text import normal_name
+from ricordo.errors import Invalid
+
+MOST_PEOPLE = 2_000
+MOST_BYTES = 2_000_000
+_MOST_FAULTS = 10
+_DELIMITERS = ",;\t"
+_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "name": ("name", "full name", "fullname", "student", "display name"),
+    "email": ("email", "e-mail", "mail", "e-mail address", "email address"),
+    "role": ("role",),
+    "course": ("course",),
+    "user": ("user", "identifier", "login", "username", "id"),
+}
+ROLES: Mapping[str, str] = {
+    "": "user",
+    "user": "user",
+    "student": "user",
+    "developer": "developer",
+    "teacher": "developer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """One person to invite. `line` is the line of the list, 0 without one."""
+
+    name: str
+    email: str | None = None
+    role: str = "user"
+    course: str | None = None
+    user: str | None = None
+    line: int = 0
+
+    @property
+    def identifier(self) -> str:
+        """The user's identifier: the chosen one, else the e-mail address, else the name."""
+        return self.user or self.email or self.name
+
+    @property
+    def place(self) -> str:
+        return f"Line {self.line}: " if self.line else ""
+
+
+def role_named(name: str) -> str:
+    """Return the role of this name. Raises Invalid."""
+    role = ROLES.get(name.strip().casefold())
+    if role is None:
+        raise Invalid(
+            f'No invitation has the role "{name[:40]}". Use user (or student) or developer (or '
+            "teacher); administrators and services get a key: ricordo key create."
+        )
+    return role
+
+
+def decoded(content: bytes) -> str:
+    """Return the text of a file in the encoding that its bytes are in.
+
+    UTF-16 is known by its mark; what is no UTF-8 is read as Windows-1252.
+    """
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return content.decode("utf-16", "replace")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode("cp1252", "replace")
+
+
+def read_people(content: bytes | str) -> list[Person]:
+    """Return the people of a CSV file, equal lines once.
+
+    Raises Invalid with all faults, each with its line.
+    """
+    if len(content) > MOST_BYTES:
+        raise Invalid(f"This list is larger than {MOST_BYTES:,} bytes. Split it.")
+    text = decoded(content) if isinstance(content, bytes) else content.removeprefix("\ufeff")
+    lines = text.replace("\r\n", "\n").replace("\r", "\n")
+    first_line = lines.lstrip("\n").partition("\n")[0]
+    delimiter = max(_DELIMITERS, key=first_line.count)
+    reader = csv.reader(io.StringIO(lines), delimiter=delimiter, skipinitialspace=True)
+    faults: list[str] = []
+    people: list[Person] = []
+    header: dict[str, int] | None = None
+    try:
+        for cells in reader:
+            row = [_cell(cell) for cell in cells]
+            if not any(row):
+                continue
+            if header is None:
+                header = _columns(row)
+                continue
+            try:
+                people.append(_person(header, row, reader.line_num))
+            except Invalid as error:
+                faults.append(f"Line {reader.line_num}: {error}")
+    except csv.Error as error:
+        faults.append(f"Line {reader.line_num}: this is no CSV ({error}).")
+    people = _without_repetitions(people, faults)
+    _require_none(faults)
+    if not people:
+        raise Invalid(
+            "This list names no people. Begin it with a line such as: name,email,role,course"
+        )
+    if len(people) > MOST_PEOPLE:
+        raise Invalid(f"This list has more than {MOST_PEOPLE:,} people. Split it.")
+    return people
+
+
+def _require_none(faults: Sequence[str]) -> None:
+    """Raise Invalid with the faults, if there are any."""
+    if not faults:
+        return
+    rest = len(faults) - _MOST_FAULTS
+    more = f"\nand {rest} more." if rest > 0 else ""
+    raise Invalid("\n".join(faults[:_MOST_FAULTS]) + more + "\nNo invitation was made.")
+
+
+def _cell(cell: str) -> str:
+    return " ".join(normal_name(cell).split()) if "\n" not in cell else cell
+
+
+def _columns(row: Sequence[str]) -> dict[str, int]:
+    """Return the places of the columns that the first line names."""
+    header: dict[str, int] = {}
+    unknown: list[str] = []
+    for place, cell in enumerate(row):
+        title = cell.casefold().replace("_", " ").strip()
+        column = next((name for name, titles in _COLUMNS.items() if title in titles), None)
+        if column in header:
+            raise Invalid(f'Line 1 names the column "{column}" twice. Leave one out.')
+        if column:
+            header[column] = place
+        elif title:
+            unknown.append(cell[:40])
+    if "name" not in header and "email" not in header:
+        raise Invalid(
+            "The first line names no column for people. Begin with: name,email,role,course"
+        )
+    if unknown:
+        raise Invalid(
+            f"Line 1 names unknown columns: {', '.join(unknown)}. Use name, email, role, course, "
+            "user; leave others out."
+        )
+    return header
+
+
+def _person(header: Mapping[str, int], row: Sequence[str], line: int) -> Person:
+    if len(row) > max(header.values()) + 1 and any(row[max(header.values()) + 1 :]):
+        raise Invalid("it has more cells than the first line. Put texts with a comma in quotes.")
+    cells = {column: row[place] if place < len(row) else "" for column, place in header.items()}
+    if broken := next((cell for cell in cells.values() if "\n" in cell), None):
+        raise Invalid(f'a line break stands in "{" ".join(broken.split())[:40]}".')
+    name, email = cells.get("name", ""), cells.get("email", "")
+    if not name and not email:
+        raise Invalid("it has neither a name nor an e-mail address.")
+    return Person(
+        name=name or email.partition("@")[0],
+        email=email or None,
+        role=role_named(cells.get("role", "")),
+        course=cells.get("course") or None,
+        user=cells.get("user") or None,
+        line=line,
+    )
+
+
+def _without_repetitions(people: Sequence[Person], faults: list[str]) -> list[Person]:
+    """Return the people without equal lines; add a fault for lines that contradict another."""
+    by_key: dict[str, Person] = {}
+    for person in people:
+        earlier = by_key.setdefault(person.identifier.casefold(), person)
+        is_equal = (earlier.name, earlier.role, earlier.course) == (
+            person.name,
+            person.role,
+            person.course,
+        )
+        if earlier is not person and not is_equal:
+            faults.append(
+                f'Line {person.line}: "{person.identifier[:80]}" is in line {earlier.line} too, '
+                "with something else. Leave one out."
+            )
+    return list(by_key.values())

@@ -1,0 +1,183 @@
+"""The table of sign-in links, and its SQL."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import Index, UniqueConstraint, bindparam, delete, func, select, update
+
+from ricordo.domain.clock import DAY
+from ricordo.domain.scope import Role, Scope, User
+from ricordo.storage import users
+from ricordo.storage.engine.repository import Page, Repository, equal
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.columns import names, root, strings, table, texts, timestamps
+from ricordo.storage.schema.core_tables import agents
+from ricordo.storage.schema.core_tables import users as users_table
+
+Kind = Literal["invitation", "login"]
+_KEPT = 30 * DAY  # after a link's end, so that its list can still explain it
+_MOST_NAMESAKES = 5  # users of all organizations with one e-mail address
+
+sign_in_links = table(
+    "sign_in_links",
+    *root(),
+    *strings("kind", null=False, erasure="keep"),
+    *strings("user_id", null=False),
+    *strings("role", null=False, erasure="keep"),
+    *names("course", erasure="keep"),
+    *strings("token_hash", null=False, erasure="keep"),
+    *strings("created_by", erasure="blank"),
+    *timestamps("created_at", "expires_at"),
+    *timestamps("used_at", "revoked_at", "mailed_at", null=True),
+    *texts("problem"),
+    UniqueConstraint("token_hash"),
+    Index("sign_in_links_by_time", "organization_id", "created_at", "seq"),
+    Index("sign_in_links_by_user", "user_id"),
+    erasure="delete",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SignInLink:
+    """A one-time link that opens a session of one user. `problem`: why its e-mail failed."""
+
+    id: str
+    organization_id: str
+    kind: Kind
+    user_id: str
+    role: Role
+    course: str | None
+    token_hash: str
+    created_by: str | None
+    created_at: int
+    expires_at: int
+    used_at: int | None = None
+    revoked_at: int | None = None
+    mailed_at: int | None = None
+    problem: str | None = None
+
+
+_ROWS = Repository(SignInLink, sign_in_links, name="Invitation")
+_BY_TOKEN = _ROWS.select.where(equal(sign_in_links, "token_hash"))
+_BY_ID = _ROWS.select.where(equal(sign_in_links, "id"))
+_IS_OPEN = sign_in_links.c.used_at.is_(None) & sign_in_links.c.revoked_at.is_(None)
+_USE = (
+    update(sign_in_links)
+    .where(equal(sign_in_links, "id"), _IS_OPEN)
+    .values(used_at=bindparam("now"))
+)
+_REVOKE = (
+    update(sign_in_links)
+    .where(equal(sign_in_links, "id"), _IS_OPEN)
+    .values(revoked_at=bindparam("now"))
+)
+_REVOKE_INVITATIONS = (
+    update(sign_in_links)
+    .where(equal(sign_in_links, "user_id"), sign_in_links.c.kind == "invitation", _IS_OPEN)
+    .values(revoked_at=bindparam("now"))
+)
+_NOTE_MAIL = (
+    update(sign_in_links)
+    .where(equal(sign_in_links, "id"))
+    .values(mailed_at=bindparam("sent_at"), problem=bindparam("reason"))
+)
+_DELETE_OLD = delete(sign_in_links).where(sign_in_links.c.expires_at < bindparam("before"))
+_LOGINS_SINCE = select(func.count()).where(
+    equal(sign_in_links, "user_id"),
+    sign_in_links.c.kind == "login",
+    sign_in_links.c.created_at >= bindparam("since"),
+)
+_LAST_ROLE = (
+    select(sign_in_links.c.role)
+    .where(
+        equal(sign_in_links, "user_id"),
+        sign_in_links.c.kind == "invitation",
+        sign_in_links.c.used_at.is_not(None),
+    )
+    .order_by(sign_in_links.c.used_at.desc())
+    .limit(1)
+)
+_WITH_ADDRESS = (
+    users.ROWS.select.where(
+        func.lower(users_table.c.email) == bindparam("address"),
+        users_table.c.disabled_at.is_(None),
+    )
+    .order_by(users_table.c.seq)
+    .limit(_MOST_NAMESAKES)
+)
+_AGENT_OF_COURSE = (
+    select(agents.c.id)
+    .where(
+        equal(agents, "organization_id"),
+        agents.c.metadata["course"].as_string() == bindparam("course"),
+        agents.c.hidden.is_(False),
+    )
+    .order_by(agents.c.seq)
+    .limit(1)
+)
+
+
+def add(tx: Transaction, link: SignInLink) -> None:
+    """Store a link; an invitation takes the place of the user's open ones."""
+    now = tx.clock.now()
+    tx.run(_DELETE_OLD, {"before": now - _KEPT})
+    if link.kind == "invitation":
+        tx.run(_REVOKE_INVITATIONS, {"user_id": link.user_id, "now": now})
+    _ROWS.insert(tx, link)
+
+
+def with_token(tx: Transaction, token_hash: str) -> SignInLink | None:
+    return _ROWS.first(tx, _BY_TOKEN, {"token_hash": token_hash})
+
+
+def by_id(tx: Transaction, id: str) -> SignInLink | None:
+    return _ROWS.first(tx, _BY_ID, {"id": id})
+
+
+def get(tx: Transaction, scope: Scope, id: str) -> SignInLink:
+    """Return an invitation of the organization. Raises NotFound."""
+    return _ROWS.get(tx, scope, id)
+
+
+def page(tx: Transaction, scope: Scope, page: Page) -> list[SignInLink]:
+    """Return one page of the organization's invitations."""
+    return _ROWS.page(tx, scope, page, kind="invitation")
+
+
+def use(tx: Transaction, link: SignInLink) -> bool:
+    """Mark the link as used; False if it was used or revoked meanwhile."""
+    return bool(tx.run(_USE, {"id": link.id, "now": tx.clock.now()}))
+
+
+def revoke(tx: Transaction, link: SignInLink) -> bool:
+    """Revoke the link; False if it was used or revoked before."""
+    return bool(tx.run(_REVOKE, {"id": link.id, "now": tx.clock.now()}))
+
+
+def note_mail(tx: Transaction, link_id: str, problem: str | None = None) -> None:
+    """Store that the link's e-mail was sent, or why it could not be."""
+    sent_at = None if problem else tx.clock.now()
+    tx.run(_NOTE_MAIL, {"id": link_id, "sent_at": sent_at, "reason": problem})
+
+
+def count_logins(tx: Transaction, user_id: str, since: int) -> int:
+    """Return the number of logins by e-mail that the user began since then."""
+    return int(tx.all(_LOGINS_SINCE, {"user_id": user_id, "since": since})[0][0])
+
+
+def role_of(tx: Transaction, user_id: str) -> Role:
+    """Return the role of the user's last accepted invitation, else that of a user."""
+    row = tx.first(_LAST_ROLE, {"user_id": user_id})
+    role: Role = row[0] if row else "user"
+    return role
+
+
+def with_address(tx: Transaction, address: str) -> list[User]:
+    """Return the active users of all organizations with this e-mail address."""
+    return users.ROWS.all(tx, _WITH_ADDRESS, {"address": address.lower()})
+
+
+def agent_of_course(tx: Transaction, organization_id: str, course: str) -> str | None:
+    """Return the id of the course's first agent."""
+    row = tx.first(_AGENT_OF_COURSE, {"organization_id": organization_id, "course": course})
+    return row[0] if row else None

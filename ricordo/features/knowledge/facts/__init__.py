@@ -1,0 +1,1 @@
+"""Facts about users, each one sentence with the words that it rests on."""

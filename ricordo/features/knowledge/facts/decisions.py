@@ -1,0 +1,199 @@
+"""Decisions of a user about facts: approve, reject, correct, add and forget."""
+
+from dataclasses import dataclass, replace
+
+from ricordo.domain.ids import new_id
+from ricordo.domain.redaction import redact
+from ricordo.domain.scope import Scope, User
+from ricordo.domain.text import normal_text
+from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
+from ricordo.features.knowledge.facts import queries
+from ricordo.features.knowledge.facts.comparison import relation_of
+from ricordo.features.knowledge.facts.extraction import drafts_in
+from ricordo.features.knowledge.facts.filing import settle
+from ricordo.features.knowledge.facts.records import FactDraft, FactKind, StatedTime, UserFact
+from ricordo.features.knowledge.facts.times import holding, stated_time
+from ricordo.storage import users
+from ricordo.storage.engine.store import Transaction
+
+LONGEST_SENTENCE = 400
+
+
+@dataclass(frozen=True, slots=True)
+class FactChange:
+    """New values of a fact; None keeps the old one.
+
+    Times are in microseconds. `is_open` takes the end away, so that the fact holds on.
+    """
+
+    sentence: str | None = None
+    kind: FactKind | None = None
+    holds_from: int | None = None
+    holds_until: int | None = None
+    is_open: bool = False
+
+
+def require_owner(scope: Scope, user: User) -> None:
+    """Raise Forbidden unless the caller may decide about this user's memory."""
+    if not scope.may_decide_for("user", user.id):
+        raise Forbidden("Only the user may decide about facts. Ask with a key of theirs.")
+
+
+def require(
+    tx: Transaction, scope: Scope, user: User, fact_id: str, *, locks: bool = True
+) -> UserFact:
+    """Return a fact of this user; for a change the user is locked. Raises NotFound."""
+    if locks:
+        users.lock(tx, user.id)
+    fact = queries.get(tx, scope, fact_id)
+    if fact.user_id != user.id:
+        raise NotFound(f"Fact with ID {fact_id} not found")
+    return fact
+
+
+def approve(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
+    """Make a proposed fact current, and end what it contradicts. Raises Conflict."""
+    _require_proposed(fact)
+    live = queries.of_states(tx, fact.user_id, "current", "proposed")
+    draft = _draft_of(fact)
+    relations = {
+        older.id: relation_of(draft, older, live)
+        for older in live
+        # A proposal that was said later waits for its own decision.
+        if older.state == "current" or older.said_at <= fact.said_at
+    }
+    settle(tx, fact, live, relations, resolved_by=by)
+    return queries.get(tx, Scope(fact.organization_id), fact.id)
+
+
+def reject(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
+    """Reject a proposed fact; it is not proposed again soon. Raises Conflict."""
+    _require_proposed(fact)
+    rejected = replace(fact, state="rejected", resolved_at=tx.clock.now(), resolved_by=by)
+    queries.update(tx, rejected)
+    return rejected
+
+
+def change(tx: Transaction, fact: UserFact, changed: FactChange, by: str | None) -> UserFact:
+    """Store a corrected fact in place of this one, which stays as its older wording.
+
+    Raises Invalid, and Conflict for a fact that is no longer valid.
+    """
+    if fact.state not in ("proposed", "current", "ended"):
+        raise Conflict(f"This fact is {fact.state} already. Change the one that holds now.")
+    holds_from = fact.holds_from if changed.holds_from is None else changed.holds_from
+    holds_until = fact.holds_until if changed.holds_until is None else changed.holds_until
+    if changed.is_open:
+        holds_until = None
+    if holds_until is not None and holds_until < holds_from:
+        raise Invalid("A fact cannot end before it begins. Change one of the two times.")
+    now = tx.clock.now()
+    new = replace(
+        fact,
+        id=new_id("fact"),
+        kind=changed.kind or fact.kind,
+        holds_from=holds_from,
+        holds_until=holds_until,
+        state="ended" if holds_until is not None and holds_until <= now else "current",
+        source="user",
+        confidence=None,
+        created_at=now,
+        resolved_at=now,
+        resolved_by=by,
+        replaces_id=fact.id,
+        relation="more_precise",
+        replacement_id=None,
+    )
+    if changed.sentence is not None:
+        new = _reworded(new, changed.sentence)
+    queries.insert(tx, new)
+    queries.update(
+        tx, replace(fact, state="replaced", replacement_id=new.id, resolved_at=now, resolved_by=by)
+    )
+    return new
+
+
+def add(
+    tx: Transaction, user: User, sentence: str, kind: FactKind | None, by: str | None
+) -> UserFact:
+    """Store a fact that its user wrote. It ends what it contradicts. Raises Invalid."""
+    users.lock(tx, user.id)
+    sentence = _sentence(sentence)
+    now = tx.clock.now()
+    draft = next(iter(drafts_in("", sentence, now)), None)
+    if draft is None:
+        draft = FactDraft(sentence, kind or "who", (), time=stated_time(sentence, now))
+    draft = replace(draft, sentence=sentence, kind=kind or draft.kind, evidence=(), source="user")
+    holds_from, holds_until = holding(draft, now)
+    fact = UserFact(
+        id=new_id("fact"),
+        organization_id=user.organization_id,
+        user_id=user.id,
+        sentence=sentence,
+        kind=draft.kind,
+        source="user",
+        state="current",
+        said_at=now,
+        holds_from=holds_from,
+        holds_until=holds_until,
+        created_at=now,
+        subject=draft.subject,
+        slot=draft.slot,
+        value=draft.value,
+        starts_at=draft.time.start if draft.time else None,
+        ends_at=draft.time.end if draft.time else None,
+        precision=draft.time.precision if draft.time else None,
+    )
+    live = queries.of_states(tx, user.id, "current", "proposed")
+    relations = {older.id: relation_of(draft, older, live) for older in live}
+    if known := next((fact for fact in live if relations[fact.id] == "same"), None):
+        if known.state == "proposed":
+            return approve(tx, known, by)
+        return known
+    queries.insert(tx, fact)
+    settle(tx, fact, live, relations, resolved_by=by)
+    return queries.get(tx, Scope(user.organization_id), fact.id)
+
+
+def _reworded(fact: UserFact, sentence: str) -> UserFact:
+    """Return the fact with another sentence, and what the rules read from it."""
+    sentence = _sentence(sentence)
+    draft = next(iter(drafts_in("", sentence, fact.said_at)), None)
+    if draft is None:
+        return replace(fact, sentence=sentence, slot="", value="")
+    return replace(
+        fact, sentence=sentence, subject=draft.subject, slot=draft.slot, value=draft.value
+    )
+
+
+def _sentence(text: str) -> str:
+    sentence = " ".join(normal_text(redact(text).text).split())
+    if not sentence:
+        raise Invalid("A fact is a sentence. Write one.")
+    if len(sentence) > LONGEST_SENTENCE:
+        raise Invalid(f"A fact has at most {LONGEST_SENTENCE} characters. Shorten it.")
+    return sentence
+
+
+def _require_proposed(fact: UserFact) -> None:
+    if fact.state != "proposed":
+        raise Conflict(f"This fact is {fact.state} already, so there is nothing to decide.")
+
+
+def _draft_of(fact: UserFact) -> FactDraft:
+    time = None
+    if fact.starts_at is not None and fact.ends_at is not None and fact.precision:
+        time = StatedTime(fact.starts_at, fact.ends_at, fact.precision)
+    return FactDraft(
+        fact.sentence,
+        fact.kind,
+        fact.evidence,
+        subject=fact.subject,
+        slot=fact.slot,
+        value=fact.value,
+        time=time,
+        corrects=fact.relation == "contradicts",
+        source=fact.source,
+        old_id=fact.replaces_id,
+        relation=fact.relation,
+    )

@@ -1,0 +1,103 @@
+"""The check that facts rest on words of the user. Pure.
+
+A fact without a quote that stands in a message of its user is refused. Untrusted and recalled
+text, events and results of tools are no evidence. The agent's own words are evidence only if the
+user's next message confirms them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ricordo.domain.message import Message
+from ricordo.domain.retrieved import holds_retrieved
+from ricordo.features.knowledge.facts.extraction import confirms
+from ricordo.features.knowledge.facts.records import Evidence, FactDraft
+from ricordo.memory.statements import is_note
+
+_LONGEST_QUOTE = 400
+_SHORTEST_QUOTE = 2
+MOST_EVIDENCE = 10  # pieces of one fact
+
+
+def is_evidence(message: Message, user_id: str) -> bool:
+    """Return whether a message holds words that the user wrote."""
+    return (
+        message.is_said
+        and not message.is_untrusted
+        and message.user_id == user_id
+        and message.sender_id in (None, user_id)
+        and not holds_retrieved(message.text)
+    )
+
+
+def is_shown(message: Message, user_id: str) -> bool:
+    """Return whether a message is read for facts: the user's words, and the agent's answers."""
+    if message.role == "assistant":
+        return bool(message.spoken.strip())
+    return is_evidence(message, user_id) and bool(message.text.strip())
+
+
+def checked(draft: FactDraft, messages: Sequence[Message], user_id: str) -> FactDraft | None:
+    """Return the draft with the evidence that holds; None if nothing of it does.
+
+    `messages` are those that were read, in order. A model's sentence may hold no number or name,
+    and few other words, that its messages do not hold.
+    """
+    places = {message.id: place for place, message in enumerate(messages)}
+    pieces: dict[Evidence, None] = {}
+    for piece in draft.evidence:
+        place = places.get(piece.message_id)
+        if place is None or not _stands_in(piece.quote, messages[place]):
+            continue
+        if is_evidence(messages[place], user_id):
+            pieces[_short(piece)] = None
+        elif confirmation := _confirmation(messages, place, user_id):
+            pieces[_short(piece)] = None
+            pieces[confirmation] = None
+    if not pieces:
+        return None
+    evidence = tuple(pieces)[:MOST_EVIDENCE]
+    if draft.source == "model" and not _is_supported(draft, evidence, messages, places):
+        return None
+    return replace(draft, evidence=evidence)
+
+
+def _stands_in(quote: str, message: Message) -> bool:
+    words = _folded(quote)
+    return len(words) >= _SHORTEST_QUOTE and words in _folded(message.spoken)
+
+
+def _confirmation(messages: Sequence[Message], place: int, user_id: str) -> Evidence | None:
+    """Return the user's next message as evidence, if it confirms the agent's words."""
+    if messages[place].role != "assistant":
+        return None
+    following = next((message for message in messages[place + 1 :]), None)
+    if following and is_evidence(following, user_id) and confirms(following.text):
+        return _short(Evidence(following.id, " ".join(following.text.split())))
+    return None
+
+
+def _is_supported(
+    draft: FactDraft,
+    evidence: Sequence[Evidence],
+    messages: Sequence[Message],
+    places: dict[str, int],
+) -> bool:
+    """Return whether the sentence repeats the quoted messages and what they answer."""
+    sources: list[str] = []
+    for piece in evidence:
+        place = places[piece.message_id]
+        if place and messages[place - 1].role == "assistant":
+            sources.append(messages[place - 1].spoken)
+        sources.append(messages[place].spoken)
+    return is_note(draft.sentence, "\n".join(sources))
+
+
+def _short(piece: Evidence) -> Evidence:
+    if len(piece.quote) <= _LONGEST_QUOTE:
+        return piece
+    return replace(piece, quote=piece.quote[:_LONGEST_QUOTE])
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.split()).casefold()

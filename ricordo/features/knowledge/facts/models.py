@@ -1,0 +1,137 @@
+"""Facts on the wire."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ricordo.api.models.base import From, RequestModel, ResponseModel, Timestamp
+from ricordo.domain.clock import stamp
+from ricordo.domain.text import Json
+from ricordo.features.knowledge.facts.options import FactPolicy
+from ricordo.features.knowledge.facts.records import (
+    FactKind,
+    FactSource,
+    FactState,
+    Precision,
+    Relation,
+    UserFact,
+)
+from ricordo.features.knowledge.facts.wording import change_of, text_of
+
+_OptionalTime = Annotated[datetime | None, From(convert=lambda time: time and stamp(time))]
+
+
+class EvidenceResponse(ResponseModel):
+    """Words of a message on which a fact rests."""
+
+    message_id: str
+    quote: str
+
+
+class FactResponse(ResponseModel):
+    """A fact about a user, with its evidence.
+
+    `text` is the sentence for prompts: of a fact that has ended, it says until when it held.
+    `change` says what a proposed fact replaces. `starts_at` and `ends_at` are the time that the
+    sentence names, `holds_from` and `holds_until` the time for which the fact holds.
+    """
+
+    id: str
+    user_id: str
+    sentence: str
+    text: str
+    subject: str
+    kind: FactKind
+    slot: str
+    value: str
+    state: FactState
+    change: str | None
+    relation: Relation | None
+    replaces_id: str | None
+    replacement_id: str | None
+    starts_at: _OptionalTime
+    ends_at: _OptionalTime
+    precision: Precision | None
+    holds_from: Timestamp
+    holds_until: _OptionalTime
+    evidence: list[EvidenceResponse]
+    confidence: float | None
+    source: FactSource
+    agent_id: str | None
+    conversation_id: str | None
+    said_at: Timestamp
+    created_at: Timestamp
+    resolved_at: _OptionalTime
+
+    @classmethod
+    def from_fact(cls, fact: UserFact, replaced: UserFact | None = None) -> Json:
+        return cls.of(
+            fact,
+            text=text_of(fact),
+            change=change_of(fact, replaced),
+            subject=fact.subject or "user",
+            evidence=[EvidenceResponse.of(piece) for piece in fact.evidence],
+        )
+
+
+class FactRequest(RequestModel):
+    """A fact that its user writes."""
+
+    sentence: str = Field(min_length=1, max_length=400)
+    kind: FactKind | None = None
+
+
+class FactChangeRequest(RequestModel):
+    """New values of a fact; a missing field keeps the old one.
+
+    Null in `holds_until` takes the end away.
+    """
+
+    sentence: str | None = Field(None, min_length=1, max_length=400)
+    kind: FactKind | None = None
+    holds_from: datetime | None = None
+    holds_until: datetime | None = None
+
+
+FactRequest.take_back(FactResponse)
+FactChangeRequest.take_back(FactResponse)
+
+
+class FactPolicyRequest(RequestModel):
+    """A choice of policy; null takes it back."""
+
+    policy: FactPolicy | None
+
+
+class FactPolicyResponse(ResponseModel):
+    """The policy in effect, and who chose it."""
+
+    policy: FactPolicy
+    chosen_by: Literal["user", "organization", "server"]
+
+
+class ForgottenResponse(ResponseModel):
+    """The number of deleted facts: one, with the older wordings that it replaced."""
+
+    forgotten: int
+
+
+class ProfileLineResponse(ResponseModel):
+    """A line of a profile: of a fact, or of a block as `<block id>#<number of the line>`."""
+
+    section: str
+    text: str
+    source: Literal["fact", "block"]
+    source_id: str
+    message_ids: list[str]
+
+
+class ProfileResponse(ResponseModel):
+    """What is known of a user. `text` is for a prompt, and `lines` are its sources."""
+
+    user_id: str
+    text: str
+    tokens: int
+    is_cut: bool
+    lines: list[ProfileLineResponse]

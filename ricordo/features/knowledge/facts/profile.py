@@ -1,0 +1,150 @@
+"""What is known of a user in one text, within a number of tokens, each line with its source."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ricordo.domain.block import NEVER_REMEMBER, Block
+from ricordo.domain.scope import Scope, User
+from ricordo.features.knowledge.facts import queries
+from ricordo.features.knowledge.facts.records import FactKind, UserFact
+from ricordo.features.knowledge.facts.wording import text_of
+from ricordo.memory import user_memory
+from ricordo.memory.line_likeness import says_same
+from ricordo.memory.line_scores import line_scores
+from ricordo.storage.engine.store import Transaction
+
+# Facts of these kinds are shown in this order, and of events the newest only.
+_ORDER: tuple[FactKind, ...] = (
+    "instruction",
+    "who",
+    "preference",
+    "relation",
+    "skill",
+    "plan",
+    "event",
+)
+_HEADINGS: dict[str, str] = {
+    "instruction": "How to answer",
+    "who": "Who they are",
+    "preference": "Preferences",
+    "relation": "People around them",
+    "skill": "Skills",
+    "plan": "Plans",
+    "event": "Recent events",
+    "ended": "What held before",
+    "note": "Notes",
+}
+_MOST_EVENTS = 15
+_MOST_ENDED = 30
+_MOST_LINES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileLine:
+    """One line of a profile.
+
+    `source_id` is a fact, or a block with the number of the line. `message_ids` are the messages
+    that it rests on.
+    """
+
+    section: str
+    text: str
+    source: Literal["fact", "block"]
+    source_id: str
+    message_ids: tuple[str, ...] = ()
+
+    @property
+    def heading(self) -> str:
+        return _HEADINGS[self.section]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The lines that fit, by section, and whether some were left out."""
+
+    lines: Sequence[ProfileLine]
+    is_cut: bool
+
+    @property
+    def text(self) -> str:
+        """The profile for a prompt: the same lines give the same bytes."""
+        parts: list[str] = []
+        section = ""
+        for line in self.lines:
+            if line.section != section:
+                section = line.section
+                parts.append(f"## {line.heading}")
+            parts.append(f"- {line.text}")
+        return "\n".join(parts)
+
+
+def profile_of(
+    tx: Transaction,
+    scope: Scope,
+    user: User,
+    *,
+    limit: int,
+    question: str,
+    tokens_of: Callable[[str], int],
+) -> Profile:
+    """Return the best lines about a user within `limit` tokens.
+
+    Lines that share words with the question come first into the room; without a question, facts
+    by their kind, then the lines of blocks.
+    """
+    lines = list(_lines(tx, scope, user, has_question=bool(question)))[:_MOST_LINES]
+    scores = line_scores([line.text for line in lines], question)
+    # An answer's form does not depend on the question.
+    by_rank = sorted(
+        range(len(lines)),
+        key=lambda place: (lines[place].section != "instruction", -scores[place], place),
+    )
+    chosen: list[int] = []
+    headings: set[str] = set()
+    room = limit
+    for place in by_rank:
+        line = lines[place]
+        cost = tokens_of(f"- {line.text}\n")
+        if line.section not in headings:
+            cost += tokens_of(f"## {line.heading}\n")
+        if cost > room:
+            continue
+        room -= cost
+        headings.add(line.section)
+        chosen.append(place)
+    return Profile([lines[place] for place in sorted(chosen)], len(chosen) < len(lines))
+
+
+def _lines(
+    tx: Transaction, scope: Scope, user: User, *, has_question: bool
+) -> Iterator[ProfileLine]:
+    now = tx.clock.now()
+    current = [fact for fact in queries.of_states(tx, user.id, "current") if not fact.is_over(now)]
+    for kind in _ORDER:
+        facts = [fact for fact in current if fact.kind == kind]
+        if kind == "event":
+            facts = sorted(facts, key=lambda fact: -fact.holds_from)[:_MOST_EVENTS]
+        yield from (_fact_line(kind, fact) for fact in facts)
+    if has_question:
+        ended = queries.of_states(tx, user.id, "ended", limit=_MOST_ENDED)
+        yield from (_fact_line("ended", fact) for fact in ended)
+    blocks = user_memory.listed(tx, user_memory.open_memory(tx, scope, user.id))
+    for block in blocks:
+        if block.label != NEVER_REMEMBER:
+            yield from _block_lines(block, current)
+
+
+def _fact_line(section: str, fact: UserFact) -> ProfileLine:
+    message_ids = tuple(dict.fromkeys(piece.message_id for piece in fact.evidence))
+    return ProfileLine(section, text_of(fact), "fact", fact.id, message_ids)
+
+
+def _block_lines(block: Block, facts: Sequence[UserFact]) -> Iterator[ProfileLine]:
+    """Yield the lines of a block that no fact says already."""
+    for number, line in enumerate(block.value.split("\n"), 1):
+        text = line.strip(" -*•\t")
+        if not any(map(str.isalnum, text)) or line.startswith("#"):
+            continue
+        if not any(says_same(text, fact.sentence) for fact in facts):
+            yield ProfileLine("note", text, "block", f"{block.id}#{number}")

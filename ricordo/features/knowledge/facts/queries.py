@@ -1,0 +1,241 @@
+"""Queries of facts, of the marks of what was read, and of policies."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import and_, bindparam, case, delete, func, select
+
+from ricordo.domain.scope import Scope
+from ricordo.features.knowledge.facts.options import FactPolicy, FactSettings
+from ricordo.features.knowledge.facts.records import Evidence, FactState, UserFact
+from ricordo.features.knowledge.facts.tables import fact_marks, fact_policies, user_facts
+from ricordo.storage.engine.repository import Page, Replacing, Repository, equal, one_of
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import agents, conversations, messages
+
+# The organization's own choice is stored for this user.
+EVERYBODY = ""
+# Facts of one user that a new one is compared with, the newest.
+_MOST_COMPARED = 2_000
+_MOST_FOUND = 2_000  # conversations of one search for unread ones
+
+
+def _evidence_to_json(evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
+    return [asdict(piece) for piece in evidence]
+
+
+def _evidence_from_json(rows: Sequence[dict[str, Any]]) -> tuple[Evidence, ...]:
+    return tuple(Evidence(**row) for row in rows)
+
+
+_ROWS = Repository(
+    UserFact, user_facts, name="Fact", forms={"evidence": (_evidence_to_json, _evidence_from_json)}
+)
+get = _ROWS.get
+by_ids = _ROWS.by_ids
+insert = _ROWS.insert
+update = _ROWS.updates(
+    "state",
+    "evidence",
+    "holds_from",
+    "holds_until",
+    "relation",
+    "replaces_id",
+    "replacement_id",
+    "resolved_at",
+    "resolved_by",
+)
+_OF_STATES = (
+    _ROWS.select.where(equal(user_facts, "user_id"), one_of(user_facts.c.state, "states"))
+    .order_by(user_facts.c.seq.desc())
+    .limit(bindparam("limit"))
+)
+_COUNTS = (
+    select(user_facts.c.state, func.count().label("facts"))
+    .where(equal(user_facts, "user_id"))
+    .group_by(user_facts.c.state)
+)
+_REPLACED_BY = _ROWS.select.where(equal(user_facts, "user_id", "replacement_id"))
+_MARK = select(fact_marks.c.read_to).where(equal(fact_marks, "conversation_id", "user_id"))
+_SET_MARK = Replacing(fact_marks, "read_to")
+_POLICIES = select(fact_policies.c.user_id, fact_policies.c.policy).where(
+    equal(fact_policies, "organization_id"), one_of(fact_policies.c.user_id, "user_ids")
+)
+_SET_POLICY = Replacing(fact_policies, "policy")
+_IS_ANY_ON = select(fact_policies.c.seq).where(fact_policies.c.policy != "off").limit(1)
+_IS_SAID = and_(
+    messages.c.conversation_id == conversations.c.id,
+    messages.c.user_id == conversations.c.user_id,
+    messages.c.role == "user",
+    # Events have no text to search for.
+    messages.c.text != "",
+    messages.c.is_untrusted.is_(False),
+)
+_READ_TO = func.coalesce(func.max(fact_marks.c.read_to), 0)
+_UNREAD = (
+    select(
+        conversations.c.organization_id,
+        conversations.c.id.label("conversation_id"),
+        conversations.c.agent_id,
+        conversations.c.user_id,
+        agents.c.model,
+        func.max(messages.c.seq).label("newest"),
+        _READ_TO.label("read_to"),
+        func.sum(case((messages.c.seq > func.coalesce(fact_marks.c.read_to, 0), 1), else_=0)).label(
+            "turns"
+        ),
+    )
+    .join(messages, _IS_SAID)
+    .join(agents, agents.c.id == conversations.c.agent_id)
+    .outerjoin(
+        fact_marks,
+        (fact_marks.c.conversation_id == conversations.c.id)
+        & (fact_marks.c.user_id == conversations.c.user_id),
+    )
+    .where(
+        messages.c.created_at > bindparam("since"),
+        conversations.c.deleted_at.is_(None),
+        agents.c.hidden.is_(False),
+    )
+    .group_by(
+        conversations.c.organization_id,
+        conversations.c.id,
+        conversations.c.agent_id,
+        conversations.c.user_id,
+        agents.c.model,
+    )
+    .having(
+        func.max(messages.c.created_at) <= bindparam("idle_since"),
+        func.max(messages.c.seq) > _READ_TO,
+    )
+    .order_by(func.max(messages.c.seq))
+    .limit(_MOST_FOUND)
+)
+_UNREAD_OF = _UNREAD.where(equal(conversations, "user_id", "agent_id"))
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """An idle conversation with messages of its user that were not read for facts.
+
+    `turns` counts them; `read_to` and `newest` are the seq of the last read and the last message.
+    """
+
+    organization_id: str
+    conversation_id: str
+    agent_id: str
+    user_id: str
+    model: str
+    newest: int
+    read_to: int
+    turns: int
+
+
+@dataclass(frozen=True, slots=True)
+class FactFilter:
+    """A filter of a user's facts; None matches any."""
+
+    state: FactState | None = None
+    as_of: int | None = None
+    kind: str | None = None
+
+
+def page(
+    tx: Transaction, scope: Scope, user_id: str, page: Page, filters: FactFilter
+) -> list[UserFact]:
+    """Return one page of the user's facts."""
+    conditions = []
+    if filters.as_of is not None:
+        columns = user_facts.c
+        conditions = [
+            columns.state.in_(("current", "ended")),
+            columns.holds_from <= filters.as_of,
+            columns.holds_until.is_(None) | (columns.holds_until > filters.as_of),
+        ]
+    return _ROWS.page(
+        tx, scope, page, *conditions, user_id=user_id, state=filters.state, kind=filters.kind
+    )
+
+
+def of_states(
+    tx: Transaction, user_id: str, *states: FactState, limit: int = _MOST_COMPARED
+) -> list[UserFact]:
+    """Return the user's newest facts in these states."""
+    return _ROWS.all(tx, _OF_STATES, {"user_id": user_id, "states": list(states), "limit": limit})
+
+
+def counts(tx: Transaction, user_id: str) -> dict[str, int]:
+    """Return the number of the user's facts by state."""
+    return {row.state: row.facts for row in tx.all(_COUNTS, {"user_id": user_id})}
+
+
+def remove(tx: Transaction, fact: UserFact) -> int:
+    """Delete a fact with the older wordings that it replaced; return how many."""
+    older = _ROWS.all(tx, _REPLACED_BY, {"user_id": fact.user_id, "replacement_id": fact.id})
+    removed = sum(remove(tx, wording) for wording in older if wording.state == "replaced")
+    return removed + tx.run(delete(user_facts).where(user_facts.c.id == fact.id))
+
+
+def read_to(tx: Transaction, conversation_id: str, user_id: str) -> int:
+    """Return the seq of the conversation's last message that was read for facts."""
+    row = tx.first(_MARK, {"conversation_id": conversation_id, "user_id": user_id})
+    return row.read_to if row else 0
+
+
+def set_mark(tx: Transaction, conversation_id: str, user_id: str, read_to: int) -> None:
+    tx.run(_SET_MARK, {"conversation_id": conversation_id, "user_id": user_id, "read_to": read_to})
+
+
+def unread(tx: Transaction, since: int, idle_since: int) -> list[Unread]:
+    """Return idle conversations with unread messages, the longest waiting first.
+
+    Only messages after `since` count; a conversation is idle without one after `idle_since`.
+    """
+    rows = tx.all(_UNREAD, {"since": since, "idle_since": idle_since})
+    return [Unread(*row) for row in rows]
+
+
+def unread_of(
+    tx: Transaction, user_id: str, agent_id: str, since: int, idle_since: int
+) -> list[Unread]:
+    """Return a user's idle conversations with one agent that have unread messages."""
+    parameters = {
+        "since": since,
+        "idle_since": idle_since,
+        "user_id": user_id,
+        "agent_id": agent_id,
+    }
+    rows = tx.all(_UNREAD_OF, parameters)
+    return [Unread(*row) for row in rows]
+
+
+def policy_of(tx: Transaction, organization_id: str, user_id: str) -> FactPolicy:
+    """Return the policy for a user: the user's choice, the organization's, or the server's."""
+    choices = policies(tx, organization_id, user_id)
+    choice = choices.get(user_id) or choices.get(EVERYBODY)
+    return choice or FactSettings.current().facts
+
+
+def policies(tx: Transaction, organization_id: str, user_id: str) -> dict[str, FactPolicy]:
+    """Return the choices of the organization (EVERYBODY) and of this user."""
+    parameters = {"organization_id": organization_id, "user_ids": [EVERYBODY, user_id]}
+    return {row.user_id: row.policy for row in tx.all(_POLICIES, parameters)}
+
+
+def set_policy(
+    tx: Transaction, organization_id: str, user_id: str, policy: FactPolicy | None
+) -> None:
+    """Store the choice of a user or of EVERYBODY; None takes it back."""
+    if policy is None:
+        is_choice = (fact_policies.c.organization_id == organization_id) & (
+            fact_policies.c.user_id == user_id
+        )
+        tx.run(delete(fact_policies).where(is_choice))
+        return
+    tx.run(_SET_POLICY, {"organization_id": organization_id, "user_id": user_id, "policy": policy})
+
+
+def is_any_on(tx: Transaction) -> bool:
+    """Return whether facts are read for anyone on this server."""
+    return FactSettings.current().facts != "off" or tx.first(_IS_ANY_ON, {}) is not None

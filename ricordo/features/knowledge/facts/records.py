@@ -1,0 +1,97 @@
+"""The nouns of facts: a stored fact, its evidence, and a draft of one."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+FactKind = Literal["who", "preference", "plan", "event", "relation", "skill", "instruction"]
+FactState = Literal["proposed", "current", "ended", "replaced", "rejected"]
+FactSource = Literal["rules", "model", "user"]
+Relation = Literal["same", "more_precise", "contradicts", "both_hold"]
+Precision = Literal["day", "week", "month", "season", "year"]
+# The subject of facts about the user.
+USER = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Words of a message on which a fact rests."""
+
+    message_id: str
+    quote: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatedTime:
+    """The time that a sentence names, half-open, in microseconds UTC."""
+
+    start: int
+    end: int
+    precision: Precision
+
+
+@dataclass(frozen=True, slots=True)
+class FactDraft:
+    """A fact as it was read from messages, not yet checked or stored.
+
+    `corrects`: its words say that something has changed. `old_id` is the fact that a model
+    relates it to, as `relation` says.
+    """
+
+    sentence: str
+    kind: FactKind
+    evidence: tuple[Evidence, ...]
+    subject: str = USER
+    slot: str = ""
+    value: str = ""
+    time: StatedTime | None = None
+    has_ended: bool = False
+    corrects: bool = False
+    confidence: float | None = None
+    source: FactSource = "rules"
+    old_id: str | None = None
+    relation: Relation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UserFact:
+    """A stored fact about a user.
+
+    Times are in microseconds. `starts_at` and `ends_at` are the time that the sentence names;
+    `holds_from` and `holds_until` are the time for which the fact holds. `replaces_id` is the fact
+    that it meets as `relation` says; `replacement_id` is the fact that replaced it.
+    """
+
+    id: str
+    organization_id: str
+    user_id: str
+    sentence: str
+    kind: FactKind
+    source: FactSource
+    state: FactState
+    said_at: int
+    holds_from: int
+    created_at: int
+    subject: str = USER
+    slot: str = ""
+    value: str = ""
+    agent_id: str | None = None
+    conversation_id: str | None = None
+    starts_at: int | None = None
+    ends_at: int | None = None
+    precision: Precision | None = None
+    evidence: tuple[Evidence, ...] = ()
+    confidence: float | None = None
+    holds_until: int | None = None
+    relation: Relation | None = None
+    replaces_id: str | None = None
+    replacement_id: str | None = None
+    resolved_at: int | None = None
+    resolved_by: str | None = None
+
+    def holds_at(self, time: int) -> bool:
+        """Return whether the fact held at this time, as far as is known."""
+        is_known = self.state in ("current", "ended")
+        return is_known and self.holds_from <= time and not self.is_over(time)
+
+    def is_over(self, time: int) -> bool:
+        return self.holds_until is not None and self.holds_until <= time

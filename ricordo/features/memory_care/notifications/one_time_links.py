@@ -1,0 +1,39 @@
+"""One-time links: their tokens, the hashes that are stored, and their addresses.
+
+A page of such a link shows what it does and changes nothing, so that programs which fetch links for
+a preview use none up; only its form does.
+"""
+
+import hashlib
+import hmac
+import secrets
+from base64 import urlsafe_b64encode
+
+from ricordo.features.memory_care.notifications.options import NotificationSettings
+from ricordo.secret import Secret
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def derived_token(secret: Secret, purpose: str, name: str) -> str:
+    """Return the token of this name, which a repeated job makes again."""
+    digest = hmac.digest(secret.derive(purpose), name.encode(), "sha256")
+    return urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def hash_of(token: str) -> str:
+    """Return the stored form of a token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def path_of(page: str, token: str) -> str:
+    return f"{page}?token={token}"
+
+
+def address_of(page: str, token: str, settings: NotificationSettings) -> str | None:
+    """Return the link's address; None without a public address of the server."""
+    if settings.public_url is None:
+        return None
+    return f"{settings.public_url.rstrip('/')}{path_of(page, token)}"

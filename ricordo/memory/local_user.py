@@ -1,0 +1,76 @@
+"""Facts about the local user of a server without keys.
+
+An agent that was made without a user edits its own blocks, as clients of the retired server expect.
+On a server without keys the one who talks with it is the local user, so its new lines about the
+person are also proposed for the local user's memory (decision 0065).
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.scope import Scope
+from ricordo.errors import RicordoError
+from ricordo.memory.edits import EditContext, MemoryEdit, by_block
+from ricordo.memory.fact_lines import is_about_person
+from ricordo.memory.proposals import ProposalDraft, propose
+from ricordo.memory.text import edit_summary, merge_changes
+from ricordo.memory.user_copies import copy_of, needs_copy, users_chain
+from ricordo.storage import blocks
+from ricordo.storage.engine.store import Transaction
+
+log = logging.getLogger(__name__)
+
+
+def share_facts(
+    tx: Transaction,
+    state: AgentState,
+    edits: Sequence[MemoryEdit],
+    scope: Scope,
+    context: EditContext,
+) -> None:
+    """Propose a step's changes of blocks about the person to the local user.
+
+    Nothing is proposed in a conversation about a user, whose memory gets the edits themselves, and
+    nothing that others or sources said.
+    """
+    if state.conversation.user_id or context.is_untrusted:
+        return
+    for group in by_block(edits).values():
+        base, after = group[0].base, group[-1].after
+        is_fact = after is not None and is_about_person(base) and after.value != base.value
+        if after is None or not is_fact or (base.chain_id and not needs_copy(base, scope.user_id)):
+            continue
+        try:
+            _propose(tx, state, group, after.value, scope, context)
+        except RicordoError as error:
+            # A full or declining memory of the user is no failure of the agent's own edit.
+            log.info("a fact was not proposed", extra={"reason": type(error).__name__})
+
+
+def _propose(
+    tx: Transaction,
+    state: AgentState,
+    group: Sequence[MemoryEdit],
+    text: str,
+    scope: Scope,
+    context: EditContext,
+) -> None:
+    base = group[0].base
+    chain = users_chain(tx, state.agent, scope.user_id)
+    copy = blocks.copy_in(tx, chain.id, state.agent.memory_id, base.shown_label)
+    if copy is None:
+        # Only the text that the agent was made with needs no decision.
+        first_text = base.value if base.version == 1 and not group[0].is_new else ""
+        template = replace(base, value=first_text, policy=state.agent.user_block_policy)
+        copy = copy_of(tx, state.agent, template, chain.id, context.author)
+        before = first_text
+    else:
+        before = base.value
+    value = merge_changes(before, copy.value, text)
+    draft = ProposalDraft(chain.id, copy.label, text if value is None else value, copy)
+    metadata = context.metadata(
+        (edit.reason for edit in group), edit_summary(base, group[-1].after)
+    )
+    propose(tx, draft, metadata, context.expires_after)

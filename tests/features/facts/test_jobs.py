@@ -1,0 +1,142 @@
+"""Jobs that read facts: each range of messages once, wherever they are killed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text
+
+from ricordo.domain.job import Job
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope, User
+from ricordo.features.knowledge.facts import jobs, queries
+from ricordo.storage import jobs as job_rows
+from ricordo.storage import users
+from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.storage.engine.store import Transaction
+from tests.agents.conftest import open_stage, stage
+from tests.seams.stage import Stage
+
+__all__ = ["open_stage", "stage"]
+MOST_STATEMENTS = 60
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+@contextmanager
+def killed_at(store: SqliteStore, place: int) -> Iterator[None]:
+    """Within it the statement with this number, from 1, is never run."""
+    left = place
+
+    def note(sql: str) -> None:
+        nonlocal left
+        if sql.split(None, 1)[0].upper() not in ("BEGIN", "COMMIT", "ROLLBACK"):
+            left -= 1
+            if not left:
+                raise Killed
+
+    def before(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        note(statement)
+
+    store.statements.observers.append(note)
+    event.listen(store.engine, "before_cursor_execute", before)
+    try:
+        yield
+    finally:
+        event.remove(store.engine, "before_cursor_execute", before)
+        store.statements.observers.remove(note)
+
+
+async def user_of(stage: Stage, name: str) -> User:
+    return await stage.store.write(lambda tx: users.find_or_make(tx, Scope(), name))
+
+
+async def run_once(stage: Stage, agent: str, user: User) -> None:
+    """Do the job of this user and agent, as a worker does."""
+
+    def claim(tx: Transaction) -> Job:
+        tx.run(text("DELETE FROM jobs"))
+        payload = {"user_id": user.id, "agent_id": agent}
+        job = job_rows.add(tx, Job(jobs.EXTRACT, LOCAL_ORGANIZATION, payload))
+        assert job
+        claimed = job_rows.claim_one(tx, "worker-1", job.id)
+        assert claimed
+        return claimed
+
+    job = await stage.store.write(claim)
+    await jobs.extract(stage.runtime, job, lambda _done, _total: None)
+
+
+@pytest.fixture(autouse=True)
+def by_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RICORDO_FACTS", "direct")
+    monkeypatch.setenv("RICORDO_FACTS_BY", "rules")
+    monkeypatch.setenv("RICORDO_FACTS_IDLE_SECONDS", "0")
+
+
+async def evidence_of(stage: Stage, user: User) -> list[tuple[str, int]]:
+    """The user's current facts, each with its number of pieces of evidence."""
+    facts = await stage.store.read(lambda tx: queries.of_states(tx, user.id, "current"))
+    return sorted((fact.sentence, len(fact.evidence)) for fact in facts)
+
+
+async def test_a_range_is_read_once_wherever_the_job_is_killed(
+    stage: Stage, store: SqliteStore
+) -> None:
+    agent = await stage.agent()
+    user = await user_of(stage, "ada")
+    scope = Scope(subject_id=user.id, user_id=user.id)
+    kills = 0
+    for number in range(3):
+        await stage.say(agent, f"I have {number + 2} xq{number}dogs.", scope=scope)
+        before = await evidence_of(stage, user)
+        for place in range(1, MOST_STATEMENTS):
+            try:
+                with killed_at(store, place):
+                    await run_once(stage, agent, user)
+                break
+            except Killed:
+                kills += 1
+            after = await evidence_of(stage, user)
+            assert after == before, place
+        assert len(await evidence_of(stage, user)) == number + 1
+        await run_once(stage, agent, user)
+    assert kills > 20
+    assert [count for _, count in await evidence_of(stage, user)] == [1, 1, 1]
+
+
+async def test_two_users_of_one_agent_are_never_mixed(stage: Stage) -> None:
+    agent = await stage.agent()
+    people = [await user_of(stage, name) for name in ("ada", "bob")]
+    canaries = ("Xqadaz", "Xqbobz")
+    for user, canary in zip(people, canaries, strict=True):
+        scope = Scope(subject_id=user.id, user_id=user.id)
+        for sentence in ("I live in {}.", "My favourite food is {}.", "My sister's name is {}."):
+            await stage.say(agent, sentence.format(canary), scope=scope)
+    for user in people:
+        await run_once(stage, agent, user)
+    for user, own, other in zip(people, canaries, reversed(canaries), strict=True):
+        shown = str(await evidence_of(stage, user))
+        assert shown.count(own) == 3
+        assert other not in shown
+
+
+async def test_an_old_mark_moves_nothing_back(stage: Stage) -> None:
+    agent = await stage.agent()
+    user = await user_of(stage, "ada")
+    scope = Scope(subject_id=user.id, user_id=user.id)
+    await stage.say(agent, "I live in Graz.", scope=scope)
+
+    def work_of(tx: Transaction) -> Any:
+        job = Job(jobs.EXTRACT, LOCAL_ORGANIZATION, {"user_id": user.id, "agent_id": agent})
+        return jobs._work_of(tx, job, 0, tx.clock.now())
+
+    work = await stage.store.read(work_of)
+    (range_,) = work.ranges
+    reading = work.reading_of([range_])
+    drafts = jobs._drafts_by_rules(range_)
+    for expected in (1, 1):  # two jobs that read the same
+        await stage.store.write(lambda tx: jobs._file(tx, reading, drafts, [range_]))
+        assert await evidence_of(stage, user) == [("I live in Graz.", expected)]
