@@ -111,6 +111,8 @@ class Feature:
         after_turn: Coroutine functions of the runtime and a run, called after each turn.
         at_erasure: Coroutine functions of the runtime and a user's id. They delete the user's data
             in other services, and return the remains.
+        forget_sources: Sources of users' words, for tables with another name or removal than the
+            one by the settings of their columns (`memory_care/forgetting/source_queries.py`).
         user_exports: Functions of a transaction, a Scope and a user's id. Each returns the name of
             a file for the export of the user's memory, and its records as JSON.
         pages: PluginPages that `/` links to; `routes` serves them.
@@ -142,6 +144,7 @@ class Feature:
     agent_followers: tuple[Part, ...] = ()
     after_turn: tuple[Part, ...] = ()
     at_erasure: tuple[Part, ...] = ()
+    forget_sources: tuple[Part, ...] = ()
     user_exports: tuple[Part, ...] = ()
     pages: tuple[PluginPage, ...] = ()
     commands: tuple[Commands, ...] = ()
@@ -265,6 +268,10 @@ class Plugins:
         They are called with the runtime and the user's id.
         """
         return [function for _, function in self._functions("at_erasure")]
+
+    def forget_sources(self) -> list[Any]:
+        """The sources that are searched when a user has one thing forgotten."""
+        return self._collect("forget_sources")
 
     def user_exports(
         self,

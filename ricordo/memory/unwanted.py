@@ -3,11 +3,15 @@
 The person's rules are the lines of a block of their own, `never-remember`. An agent's edit or
 proposal that adds a line like one of them is refused. The person, and callers who write with
 the person's rights, may write anything.
+
+The rule of something forgotten does not say it. It has a short tag of each of its words, which
+many other words have too.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import NEVER_REMEMBER, Chain
@@ -26,6 +30,10 @@ REFUSED = (
 _FRAME = re.compile(r"^[\s>*+#•–—-]*(?:\d{4}-\d{2}-\d{2}:?\s*)?|^\s*\d{1,3}[.)]\s+")
 _QUOTES = "\"'“”„«» "
 _LONGEST_RULE = 400  # characters
+_FORGOTTEN = "What was forgotten on {day} ({salt}: {tags})"
+_UNREADABLE = re.compile(r"^What was forgotten on [\d-]{10} \(([0-9a-f]{8}): ([0-9a-f ]+)\)$")
+# Hex digits of a word's tag: 12 bits, so a dozen of a language's words share it.
+_TAG_LENGTH = 3
 
 
 class Unwanted(Conflict):
@@ -37,32 +45,69 @@ def rule_of(line: str) -> str:
     return " ".join(_FRAME.sub("", line).strip(_QUOTES).split())[:_LONGEST_RULE]
 
 
+def unreadable_rule(line: str, day: str, *, salt: str) -> str:
+    """Return the rule of something forgotten, "" for a line without words.
+
+    `salt` is a random id, so that tags of two rules cannot be compared.
+    """
+    line_terms = _terms(line)
+    if not line_terms:
+        return ""
+    salt = sha256(salt.encode()).hexdigest()[:8]
+    return _FORGOTTEN.format(day=day, salt=salt, tags=" ".join(sorted(_tags(line_terms, salt))))
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRule:
+    """The rule of something forgotten: the tags of its words, and their salt."""
+
+    salt: str
+    tags: frozenset[str]
+
+    def is_like(self, line_terms: frozenset[str]) -> bool:
+        return _are_alike(self.tags, _tags(line_terms, self.salt))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadableRule:
+    """A rule in words, as its set of terms."""
+
+    terms: frozenset[str]
+
+    def is_like(self, line_terms: frozenset[str]) -> bool:
+        return _are_alike(self.terms, line_terms)
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A person's rules, each as its set of terms."""
+    """A person's rules."""
 
-    terms: Sequence[frozenset[str]]
+    rules: Sequence[ReadableRule | UnreadableRule]
 
     @classmethod
     def of_text(cls, text: str) -> "Rules":
-        rule_terms = (_terms(line) for line in text.split("\n"))
-        return cls([line_terms for line_terms in rule_terms if line_terms])
+        rules: list[ReadableRule | UnreadableRule] = []
+        for line in text.split("\n"):
+            if match := _UNREADABLE.match(line.strip()):
+                rules.append(UnreadableRule(match[1], frozenset(match[2].split())))
+            elif line_terms := _terms(line):
+                rules.append(ReadableRule(line_terms))
+        return cls(rules)
 
     def refuse(self, before: str, after: str) -> bool:
         """Return whether the later text adds a line like a rule.
 
         A rule does not apply where the earlier text had such a line already.
         """
-        if not self.terms:
+        if not self.rules:
             return False
         added = [line_terms for line in added_lines(before, after) if (line_terms := _terms(line))]
         if not added:
             return False
         known = [_terms(line) for line in before.split("\n")]
         return any(
-            any(_are_alike(rule, line_terms) for line_terms in added)
-            and not any(_are_alike(rule, line_terms) for line_terms in known)
-            for rule in self.terms
+            any(map(rule.is_like, added)) and not any(map(rule.is_like, known))
+            for rule in self.rules
         )
 
     def require_wanted(self, before: str, after: str) -> None:
@@ -98,7 +143,7 @@ def unwanted_calls(
         return {}
     scope = Scope(state.agent.organization_id)
     rules = rules_of(tx, versions.of_owner(tx, scope, "user", user_id))
-    if not rules.terms:
+    if not rules.rules:
         return {}
     refused_calls = {draft.call_id for draft in passages if rules.refuse("", draft.text)}
     refused_blocks = {
@@ -116,6 +161,12 @@ def unwanted_calls(
 
 def _terms(line: str) -> frozenset[str]:
     return subject_terms(rule_of(line))
+
+
+def _tags(line_terms: Iterable[str], salt: str) -> frozenset[str]:
+    return frozenset(
+        sha256(f"{salt}\0{term}".encode()).hexdigest()[:_TAG_LENGTH] for term in line_terms
+    )
 
 
 def _are_alike(first: frozenset[str], second: frozenset[str]) -> bool:

@@ -183,6 +183,23 @@ def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
     _put(tx, entries)
 
 
+def rewrite_message(tx: Transaction, message: Message) -> None:
+    """Store another text of a message, and index it again."""
+    unindex_messages(tx, [message.id])
+    text = messages.rewrite_searchable(tx, message)
+    if text:
+        names = ("agent_id", "organization_id", "id", "created_at", "conversation_id")
+        row = {name: getattr(message, name) for name in (*names, "user_id", "role", "name")}
+        index_messages(tx, [{**row, "text": text}])
+
+
+def rewrite_passage(tx: Transaction, passage: Passage) -> None:
+    """Store another text of a passage, and index it again."""
+    unindex_passages(tx, [passage.id])
+    archives.rewrite_passage(tx, passage)
+    index_passages(tx, [passage])
+
+
 def unindex_messages(tx: Transaction, ids: Sequence[str]) -> None:
     rows = tx.all(_INDEXED_MESSAGES, {"ids": list(ids)})
     entries = [(row.agent_id, row.organization_id, message_entry(row._asdict())) for row in rows]

@@ -78,6 +78,7 @@ def insert_one(
 
 
 update = ROWS.updates("name", "description", "metadata", "updated_at")
+_rewrite_passage = _PASSAGES.updates("text", "metadata")
 _count = ROWS.updates("passage_count", "tags", "updated_at")
 passages_by_ids = _PASSAGES.by_ids
 passages_by_numbers = _PASSAGES.by_numbers
@@ -272,6 +273,11 @@ def lock_passage(
     passage = require_found(stored, "Passage", passage_id)
     scope.require_owns(passage.user_id)
     return _lock(tx, archives_by_id[passage.archive_id]), passage
+
+
+def rewrite_passage(tx: Transaction, passage: Passage) -> None:
+    """Store another text of a passage. The search index is not changed here."""
+    _rewrite_passage(tx, passage)
 
 
 def delete_passage(tx: Transaction, archive: Archive, passage: Passage) -> None:

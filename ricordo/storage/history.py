@@ -15,7 +15,7 @@ from ricordo.domain.block import Chain
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Conflict, NotFound
-from ricordo.storage import versions
+from ricordo.storage import rewriting, versions
 from ricordo.storage.blocks import SETTINGS
 from ricordo.storage.engine.repository import Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
@@ -132,7 +132,8 @@ def page(
 def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
     """Return the version with this id or its first digits (at least 7).
 
-    For a commit with several versions it is the last. Raises NotFound, Conflict.
+    For a commit with several versions it is the last. A whole id from before its history was
+    rewritten leads to the version that it is now. Raises NotFound, Conflict.
     """
     digits = id.lower()
     if not _ID.fullmatch(digits):
@@ -145,6 +146,9 @@ def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
         for name, digit in (("low", "0"), ("high", "f"))
     }
     row = tx.first(_FIRST, {"chain_id": chain_id, **ends})
+    if row is None and len(digits) == 40:
+        new_id = rewriting.new_id_of(tx, chain_id, bytes.fromhex(digits))
+        row = new_id and tx.first(_FIRST, {"chain_id": chain_id, "low": new_id, "high": new_id})
     if row is None:
         raise NotFound(f"There is no version {digits} of this memory.")
     if len(digits) < 40 and tx.first(_LAST, {"chain_id": chain_id, **ends}).id != row.id:
@@ -232,7 +236,10 @@ def of_blocks(tx: Transaction, scope: Scope, ids: Mapping[str, str]) -> dict[str
     }
     versions_of_blocks = {}
     for block_id, (chain_id, label, deleted_at) in chains_of_blocks.items():
-        rows = tx.all(_OF_COMMIT, {"chain_id": chain_id, "id": bytes.fromhex(ids[block_id])})
+        id = bytes.fromhex(ids[block_id])
+        rows = tx.all(_OF_COMMIT, {"chain_id": chain_id, "id": id})
+        if not rows and (new_id := rewriting.new_id_of(tx, chain_id, id)):
+            rows = tx.all(_OF_COMMIT, {"chain_id": chain_id, "id": new_id})
         if len(rows) == 1:
             versions_of_blocks[block_id] = _version(rows[0], chain_id)
         elif rows:

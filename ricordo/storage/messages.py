@@ -127,6 +127,18 @@ def rewrite(tx: Transaction, message: Message) -> None:
     tx.run(_REWRITE, new_values(columns) | {"message_id": message.id})
 
 
+def rewrite_searchable(tx: Transaction, message: Message) -> str:
+    """Store another text of a message that search still finds; return the text for search."""
+    text = searchable_text(message).replace("\0", " ")
+    columns = {
+        "parts": parts_to_json(message.parts),
+        "text": text,
+        "created_at": message.created_at,
+    }
+    tx.run(_REWRITE, new_values(columns) | {"message_id": message.id})
+    return text
+
+
 def move(
     tx: Transaction, moved: Sequence[Message], run_id: str, created_at: int | None = None
 ) -> list[Message]:

@@ -864,6 +864,8 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
             given = {**hers, **world.new_schedule(world.ada)}
         if is_page and "{file_path" in cell.path:
             given = {**hers, **world.new_file("spare.txt")}
+        if is_page and "/forget-one" in cell.path:
+            given = {**hers, **world.new_forget_request("Spare.")}
         if is_page and "{passage_id}" in cell.path:
             home = fill("/v1/agents/{agent_id}/archival-memory", hers)
             given = {

@@ -26,6 +26,8 @@ from sqlalchemy import insert, update
 
 from ricordo.domain.job import Job
 from ricordo.domain.scope import IMPERSONATE, LOCAL_ORGANIZATION, OVERRIDE, SCOPES, Role, Scope
+from ricordo.features.memory_care.forgetting import queries as forget_requests
+from ricordo.features.memory_care.forgetting.queries import ForgetRequest
 from ricordo.llm.scripted import call
 from ricordo.secret import Secret
 from ricordo.storage import jobs, keys, users
@@ -454,6 +456,7 @@ class World(People):
         (*_, first) = self.ask(self.ada, "GET", "/users/ada/blocks/notes/history")
         self.own |= {
             "label": "notes",
+            **self.new_forget_request(CANARY),
             "block_id": diary["id"],
             "sha": first["sha"],
             "diff_id": proposal["id"],
@@ -470,6 +473,12 @@ class World(People):
         for sentence in said:
             fact = self.ask(self.ada, "POST", "/v1/users/ada/facts", json={"sentence": sentence})
         self.own["fact_id"] = fact["id"]
+
+    def new_forget_request(self, text: str) -> dict[str, str]:
+        """An agent asks that Ada's memory forgets something."""
+        request = ForgetRequest("", LOCAL_ORGANIZATION, self.id_of("ada"), text)
+        stored = self.server.write(lambda tx: forget_requests.add(tx, request))
+        return {"forget_request_id": stored.id}
 
     @property
     def secrets(self) -> set[str]:

@@ -112,6 +112,7 @@ BODIES: dict[tuple[str, str], Any] = {
         "base_url": "http://127.0.0.1:9",
     },
     ("PUT", "/users/{user_id}/blocks/{label:path}"): {"body": "Mine.", "policy": "direct"},
+    ("POST", "/users/{user_id}/forget"): {"text": "Two"},
     ("PATCH", "/users/{user_id}/blocks/{label:path}"): {"policy": "direct"},
     ("POST", "/users/{user_id}/blocks/{label:path}/restore"): {"sha": "{sha}"},
     ("POST", "/users/{user_id}/blocks/{label:path}/propose"): {
@@ -173,6 +174,9 @@ FORMS: dict[str, Mapping[str, str]] = {
     "/ui/people/{user_id}/facts/policy": {"policy": "propose"},
     "/ui/people/{user_id}/facts/{fact_id}": {"action": "change", "sentence": "I like tea."},
     "/ui/people/{user_id}/decide": {"id": "{diff_id}", "decision": "reject"},
+    "/ui/people/{user_id}/forget-one": {"text": "Two"},
+    "/ui/people/{user_id}/forget-one/remove": {"text": "Two", "id": "message/none"},
+    "/ui/people/{user_id}/forget-one/decline": {"request_id": "{forget_request_id}"},
     "/ui/people/{user_id}/settings/{label:path}": {"policy": "direct"},
     "/ui/people/{user_id}/blocks/{label:path}": {"value": "Mine."},
     "/ui/people/{user_id}/blocks/{label:path}/restore": {"sha": "{sha}"},

@@ -4,6 +4,7 @@ from ricordo.plugins import Commands, Feature, PluginPage
 
 feature = Feature(
     tables=(
+        "ricordo.features.memory_care.forgetting.queries:forget_requests",
         "ricordo.features.memory_care.notifications.queries:preferences",
         "ricordo.features.memory_care.notifications.queries:notices",
         "ricordo.features.memory_care.notifications.queries:decision_links",
@@ -11,13 +12,16 @@ feature = Feature(
     ),
     routes=(
         "ricordo.features.memory_care.erasure.routes",
+        "ricordo.features.memory_care.forgetting.routes",
         "ricordo.features.memory_care.notifications.routes",
         "ricordo.features.memory_care.notifications.pages",
     ),
     jobs=(
         "ricordo.features.memory_care.erasure.jobs:HANDLERS",
+        "ricordo.features.memory_care.forgetting.jobs:HANDLERS",
         "ricordo.features.memory_care.notifications.jobs:HANDLERS",
     ),
+    tools=("ricordo.features.memory_care.forgetting.tools:TOOLS",),
     middleware=("ricordo.features.memory_care.notifications.visits:NotedVisits",),
     pages=(PluginPage("Notifications", "/ui/notifications", ("memory:approve",)),),
     gauges=("ricordo.features.memory_care.notifications.queries:gauges",),

@@ -19,6 +19,7 @@ feature = Feature(
         "ricordo.features.web.pages.archive",
         "ricordo.features.web.pages.answers",
         "ricordo.features.web.pages.personal_data",
+        "ricordo.features.web.pages.forgetting",
         "ricordo.features.web.pages.history",
         "ricordo.features.web.pages.lines",
         "ricordo.features.web.pages.memory",

@@ -603,6 +603,7 @@ def test_every_column_with_somebodys_id_is_erased_blanked_or_counted() -> None:
         "files",
         "files_agents",
         "folders",
+        "forget_requests",
         "honcho_sessions",
         "import_parts",
         "imported_items",

@@ -19,6 +19,7 @@ from ricordo.cli.client import Client, any_server
 from ricordo.errors import Invalid
 from ricordo.features.identity.sign_in_links.people_list import decoded
 from ricordo.features.memory_care.erasure.cli import forget_user
+from ricordo.features.memory_care.forgetting.cli import forget_thing
 
 Json = dict[str, Any]
 _SERVER = typer.Option(
@@ -214,6 +215,9 @@ def enable_user(name: str = _WHO, server: str | None = _SERVER) -> None:
         typer.echo(
             _user_line(client.ask("PATCH", f"/v1/users/{_part(name)}", body={"disabled": False}))
         )
+
+
+user.command("forget")(forget_thing)
 
 
 @user.command("delete")

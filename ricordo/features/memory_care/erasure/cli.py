@@ -89,7 +89,10 @@ def summary(receipt: dict[str, Any]) -> str:
     lines = [f"{receipt['id']}: asked {receipt['asked_at']}, done {receipt['finished_at']}"]
     for title, facts in (
         ("Removed:", receipt["removed"] or {"nothing": 0}),
-        ("Changed in data of others:", receipt["changed"]),
+        (
+            "Changed:" if receipt.get("scope") else "Changed in data of others:",
+            receipt["changed"],
+        ),
         ("Not removable:", receipt["remaining"]),
         ("Files:", receipt["files"]),
         ("Agents that stay, and why:", staying),
@@ -122,11 +125,17 @@ def _forget(client: Any, name: str, *, with_agents: bool) -> dict[str, Any]:
         receipt: dict[str, Any] = client.ask(
             "DELETE", f"/users/{quote(name, safe='')}", query=query
         )
-        while receipt["status"] != "done":
-            time.sleep(_ASKED_EVERY)
-            receipt = client.ask("GET", f"/v1/receipts/{receipt['id']}")
+        receipt = wait_for_receipt(client, receipt)
     except Unavailable as error:
         raise Unavailable(
             f"{error} It continues the erasure; repeat the command to see how it ended."
         ) from None
+    return receipt
+
+
+def wait_for_receipt(client: Any, receipt: dict[str, Any]) -> dict[str, Any]:
+    """Ask for the receipt until the work is done."""
+    while receipt["status"] != "done":
+        time.sleep(_ASKED_EVERY)
+        receipt = client.ask("GET", f"/v1/receipts/{receipt['id']}")
     return receipt

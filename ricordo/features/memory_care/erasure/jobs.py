@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from ricordo.agents.conversations import recompile_system
@@ -20,19 +19,15 @@ from ricordo.agents.deletion import drop_outside
 from ricordo.domain.clock import to_datetime
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope, User
-from ricordo.errors import Collision, RicordoError, Unavailable
+from ricordo.errors import RicordoError, Unavailable
 from ricordo.features.memory_care.erasure import queries, receipts, service
-from ricordo.features.memory_care.erasure.files import erase_files, note_sweep, without_password
+from ricordo.features.memory_care.erasure.files import erase_files, without_password
 from ricordo.features.memory_care.erasure.receipts import Erasure
+from ricordo.features.memory_care.erasure.work import PortionedWork
 from ricordo.runtime import Runtime
-from ricordo.search import rebuild
-from ricordo.search.vector_index import portions
 from ricordo.secret import Secret
-from ricordo.storage import jobs, runs
-from ricordo.storage.engine.database import folders_of
+from ricordo.storage import runs
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.engine.work_folders import Sweep, sweep
-from ricordo.storage.jobs import FencedStore
 from ricordo.storage.schema.core_tables import conversations
 from ricordo.storage.schema.memory_tables import chains
 from ricordo.storage.scrub import scrub
@@ -47,45 +42,41 @@ _ID = re.compile(r"[\w-]+")
 Portion = Callable[[Transaction, Erasure], object]
 
 
-class ErasureWork:
-    """An erasure in progress; `erasure` is its state, as its job saves it."""
+class ErasureWork(PortionedWork[Erasure]):
+    """An erasure in progress."""
 
     def __init__(self, runtime: Runtime, job: Job, report: Report) -> None:
-        self.erasure = Erasure.model_validate(job.payload)
-        self._runtime = runtime
-        self._job = job
-        self._report = report
-        self._store = FencedStore(runtime.store, job)
+        super().__init__(runtime, job, report, Erasure.model_validate(job.payload))
         # Ids that jobs may refer to, even after the rows are erased.
-        self._known = {self.erasure.user_id, *self.erasure.own_agents, *self.erasure.own_archives}
+        self._known = {self.state.user_id, *self.state.own_agents, *self.state.own_archives}
 
     async def run(self) -> Erasure:
         """Do the rest of the erasure, and return it finished.
 
         Raises Unavailable if it has to be tried again.
         """
-        if not self.erasure.is_erased:
+        if not self.state.is_erased:
             await self._stop_jobs()
             for at_erasure in self._runtime.plugins.at_erasure():
-                remains = await at_erasure(self._runtime, self.erasure.user_id)
+                remains = await at_erasure(self._runtime, self.state.user_id)
                 await self._write(partial(_note_elsewhere, remains=remains))
             await self._erase_rows()
-            for id in (*self.erasure.own_agents, *self.erasure.own_archives):
+            for id in (*self.state.own_agents, *self.state.own_archives):
                 await drop_outside(self._runtime, id)
                 await self._repeat(partial(queries.purge_owner, id=id))
             await self._cover_rest()
-            for owner_id in sorted(self.erasure.partitions):
+            for owner_id in sorted(self.state.partitions):
                 await self._flush(owner_id)
             await self._erase_files()
             remaining = {
                 str(column): len(await self._named(column))
                 for column in queries.columns_that_remain()
             }
-            remaining["messages.name"] = len(await self._find(service.named_like(self.erasure)))
+            remaining["messages.name"] = len(await self._find(service.named_like(self.state)))
             await self._write(partial(queries.erase_user, remaining=+Counter(remaining)))
-        if self.erasure.finished_at is None:
+        if self.state.finished_at is None:
             touched = [
-                name.partition(".")[0] for name in (*self.erasure.removed, *self.erasure.changed)
+                name.partition(".")[0] for name in (*self.state.removed, *self.state.changed)
             ]
             # Imports numpy, which a server loads at its first search.
             from ricordo.search.reader import IndexCache
@@ -99,21 +90,21 @@ class ErasureWork:
                 erasure.finished_at = to_datetime(tx.clock.now()).isoformat()
 
             await self._write(finish)
-        return self.erasure
+        return self.state
 
     async def _erase_rows(self) -> None:
         for _ in range(ROUNDS):
-            before = self.erasure
+            before = self.state
             await self._round()
-            if self.erasure == before:
+            if self.state == before:
                 return
         raise Unavailable("New rows of this user keep coming. It is tried again.")
 
     async def _round(self) -> None:
         await self._write(service.hide_memory)
-        user_id = self.erasure.user_id
+        user_id = self.state.user_id
         conversation_ids = await self._hide_conversations()
-        is_sent = service.said_as(self.erasure)
+        is_sent = service.said_as(self.state)
         rows_by_table = [
             (table, await self._find(queries.rows_of(table, user_id, is_sent)))
             for table in queries.tables_of_rows()
@@ -127,26 +118,26 @@ class ErasureWork:
         remotes = [
             remote
             for remote in await self._store.read(queries.remotes)
-            if remote.chain_id in self.erasure.chains
+            if remote.chain_id in self.state.chains
         ]
         kinds = {without_password(remote.address): remote.kind for remote in remotes}
         await self._note(remotes=kinds)
-        self._known |= {*ids, *conversation_ids, *self.erasure.chains}
+        self._known |= {*ids, *conversation_ids, *self.state.chains}
         self._known |= {remote.id for remote in remotes}
         await self._stop_jobs()
-        own_ids = conversation_ids - self.erasure.defaults
+        own_ids = conversation_ids - self.state.defaults
         for table, rows in rows_by_table:
             await self._each(partial(queries.purge_rows, table=table, own_ids=own_ids), rows)
         await self._each(queries.purge_proposals, await self._find(queries.proposals_of(user_id)))
         await self._each(partial(queries.purge_by_id, table=conversations), sorted(own_ids))
-        await self._each(partial(queries.purge_by_id, table=chains), list(self.erasure.chains))
+        await self._each(partial(queries.purge_by_id, table=chains), list(self.state.chains))
 
     async def _hide_conversations(self) -> set[str]:
         """Hide the user's conversations, and their forks that belong to no user.
 
         Returns their ids, with those of default conversations.
         """
-        user_id = self.erasure.user_id
+        user_id = self.state.user_id
         rows = await self._find(queries.conversations_of(user_id))
         ids = [row.id for row in rows]
         own_ids, others = await self._store.read(lambda tx: queries.with_forks(tx, ids, user_id))
@@ -170,9 +161,9 @@ class ErasureWork:
         Those are traces of model calls, windows, summaries, prompts, and columns with the user's
         id.
         """
-        archives = [id for id, kind in self.erasure.partitions.items() if kind == "passages"]
+        archives = [id for id, kind in self.state.partitions.items() if kind == "passages"]
         seeing = await self._store.read(lambda tx: queries.conversations_showing(tx, archives))
-        agents = {*self.erasure.agents, *seeing.values()}
+        agents = {*self.state.agents, *seeing.values()}
         now = self._store.clock.now()
         await self._wait(
             lambda tx: (
@@ -183,43 +174,19 @@ class ErasureWork:
             "Turns that had read what the user said still run. It is tried again after them.",
         )
         await self._repeat(queries.purge_traces)
-        shown_in = {*self.erasure.shown_in, *self.erasure.defaults}
+        shown_in = {*self.state.shown_in, *self.state.defaults}
         await self._each(queries.cover_conversation, sorted(shown_in), size=1)
         await self._each(queries.cover_messages, sorted({*seeing} - shown_in), size=1)
         for column in queries.columns_to_blank():
             await self._each(
                 partial(queries.blank_column, column=column), await self._named(column)
             )
-        scope = Scope(self.erasure.organization_id)
+        scope = Scope(self.state.organization_id)
         await self._runtime.organization_providers.of(scope.organization_id)
         for id in sorted({*shown_in, *seeing}):
             # If a turn runs, or the model is missing, the conversation's next turn does this.
             with suppress(RicordoError):
                 await recompile_system(self._runtime, scope, id)
-
-    async def _flush(self, owner_id: str) -> None:
-        """Take the user's words out of a partition of the index.
-
-        It waits for a job that rebuilds the partition, and for texts that are being embedded.
-        """
-        await self._wait(
-            lambda tx: not queries.is_embedding(tx, owner_id),
-            f"What {owner_id} holds is being embedded. It is tried again after that.",
-        )
-        job = await self._wait(
-            partial(queries.claim_flush, erasure=self.erasure, owner_id=owner_id),
-            f"The search index of {owner_id} is being rebuilt. It is retried after that.",
-            self._store.write,
-        )
-        store = FencedStore(self._runtime.store, job)
-        try:
-            while await store.write(lambda tx: rebuild.drop_remains(tx, owner_id)):
-                pass
-            await self._runtime.indexing.fenced(job).flush(job, self._report)
-        except BaseException:
-            await self._runtime.store.write(lambda tx: jobs.put_back(tx, job))
-            raise
-        await self._runtime.store.write(lambda tx: jobs.finish(tx, job))
 
     async def _erase_files(self) -> None:
         others = [row.address for row in await self._store.read(queries.remotes)]
@@ -229,7 +196,7 @@ class ErasureWork:
         else:
             database = settings.database_path
         await self._sweep_copies()
-        work = partial(erase_files, settings.data_dir, database, self.erasure, others)
+        work = partial(erase_files, settings.data_dir, database, self.state, others)
         updated = await asyncio.to_thread(work)
 
         def note(_tx: Transaction, erasure: Erasure) -> None:
@@ -239,26 +206,8 @@ class ErasureWork:
 
         await self._write(note)
 
-    async def _sweep_copies(self) -> None:
-        """Remove leftovers of killed database copies, once no copy is in progress.
-
-        A copy in progress may hold the user, and is not complete yet. Each sweep is recorded, since
-        the next finds the removed files no more. Raises Unavailable.
-        """
-        settings = self._runtime.settings
-        for _ in range(_TRIES):
-            swept = await asyncio.to_thread(sweep, *folders_of(settings))
-            await self._write(partial(_note_sweep, swept=swept, data_dir=settings.data_dir))
-            if not swept.copies_in_use:
-                return
-            await asyncio.sleep(_PAUSE)
-        raise Unavailable(
-            "A copy of the database is being made, which may hold this user. It is tried again "
-            "after that."
-        )
-
     async def _named(self, column: Any) -> list[Any]:
-        return await self._find(queries.rows_with(column, self.erasure.user_id))
+        return await self._find(queries.rows_with(column, self.state.user_id))
 
     async def _find(self, statement: Any, keeps: Callable[[Any], object] = bool) -> list[Any]:
         """Return all rows of the statement for which `keeps` is true."""
@@ -273,61 +222,14 @@ class ErasureWork:
             after += queries.AT_ONCE
         return rows
 
-    async def _each(
-        self, change: Callable[..., object], items: Sequence[Any], size: int = queries.PORTION
-    ) -> None:
-        for portion in portions(items, size):
-            await self._repeat(partial(change, items=portion))
-
-    async def _repeat(self, portion: Portion) -> None:
-        while await self._write(portion):
-            pass
-
-    async def _write(self, portion: Portion) -> bool:
-        """Run one transaction, and save its results in it."""
-
-        def work(tx: Transaction) -> tuple[Erasure, bool]:
-            erasure = self.erasure.model_copy(deep=True)
-            is_more = portion(tx, erasure) is True
-            # `+` drops counts of zero.
-            erasure.removed = +erasure.removed
-            erasure.changed = +erasure.changed
-            if erasure != self.erasure:
-                queries.save(tx, self._job.id, erasure)
-            return erasure, is_more
-
-        work.__qualname__ = "erasure: a portion"
-        self.erasure, is_more = await self._store.write(work)
-        count = self.erasure.removed.total()
-        self._report(count, count)
-        return is_more
-
     async def _note(self, **more: Any) -> None:
         await self._write(
             lambda _tx, erasure: [getattr(erasure, name).update(new) for name, new in more.items()]
         )
 
-    async def _wait(
-        self, work: Callable[[Transaction], Any], otherwise: str, transact: Any = None
-    ) -> Any:
-        """Repeat the work, by default in reads, until it returns a value.
-
-        Returns the value. Raises Unavailable with `otherwise` after all tries.
-        """
-        for _ in range(_TRIES):
-            with suppress(Collision):
-                if outcome := await (transact or self._store.read)(work):
-                    return outcome
-            await asyncio.sleep(_PAUSE)
-        raise Unavailable(otherwise)
-
 
 def _note_elsewhere(_tx: Transaction, erasure: Erasure, remains: Sequence[str]) -> None:
     erasure.note_elsewhere(remains)
-
-
-def _note_sweep(_tx: Transaction, erasure: Erasure, swept: Sweep, data_dir: Path) -> None:
-    note_sweep(erasure, swept, data_dir)
 
 
 def _names(job: Any, ids: set[str]) -> bool:

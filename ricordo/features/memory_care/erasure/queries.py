@@ -463,8 +463,8 @@ def add_job(tx: Transaction, organization_id: str, erasure: Erasure) -> Job:
     return job_rows.add(tx, job) or job
 
 
-def save(tx: Transaction, job_id: str, erasure: Erasure) -> None:
-    tx.run(update(jobs).where(jobs.c.id == job_id).values(payload=erasure.model_dump(mode="json")))
+def save(tx: Transaction, job_id: str, state: Any) -> None:
+    tx.run(update(jobs).where(jobs.c.id == job_id).values(payload=state.model_dump(mode="json")))
 
 
 def known(tx: Transaction) -> list[tuple[Job, Erasure]]:
@@ -497,7 +497,7 @@ def take_up(tx: Transaction, begin: Callable[[str, str], Erasure]) -> int:
     return len(unfinished)
 
 
-def claim_flush(tx: Transaction, erasure: Erasure, owner_id: str) -> Job | None:
+def claim_flush(tx: Transaction, erasure: Any, owner_id: str) -> Job | None:
     """Claim the job that flushes this index partition; None while it is busy."""
     write_buffer.add_flush_job(tx, owner_id, erasure.organization_id)
     is_it = (

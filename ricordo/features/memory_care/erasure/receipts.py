@@ -126,6 +126,11 @@ def receipt_of(secret: Secret, erasure: Erasure) -> Receipt:
             for id, count in sorted(agents.items())
         ],
     }
+    return signed(secret, receipt)
+
+
+def signed(secret: Secret, receipt: Receipt) -> Receipt:
+    """Return the receipt with its signature."""
     key = _key(secret)
     signature = {
         "algorithm": "ed25519",

@@ -9,7 +9,7 @@ from ricordo.api.call import RequestContext
 from ricordo.api.models.base import ResponseModel
 from ricordo.api.routing import Routes, needs
 from ricordo.features.memory_care.erasure.receipts import ErasureFacts, Receipt
-from ricordo.features.memory_care.erasure.service import find_receipt, forget
+from ricordo.features.memory_care.erasure.service import forget
 
 router = Routes(tags=["users' memory"], scope="memory")
 WithAgents = Annotated[
@@ -50,9 +50,13 @@ class SignatureResponse(ResponseModel):
 
 
 class ReceiptResponse(ErasureFacts):
-    """The receipt of an erasure."""
+    """The receipt of an erasure.
+
+    Its `scope` is "one thing" where not a whole user was forgotten.
+    """
 
     status: Literal["done"]
+    scope: Literal["one thing"] | None = None
     memory: list[ChainReceipt]
     agents: list[AgentReceipt]
     signature: SignatureResponse
@@ -66,17 +70,18 @@ class ErasureResponse(ResponseModel):
 
     id: str
     status: Literal["running"]
+    scope: Literal["one thing"] | None = None
     organization_id: str
     receipt: str
     removed: dict[str, int]
 
 
-_BOTH: dict[int | str, dict[str, Any]] = {
+BOTH: dict[int | str, dict[str, Any]] = {
     202: {"model": ErasureResponse, "description": "The user is hidden; the rows follow"}
 }
 
 
-@router.delete("/users/{user_id}", response_model=ReceiptResponse, responses=_BOTH)
+@router.delete("/users/{user_id}", response_model=ReceiptResponse, responses=BOTH)
 @needs("memory:approve", "users:write")
 async def delete_user(
     context: RequestContext, user_id: str, with_agents: WithAgents = False
@@ -90,12 +95,6 @@ async def delete_user(
     # A key of the user ends now, not when its cache entry expires.
     context.request.app.state.authentication.forget()
     return answer_erasure(receipt)
-
-
-@router.get("/v1/receipts/{receipt_id}", response_model=ReceiptResponse, responses=_BOTH)
-async def retrieve_receipt(context: RequestContext, receipt_id: str) -> Response:
-    """Return the signed receipt of an erasure, or its state."""
-    return answer_erasure(await find_receipt(context.runtime, context.scope, receipt_id))
 
 
 def answer_erasure(receipt: Receipt) -> Response:

@@ -219,26 +219,46 @@ def hide_conversations(tx: Transaction, erasure: Erasure, items: Sequence[str]) 
 
 def hide_agents(tx: Transaction, scope: Scope, erasure: Erasure) -> None:
     """Hide the user's own agents, with archives and memory that no other agent has."""
-    partners = select(conversations.c.agent_id).where(conversations.c.user_id == erasure.user_id)
-    is_known = (agents.c.created_by == erasure.user_id) | agents.c.id.in_(partners)
-    known_agents = select(agents.c.id, agents.c.created_by).where(
-        agents.c.organization_id == scope.organization_id, is_known
-    )
-    for row in tx.all(known_agents.order_by(agents.c.id)):
-        if reason := _why_kept(tx, row.id, row.created_by, erasure.user_id):
-            erasure.kept_agents[row.id] = reason
-        else:
-            erasure.own_agents.append(row.id)
+    own_agents, kept_agents = agents_of(tx, scope.organization_id, erasure.user_id)
+    erasure.own_agents += own_agents
+    erasure.kept_agents |= kept_agents
     deletion.hide(tx, "agent", erasure.own_agents)
-    erasure.own_archives = _attached_to_these_alone(
-        tx, agents_archives.c.archive_id, erasure.own_agents
-    )
+    erasure.own_archives = archives_of(tx, erasure.own_agents)
     deletion.hide(tx, "archive", erasure.own_archives)
-    own_blocks = _attached_to_these_alone(tx, agents_blocks.c.block_id, erasure.own_agents)
+    _hide_chains(tx, erasure, is_chain_of(tx, erasure.own_agents))
+
+
+def agents_of(
+    tx: Transaction, organization_id: str, user_id: str
+) -> tuple[list[str], dict[str, str]]:
+    """Return the agents that are the user's alone, and the others with the reason of each."""
+    partners = select(conversations.c.agent_id).where(conversations.c.user_id == user_id)
+    is_known = (agents.c.created_by == user_id) | agents.c.id.in_(partners)
+    known_agents = select(agents.c.id, agents.c.created_by).where(
+        agents.c.organization_id == organization_id, is_known
+    )
+    own_agents: list[str] = []
+    kept_agents: dict[str, str] = {}
+    for row in tx.all(known_agents.order_by(agents.c.id)):
+        if reason := _why_kept(tx, row.id, row.created_by, user_id):
+            kept_agents[row.id] = reason
+        else:
+            own_agents.append(row.id)
+    return own_agents, kept_agents
+
+
+def archives_of(tx: Transaction, agent_ids: list[str]) -> list[str]:
+    """Return the archives that are attached to these agents alone."""
+    return _attached_to_these_alone(tx, agents_archives.c.archive_id, agent_ids)
+
+
+def is_chain_of(tx: Transaction, agent_ids: list[str]) -> ColumnElement[bool]:
+    """Return the condition of these agents' own chains, and of blocks that no other agent has."""
+    own_blocks = _attached_to_these_alone(tx, agents_blocks.c.block_id, agent_ids)
     own_chains = select(blocks.c.chain_id).where(is_in(blocks.c.id, own_blocks))
     is_shared_block = (chains.c.owner_kind == "block") & chains.c.id.in_(own_chains)
-    is_agents = (chains.c.owner_kind == "agent") & is_in(chains.c.owner_id, erasure.own_agents)
-    _hide_chains(tx, erasure, is_shared_block | is_agents)
+    is_agents = (chains.c.owner_kind == "agent") & is_in(chains.c.owner_id, agent_ids)
+    return is_shared_block | is_agents
 
 
 def _why_kept(tx: Transaction, agent_id: str, created_by: str | None, user_id: str) -> str | None:

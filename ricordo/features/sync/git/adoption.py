@@ -15,7 +15,7 @@ from ricordo.domain.text import is_normal_name, is_normal_text
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Stale
 from ricordo.features.sync.git.objects import Commit
-from ricordo.storage import blocks, git_objects, history, versions
+from ricordo.storage import blocks, git_objects, history, rewriting, versions
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.quotas import require_room
 from ricordo.storage.versions import Change
@@ -79,6 +79,8 @@ def adopt(
         raise Stale(
             "The memory changed since you fetched it. Fetch and merge first, then push again."
         )
+    brought = (git_object.id for git_object in adoption.merged)
+    require_not_rewritten(tx, chain_id, [*(commit.id for commit, _ in adoption.main), *brought])
     now = {block.label: block for block in blocks.of_user(tx, scope, chain.owner_id)}
     if is_push:
         _require_no_read_only(now, adoption.main)
@@ -106,6 +108,15 @@ def adopt(
     versions.advance(tx, chain, grown)
     _store_blocks(tx, chain, before, after=after, metadata=metadata)
     return _normalise_texts(tx, chain, before, after=after)
+
+
+def require_not_rewritten(tx: Transaction, chain_id: str, commit_ids: Collection[bytes]) -> None:
+    """Raise Conflict where commits from before something was forgotten would come back."""
+    if not rewriting.rewritten_ids(tx, chain_id).isdisjoint(commit_ids):
+        raise Conflict(
+            "Something was forgotten from this memory, and this history is from before: it would "
+            "bring it back. Clone the memory again, and make your changes there."
+        )
 
 
 def _normalise_texts(

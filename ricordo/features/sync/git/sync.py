@@ -32,7 +32,7 @@ from ricordo.domain.scope import Actor, Scope, User
 from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Invalid, RicordoError
 from ricordo.features.sync.git import history, transport
-from ricordo.features.sync.git.adoption import Adoption, Describe, adopt
+from ricordo.features.sync.git.adoption import Adoption, Describe, adopt, require_not_rewritten
 from ricordo.features.sync.git.objects import MOST_BYTES, Commit, git_object, read_pack
 from ricordo.features.sync.git.push import Push, known_parents, merged
 from ricordo.features.sync.git.repository import BRANCH, find_object, open_repository, refreshed
@@ -49,7 +49,7 @@ from ricordo.memory import approval, schemas
 from ricordo.memory.commit_authors import CommitAuthors
 from ricordo.offload import offload
 from ricordo.settings import Settings
-from ricordo.storage import blocks, git_objects, proposals, versions
+from ricordo.storage import blocks, git_objects, proposals, rewriting, versions
 from ricordo.storage import history as stored_history
 from ricordo.storage.chain_files import OWNER_FILE
 from ricordo.storage.engine.store import Store, Transaction
@@ -156,15 +156,22 @@ class _GitSync:
         if self._marker:
             await asyncio.to_thread(self._marker.claim, self._chain_id)
         remote_tip = remote_branches.get(BRANCH)
+        rewritten_ids = await self._store.read(
+            lambda tx: rewriting.rewritten_ids(tx, self._chain_id)
+        )
         try:
             if (
                 remote_tip
                 and remote_tip != tip
+                # A history from before something was forgotten is replaced, not pulled.
+                and remote_tip not in rewritten_ids
                 and not await asyncio.to_thread(_has, path, remote_tip)
             ):
                 await self._pull(path, remote_tip, tip)
                 raise RemoteMoved  # the next attempt pushes the merge
             await self._push(path, remote_branches, tip)
+            if self._remote.seen and bytes.fromhex(self._remote.seen) in rewritten_ids:
+                await asyncio.to_thread(transport.drop_unreachable, self._address)
         except Conflict:
             if tip is not None:
                 await self._move(path, remote_branches, {CONFLICT_BRANCH: tip})
@@ -200,6 +207,8 @@ class _GitSync:
             )
 
             new = await asyncio.to_thread(push.new_commits, remote_tip)
+            new_ids = [commit.id for commit in new]
+            await self._store.read(lambda tx: require_not_rewritten(tx, self._chain_id, new_ids))
             author = await self._store.read(
                 lambda tx: CommitAuthors(tx, self._scope, self._owner).only(
                     commit.author for commit in new

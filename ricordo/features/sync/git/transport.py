@@ -171,6 +171,24 @@ def push(
     _ask(address, ask)
 
 
+def drop_unreachable(address: GitAddress) -> None:
+    """Delete the objects that no branch of a local repository leads to any more.
+
+    At an http address the server decides when it deletes them. Raises Unavailable.
+    """
+    if not address.is_folder:
+        return
+    from dulwich.gc import garbage_collect
+
+    try:
+        with closing(open_repository(Path(address.require_usable()))) as repository:
+            garbage_collect(repository, prune=True, grace_period=None)
+    except OSError as error:
+        raise Unavailable(
+            f"The remote's old objects could not be deleted ({type(error).__name__})."
+        ) from error
+
+
 def _ask(address: GitAddress, ask: Callable[["GitClient", str], T], pack_bytes: int = 0) -> T:
     """Call `ask` with a client of the repository and its path, and translate errors.
 

@@ -16,6 +16,7 @@ from ricordo.domain.block import NEVER_REMEMBER
 from ricordo.domain.scope import REQUEST_SCOPE, Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata
 from ricordo.errors import Forbidden
+from ricordo.features.memory_care.forgetting import queries as forget_requests
 from ricordo.features.web.pages import queries
 from ricordo.features.web.pages.block_address import (
     BlockAddress,
@@ -140,6 +141,7 @@ async def show_person(request: Request, user_id: str) -> Response:
             "deleted": queries.deleted_labels(tx, memory.chain.id),
             "expected": queries.expected_blocks(tx, scope, user, labels, _MOST_EXPECTED),
             "rules": rules.value.split("\n") if owns and rules and rules.value else [],
+            "forget_requests": forget_requests.listed(tx, user) if owns else [],
         }
 
     variables = await runtime.store.read(read)
@@ -179,6 +181,7 @@ async def show_agents_memory(request: Request, agent_id: str) -> Response:
             "deleted": [],
             "expected": [],
             "rules": [],
+            "forget_requests": [],
         }
 
     return await _show_memory(request, await runtime.store.read(read))

@@ -67,6 +67,12 @@ class MemorySection:
         return f"block-{self.block.id[-12:]}"
 
     @property
+    def forget_page(self) -> str:
+        """Return the page that lists what says a line of a user's block; "" for other blocks."""
+        person, _, _ = self.line_page.partition("/line/")
+        return f"{person}/forget-one" if person.startswith("/ui/people/") else ""
+
+    @property
     def version(self) -> str:
         """Return the id of the version that the page shows."""
         return self.block.head.hex() if self.block.head else ""

@@ -1,0 +1,135 @@
+"""The rows of a user: their own, and those of what only they use."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Column, ColumnElement, LargeBinary, String, Table, false, or_, select
+from sqlalchemy.sql.sqltypes import JSON
+
+from ricordo.features.memory_care.erasure.service import agents_of, archives_of, is_chain_of
+from ricordo.storage.deletion import is_in
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.columns import (
+    NormalName,
+    PackedId,
+    as_stored,
+    erasure_of,
+    metadata,
+)
+from ricordo.storage.schema.memory_tables import chains
+
+_OF_USER = ("user_id", "sender_id", "owner_id")
+# Rows of these tables belong to the row that such a column names, also where it is no foreign key.
+_NAMED = {"run_id": "runs", "conversation_id": "conversations", "agent_id": "agents"}
+# Tables of accounts, of the search index, and of chains, which have a source of their own.
+_LEFT_OUT = frozenset(
+    "agents_blocks api_keys audit_people blobs blocks blocks_log chains commits decision_links"
+    " git_objects memory_remotes notices notification_preferences oauth_grants organizations"
+    " proposals tools users".split()
+)
+_NO_WORDS = ("id", "hash", "key", "digest", "otid", "address", "email", "created_by", "updated_by")
+
+
+@dataclass(frozen=True, slots=True)
+class Belongings:
+    """A user with the agents, archives and chains that are theirs alone.
+
+    `shared_agents` are the others that they talk with.
+    """
+
+    user_id: str
+    organization_id: str
+    agents: tuple[str, ...]
+    archives: tuple[str, ...]
+    chains: tuple[str, ...]
+    shared_agents: tuple[str, ...] = ()
+
+
+def belongings_of(tx: Transaction, organization_id: str, user_id: str) -> Belongings:
+    own_agents, kept_agents = agents_of(tx, organization_id, user_id)
+    is_users = (chains.c.owner_kind == "user") & (chains.c.owner_id == user_id)
+    is_own = is_users | is_chain_of(tx, own_agents)
+    statement = select(chains.c.id).where(is_own, chains.c.organization_id == organization_id)
+    return Belongings(
+        user_id,
+        organization_id,
+        agents=tuple(own_agents),
+        archives=tuple(archives_of(tx, own_agents)),
+        chains=tuple(row.id for row in tx.all(statement.order_by(chains.c.seq))),
+        shared_agents=tuple(kept_agents),
+    )
+
+
+def tables_with_words() -> list[Table]:
+    """Return the tables whose rows can be a user's, and hold words."""
+    return [
+        table
+        for table in metadata.sorted_tables
+        if "seq" in table.c
+        and not table.name.startswith("search_")
+        and table.name not in _LEFT_OUT
+        and word_columns(table)
+        and (table.name == "agents" or _references(table))
+    ]
+
+
+def word_columns(table: Table) -> list[Column[Any]]:
+    """Return the columns that may hold a user's words; names are left as they are."""
+    return [
+        column
+        for column in table.c
+        if isinstance(as_stored(column), String | JSON | LargeBinary)
+        and not isinstance(column.type, NormalName | PackedId)
+        and erasure_of(column) in ("delete", "blank")
+        and not column.foreign_keys
+        and column.name not in _NO_WORDS
+        and not column.name.endswith(("_id", "_hash", "_ids"))
+    ]
+
+
+def is_owned(table: Table, owned: Belongings, depth: int = 0) -> ColumnElement[bool]:
+    """Return the condition that a row of the table is the user's."""
+    conditions: list[ColumnElement[bool]] = []
+    if table.name == "agents":
+        return is_in(table.c.id, owned.agents)
+    if table.name == "archives":
+        return is_in(table.c.id, owned.archives)
+    if table.name == "users":
+        return table.c.id == owned.user_id
+    for column, parent in _references(table):
+        if parent is None:
+            conditions.append(column == owned.user_id)
+        elif parent.name == "agents":
+            conditions.append(is_in(column, owned.agents))
+        elif parent.name == "archives":
+            conditions.append(is_in(column, owned.archives))
+        elif depth < _DEEPEST:
+            rows = select(parent.c.id).where(is_owned(parent, owned, depth + 1))
+            conditions.append(column.in_(rows))
+    condition = or_(false(), *conditions)
+    if "user_id" in table.c:
+        # In a user's conversation another one may have said something too.
+        column = table.c.user_id
+        condition &= column.is_(None) | (column == owned.user_id)
+    return condition
+
+
+_DEEPEST = 4
+
+
+def _references(table: Table) -> Sequence[tuple[Column[Any], Table | None]]:
+    """Return the columns that name an owner, with the owner's table; None for a user."""
+    references: list[tuple[Column[Any], Table | None]] = []
+    for column in table.c:
+        if isinstance(column.type, PackedId):
+            continue
+        parents = [key.column.table for key in column.foreign_keys]
+        if column.name in _OF_USER:
+            references.append((column, None))
+        elif parents and parents[0].name != "organizations" and "id" in parents[0].c:
+            if parents[0].name not in _LEFT_OUT or parents[0].name == "users":
+                references.append((column, parents[0]))
+        elif column.name in _NAMED:
+            references.append((column, metadata.tables[_NAMED[column.name]]))
+    return references

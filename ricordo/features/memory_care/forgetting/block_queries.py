@@ -1,0 +1,172 @@
+"""The source of blocks: their texts, versions and proposals, in the chains of a user."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from sqlalchemy import select
+
+from ricordo.features.memory_care.forgetting.belonging_queries import Belongings
+from ricordo.features.memory_care.forgetting.needle import (
+    Match,
+    Matches,
+    Needle,
+    blank,
+    change_strings,
+    remove,
+    strings_in,
+)
+from ricordo.features.memory_care.forgetting.state import Forgetting, Item, matches_of
+from ricordo.storage import rewriting, versions
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.rewriting import Place, TextChanges
+from ricordo.storage.schema.memory_tables import (
+    agents_blocks,
+    blobs,
+    blocks,
+    blocks_log,
+    commits,
+    is_in_chain,
+    proposals,
+)
+
+_EXCERPT = 300
+_MOST_EXCERPTS = 20
+_VERSIONS = select(commits.c.label, commits.c.blob, commits.c.reason).where(is_in_chain(commits))
+_BLOCKS = select(blocks).where(is_in_chain(blocks))
+_PROPOSALS = select(proposals).where(is_in_chain(proposals)).order_by(proposals.c.seq)
+_LOG = select(blocks_log.c.changed, blocks_log.c.deleted_label).where(is_in_chain(blocks_log))
+_TEXTS = select(blobs.c.id).where(is_in_chain(blobs))
+
+
+class _Finds:
+    """What says the thing in one chain; `texts` are the stored texts that do, by id."""
+
+    def __init__(self, chain_id: str, needle: Needle) -> None:
+        self.texts: dict[bytes, str] = {}
+        self._chain_id = chain_id
+        self._needle = needle
+        self._sentences: defaultdict[tuple[str, str, Match], dict[str, None]] = defaultdict(dict)
+        self._places: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+
+    def add(self, kind: str, label: str, *texts: str | None, proposal_id: str = "") -> None:
+        key = proposal_id or f"{self._chain_id}/{label}"
+        for text in filter(None, texts):
+            for unit in self._needle.units(text):
+                sentence = text[unit.start : unit.end][:_EXCERPT]
+                self._sentences[kind, key, unit.match][sentence] = None
+                self._places[key] |= {"chain_id": self._chain_id, "label": label}
+
+    def add_version(self, row: Any) -> None:
+        text = self._text(row.blob)
+        self.add("version", row.label, text, row.reason)
+        if text:
+            place = self._places[f"{self._chain_id}/{row.label}"]
+            place["versions"] = place.get("versions", 0) + 1
+
+    def add_proposal(self, row: Any) -> None:
+        texts = (self._text(row.blob), self._text(row.base_blob))
+        words = (row.description, row.reasoning, row.note)
+        self.add("proposal", row.label, *texts, *words, proposal_id=row.id)
+        if row.id in self._places:
+            self._places[row.id]["status"] = row.status
+
+    def items(self) -> list[Item]:
+        return [
+            Item(kind, key, match, tuple(sentences)[:_MOST_EXCERPTS], self._places[key])
+            for (kind, key, match), sentences in self._sentences.items()
+        ]
+
+    def _text(self, blob: Any) -> str | None:
+        return self.texts.get(bytes(blob)) if blob is not None else None
+
+
+class BlockSource:
+    """Blocks by label, with their versions, and proposals.
+
+    With a block or an old version of it all its versions change: the history holds the same text.
+    """
+
+    def find(
+        self, tx: Transaction, owned: Belongings, needle: Needle, after: int
+    ) -> tuple[list[Item], int | None]:
+        if after >= len(owned.chains):
+            return [], None
+        chain_id = owned.chains[after]
+        items = self._of_chain(tx, chain_id, needle)
+        return items, after + 1 if after + 1 < len(owned.chains) else None
+
+    def _of_chain(self, tx: Transaction, chain_id: str, needle: Needle) -> list[Item]:
+        parameters = {"chain_id": chain_id}
+        ids = [bytes(row.id) for row in tx.all(_TEXTS, parameters)]
+        texts = versions.read_texts(tx, chain_id, ids) if ids else {}
+        finds = _Finds(chain_id, needle)
+        finds.texts = {id: text for id, text in texts.items() if needle.units(text)}
+        for row in tx.all(_BLOCKS, parameters):
+            finds.add("block", row.label, row.value, row.description, *strings_in(row.metadata))
+        for row in tx.all(_VERSIONS, parameters):
+            finds.add_version(row)
+        for row in tx.all(_LOG, parameters):
+            finds.add("version", row.deleted_label or "", *strings_in(row.changed))
+        for row in tx.all(_PROPOSALS, parameters):
+            finds.add_proposal(row)
+        return finds.items()
+
+    def remove(
+        self, tx: Transaction, owned: Belongings, forgetting: Forgetting, items: Sequence[Item]
+    ) -> None:
+        of_chains: defaultdict[str, list[Item]] = defaultdict(list)
+        for item in items:
+            of_chains[item.where["chain_id"]].append(item)
+        for chain_id in sorted(of_chains.keys() & set(owned.chains)):
+            rewritten = rewriting.rewrite(
+                tx, chain_id, _changes(chain_id, of_chains[chain_id], forgetting.needle)
+            )
+            if rewritten is None:
+                continue
+            outcome = forgetting.chains.get(chain_id, {"versions": 0})
+            forgetting.chains[chain_id] = {
+                "head": rewritten.head.hex() if rewritten.head else None,
+                "versions": outcome["versions"] + rewritten.versions,
+            }
+            forgetting.changed["blocks"] += rewritten.blocks
+            forgetting.changed["commits"] += rewritten.versions
+            forgetting.changed["proposals"] += rewritten.proposals
+            forgetting.removed["proposals"] += len(rewritten.dropped_proposals)
+
+
+def _changes(chain_id: str, items: Sequence[Item], needle: Needle) -> TextChanges:
+    """Return the changes of a chain's texts for the chosen items."""
+    matches = matches_of(items)
+    every: Matches = frozenset().union(*matches.values())
+
+    def text(place: Place, value: str) -> str:
+        chosen = matches.get(f"{chain_id}/{place.label}", frozenset())
+        if place.proposal_id:
+            chosen |= matches.get(place.proposal_id, frozenset())
+        return remove(value, needle, chosen) if chosen else value
+
+    def words(_place: Place, value: str) -> str:
+        return blank(value, needle, every)
+
+    def settings(_place: Place, value: Any) -> Any:
+        return change_strings(value, partial(blank, needle=needle, matches=every))
+
+    return TextChanges(text, words, settings)
+
+
+def shared_blocks_with(tx: Transaction, owned: Belongings, needle: Needle) -> list[str]:
+    """Return sentences about blocks of agents that others use too, which say the thing."""
+    statement = (
+        select(blocks.c.id, blocks.c.chain_id, blocks.c.label, blocks.c.value)
+        .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
+        .where(agents_blocks.c.agent_id.in_(owned.shared_agents))
+        .distinct()
+    )
+    return [
+        f'The block "{row.label}" ({row.id}) is not this user\'s alone, and says it too. Whoever '
+        "may write agents can change it."
+        for row in tx.all(statement)
+        if row.chain_id not in owned.chains and needle.is_in(row.value)
+    ]

@@ -1,0 +1,62 @@
+"""`ricordo user forget`: list everything that says a thing, and remove it."""
+
+from typing import Any
+from urllib.parse import quote
+
+import typer
+
+from ricordo.cli.client import any_server, require_database
+from ricordo.errors import Invalid
+from ricordo.features.memory_care.erasure.cli import summary, wait_for_receipt
+
+
+def forget_thing(
+    user: str = typer.Argument(help="Whose memory: their id or name."),
+    text: str = typer.Option(
+        ..., "--text", help="What shall be forgotten: a line, a sentence, or a subject in words."
+    ),
+    yes: bool = typer.Option(False, "--yes", help="Remove it; without this, only list it."),
+    perhaps: bool = typer.Option(
+        False, "--perhaps", help="Remove also what perhaps says it, by its words."
+    ),
+    ids: list[str] = typer.Option([], "--id", help="Remove only this from the list; repeatable."),
+    again: bool = typer.Option(
+        False, "--allow-again", help="Let agents remember it again if it is said again."
+    ),
+    server: str | None = typer.Option(
+        None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
+    ),
+) -> None:
+    """Forget one thing about a user, wherever it was said.
+
+    Without --yes it only lists what says it.
+    """
+    path = f"/users/{quote(user, safe='')}/forget"
+    with any_server(
+        server, lambda settings: require_database(settings, "nothing to forget")
+    ) as client:
+        listed = client.ask("POST", path, body={"text": text})
+        _show(listed)
+        if not yes:
+            typer.echo("Nothing was removed. Repeat the command with --yes to remove it.")
+            return
+        if not (listed["items"] or (perhaps and listed["perhaps"]) or ids):
+            raise Invalid("Nothing says it, so nothing was removed.")
+        choice = {"ids": list(ids)} if ids else {"all": True, "perhaps": perhaps}
+        body = {"text": text, "never_again": not again, **choice}
+        receipt = wait_for_receipt(client, client.ask("POST", path, body=body))
+    typer.echo(summary(receipt))
+
+
+def _show(listed: dict[str, Any]) -> None:
+    for title, items in (("Says it:", listed["items"]), ("Perhaps says it:", listed["perhaps"])):
+        if items:
+            typer.echo(title)
+        for item in items:
+            typer.echo(f"  {item['id']}")
+            for sentence in item["excerpts"]:
+                typer.echo(f"    {sentence}")
+    for sentence in listed["remains"]:
+        typer.echo(sentence)
+    if listed["is_cut"]:
+        typer.echo("There is more than this list holds.")

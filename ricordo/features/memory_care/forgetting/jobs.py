@@ -1,0 +1,270 @@
+"""The job that forgets one thing: it finds and cleans until a whole round finds nothing.
+
+Rows are found in reads and cleaned in short writes. A turn that had read the thing may still run
+meanwhile, so the job waits for it and looks again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ricordo.agents.conversations import recompile_system
+from ricordo.domain.clock import to_datetime, to_micros
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.remote import Remote
+from ricordo.domain.scope import Scope
+from ricordo.errors import NotFound, RicordoError, Unavailable
+from ricordo.features.memory_care.erasure import receipts
+from ricordo.features.memory_care.erasure.files import BACKUPS, without_password
+from ricordo.features.memory_care.erasure.work import PortionedWork
+from ricordo.features.memory_care.forgetting import rules, service
+from ricordo.features.memory_care.forgetting.belonging_queries import Belongings, belongings_of
+from ricordo.features.memory_care.forgetting.block_queries import shared_blocks_with
+from ricordo.features.memory_care.forgetting.source_queries import JOB, Source
+from ricordo.features.memory_care.forgetting.state import Forgetting, Item
+from ricordo.runtime import Runtime
+from ricordo.search.vector_index import portions
+from ricordo.secret import Secret
+from ricordo.storage import jobs, remotes, runs
+from ricordo.storage.chain_files import delete_chain_files
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.scrub import scrub
+
+log = logging.getLogger(__name__)
+ROUNDS = 20
+_PORTION = 50
+_TRIES = 300
+_PAUSE = 0.1  # seconds
+_ALWAYS = (
+    "Clones, agent files, exports and backups outside of this data folder. Ricordo cannot change "
+    "them.",
+    "What model providers store of the requests that they received.",
+    "What other people wrote: their conversations, notes and blocks were not searched.",
+    "Pictures, and files that are not text.",
+)
+
+
+class ForgettingWork(PortionedWork[Forgetting]):
+    """The removal of one thing in progress."""
+
+    def __init__(self, runtime: Runtime, job: Job, report: Report) -> None:
+        super().__init__(runtime, job, report, Forgetting.model_validate(job.payload))
+        self._sources = service.sources_of(runtime)
+
+    async def run(self) -> Forgetting:
+        """Do the rest of the work, and return its finished state.
+
+        Raises Unavailable if it has to be tried again.
+        """
+        if not self.state.is_done:
+            owned = await self._belongings()
+            await self._remove_all(owned)
+            if await self._wait_for_turns(owned):
+                await self._remove_all(await self._belongings())
+            await self._recompile()
+            for owner_id in sorted(self.state.partitions):
+                await self._flush(owner_id)
+            await self._follow_outside()
+            await self._note_remains(owned)
+            await self._write(self._end)
+        if self.state.finished_at is None:
+            await self._rewrite_files()
+        return self.state
+
+    async def _belongings(self) -> Belongings:
+        organization_id = self.state.organization_id
+        user_id = self.state.user_id
+        return await self._store.read(lambda tx: belongings_of(tx, organization_id, user_id))
+
+    async def _remove_all(self, owned: Belongings) -> None:
+        for _ in range(ROUNDS):
+            before = self.state
+            for source in self._sources:
+                await self._clean(source, owned)
+            if self.state == before:
+                return
+        raise Unavailable("What shall be forgotten is written again and again. It is tried again.")
+
+    async def _clean(self, source: Source, owned: Belongings) -> None:
+        is_follower = getattr(source, "follows", False)
+        needle = self.state.needle_of_followers if is_follower else self.state.needle
+        items = await service.find_all(self._runtime, source, owned, needle)
+        chosen = [item for item in items if self.state.takes(item)]
+        prompts = [item for item in chosen if item.follows and not is_follower]
+        others = [item for item in chosen if not (item.follows and not is_follower)]
+        for some in (others, prompts):
+            for members in portions(some, _PORTION):
+                await self._write(partial(_remove, source=source, owned=owned, items=members))
+
+    async def _wait_for_turns(self, owned: Belongings) -> bool:
+        """Wait for turns that may have read it; return whether there were any."""
+        asked_at = to_micros(datetime.fromisoformat(self.state.asked_at))
+        own_conversations = await self._store.read(partial(service.own_conversations, owned=owned))
+
+        def has_ended(tx: Transaction) -> bool:
+            return not any(
+                run.created_at <= asked_at
+                and (run.user_id == owned.user_id or run.conversation_id in own_conversations)
+                for run in runs.open_runs(tx)
+            )
+
+        if await self._store.read(has_ended):
+            return False
+        await self._wait(
+            has_ended, "A turn that had read it still runs. It is tried again after that."
+        )
+        return True
+
+    async def _recompile(self) -> None:
+        scope = Scope(self.state.organization_id)
+        await self._runtime.organization_providers.of(scope.organization_id)
+        for id in sorted(self.state.conversations):
+            # If a turn runs, or the model is missing, the conversation's next turn does this.
+            with suppress(RicordoError):
+                await recompile_system(self._runtime, scope, id)
+
+    async def _follow_outside(self) -> None:
+        """Let clones and remotes follow the rewritten histories."""
+        data_dir = self._runtime.settings.data_dir
+        for chain_id in self.state.chains:
+            removed = await asyncio.to_thread(delete_chain_files, data_dir, chain_id)
+            names = {str(path.relative_to(data_dir)): "made again" for path in removed}
+            await self._write(partial(_note_files, files=names))
+            for remote in await self._store.read(partial(_remotes_of, chain_id=chain_id)):
+                await self._follow(remote)
+        await self._sweep_copies()
+
+    async def _follow(self, remote: Remote) -> None:
+        address = without_password(remote.address)
+        if remote.kind != "git":
+            kept = (
+                f"The memory's {remote.kind} remote at {address} gets the new texts, and keeps the "
+                "older versions with what was forgotten."
+            )
+        else:
+            await self._store.write(lambda tx: jobs.add(tx, remote.job()))
+            if await self._has_followed(remote):
+                kept = (
+                    f"The memory's git remote at {address} was rewritten. Clones of it, and branches "
+                    "that others made there, still have the old history."
+                )
+            else:
+                kept = (
+                    f"The memory's git remote at {address} could not be rewritten yet, and keeps a "
+                    "copy until it can be reached."
+                )
+        await self._write(partial(_note_elsewhere, sentences=[kept]))
+
+    async def _has_followed(self, remote: Remote) -> bool:
+        head = self.state.chains[remote.chain_id]["head"]
+        scope = Scope(remote.organization_id)
+        for _ in range(_TRIES):
+            try:
+                current = await self._store.read(lambda tx: remotes.get(tx, scope, remote.id))
+            except NotFound:
+                return True
+            if current.seen == head:
+                return True
+            if current.last_error and current.last_at and current.last_at > remote_time(remote):
+                return False
+            await asyncio.sleep(_PAUSE)
+        return False
+
+    async def _note_remains(self, owned: Belongings) -> None:
+        needle = self.state.needle
+        remains = await self._store.read(lambda tx: shared_blocks_with(tx, owned, needle))
+        unchosen = 0
+        for source in () if self.state.takes_all else self._sources:
+            if not getattr(source, "follows", False):
+                items = await service.find_all(self._runtime, source, owned, needle)
+                unchosen += sum(item.match == "exact" and not item.follows for item in items)
+        if unchosen:
+            remains.append(f"{unchosen} things that say it were not chosen, and stay.")
+        backups = await asyncio.to_thread(_backups, self._runtime.settings.data_dir)
+        if backups:
+            remains.append(
+                f"{len(backups)} backups in the data folder were made before: remove them when they "
+                "are not needed."
+            )
+        await self._write(partial(_note_elsewhere, sentences=[*remains, *_ALWAYS]))
+
+    def _end(self, tx: Transaction, forgetting: Forgetting) -> None:
+        if forgetting.is_never_again:
+            rules.add_rule(tx, forgetting)
+        forgetting.is_done = True
+        forgetting.text = ""
+        forgetting.sentences = []
+        forgetting.ids = []
+        forgetting.user_id = ""
+        forgetting.conversations = set()
+
+    async def _rewrite_files(self) -> None:
+        # Imports numpy, which a server loads at its first search.
+        from ricordo.search.reader import IndexCache
+
+        await self._store.write(lambda tx: tx.cache.pop(IndexCache, None))
+        touched = [*self.state.removed, *self.state.changed, *_TOUCHED]
+        remains = await scrub(self._store, touched)
+
+        def finish(tx: Transaction, forgetting: Forgetting) -> None:
+            forgetting.note_elsewhere(remains)
+            forgetting.finished_at = to_datetime(tx.clock.now()).isoformat()
+
+        await self._write(finish)
+
+
+# Tables that change with the others.
+_TOUCHED = ("blobs", "blocks", "blocks_log", "git_objects", "proposals", "forget_requests", "runs")
+
+
+def remote_time(remote: Remote) -> int:
+    return remote.last_at or 0
+
+
+def _remove(
+    tx: Transaction,
+    forgetting: Forgetting,
+    source: Source,
+    owned: Belongings,
+    items: Sequence[Item],
+) -> None:
+    perhaps = [item for item in items if item.match == "perhaps"]
+    sentences = (sentence for item in perhaps for sentence in item.excerpts)
+    forgetting.sentences = list(dict.fromkeys((*forgetting.sentences, *sentences)))
+    source.remove(tx, owned, forgetting, items)
+
+
+def _remotes_of(tx: Transaction, chain_id: str) -> list[Remote]:
+    return remotes.of_chain(tx, chain_id)
+
+
+def _note_elsewhere(_tx: Transaction, forgetting: Forgetting, sentences: Sequence[str]) -> None:
+    forgetting.note_elsewhere(sentences)
+
+
+def _note_files(_tx: Transaction, forgetting: Forgetting, files: dict[str, str]) -> None:
+    forgetting.files |= files
+
+
+def _backups(data_dir: Path) -> list[Path]:
+    folder = data_dir / BACKUPS
+    return [path for path in folder.rglob("*") if path.suffix in (".db", ".dump", ".sql")]
+
+
+async def _forget(runtime: Runtime, job: Job, report: Report) -> None:
+    forgetting = await ForgettingWork(runtime, job, report).run()
+    data_dir = runtime.settings.data_dir
+
+    def write_receipt() -> Any:
+        receipts.write(data_dir, service.receipt_of(Secret(data_dir), forgetting))
+
+    await asyncio.to_thread(write_receipt)
+    log.info("one thing was forgotten", extra={"receipt": forgetting.id})
+
+
+HANDLERS = (JobHandler(JOB, _forget),)

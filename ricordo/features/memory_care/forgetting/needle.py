@@ -1,0 +1,261 @@
+"""Find the sentences of a text that say a thing, and take them out. Pure.
+
+A sentence says the thing if it holds the words asked for, whatever the case, the kind of quotes,
+dashes and blanks, the form of accented letters, and the characters that are not shown. It may say
+the thing if it shares most of its words. A whole sentence is taken out, or in a text of one thought
+a line, the line: the words alone would leave the thought readable.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import orjson
+
+from ricordo.domain.hidden_text import UNSEEN_CLASS
+from ricordo.domain.text import normal_text
+from ricordo.memory.unwanted import rule_of
+from ricordo.search.words import SPACELESS, STOP_WORDS, terms
+
+MARK = "[forgotten]"
+Match = Literal["exact", "perhaps"]
+Matches = frozenset[Match]
+EXACT: Matches = frozenset(("exact",))
+BOTH: Matches = frozenset(("exact", "perhaps"))
+_MARKS = re.compile(rf"{re.escape(MARK)}(?:[ \t]*{re.escape(MARK)})+")
+# A sentence's end with the blanks behind it, or a line's end. A comma is none.
+_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]{0,3}[^\S\n]+(?=\S)|(?<=[。！？])|[^\S\n]*\n+")
+# An abbreviation or a number of a list ends no sentence.
+_NO_END = re.compile(r"(?:^|\W)(?:\d{1,2}|dr|mr|mrs|ms|prof|st|nr|vs|ca|sig)\.$", re.IGNORECASE)
+_EDGE = " \t\n\r\"'“”„«»‘’.,;:!?…。！？"
+_TWINS = (
+    '"“”„‟«»″＂',
+    "'‘’‚‛′ʼ＇`´",
+    "-‐‑‒–—―−﹘﹣－",
+)
+_CLASSES = {sign: f"[{re.escape(twins)}]" for twins in _TWINS for sign in twins}
+_UNSEEN = f"[{UNSEEN_CLASS}]*"
+_BLANKS = rf"(?:[\s{UNSEEN_CLASS}]|\\[nrt])+"
+_SPACELESS = re.compile(f"[{SPACELESS}]")
+_STOP = frozenset().union(*STOP_WORDS.values())
+# The share of the shorter side's words that both have, from which they perhaps say the same.
+_ALIKE = 0.6
+_LONGEST = 200_000  # characters of a text that are compared by words
+_MOST_WORDS = 60
+# A line that holds nothing but a list's mark or a field's name.
+_EMPTY_LINE = re.compile(r"^[\s>*+#•–—-]*(?:\d{1,3}[.)])?\s*$")
+# Members of stored JSON that are no words.
+OPAQUE = frozenset(
+    "call_id data evicted id kind media_type name provider redacted request_id role said signature"
+    " sources status type".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A sentence or line of a text, by its place, and how it matches."""
+
+    start: int
+    end: int
+    match: Match
+
+
+@dataclass(frozen=True)
+class Needle:
+    """A thing to forget, in words."""
+
+    text: str
+
+    @cached_property
+    def parts(self) -> tuple[str, ...]:
+        """The sentences of the thing, each without a list's mark and without its end."""
+        lines = (normal_text(self.text)[:2_000]).split("\n")
+        parts = (
+            rule_of(line[start:end]).strip(_EDGE) for line in lines for start, end in _units(line)
+        )
+        return tuple(dict.fromkeys(filter(None, parts)))
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """The thing in each way of writing it; it matches nothing for a thing without words."""
+        return re.compile("|".join(map(_pattern, self.parts)) or r"(?!)", re.IGNORECASE)
+
+    @cached_property
+    def words(self) -> tuple[frozenset[str], ...]:
+        return tuple(words for part in self.parts if (words := words_of(part)))
+
+    def units(self, text: str, matches: Matches = BOTH) -> list[Unit]:
+        """Return the sentences that say the thing, or perhaps do, by their places."""
+        hits = [match.span() for match in self.pattern.finditer(text)]
+        if not hits and "perhaps" not in matches:
+            return []
+        spans = _units(text)
+        exact = {
+            index
+            for index, (start, end) in enumerate(spans)
+            if any(start < hit_end and hit_start < end for hit_start, hit_end in hits)
+        }
+        units = [Unit(*spans[index], "exact") for index in exact if "exact" in matches]
+        if "perhaps" in matches and len(text) <= _LONGEST:
+            units += [
+                Unit(*span, "perhaps")
+                for index, span in enumerate(spans)
+                if index not in exact and self._is_near(text[slice(*span)])
+            ]
+        return sorted(units, key=lambda unit: unit.start)
+
+    def is_in(self, text: str) -> bool:
+        return self.pattern.search(text) is not None
+
+    def _is_near(self, sentence: str) -> bool:
+        if not self.words:
+            return False
+        words = words_of(sentence)
+        return any(_are_near(part, words) for part in self.words)
+
+
+def words_of(sentence: str) -> frozenset[str]:
+    """Return the terms of a sentence that carry it."""
+    return frozenset(terms(sentence)[:_MOST_WORDS]) - _STOP
+
+
+def blank(text: str, needle: Needle, matches: Matches = EXACT) -> str:
+    """Return the text with a mark in the place of each sentence that says the thing."""
+    for unit in reversed(needle.units(text, matches)):
+        text = f"{text[: unit.start]}{MARK}{text[unit.end :]}"
+    return _MARKS.sub(MARK, text)
+
+
+def remove(text: str, needle: Needle, matches: Matches = EXACT) -> str:
+    """Return the text without the sentences that say the thing, and without lines of them alone."""
+    units = needle.units(text, matches)
+    if not units:
+        return text
+    lines: list[str] = []
+    position = 0
+    for line in text.split("\n"):
+        end = position + len(line)
+        kept = line
+        for unit in reversed(units):
+            start, stop = max(unit.start, position), min(unit.end, end)
+            if start < stop:
+                head, tail = kept[: start - position], kept[stop - position :]
+                kept = (
+                    head.rstrip() + (" " if head.strip() and tail.strip() else "") + tail.lstrip()
+                )
+                if not head.strip():
+                    kept = head + tail.lstrip()
+        if kept == line or not _EMPTY_LINE.match(kept):
+            lines.append(kept if kept == line else kept.rstrip())
+        position = end + 1
+    return "\n".join(lines)
+
+
+def change_strings(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a JSON value with its words changed, also those of JSON inside a string."""
+    if isinstance(value, str):
+        inner = _json_in(value)
+        if inner is None:
+            return change(value)
+        changed = change_strings(inner, change)
+        return value if changed == inner else orjson.dumps(changed).decode()
+    if isinstance(value, Mapping):
+        return {
+            name: member if name in OPAQUE else change_strings(member, change)
+            for name, member in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [change_strings(member, change) for member in value]
+    return value
+
+
+def strings_in(value: Any, *, is_all: bool = False) -> Iterator[str]:
+    """Yield the words of a JSON value; with `is_all` also its names and ids."""
+    if isinstance(value, str):
+        inner = _json_in(value)
+        if inner is None:
+            yield value
+        else:
+            yield from strings_in(inner, is_all=is_all)
+    elif isinstance(value, Mapping):
+        for name, member in value.items():
+            if is_all:
+                yield str(name)
+            if is_all or name not in OPAQUE:
+                yield from strings_in(member, is_all=is_all)
+    elif isinstance(value, list | tuple):
+        for member in value:
+            yield from strings_in(member, is_all=is_all)
+
+
+def _json_in(text: str) -> Any:
+    """Return the object or list that a string holds as JSON, or None."""
+    if text[:1] in ("{", "[") and text.rstrip()[-1:] in ("}", "]"):
+        try:
+            value = orjson.loads(text)
+        except ValueError:
+            return None
+        if isinstance(value, dict | list):
+            return value
+    return None
+
+
+def _are_near(part: frozenset[str], sentence: frozenset[str]) -> bool:
+    shared = len(part & sentence)
+    if not shared:
+        return False
+    # One common word of a long thing is no sign, but a thing of one word is all in it.
+    return shared >= _ALIKE * len(part) or (len(sentence) > 1 and shared >= _ALIKE * len(sentence))
+
+
+def _units(text: str) -> list[tuple[int, int]]:
+    """Return the places of a text's sentences and lines, without blanks around them."""
+    spans: list[tuple[int, int]] = []
+    start = 0
+    for match in _END.finditer(text):
+        is_line = "\n" in match[0]
+        if not is_line and _NO_END.search(text, max(start, match.start() - 8), match.start()):
+            continue
+        closing = len(match[0]) - len(match[0].lstrip("\"'”’»)]"))
+        spans.append((start, match.start() + closing))
+        start = match.end()
+    spans.append((start, len(text)))
+    return [
+        (first, last)
+        for first, last in (_without_blanks(text, *span) for span in spans)
+        if first < last
+    ]
+
+
+def _without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
+    piece = text[start:end]
+    return start + len(piece) - len(piece.lstrip()), end - len(piece) + len(piece.rstrip())
+
+
+def _pattern(part: str) -> str:
+    """Return a pattern of a sentence in each way of writing it."""
+    words = _BLANKS.join(map(_word_pattern, part.split()))
+    # Scripts without spaces have no ends of words.
+    head = "" if _SPACELESS.match(part[0]) else r"(?<!\w)"
+    tail = "" if _SPACELESS.match(part[-1]) else r"(?!\w)"
+    return f"{head}{words}{tail}"
+
+
+def _word_pattern(word: str) -> str:
+    return _UNSEEN.join(map(_sign_pattern, word))
+
+
+def _sign_pattern(sign: str) -> str:
+    if sign in _CLASSES:
+        return _CLASSES[sign]
+    if sign == "ß":
+        return "(?:ß|ss)"
+    decomposed = unicodedata.normalize("NFD", sign)
+    if decomposed != sign:
+        return f"(?:{re.escape(sign)}|{re.escape(decomposed)})"
+    if sign == "…":
+        return r"(?:…|\.\.\.)"
+    return re.escape(sign)

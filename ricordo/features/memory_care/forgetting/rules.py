@@ -1,0 +1,31 @@
+"""The rule that what was forgotten is not remembered again, which does not say what it was."""
+
+from ricordo.domain.block import NEVER_REMEMBER
+from ricordo.domain.scope import Scope
+from ricordo.features.memory_care.forgetting.state import Forgetting
+from ricordo.memory import unwanted, user_memory
+from ricordo.memory.user_memory import PutOptions
+from ricordo.storage.engine.store import Transaction
+
+_OPTIONS = PutOptions(
+    message="Never remember what was forgotten",
+    title="Never remember",
+    description="Things that no agent may remember or propose, one a line. Agents do not see this.",
+    policy="read_only",
+)
+
+
+def add_rule(tx: Transaction, forgetting: Forgetting) -> None:
+    """Add the rule to the user's own; once for each removal."""
+    scope = Scope(forgetting.organization_id)
+    memory = user_memory.open_memory(tx, scope, forgetting.user_id, makes=True)
+    block = user_memory.find(tx, memory, NEVER_REMEMBER)
+    lines = [line for line in (block.value if block else "").split("\n") if line.strip()]
+    day = forgetting.asked_at[:10]
+    new_lines = [
+        unwanted.unreadable_rule(part, day, salt=forgetting.id) for part in forgetting.needle.parts
+    ]
+    added = [line for line in dict.fromkeys(new_lines) if line and line not in lines]
+    if added:
+        text = "\n".join([*lines, *added])
+        user_memory.put(tx, memory, NEVER_REMEMBER, text, memory.owner, _OPTIONS)

@@ -1,0 +1,237 @@
+"""Forget one thing: the list of what says it, the removal of the chosen, and its receipt."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from sqlalchemy import select
+
+from ricordo.domain.clock import to_datetime
+from ricordo.domain.ids import new_id
+from ricordo.domain.job import Job
+from ricordo.domain.scope import Scope, User
+from ricordo.errors import Invalid, NotFound
+from ricordo.features.memory_care.erasure import receipts
+from ricordo.features.memory_care.erasure import service as erasure_service
+from ricordo.features.memory_care.erasure.receipts import Receipt
+from ricordo.features.memory_care.forgetting import queries
+from ricordo.features.memory_care.forgetting.belonging_queries import (
+    Belongings,
+    belongings_of,
+    is_owned,
+)
+from ricordo.features.memory_care.forgetting.block_queries import BlockSource, shared_blocks_with
+from ricordo.features.memory_care.forgetting.needle import Needle
+from ricordo.features.memory_care.forgetting.source_queries import JOB, Source, built_in_sources
+from ricordo.features.memory_care.forgetting.state import Forgetting, Item
+from ricordo.runtime import Runtime
+from ricordo.secret import Secret
+from ricordo.storage import jobs, users
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import conversations
+from ricordo.storage.schema.core_tables import jobs as jobs_table
+
+MOST_ITEMS = 1_000
+LONGEST_TEXT = 2_000
+_SHORTEST = 2  # letters
+_MOST_PARTS = 20
+# Retried without end, every ten minutes in the long run.
+_ATTEMPTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What says a thing, what perhaps does, and what others' blocks say, which stays."""
+
+    items: tuple[Item, ...]
+    remains: tuple[str, ...]
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The owner's choice from the list: ids, or all that says it, with or without perhaps."""
+
+    ids: Sequence[str] = ()
+    takes_all: bool = False
+    takes_perhaps: bool = False
+    is_never_again: bool = True
+    request_id: str | None = None
+
+
+def require_needle(text: str) -> Needle:
+    """Return the thing as it is searched. Raises Invalid for a text that says nothing."""
+    needle = Needle(text)
+    letters = sum(sign.isalnum() for part in needle.parts for sign in part)
+    if not needle.words or letters < _SHORTEST or len(text) > LONGEST_TEXT:
+        raise Invalid(
+            f"Say in words what shall be forgotten, in at most {LONGEST_TEXT} characters: a line of "
+            "memory, a sentence, or a subject."
+        )
+    if len(needle.parts) > _MOST_PARTS:
+        raise Invalid(f"Forget at most {_MOST_PARTS} sentences at once.")
+    return needle
+
+
+def sources_of(runtime: Runtime) -> list[Source]:
+    """Return the sources that are searched, those of features among them."""
+    return [BlockSource(), *built_in_sources(runtime.plugins.forget_sources())]
+
+
+async def preview(runtime: Runtime, scope: Scope, name: str, text: str) -> Preview:
+    """Return what says the thing about a user. Raises NotFound, Invalid."""
+    needle = require_needle(text)
+    user = await runtime.store.read(lambda tx: users.require(tx, scope, name))
+    owned = await runtime.store.read(lambda tx: belongings_of(tx, user.organization_id, user.id))
+    items: list[Item] = []
+    for source in sources_of(runtime):
+        if not getattr(source, "follows", False):
+            found_items = await find_all(runtime, source, owned, needle)
+            items += [item for item in found_items if not item.follows]
+    remains = await runtime.store.read(lambda tx: shared_blocks_with(tx, owned, needle))
+    return Preview(tuple(items[:MOST_ITEMS]), tuple(remains), len(items) > MOST_ITEMS)
+
+
+async def find_all(
+    runtime: Runtime, source: Source, owned: Belongings, needle: Needle
+) -> list[Item]:
+    """Return all items of a source, read in portions."""
+    items: list[Item] = []
+    after: int | None = 0
+    while after is not None:
+        some, after = await runtime.store.read(
+            partial(source.find, owned=owned, needle=needle, after=after)
+        )
+        items += some
+    return items
+
+
+async def forget(runtime: Runtime, scope: Scope, name: str, text: str, choice: Choice) -> Receipt:
+    """Begin to remove the chosen; the same call twice is one. Returns the state.
+
+    Raises NotFound, Invalid.
+    """
+    require_needle(text)
+    if not (choice.ids or choice.takes_all):
+        raise Invalid("Choose what shall be removed: ids from the list, or all.")
+    await asyncio.to_thread(Secret(runtime.settings.data_dir).derive, "")
+
+    def work(tx: Transaction) -> Forgetting:
+        user = users.require(tx, scope, name)
+        users.lock(tx, user.id)
+        forgetting = _begin(runtime, scope, user, text, choice)
+        if choice.request_id:
+            queries.remove(tx, scope, user.id, choice.request_id)
+        for job, other in _unfinished(tx, user.id):
+            if job.status in ("waiting", "running") and _is_same(other, forgetting):
+                return other
+        payload = forgetting.model_dump(mode="json")
+        # Jobs with one key follow each other, so two removals never meet.
+        key = f"{JOB}:{user.id}"
+        jobs.add(
+            tx,
+            Job(
+                JOB,
+                user.organization_id,
+                payload,
+                key=key,
+                user_id=user.id,
+                most_attempts=_ATTEMPTS,
+            ),
+        )
+        return forgetting
+
+    return state_of(await runtime.store.write(work))
+
+
+def store_request(tx: Transaction, request: queries.ForgetRequest) -> None:
+    """Store an agent's request to forget something. Raises Conflict."""
+    queries.add(tx, request)
+
+
+async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Receipt:
+    """Return a receipt of either kind, or the state of its work. Raises NotFound."""
+    try:
+        return await erasure_service.find_receipt(runtime, scope, receipt_id)
+    except NotFound:
+        for job, forgetting in await runtime.store.read(_unfinished):
+            if forgetting.id == receipt_id and job.organization_id == scope.organization_id:
+                if job.status != "done":
+                    return state_of(forgetting)
+                secret = Secret(runtime.settings.data_dir)
+                return await asyncio.to_thread(receipt_of, secret, forgetting)
+        raise
+
+
+def receipt_of(secret: Secret, forgetting: Forgetting) -> Receipt:
+    """Return the signed receipt: counts, ids and hashes, and nothing of the forgotten text."""
+    facts = forgetting.model_dump(mode="json", include=set(receipts.ErasureFacts.model_fields))
+    chains = [{"chain": id, **chain} for id, chain in sorted(forgetting.chains.items())]
+    return receipts.signed(
+        secret,
+        {**facts, "status": "done", "scope": "one thing", "memory": chains, "agents": []},
+    )
+
+
+def state_of(forgetting: Forgetting) -> Receipt:
+    return {
+        "id": forgetting.id,
+        "status": "running",
+        "scope": "one thing",
+        "organization_id": forgetting.organization_id,
+        "receipt": f"/v1/receipts/{forgetting.id}",
+        "removed": dict(forgetting.removed),
+    }
+
+
+def _begin(runtime: Runtime, scope: Scope, user: User, text: str, choice: Choice) -> Forgetting:
+    return Forgetting(
+        id=new_id(receipts.PREFIX),
+        subject=receipts.subject_of(user.id),
+        names=[],
+        organization_id=user.organization_id,
+        asked_at=to_datetime(runtime.store.clock.now()).isoformat(),
+        asked_by="" if scope.user_id == user.id else scope.user_id,
+        database="postgresql" if runtime.settings.postgres_url else "sqlite",
+        user_id=user.id,
+        text=text,
+        ids=sorted(set(choice.ids)),
+        takes_all=choice.takes_all,
+        takes_perhaps=choice.takes_perhaps,
+        is_never_again=choice.is_never_again,
+    )
+
+
+def _is_same(first: Forgetting, second: Forgetting) -> bool:
+    names = ("user_id", "text", "ids", "takes_all", "takes_perhaps")
+    return all(getattr(first, name) == getattr(second, name) for name in names)
+
+
+def _unfinished(tx: Transaction, user_id: str | None = None) -> list[tuple[Job, Forgetting]]:
+    """Return the removals in the queue with their jobs, the newest first."""
+    statement = jobs.ROWS.select.where(jobs_table.c.kind == JOB)
+    if user_id:
+        statement = statement.where(jobs_table.c.user_id == user_id)
+    rows = jobs.ROWS.all(tx, statement.order_by(jobs_table.c.seq.desc()))
+    return [(job, Forgetting.model_validate(job.payload)) for job in rows]
+
+
+def own_conversations(tx: Transaction, owned: Belongings) -> set[str]:
+    """Return the ids of the user's conversations."""
+    return {
+        row.id for row in tx.all(select(conversations.c.id).where(is_owned(conversations, owned)))
+    }
+
+
+def as_json(item: Item) -> dict[str, Any]:
+    """Return an item as responses have it."""
+    return {
+        "id": item.id,
+        "kind": item.kind,
+        "match": item.match,
+        "excerpts": list(item.excerpts),
+        "where": item.where,
+        "created_at": item.created_at,
+    }

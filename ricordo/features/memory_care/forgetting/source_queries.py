@@ -1,0 +1,359 @@
+"""Sources: the kinds of rows that may say a thing about a user, each searched and cleaned.
+
+Any table whose rows can be a user's is a source already, by the settings of its columns for
+erasure. A feature adds an entry (`Feature.forget_sources`) only where its table needs another name
+or another removal.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import sha256
+from typing import Any, Protocol
+
+from sqlalchemy import Table, select, update
+
+from ricordo.agents.deletion import before_purge
+from ricordo.domain.message import Message, ReasoningPart, parts_from_json, parts_to_json
+from ricordo.features.memory_care.erasure.queries import AT_ONCE
+from ricordo.features.memory_care.forgetting.belonging_queries import (
+    Belongings,
+    is_owned,
+    tables_with_words,
+    word_columns,
+)
+from ricordo.features.memory_care.forgetting.needle import (
+    BOTH,
+    EXACT,
+    MARK,
+    Match,
+    Matches,
+    Needle,
+    blank,
+    change_strings,
+    strings_in,
+)
+from ricordo.features.memory_care.forgetting.state import Forgetting, Item, matches_of
+from ricordo.search import index
+from ricordo.storage import archives, conversations, deletion
+from ricordo.storage import messages as message_rows
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import jobs, messages, passages
+
+_EXCERPT = 300  # characters
+_MOST_EXCERPTS = 20
+# The names of tables' rows for people; others are named as their table.
+_KINDS = {
+    "agents": "agent",
+    "conversations": "conversation",
+    "file_pieces": "file",
+    "schedules": "schedule",
+    "task_runs": "task",
+    "user_facts": "fact",
+    "workspace_files": "workspace",
+}
+# Records of requests and of work. They go with anything that is forgotten.
+_FOLLOWING = frozenset(
+    "batch_items file_uploads forget_requests import_parts imported_items jobs openwebui_items"
+    " run_events runs sleep_transcripts steps traces".split()
+)
+# A fact that says it says nothing else, and a trace is a record.
+_DELETED = frozenset("file_uploads forget_requests run_events traces user_facts".split())
+_FOLDER = archives.FOLDER
+JOB = "forgetting"
+
+
+class Source(Protocol):
+    """A kind of rows that may say a thing."""
+
+    def find(
+        self, tx: Transaction, owned: Belongings, needle: Needle, after: int
+    ) -> tuple[list[Item], int | None]:
+        """Return the items among the next rows, and the place to continue; None at the end."""
+
+    def remove(
+        self, tx: Transaction, owned: Belongings, forgetting: Forgetting, items: Sequence[Item]
+    ) -> None:
+        """Take the thing out of these items, and note it. It may be repeated."""
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """The rows of a table.
+
+    Attributes:
+        kind: The name of a row for people.
+        follows: Its rows go with anything that is forgotten, without being listed.
+        deletes: A row that says it is deleted, not blanked.
+        condition: Other rows are left as they are.
+    """
+
+    table: Table
+    kind: str
+    follows: bool = False
+    deletes: bool = False
+    condition: Any = None
+
+    def find(
+        self, tx: Transaction, owned: Belongings, needle: Needle, after: int
+    ) -> tuple[list[Item], int | None]:
+        rows, position = self._rows(tx, owned, after)
+        items: dict[str, Item] = {}
+        for row in rows:
+            for item in self._items(row._mapping, needle):
+                items.setdefault(item.id, item)
+        return list(items.values()), position
+
+    def remove(
+        self, tx: Transaction, owned: Belongings, forgetting: Forgetting, items: Sequence[Item]
+    ) -> None:
+        needle = forgetting.needle_of_followers if self.follows else forgetting.needle
+        matches = matches_of(items)
+        name = "id" if "id" in self.table.c else "seq"
+        keys = [key if name == "id" else int(key) for key in matches]
+        columns = [self.table.c.seq, self.table.c[name].label("key_"), *word_columns(self.table)]
+        statement = select(*columns).where(self.table.c[name].in_(keys)).with_for_update()
+        for row in tx.all(statement.where(self._is_searched(owned))):
+            self._clean(tx, row._mapping, needle, matches[str(row.key_)], forgetting)
+
+    def _is_searched(self, owned: Belongings) -> Any:
+        is_searched = is_owned(self.table, owned)
+        return is_searched if self.condition is None else is_searched & self.condition
+
+    def _clean(
+        self,
+        tx: Transaction,
+        row: Mapping[str, Any],
+        needle: Needle,
+        matches: Matches,
+        forgetting: Forgetting,
+    ) -> None:
+        if self.deletes:
+            deletion.purge(tx, self.table, "seq", [row["seq"]], before_purge, forgetting.removed)
+            return
+        changed = changed_words(row, word_columns(self.table), needle, matches)
+        if not changed:
+            return
+        if "digest" in self.table.c and "content" in changed:
+            changed["digest"] = sha256(changed["content"]).hexdigest()
+            if "size" in self.table.c:
+                changed["size"] = len(changed["content"])
+        tx.run(update(self.table).where(self.table.c.seq == row["seq"]).values(changed))
+        forgetting.changed[self.table.name] += 1
+
+    def _rows(
+        self, tx: Transaction, owned: Belongings, after: int
+    ) -> tuple[Sequence[Any], int | None]:
+        places = [
+            self.table.c[name]
+            for name in ("id", "agent_id", "conversation_id", "file_id", "name", "path")
+            if name in self.table.c
+        ]
+        times = [self.table.c.created_at] if "created_at" in self.table.c else []
+        columns = dict.fromkeys([self.table.c.seq, *places, *times, *word_columns(self.table)])
+        statement = select(*columns).where(self._is_searched(owned))
+        return portion(tx, self.table, statement, after)
+
+    def _items(self, row: Mapping[str, Any], needle: Needle) -> Iterator[Item]:
+        matches = EXACT if self.follows else BOTH
+        sentences = sentences_of(row, word_columns(self.table), needle, matches)
+        where = {
+            name: row[name]
+            for name in ("agent_id", "conversation_id", "file_id", "name", "path")
+            if row.get(name)
+        }
+        key = str(row.get("id") or row["seq"])
+        for match, excerpts in sentences.items():
+            yield Item(self.kind, key, match, excerpts, where, row.get("created_at"), self.follows)
+
+
+class MessageSource:
+    """Messages with their prompts and summaries; the search index follows."""
+
+    def find(
+        self, tx: Transaction, owned: Belongings, needle: Needle, after: int
+    ) -> tuple[list[Item], int | None]:
+        names = ("seq", "id", "role", "parts", "agent_id", "conversation_id", "created_at")
+        statement = select(*(messages.c[name] for name in names)).where(is_owned(messages, owned))
+        rows, position = portion(tx, messages, statement, after)
+        items: list[Item] = []
+        for row in rows:
+            is_prompt = row.role == "system"
+            kind = "prompt" if is_prompt else "summary" if row.role == "summary" else "message"
+            where = {
+                "agent_id": row.agent_id,
+                "conversation_id": row.conversation_id,
+                "role": row.role,
+            }
+            sentences = sentences_of(
+                row._mapping, [messages.c.parts], needle, EXACT if is_prompt else BOTH
+            )
+            items += [
+                Item(kind, row.id, match, excerpts, where, row.created_at, is_prompt)
+                for match, excerpts in sentences.items()
+            ]
+        return items, position
+
+    def remove(
+        self, tx: Transaction, owned: Belongings, forgetting: Forgetting, items: Sequence[Item]
+    ) -> None:
+        matches = matches_of(items)
+        statement = select(messages.c.id).where(messages.c.id.in_(matches))
+        ids = [row.id for row in tx.all(statement.where(is_owned(messages, owned)))]
+        for message in message_rows.by_ids(tx, ids):
+            is_prompt = message.role == "system"
+            needle = forgetting.needle_of_followers if is_prompt else forgetting.needle
+            changed = without_words(message, needle, matches[message.id])
+            if changed == message:
+                continue
+            index.rewrite_message(tx, changed)
+            forgetting.changed["prompts" if is_prompt else "messages"] += 1
+            if is_prompt:
+                forgetting.conversations.add(message.conversation_id)
+                conversations.change(tx, message.conversation_id, prompt_key="")
+            elif message_rows.searchable_text(message):
+                forgetting.partitions[message.agent_id] = "messages"
+
+
+class PassageSource:
+    """Passages of archives. A passage that says nothing else is deleted, a file's part is not."""
+
+    def find(
+        self, tx: Transaction, owned: Belongings, needle: Needle, after: int
+    ) -> tuple[list[Item], int | None]:
+        statement = select(passages).where(is_owned(passages, owned))
+        rows, position = portion(tx, passages, statement, after)
+        items: list[Item] = []
+        for row in rows:
+            is_file = row.archive_id.startswith(_FOLDER)
+            where = {"archive_id": row.archive_id}
+            if is_file and isinstance(row.metadata, dict):
+                where["file_id"] = row.metadata.get("file_id", "")
+            columns = [passages.c.text, passages.c.metadata]
+            items += [
+                Item(
+                    "file part" if is_file else "passage",
+                    row.id,
+                    match,
+                    some,
+                    where,
+                    row.created_at,
+                )
+                for match, some in sentences_of(row._mapping, columns, needle).items()
+            ]
+        return items, position
+
+    def remove(
+        self, tx: Transaction, owned: Belongings, forgetting: Forgetting, items: Sequence[Item]
+    ) -> None:
+        matches = matches_of(items)
+        statement = select(passages.c.id).where(passages.c.id.in_(matches))
+        ids = [row.id for row in tx.all(statement.where(is_owned(passages, owned)))]
+        for passage in archives.passages_by_ids(tx, ids):
+            change = partial(blank, needle=forgetting.needle, matches=matches[passage.id])
+            text = change(passage.text)
+            metadata = change_strings(passage.metadata, change)
+            if (text, metadata) == (passage.text, passage.metadata):
+                continue
+            forgetting.partitions[passage.archive_id] = "passages"
+            is_file = passage.archive_id.startswith(_FOLDER)
+            if text.strip() == MARK and not is_file:
+                deletion.purge(tx, passages, "id", [passage.id], before_purge, forgetting.removed)
+                continue
+            index.rewrite_passage(tx, replace(passage, text=text, metadata=metadata))
+            forgetting.changed["passages"] += 1
+
+
+def built_in_sources(named: Sequence[Any] = ()) -> list[Any]:
+    """Return all sources: those of features, then one for each other table with users' words."""
+    taken = {source.table.name for source in named if isinstance(source, TableSource)}
+    taken |= {"messages", "passages"}
+    sources: list[Any] = [MessageSource(), PassageSource(), *named]
+    for table in tables_with_words():
+        if table.name not in taken:
+            sources.append(
+                TableSource(
+                    table,
+                    _KINDS.get(table.name, table.name.removesuffix("s").replace("_", " ")),
+                    follows=table.name in _FOLLOWING,
+                    deletes=table.name in _DELETED,
+                    # The state of this very work is cleared at its end.
+                    condition=jobs.c.kind != JOB if table is jobs else None,
+                )
+            )
+    # What follows comes last: its needle has the sentences that were chosen among the others.
+    return sorted(sources, key=lambda source: bool(getattr(source, "follows", False)))
+
+
+def portion(
+    tx: Transaction, table: Table, statement: Any, after: int
+) -> tuple[Sequence[Any], int | None]:
+    """Return the rows among the next AT_ONCE, and the place to continue; None at the end."""
+    seq = table.c.seq
+    newest_row = tx.first(select(seq).order_by(seq.desc()).limit(1))
+    newest = newest_row.seq if newest_row else 0
+    rows = tx.all(statement.where(seq > after, seq <= after + AT_ONCE).order_by(seq))
+    position = after + AT_ONCE
+    return rows, position if newest > position else None
+
+
+def sentences_of(
+    row: Mapping[str, Any], columns: Sequence[Any], needle: Needle, matches: Matches = BOTH
+) -> dict[Match, tuple[str, ...]]:
+    """Return a row's sentences that say the thing, by how they match."""
+    sentences: defaultdict[Match, list[str]] = defaultdict(list)
+    for column in columns:
+        for text in strings_in(_value(row[column.name])):
+            for unit in needle.units(text, matches):
+                sentences[unit.match].append(text[unit.start : unit.end])
+    return {
+        match: tuple(sentence[:_EXCERPT] for sentence in dict.fromkeys(some))[:_MOST_EXCERPTS]
+        for match, some in sentences.items()
+    }
+
+
+def changed_words(
+    row: Mapping[str, Any], columns: Sequence[Any], needle: Needle, matches: Matches
+) -> dict[str, Any]:
+    """Return the changed values of a row's columns."""
+    change = partial(blank, needle=needle, matches=matches)
+    changed: dict[str, Any] = {}
+    for column in columns:
+        value = row[column.name]
+        old = _value(value)
+        new = change_strings(old, change)
+        if new != old:
+            changed[column.name] = new.encode() if isinstance(value, bytes) else new
+    return changed
+
+
+def without_words(message: Message, needle: Needle, matches: Matches) -> Message:
+    """Return the message with marks in the place of what says the thing.
+
+    A changed part loses its provider's signature, which would not fit any more, and the message its
+    unreadable reasoning.
+    """
+    change = partial(blank, needle=needle, matches=matches)
+    old_parts = parts_to_json(message.parts)
+    new_parts = change_strings(old_parts, change)
+    if new_parts == old_parts:
+        return message
+    for old, new in zip(old_parts, new_parts, strict=True):
+        if old != new:
+            new.pop("signature", None)
+    parts = (
+        replace(part, redacted=None, signature=None) if isinstance(part, ReasoningPart) else part
+        for part in parts_from_json(new_parts)
+    )
+    return replace(message, parts=tuple(parts))
+
+
+def _value(value: Any) -> Any:
+    """Return a stored value, with bytes of a text as text."""
+    if not isinstance(value, bytes | memoryview):
+        return value
+    try:
+        return bytes(value).decode()
+    except UnicodeDecodeError:
+        return ""

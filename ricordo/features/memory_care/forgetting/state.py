@@ -1,0 +1,80 @@
+"""The state of forgetting one thing, from which any worker can continue."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import Field
+
+from ricordo.features.memory_care.erasure.receipts import ErasureFacts
+from ricordo.features.memory_care.forgetting.needle import Match, Matches, Needle
+
+PERHAPS = "?"  # ends the id of an item that perhaps says the thing
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A stored thing that says what shall be forgotten.
+
+    `key` tells it from others of its `kind`. `excerpts` are its sentences that say it. `where`
+    names the agent, conversation, block or file. An item that `follows` goes with any other.
+    """
+
+    kind: str
+    key: str
+    match: Match
+    excerpts: tuple[str, ...]
+    where: dict[str, Any] = field(default_factory=dict)
+    created_at: int | None = None
+    follows: bool = False
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind}/{self.key}{PERHAPS if self.match == 'perhaps' else ''}"
+
+
+class Forgetting(ErasureFacts):
+    """What shall be forgotten, what was chosen, and what was done until now."""
+
+    user_id: str
+    # Empty once it is not needed any more.
+    text: str = ""
+    # Sentences that were chosen though they only perhaps say it, for what follows.
+    sentences: list[str] = Field(default_factory=list)
+    ids: list[str] = Field(default_factory=list)
+    takes_all: bool = False
+    takes_perhaps: bool = False
+    is_never_again: bool = True
+    # All rows are changed; only the files are left to rewrite.
+    is_done: bool = False
+    # Conversations whose prompts have to be written again.
+    conversations: set[str] = Field(default_factory=set)
+    # Partitions of the search index with the thing, by owner, with the kind of their rows.
+    partitions: dict[str, str] = Field(default_factory=dict)
+    # The rewritten chains, each with its head and its number of changed versions.
+    chains: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    def note_elsewhere(self, sentences: Iterable[str]) -> None:
+        self.elsewhere = list(dict.fromkeys((*self.elsewhere, *sentences)))
+
+    @property
+    def needle(self) -> Needle:
+        return Needle(self.text)
+
+    @property
+    def needle_of_followers(self) -> Needle:
+        return Needle("\n".join((self.text, *self.sentences)))
+
+    def takes(self, item: Item) -> bool:
+        """Return whether the owner chose the item."""
+        if item.follows or item.id in self.ids:
+            return True
+        return self.takes_all and (item.match == "exact" or self.takes_perhaps)
+
+
+def matches_of(items: Iterable[Item]) -> dict[str, Matches]:
+    """Return the chosen matches by the key of their items."""
+    chosen: dict[str, Matches] = {}
+    for item in items:
+        chosen[item.key] = chosen.get(item.key, frozenset()) | {item.match}
+    return chosen

@@ -1,0 +1,23 @@
+"""`ricordo user forget`: it lists, and removes with --yes."""
+
+from tests.cli.conftest import Shell, remember
+from tests.support.canaries import canary, in_files
+
+
+def test_it_lists_and_then_removes(shell: Shell) -> None:
+    remember(shell, "ada", "bob")
+    with shell.serving() as server:
+        command = ("user", "forget", "ada", "--text", canary("ada"), "--server", server.address)
+        listed = shell.run(*command)
+        assert (listed.returncode, listed.stderr) == (0, "")
+        assert "Says it:" in listed.stdout
+        assert "Nothing was removed." in listed.stdout
+
+        done = shell.run(*command, "--yes")
+
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "Changed:" in done.stdout
+        again = shell.run(*command, "--yes")
+        assert (again.returncode, "Nothing says it" in again.stderr) == (2, True)
+    assert in_files(shell.data, canary("ada")) == []
+    assert in_files(shell.data, canary("bob")) != []

@@ -1,0 +1,210 @@
+"""Forgetting one thing step by step: killed anywhere it is finished, and twice is once."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from ricordo.domain.block import NEVER_REMEMBER
+from ricordo.domain.job import Job
+from ricordo.domain.scope import Scope
+from ricordo.errors import Conflict, Invalid, NotFound
+from ricordo.features.memory_care.forgetting import queries, service
+from ricordo.features.memory_care.forgetting.jobs import HANDLERS
+from ricordo.features.memory_care.forgetting.needle import MARK
+from ricordo.features.memory_care.forgetting.service import Choice
+from ricordo.memory import user_memory
+from ricordo.memory.unwanted import Rules
+from ricordo.search.index import insert_messages, insert_passages
+from ricordo.storage import conversations, jobs, messages
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import jobs as jobs_table
+from tests.conftest import BOTH
+from tests.seams import make
+from tests.seams.stage import Stage
+from tests.seams.stores import killed_after
+from tests.support.canaries import CANARY, canary, in_tables
+
+DATABASES = BOTH
+SCOPE = Scope()
+(_FORGET,) = HANDLERS
+TEXT = f"My {canary('illness')} began in May"
+ALL = Choice(takes_all=True)
+
+
+async def ada(stage: Stage) -> None:
+    """A user who said it in her memory, its history, a message and a passage."""
+    state = await stage.state(await stage.agent())
+    archive = await make.stored_archive(stage.store, state.agent, "Tea grows in Darjeeling.")
+
+    def write(tx: Transaction) -> None:
+        owned = user_memory.open_memory(tx, SCOPE, "ada", makes=True)
+        for value in (f"Likes tea.\n- {TEXT}.", f"Likes tea.\n{TEXT}!\nHas a cat."):
+            user_memory.put(tx, owned, "human", value, owned.owner)
+        own = make.conversation(state.agent, id="conv-ada", user_id=owned.user.id, message_count=2)
+        conversations.insert_one(tx, own)
+        insert_messages(
+            tx,
+            [
+                make.message(state.agent, f"Hello. {TEXT}.", conversation_id="conv-ada"),
+                make.message(state.agent, "I like tea.", conversation_id="conv-ada"),
+            ],
+        )
+        theirs = make.passage(archive, f"{TEXT}.", user_id=owned.user.id)
+        insert_passages(tx, archive, [theirs, make.passage(archive, "Tea.")])
+
+    await stage.store.write(write)
+    return state.agent.id
+
+
+async def next_job(stage: Stage) -> Job | None:
+    await stage.store.write(jobs.take_over)
+
+    def claim(tx: Transaction) -> Job | None:
+        is_next = (jobs_table.c.kind == _FORGET.kind) & (jobs_table.c.status == "waiting")
+        row = tx.first(select(jobs_table.c.id).where(is_next).order_by(jobs_table.c.seq))
+        return jobs.claim_one(tx, "worker", row.id) if row else None
+
+    return await stage.store.write(claim)
+
+
+async def finish(stage: Stage) -> None:
+    while job := await next_job(stage):
+        await _FORGET.run(stage.runtime, job, lambda _done, _total: None)
+        await stage.store.write(lambda tx, job=job: jobs.finish(tx, job))
+
+
+async def test_killed_after_any_write_it_is_finished_and_counted_once(stage: Stage) -> None:
+    await ada(stage)
+    state = await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
+    kills = 0
+    while job := await next_job(stage):
+        try:
+            with killed_after(stage.runtime, 1 + 3 * kills):
+                await _FORGET.run(stage.runtime, job, lambda _done, _total: None)
+        except asyncio.CancelledError:
+            kills += 1
+            assert kills < 60
+        else:
+            await stage.store.write(lambda tx, job=job: jobs.finish(tx, job))
+
+    assert kills > 3
+    assert await stage.store.read(in_tables) == []
+    receipt = await service.find_receipt(stage.runtime, SCOPE, state["id"])
+    assert receipt["status"] == "done"
+    assert receipt["changed"] == {"blocks": 1, "commits": 2, "messages": 1}
+    assert receipt["removed"] == {"passages": 1}
+    assert CANARY not in str(receipt)
+    text = await stage.store.read(
+        lambda tx: user_memory.require(tx, user_memory.open_memory(tx, SCOPE, "ada"), "human").value
+    )
+    assert text == "Likes tea.\nHas a cat."
+    said = await stage.store.read(lambda tx: messages.between(tx, "conv-ada", 0, 10_000, 10))
+    assert [message.text for message in said] == [f"Hello. {MARK}", "I like tea."]
+
+
+async def test_twice_is_once_and_two_things_follow_each_other(stage: Stage) -> None:
+    await ada(stage)
+    first, second, other = [
+        await service.forget(stage.runtime, SCOPE, "ada", text, ALL)
+        for text in (TEXT, TEXT, "Has a cat")
+    ]
+    assert first["id"] == second["id"] != other["id"]
+    with pytest.raises(NotFound):
+        await service.find_receipt(stage.runtime, Scope(organization_id="org-other"), first["id"])
+
+    await finish(stage)
+
+    assert await stage.store.read(in_tables) == []
+    again = await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
+    await finish(stage)
+    receipt = await service.find_receipt(stage.runtime, SCOPE, again["id"])
+    assert (receipt["changed"], receipt["removed"]) == ({}, {})
+
+
+async def test_only_the_chosen_goes_and_perhaps_is_never_chosen_by_itself(stage: Stage) -> None:
+    await ada(stage)
+    near = f"In May began my {canary('illness')}, the doctor said."
+
+    def add(tx: Transaction) -> None:
+        owned = user_memory.open_memory(tx, SCOPE, "ada")
+        user_memory.put(tx, owned, "notes", f"Fine.\n{near}", owned.owner)
+
+    await stage.store.write(add)
+    listed = await service.preview(stage.runtime, SCOPE, "ada", TEXT)
+    perhaps = [item for item in listed.items if item.match == "perhaps"]
+    assert {item.where["label"] for item in perhaps} == {"notes"}
+    (message,) = [item for item in listed.items if item.kind == "message"]
+
+    await service.forget(stage.runtime, SCOPE, "ada", TEXT, Choice(ids=[message.id]))
+    await finish(stage)
+
+    left = await service.preview(stage.runtime, SCOPE, "ada", TEXT)
+    assert {item.id for item in listed.items} - {item.id for item in left.items} == {message.id}
+    ids = [item.id for item in left.items]
+    await service.forget(stage.runtime, SCOPE, "ada", TEXT, Choice(ids=ids))
+    await finish(stage)
+    assert await stage.store.read(in_tables) == []
+
+
+async def test_a_later_agent_cannot_remember_it_again_and_the_rule_does_not_say_it(
+    stage: Stage,
+) -> None:
+    await ada(stage)
+    await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
+    await finish(stage)
+
+    def rule(tx: Transaction) -> str:
+        memory = user_memory.open_memory(tx, SCOPE, "ada")
+        return user_memory.require(tx, memory, NEVER_REMEMBER).value
+
+    text = await stage.store.read(rule)
+    assert CANARY not in text
+    rules = Rules.of_text(text)
+    siblings = [
+        f"- {TEXT}",
+        f"2026-05-01: “{TEXT}”",
+        TEXT.upper(),
+        f"The user's {canary('illness')} began in May.",
+        f"Began in May: {canary('illness')}",
+    ]
+    assert [
+        line for line in siblings if not rules.refuse("Likes tea.", f"Likes tea.\n{line}")
+    ] == []
+    others = ["Likes coffee.", "Lives in Rome", "Has an exam on 3 May", "My cat began to sing"]
+    assert [line for line in others if rules.refuse("", line)] == []
+
+
+async def test_what_says_nothing_is_refused(stage: Stage) -> None:
+    await ada(stage)
+    for text in ("", " … ", "the", "x" * 3_000, "\n".join(f"Line {n} here" for n in range(30))):
+        with pytest.raises(Invalid):
+            await service.preview(stage.runtime, SCOPE, "ada", text)
+    with pytest.raises(Invalid, match="Choose"):
+        await service.forget(stage.runtime, SCOPE, "ada", TEXT, Choice())
+    with pytest.raises(NotFound):
+        await service.preview(stage.runtime, SCOPE, "nobody", TEXT)
+
+
+async def test_an_agents_request_waits_once_and_goes_with_the_decision(stage: Stage) -> None:
+    await ada(stage)
+    user_id = await stage.store.read(lambda tx: user_memory.open_memory(tx, SCOPE, "ada").user.id)
+
+    def ask(tx: Transaction, text: str = TEXT) -> Any:
+        return queries.add(tx, queries.ForgetRequest("", SCOPE.organization_id, user_id, text))
+
+    request = await stage.store.write(ask)
+    assert await stage.store.write(ask) == request
+    for number in range(queries.MOST_WAITING - 1):
+        await stage.store.write(lambda tx, number=number: ask(tx, f"Thing number {number}"))
+    with pytest.raises(Conflict, match="wait for this person"):
+        await stage.store.write(lambda tx: ask(tx, "One more thing"))
+
+    choice = Choice(takes_all=True, request_id=request.id)
+    await service.forget(stage.runtime, SCOPE, "ada", TEXT, choice)
+    await finish(stage)
+
+    assert await stage.store.read(in_tables) == []
+    waiting = await stage.store.read(lambda tx: queries.of_user(tx, SCOPE.organization_id, user_id))
+    assert len(waiting) == queries.MOST_WAITING - 1
