@@ -110,6 +110,7 @@ class TurnOverrides:
         client_tools: Tools that the caller runs.
         client_skills: Skills that the prompt shows.
         wanted_tools: Tools of the client; one of them has to be called before the turn ends.
+        only_tools: Names of stored tools in place of the agent's.
         added_tools: Names of the server's unstored tools; `added_rules` are their rules.
         streams_tokens: Ask the provider for tokens as they appear.
         logprobs: Return probabilities of tokens, with this number of alternatives.
@@ -123,6 +124,7 @@ class TurnOverrides:
     client_tools: tuple[ToolSchema, ...] = ()
     client_skills: tuple[ClientSkill, ...] = ()
     wanted_tools: frozenset[str] = frozenset()
+    only_tools: tuple[str, ...] | None = None
     added_tools: tuple[str, ...] = ()
     added_rules: tuple[ToolRule, ...] = ()
     streams_tokens: bool = False

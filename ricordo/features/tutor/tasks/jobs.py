@@ -96,13 +96,17 @@ async def _answer(runtime: Runtime, scope: Scope, task: BackgroundTask, run: Tas
     """Let the agent do the task, and return the ended run."""
     timezone = await _prepare(runtime, scope, task, run)
     event = task_event(task.name, task.instructions, local_time(run.created_at, timezone))
-    system = await runtime.store.read(lambda tx: service.system_of(tx, task))
+    course_task = await runtime.store.read(lambda tx: service.course_task_of(tx, task))
     request = TurnRequest(
         scope=scope,
         agent_id=task.agent_id,
         messages=(NewMessage("user", (event,), otid=run.id),),
         conversation_id=run.conversation_id,
-        overrides=TurnOverrides(max_steps=task.max_steps or DEFAULT_MAX_STEPS, instructions=system),
+        overrides=TurnOverrides(
+            max_steps=task.max_steps or DEFAULT_MAX_STEPS,
+            instructions=((course_task and course_task.system) or "").strip(),
+            only_tools=course_task.tools if course_task else None,
+        ),
         delivery=TurnDelivery(purpose="task"),
     )
     answer = await collect_for_job(await run_turn(runtime, request), "this task")
