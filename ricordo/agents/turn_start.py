@@ -50,6 +50,7 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import ApprovalPart, EventPart, Message, Part, ToolReturnPart
 from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Collision, Conflict, Forbidden, Invalid, NotFound
 from ricordo.llm.adaptation import learned_of
 from ricordo.llm.registry.organization_providers import OrganizationModels
