@@ -57,6 +57,10 @@ NOT_RUN = {
         "--partition agent-": "the id is an example",
     },
     "connect.md": {"claude mcp add": "needs Claude Code"},
+    "for-operators.md": {
+        "ricordo key create": "from then on each snippet needs a key; tests/features/accounts"
+    },
+    "keys.md": {"ricordo user invite": "needs a first key; tests/features/sign_in_links"},
     "installation.md": {
         "make dist": "tests/test_package.py does it",
         "pip install": "needs a package index; tests/test_package.py installs the wheel without one",
