@@ -401,14 +401,15 @@ class _Search:
 
         They are one idea: several related words count once, and no more than the word itself.
         """
-        posting = joined_postings([self.posting(term) for term in related])
-        if not len(posting.positions):
-            return posting
-        posting = _once(posting)
-        missing = np.isin(posting.positions, word.positions, invert=True)
-        if len(running):
-            missing &= np.isin(posting.positions, running, invert=True)
-        return replace(some_of(posting, missing), least_count=len(word.positions))
+        times = np.zeros(len(self.view.records), dtype=np.uint8)
+        for term in related:
+            posting = self.posting(term)
+            times[posting.positions] = np.maximum(times[posting.positions], posting.times)
+        times[word.positions] = 0
+        times[running] = 0
+        positions = np.flatnonzero(times)
+        is_named = np.zeros(len(positions), dtype=np.bool_)
+        return Posting(positions, times[positions], is_named, least_count=len(word.positions))
 
     def _spread(self, term: str, running: Integers) -> Posting:
         posting = self.view.spread(self.posting(term), term)

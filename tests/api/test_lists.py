@@ -30,6 +30,8 @@ MORE = {
     "/v1/agents/{agent_id}/files": 8,  # the agent in three, its folders, what was opened, the newest, all, how each begins
     "/v1/agents/{agent_id}/archival-memory": 5,  # the agent in three, the passages' sizes, those that fit
     "/users/{user_id}/blocks/{label:path}/diffs": 5,  # user, chain, block, proposals, texts
+    # The course, its students, their last messages, proposals and failed tasks.
+    "/v1/courses/{course_name}/students": 5,
     "/v1/blocks/{block_id}/blame": 5,  # all versions with their texts
     "/v1/blocks/{block_id}/compare": 7,  # the block, its two versions, and a text in three statements each
     "/users/{user_id}/blocks/{label:path}/compare": 8,  # the same, of a block that is found by its label

@@ -569,7 +569,7 @@ async def test_a_run_that_goes_on_is_unknown_or_anothers_is_not_undone(store: Sq
     state = await make.stored_agent(store)
     open_run = make.run(state.agent, id="run-8")
     await run_of(store, state, write("human", "x"), run=open_run)
-    with pytest.raises(Conflict, match="goes on"):
+    with pytest.raises(Conflict, match="still runs"):
         await undo(store, "run-8")
     with pytest.raises(NotFound):
         await undo(store, "run-gone")

@@ -23,7 +23,11 @@ from ricordo.features.memory_care.erasure import receipts
 from ricordo.features.memory_care.erasure.files import BACKUPS, without_password
 from ricordo.features.memory_care.erasure.work import PortionedWork
 from ricordo.features.memory_care.forgetting import rules, service
-from ricordo.features.memory_care.forgetting.belonging_queries import Belongings, belongings_of
+from ricordo.features.memory_care.forgetting.belonging_queries import (
+    Belongings,
+    belongings_of,
+    tables_with_words,
+)
 from ricordo.features.memory_care.forgetting.block_queries import shared_blocks_with
 from ricordo.features.memory_care.forgetting.source_queries import JOB, Source
 from ricordo.features.memory_care.forgetting.state import Forgetting, Item
@@ -54,7 +58,7 @@ class ForgettingWork(PortionedWork[Forgetting]):
 
     def __init__(self, runtime: Runtime, job: Job, report: Report) -> None:
         super().__init__(runtime, job, report, Forgetting.model_validate(job.payload))
-        self._sources = service.sources_of(runtime)
+        self._sources: list[Source] = []
 
     async def run(self) -> Forgetting:
         """Do the rest of the work, and return its finished state.
@@ -62,6 +66,7 @@ class ForgettingWork(PortionedWork[Forgetting]):
         Raises Unavailable if it has to be tried again.
         """
         if not self.state.is_done:
+            self._sources = await service.sources_of(self._runtime)
             owned = await self._belongings()
             await self._remove_all(owned)
             if await self._wait_for_turns(owned):
@@ -208,7 +213,9 @@ class ForgettingWork(PortionedWork[Forgetting]):
         from ricordo.search.reader import IndexCache
 
         await self._store.write(lambda tx: tx.cache.pop(IndexCache, None))
-        touched = [*self.state.removed, *self.state.changed, *_TOUCHED]
+        # Rows that were deleted long ago, such as uploads, may have left bytes of it too.
+        words = (table.name for table in tables_with_words())
+        touched = [*self.state.removed, *self.state.changed, *_TOUCHED, *words]
         remains = await scrub(self._store, touched)
 
         def finish(tx: Transaction, forgetting: Forgetting) -> None:

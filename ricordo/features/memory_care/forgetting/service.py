@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import inspect, select
 
 from ricordo.domain.clock import to_datetime
 from ricordo.domain.ids import new_id
@@ -75,9 +75,11 @@ def require_needle(text: str) -> Needle:
     return needle
 
 
-def sources_of(runtime: Runtime) -> list[Source]:
+async def sources_of(runtime: Runtime) -> list[Source]:
     """Return the sources that are searched, those of features among them."""
-    return [BlockSource(), *built_in_sources(runtime.plugins.forget_sources())]
+    # Tables of a package that is imported and not in use may be missing.
+    names = await runtime.store.read(lambda tx: inspect(tx.connection).get_table_names())
+    return [BlockSource(), *built_in_sources(runtime.plugins.forget_sources(), names)]
 
 
 async def preview(runtime: Runtime, scope: Scope, name: str, text: str) -> Preview:
@@ -86,7 +88,7 @@ async def preview(runtime: Runtime, scope: Scope, name: str, text: str) -> Previ
     user = await runtime.store.read(lambda tx: users.require(tx, scope, name))
     owned = await runtime.store.read(lambda tx: belongings_of(tx, user.organization_id, user.id))
     items: list[Item] = []
-    for source in sources_of(runtime):
+    for source in await sources_of(runtime):
         if not getattr(source, "follows", False):
             found_items = await find_all(runtime, source, owned, needle)
             items += [item for item in found_items if not item.follows]

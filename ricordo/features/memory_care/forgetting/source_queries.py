@@ -6,7 +6,7 @@ or another removal.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -265,13 +265,16 @@ class PassageSource:
             forgetting.changed["passages"] += 1
 
 
-def built_in_sources(named: Sequence[Any] = ()) -> list[Any]:
-    """Return all sources: those of features, then one for each other table with users' words."""
+def built_in_sources(named: Sequence[Any], existing: Collection[str]) -> list[Any]:
+    """Return all sources: those of features, then one for each other table with users' words.
+
+    `existing` are the names of the database's tables.
+    """
     taken = {source.table.name for source in named if isinstance(source, TableSource)}
     taken |= {"messages", "passages"}
     sources: list[Any] = [MessageSource(), PassageSource(), *named]
     for table in tables_with_words():
-        if table.name not in taken:
+        if table.name in existing and table.name not in taken:
             sources.append(
                 TableSource(
                     table,
