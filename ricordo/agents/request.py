@@ -127,6 +127,7 @@ class TurnRequest:
         logprobs: Return probabilities of tokens, with this number of alternatives.
         callers: The agents whose calls led to this turn, the first one first.
         instructions: Text behind the system message, for this turn.
+        only_tools: Names of stored tools in place of the agent's, for this turn.
         added_tools: Names of the server's unstored tools, for this turn; `added_rules` are
             their rules.
         planned_run: The id of a run that was announced before. This turn becomes that run,
@@ -158,6 +159,7 @@ class TurnRequest:
     callers: tuple[str, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict)
     instructions: str = ""
+    only_tools: tuple[str, ...] | None = None
     added_tools: tuple[str, ...] = ()
     added_rules: tuple[ToolRule, ...] = ()
     planned_run: str | None = None

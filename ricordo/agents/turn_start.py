@@ -54,6 +54,7 @@ from ricordo.prompt.transcript import local_time, rejection_event
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages, proposals, runs
+from ricordo.storage import tools as stored_tools
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.rules import CallRules, FinishedCall, finished_calls
 from ricordo.tools.toolbox import unstored_tool
@@ -176,8 +177,8 @@ def _open_turn(
     profile = profile_of(state.agent, model.info, runtime.settings.model_profile)
     if profile != "full":
         state = with_profile(state, profile, runtime.toolbox)
-    if request.added_tools:
-        state = _with_added_tools(state, request, runtime)
+    if request.added_tools or request.only_tools is not None:
+        state = _with_tools(tx, state, request, runtime)
     limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
     if is_borrowed:
         limit = WindowLimit(own_window=own_state.agent.context_window)
@@ -231,8 +232,16 @@ def _stay_in_group(tx: Transaction, turn: TurnContext, cut_off: Run) -> None:
         runs.save_metadata(tx, turn.run)
 
 
-def _with_added_tools(state: AgentState, request: TurnRequest, runtime: Runtime) -> AgentState:
-    """Return the state with the tools and rules that the request adds."""
+def _with_tools(
+    tx: Transaction, state: AgentState, request: TurnRequest, runtime: Runtime
+) -> AgentState:
+    """Return the state with the tools and rules that the request replaces and adds."""
+    if request.only_tools is not None:
+        scope = Scope(state.agent.organization_id)
+        stored = stored_tools.by_names(tx, scope, request.only_tools)
+        rules = tuple(rule for rule in state.agent.tool_rules if rule.tool_name in stored)
+        agent = replace(state.agent, tool_rules=rules)
+        state = replace(state, agent=agent, tools=tuple(stored.values()))
     tools = [
         unstored_tool(runtime.toolbox.unstored(name), state.agent.organization_id)
         for name in request.added_tools

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 from fastapi import Depends, Query
+from pydantic import ValidationError
 
 from ricordo.agents.agent_types import chosen_system
 from ricordo.agents.conversations import DEFAULT, effective, open_conversation, set_window
@@ -36,6 +37,7 @@ from ricordo.domain.agent import Agent, CompactionSettings
 from ricordo.domain.clock import zone
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, ModelSettings
 from ricordo.domain.run import StopReason
+from ricordo.domain.scope import Scope
 from ricordo.domain.text import Json
 from ricordo.domain.tool import MULTI_AGENT_TOOLS
 from ricordo.errors import Invalid, Unsupported
@@ -308,6 +310,32 @@ def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
         has_sleeptime=bool(body.enable_sleeptime),
         has_default_folder=bool(body.include_default_source),
     )
+
+
+def change_secret(
+    tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str, change: tuple[str, str | None]
+) -> None:
+    """Store one secret of the agent, or delete it where its text is None; the others stay.
+
+    `change` is its name and text. Raises NotFound, Invalid.
+    """
+    name, text = change
+    try:
+        AgentUpdate.model_validate({"secrets": {name: text or ""}})
+    except ValidationError as error:
+        raise Invalid(
+            "A secret's name has letters, digits and _, at most 200, and its text at most 20,000 "
+            "characters."
+        ) from error
+    agents.lock(tx, scope, agent_id)
+    agent = agents.load(tx, scope, agent_id).agent
+    secrets = dict(agent.settings.get("secrets", {}))
+    if text is None:
+        secrets.pop(name, None)
+    elif text or name not in secrets:  # an empty text leaves a stored secret as it is
+        secrets[name] = Secret(runtime.settings.data_dir).encrypt(text)
+    changed = replace(agent, settings={**agent.settings, "secrets": secrets})
+    agents.update(tx, replace(changed, updated_by=scope.user_id, updated_at=tx.clock.now()))
 
 
 def _sealed(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import exp
 from typing import Any
 
 from ricordo.errors import Invalid
@@ -58,6 +59,10 @@ class Passage:
 # hit that reaches one of these.
 GOOD_WORD_MATCH = 0.3
 GOOD_SIMILARITY = 0.3
+# Fitted on the first ten hits of questions about two kinds of talk, as docs/internals/retrieval.md
+# says: the chance that a hit answers, by `word_match`, and by `similarity` if there is one.
+_CHANCE_BY_WORDS = (-3.38, 2.68)
+_CHANCE = (-4.17, 2.21, 2.89)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,29 @@ class Relevance:
     @property
     def matches_well(self) -> bool:
         return self.word_match >= GOOD_WORD_MATCH or (self.similarity or 0.0) >= GOOD_SIMILARITY
+
+    @property
+    def match(self) -> float:
+        """How well the hit matches, from 0 to 1; it compares across searches.
+
+        It grows with the chance that the hit answers. 1 is a text with all words of the query and
+        its meaning.
+        """
+        if self.similarity is None:
+            (start, *weights), signals = _CHANCE_BY_WORDS, [self.word_match]
+        else:
+            (start, *weights), signals = _CHANCE, [self.word_match, self.similarity]
+        clear = sum(
+            weight * min(max(signal, 0.0), 1.0)
+            for weight, signal in zip(weights, signals, strict=True)
+        )
+        lowest = _sigmoid(start)
+        share = (_sigmoid(start + clear) - lowest) / (_sigmoid(start + sum(weights)) - lowest)
+        return round(share, 3)
+
+
+def _sigmoid(number: float) -> float:
+    return 1 / (1 + exp(-number))
 
 
 def require_tags(tags: Sequence[str]) -> None:

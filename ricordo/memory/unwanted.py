@@ -1,8 +1,8 @@
 """Things that a person wants no agent to remember.
 
 The person's rules are the lines of a block of their own, `never-remember`. An agent's edit or
-proposal that adds a line like one of them is refused. The person, and callers who write with
-the person's rights, may write anything.
+proposal that adds a line like one of them is refused, and one about a topic that a rule names. The
+person, and callers who write with the person's rights, may write anything.
 
 The rule of something forgotten does not say it. It has a short tag of each of its words, which
 many other words have too.
@@ -19,6 +19,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict
 from ricordo.memory.edits import MemoryEdit, PassageDraft, added_lines
 from ricordo.memory.line_likeness import share_subject, subject_terms
+from ricordo.memory.topics import is_about, topic_of
 from ricordo.storage import versions
 from ricordo.storage.engine.store import Transaction
 
@@ -80,27 +81,38 @@ class ReadableRule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A person's rules."""
+    """A person's rules about lines, and the topics that others name."""
 
     rules: Sequence[ReadableRule | UnreadableRule]
+    topics: Sequence[str] = ()
 
     @classmethod
     def of_text(cls, text: str) -> "Rules":
         rules: list[ReadableRule | UnreadableRule] = []
+        topics: list[str] = []
         for line in text.split("\n"):
-            if match := _UNREADABLE.match(line.strip()):
+            if topic := topic_of(rule_of(line)):
+                topics.append(topic)
+            elif match := _UNREADABLE.match(line.strip()):
                 rules.append(UnreadableRule(match[1], frozenset(match[2].split())))
             elif line_terms := _terms(line):
                 rules.append(ReadableRule(line_terms))
-        return cls(rules)
+        return cls(rules, topics)
+
+    def __bool__(self) -> bool:
+        return bool(self.rules or self.topics)
 
     def refuse(self, before: str, after: str) -> bool:
         """Return whether the later text adds a line like a rule.
 
         A rule does not apply where the earlier text had such a line already.
         """
-        if not self.rules:
+        if not self:
             return False
+        if self.topics:
+            lines = added_lines(before, after)
+            if any(is_about(line, topic) for topic in self.topics for line in lines):
+                return True
         added = [line_terms for line in added_lines(before, after) if (line_terms := _terms(line))]
         if not added:
             return False
@@ -143,7 +155,7 @@ def unwanted_calls(
         return {}
     scope = Scope(state.agent.organization_id)
     rules = rules_of(tx, versions.of_owner(tx, scope, "user", user_id))
-    if not rules.rules:
+    if not rules:
         return {}
     refused_calls = {draft.call_id for draft in passages if rules.refuse("", draft.text)}
     refused_blocks = {

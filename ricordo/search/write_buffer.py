@@ -27,10 +27,11 @@ FLUSH = "search.flush"
 # This many rows cost a search about a millisecond more, so a flush is due at once. A shorter buffer
 # is flushed soon after its first row, since only flushed documents are found by meaning.
 LONG_BUFFER = 256
-# A process adds at most QUICK_FLUSHES jobs with the quick delay within FLUSH_DELAY. Further jobs
-# get the longer delay.
+# A process adds at most QUICK_FLUSHES jobs with the quick delay within QUICK_WINDOW: two a second,
+# which a server that is hardly used never needs. Further jobs get the longer delay.
 FLUSH_DELAY = 30 * SECOND
 QUICK_DELAY = SECOND // 2
+QUICK_WINDOW = 5 * SECOND
 QUICK_FLUSHES = 10
 _QUICK = "quick flushes of the search index"
 MOST_OWNERS = 10_000  # owners whose written rows a process counts
@@ -167,7 +168,7 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
         quick_jobs.clear()
     count = earlier_rows + rows
     is_long = count >= LONG_BUFFER
-    is_quick = len(quick_jobs) < QUICK_FLUSHES or now - quick_jobs[0] >= FLUSH_DELAY
+    is_quick = len(quick_jobs) < QUICK_FLUSHES or now - quick_jobs[0] >= QUICK_WINDOW
     not_before = now + (QUICK_DELAY if is_quick else FLUSH_DELAY)
     if is_long:
         not_before = now

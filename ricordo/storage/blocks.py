@@ -360,23 +360,18 @@ def of_tagged_agents(tx: Transaction, scope: Scope, label: str, tag: str) -> lis
     )
 
 
-def redescribe_users(
-    tx: Transaction, scope: Scope, label: str, *, old: str | None, new: str | None
-) -> int:
-    """Give users' blocks of this label, which all agents see, the new description.
-
-    Blocks whose description is another one than `old` keep it. Returns the number of changes.
-    """
+def of_users(tx: Transaction, scope: Scope, label: str) -> list[Block]:
+    """Return users' blocks of this label that all agents see."""
     users_chains = select(chains.c.id).where(
         chains.c.organization_id == scope.organization_id, chains.c.owner_kind == "user"
     )
-    described = (
-        blocks.update()
+    ids = (
+        select(blocks.c.id)
         .where(blocks.c.chain_id.in_(users_chains), blocks.c.label == label)
         .where(blocks.c.agent_id.is_(None), blocks.c.course.is_(None))
-        .where(blocks.c.description == old if old else blocks.c.description.is_(None))
+        .order_by(blocks.c.seq)
     )
-    return tx.run(described.values(description=new))
+    return by_ids(tx, scope, [row.id for row in tx.all(ids)])
 
 
 def attached(tx: Transaction, agent_id: str) -> list[Block]:

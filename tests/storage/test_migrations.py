@@ -229,3 +229,36 @@ async def test_keys_of_before_have_no_limits(path: Path) -> None:
         connection.execute("INSERT INTO schema_versions VALUES (4, 'add_index_of_newest_messages')")
     await open_and_close(path)
     assert query(path, "SELECT requests_per_minute, max_body_bytes FROM api_keys") == [(None, None)]
+
+
+async def test_tasks_of_an_older_database_outlive_their_agents(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            """
+            DROP TABLE IF EXISTS task_runs;
+            DROP TABLE IF EXISTS background_tasks;
+            CREATE TABLE background_tasks (
+                seq INTEGER NOT NULL, id VARCHAR NOT NULL, agent_id VARCHAR NOT NULL,
+                PRIMARY KEY (seq), UNIQUE (id),
+                FOREIGN KEY(agent_id) REFERENCES agents (id) ON DELETE CASCADE
+            );
+            CREATE TABLE task_runs (
+                seq INTEGER NOT NULL, task_id VARCHAR NOT NULL, PRIMARY KEY (seq),
+                FOREIGN KEY(task_id) REFERENCES background_tasks (id) ON DELETE CASCADE
+            );
+            INSERT INTO background_tasks SELECT 1, 'task-1', id FROM agents;
+            INSERT INTO task_runs VALUES (1, 'task-1');
+            DELETE FROM schema_versions WHERE name = 'keep_tasks_without_agents';
+            """
+        )
+        version = len(migrations.MIGRATIONS) - 1
+        connection.execute("UPDATE schema_versions SET version = ?", (version,))
+        connection.commit()
+    await open_and_close(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("DELETE FROM agents")
+        connection.commit()
+        assert connection.execute("SELECT task_id FROM task_runs").fetchall() == [("task-1",)]
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []

@@ -197,6 +197,25 @@ async def test_several_servers_may_start_at_once_on_an_empty_database(
         await store.close()
 
 
+def test_tasks_of_an_older_database_outlive_their_agents(empty_database: str) -> None:
+    address = empty_database.replace("postgresql://", "postgresql+psycopg://")
+    engine = create_engine(address)
+    with engine.begin() as connection:
+        for sql in (
+            "CREATE TABLE agents (id VARCHAR PRIMARY KEY)",
+            "CREATE TABLE background_tasks (id VARCHAR PRIMARY KEY, agent_id VARCHAR NOT NULL "
+            "REFERENCES agents (id) ON DELETE CASCADE)",
+            "INSERT INTO agents VALUES ('agent-1')",
+            "INSERT INTO background_tasks VALUES ('task-1', 'agent-1')",
+        ):
+            connection.exec_driver_sql(sql)
+        migrations.keep_tasks_without_agents(connection)
+        connection.exec_driver_sql("DELETE FROM agents")
+        rows = connection.exec_driver_sql("SELECT id FROM background_tasks").all()
+    engine.dispose()
+    assert [tuple(row) for row in rows] == [("task-1",)]
+
+
 @pytest.fixture
 def older(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a database that lacks a migration."""

@@ -14,12 +14,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import httpx
+import httpx2
 import pytest
 import uvicorn.server
 from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource
@@ -68,6 +70,7 @@ def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
     _share_embedding_model(patch)
     _share_document(patch)
     _share_environment(patch)
+    _share_addresses(patch)
     _hurry_uvicorn(patch)
     patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
     patch.setattr(store, "SLOW_WRITE", 3600)
@@ -215,6 +218,14 @@ def _share_environment(patch: pytest.MonkeyPatch) -> None:
 
     for source in (EnvSettingsSource, DotEnvSettingsSource):
         patch.setattr(source, "__call__", once(source.__call__))
+
+
+def _share_addresses(patch: pytest.MonkeyPatch) -> None:
+    """Let clients parse each address once, which they do several times for each request."""
+    for urls, parsing in ((httpx._urls, httpx._urlparse), (httpx2._urls, httpx2._urlparse)):
+        parse_once = lru_cache(maxsize=4096)(parsing.urlparse)
+        patch.setattr(parsing, "urlparse", parse_once)
+        patch.setattr(urls, "urlparse", parse_once)
 
 
 class _ShortSleeps:

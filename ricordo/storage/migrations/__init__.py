@@ -4,6 +4,7 @@ A backup is made and verified before the first migration changes an existing dat
 tables of plugins are created at any start; plugins change them later by themselves.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
@@ -56,6 +57,11 @@ _ADDED = {
     "users": frozenset(("email", "disabled_at", "identity_type", "properties", "look", "former")),
     "conversations": frozenset(("has_untold",)),
 }
+
+
+_KEY_OF_AGENT = re.compile(
+    r",\s*FOREIGN KEY\s*\(agent_id\) REFERENCES agents \(id\) ON DELETE CASCADE"
+)
 
 
 def create_schema(connection: Connection) -> None:
@@ -178,6 +184,31 @@ def count_histories(connection: Connection) -> None:
     connection.execute(update(chains).values(history_bytes=COUNTED))
 
 
+def keep_tasks_without_agents(connection: Connection) -> None:
+    """Let background tasks outlive their agents, since a course makes its agent again."""
+    name = "background_tasks"
+    if not inspect(connection).has_table(name):
+        return
+    if connection.dialect.name == "postgresql":
+        for key in inspect(connection).get_foreign_keys(name):
+            if key["constrained_columns"] == ["agent_id"]:
+                connection.exec_driver_sql(f'ALTER TABLE {name} DROP CONSTRAINT "{key["name"]}"')
+        return
+    # SQLite drops no constraints. Its documentation has these steps for a change that leaves the
+    # stored rows as they are: https://sqlite.org/lang_altertable.html#otheralter
+    (sql,) = connection.exec_driver_sql(
+        "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)
+    ).one()
+    version = connection.exec_driver_sql("PRAGMA schema_version").scalar_one()
+    connection.exec_driver_sql("PRAGMA writable_schema = ON")
+    connection.exec_driver_sql(
+        "UPDATE sqlite_master SET sql = ? WHERE type = 'table' AND name = ?",
+        (_KEY_OF_AGENT.sub("", sql), name),
+    )
+    connection.exec_driver_sql(f"PRAGMA schema_version = {int(version) + 1}")
+    connection.exec_driver_sql("PRAGMA writable_schema = OFF")
+
+
 def part_tags_by_users(connection: Connection) -> None:
     """Keep only tags of shared passages in an archive's row.
 
@@ -223,6 +254,7 @@ MIGRATIONS: Sequence[Migration] = (
     pair_agents,
     add_index_of_groups,
     count_histories,
+    keep_tasks_without_agents,
 )
 
 

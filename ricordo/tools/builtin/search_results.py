@@ -5,7 +5,8 @@ are one result: the best hit, with the others before and after it. All results s
 the agent's context window, and cuts are reported.
 """
 
-from collections.abc import Mapping, Sequence, Set
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any
@@ -38,6 +39,7 @@ _MARKED_LENGTH = 200
 # The part of a hit that is searched for them.
 _LINE_LIMIT = 500
 _LINE_LENGTH = 2_000
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
 
 
 def results_of(
@@ -163,7 +165,7 @@ class _ResultWriter:
 
         They come in the order of the text.
         """
-        lines = [line.strip() for line in text.split("\n") if line.strip()]
+        lines = [line.strip() for line in _lines(text) if line.strip()]
         if len(lines) < 2 or not self.query_words:
             return []
         counts = [
@@ -174,6 +176,15 @@ class _ResultWriter:
             key=lambda number: (-counts[number], number),
         )
         return [shorten(lines[number], _MARKED_LENGTH) for number in sorted(best[:_MARKED_LIMIT])]
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield the lines of a text, and the sentences of those that are too long to mark."""
+    for line in text.split("\n"):
+        if len(line) > _MARKED_LENGTH:
+            yield from _SENTENCE_END.split(line)
+        else:
+            yield line
 
 
 def _relevance(relevance: Relevance) -> dict[str, Any]:

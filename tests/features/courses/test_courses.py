@@ -1,6 +1,7 @@
 """Courses in use: their agents follow the files, and what students have stays theirs."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ import httpx2
 import pytest
 
 from ricordo.features.tutor.courses.jobs import CourseWatch
+from ricordo.features.tutor.courses.prompt import TUTOR_TOOLS
 from ricordo.llm.scripted import call
 from ricordo.storage import jobs
 from tests.seams.http import ok, refused
-from tests.seams.server import MODEL, ServerInThread, serving
+from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
 
 OPERATOR = "the-operator"
 AGENT = f'[[agent]]\nname = "coach"\nmodel = "{MODEL}"\ninstructions = "Coach them well."\n'
@@ -298,3 +300,160 @@ def test_one_label_has_one_policy_in_all_courses(http: httpx2.Client) -> None:
     fault = refused(http.put("/v1/courses/art", json=source), 400)
     assert "art/agents.toml: Line 5: " in fault
     assert "has another policy in essay/agents.toml: Line 6" in fault
+
+
+def test_a_students_old_copy_follows_the_changed_course(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    plain = (
+        '[[block]]\nlabel = "journey"\ndescription = "How far."\nlimit = 900\nvalue = "Begin."\n'
+    )
+    agent = put(http, "essay", AGENT, plain)["agents"]["coach"]
+    for user, more in (("ada", {}), ("bea", {"limit": 800, "description": "Mine"})):
+        ok(
+            http.put(
+                f"/users/{user}/blocks/journey",
+                json={"body": "## Topic\nThe sea, far away", **more},
+            )
+        )
+        say(http, agent, user, "Hello")
+    put(http, "essay", AGENT, FIELDS)
+    ada = ok(http.get("/users/ada/blocks/journey"))
+    assert (ada["limit"], ada["schema_ref"]) == (700, "journey")
+    assert "## Topic (one line" in ada["description"]
+    assert ada["body"] == "## Topic\nThe sea, far away"
+    bea = ok(http.get("/users/bea/blocks/journey"))
+    assert (bea["limit"], bea["schema_ref"], bea["description"]) == (800, "journey", "Mine")
+    # Teachers see what was written before once its owner agrees.
+    seen = "/v1/courses/essay/students/ada"
+    assert ok(http.get(seen))["blocks"] == []
+    key = {"authorization": f"Bearer {server.key('ada')}", "origin": server.url}
+    page = f"/ui/people/{ok(http.get('/v1/users/ada'))['id']}"
+    assert "asks to let its teachers see this" in http.get(page, headers=key).text
+    shown = http.get(f"{page}/blocks/journey", headers=key).text
+    assert "Let them see it" in shown
+    agreed = http.post(f"{page}/settings/journey", data={"show": "teachers"}, headers=key)
+    assert agreed.status_code == 303
+    assert "The sea" in str(ok(http.get(seen))["blocks"])
+    # A limit that the text exceeds stays as it was.
+    put(http, "essay", AGENT, FIELDS.replace("limit = 700", "limit = 25"))
+    assert ok(http.get("/users/ada/blocks/journey"))["limit"] == 700
+
+
+def test_renamed_labels_and_fields_keep_texts_and_versions(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    agent = put(http, "essay", AGENT, FIELDS)["agents"]["coach"]
+    text = "## Topic\nThe sea\n## Decisions\n- by boat"
+    ok(http.put("/users/ada/blocks/journey", json={"body": text}))
+    ok(http.put("/users/bea/blocks/journey", json={"body": text}))
+    ok(http.put("/users/bea/blocks/path", json={"body": "My own."}))
+    edit = {"old_string": "by boat", "new_string": "by train", "reasoning": "Said so."}
+    (waiting,) = [ok(http.post("/users/ada/blocks/journey/propose", json=edit))]
+    renamed = (
+        FIELDS.replace('label = "journey"', 'label = "path"\nwas = "journey"')
+        .replace("[block.fields.topic]", '[block.fields.theme]\nwas = "topic"')
+        .replace("[block.fields.decisions]", '[block.fields.decisions]\ntitle = "Choices"')
+    )
+    put(http, "essay", AGENT, renamed)
+    blocks = {one["label"]: one for one in ok(http.get("/users/ada/blocks"))}
+    assert set(blocks) == {"path"}
+    assert blocks["path"]["body"] == "## Theme\nThe sea\n## Choices\n- by boat"
+    assert blocks["path"]["schema_ref"] == "path"
+    history = ok(http.get("/users/ada/blocks/path/history"))
+    assert history[0]["message"] == "Apply the course"
+    first = history[-1]["sha"]
+    assert ok(http.get(f"/users/ada/blocks/path/versions/{first}"))["body"] == text
+    ok(http.post(f"/users/ada/blocks/path/diffs/{waiting['id']}/approve"))
+    assert "by train" in ok(http.get("/users/ada/blocks/path"))["body"]
+    # A student who has a block of the new name keeps both.
+    assert {one["label"] for one in ok(http.get("/users/bea/blocks"))} == {"path", "journey"}
+    assert set(blocks_of(http, agent)) == {"path"}
+    say(http, agent, "ada", "Hello")
+    assert "The sea" in server.model.requests[-1].messages[0].text
+    # The line may stay in the file.
+    put(http, "essay", AGENT.replace("well", "better"), renamed)
+    assert len(ok(http.get("/users/ada/blocks"))) == 1
+
+
+def test_a_former_label_that_another_course_still_has_is_refused_with_both_places(
+    http: httpx2.Client,
+) -> None:
+    put(http, "essay", AGENT, STUDENT)
+    put(http, "maths", AGENT, STUDENT)
+    renamed = STUDENT.replace('label = "student"', 'label = "learner"\nwas = "student"')
+    fault = refused(http.put("/v1/courses/essay", json={"source": AGENT + renamed}), 400)
+    assert "essay/agents.toml: Line 5" in fault
+    assert "maths/agents.toml: Line 6" in fault
+
+
+def test_a_prompt_names_only_what_its_agent_has(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    def prompt(*more: str) -> str:
+        agent = put(http, "essay", AGENT, *more)["agents"]["coach"]
+        say(http, agent, "ada", "Hello")
+        return server.model.requests[-1].messages[0].text
+
+    usual = prompt()
+    agent = ok(http.get("/v1/courses/essay"))["agents"]["coach"]
+    attached = {tool["name"] for tool in ok(http.get(f"/v1/agents/{agent}"))["tools"]}
+    assert attached == set(TUTOR_TOOLS)
+    assert "Recall memory" in usual
+    assert "Archival memory" not in usual
+    assert "three kinds" not in usual
+    assert "<files>" not in usual
+    bare = prompt("tools = []")
+    assert ("Recall memory" in bare, "When you learn something" in bare) == (False, False)
+    whole = prompt(
+        'tools = ["conversation_search", "archival_memory_insert", "archival_memory_search"]'
+    )
+    assert "You have three kinds of memory:" in whole
+
+
+def test_a_task_has_its_own_tools_system_and_steps(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    task = (
+        '[[task]]\nname = "weekly"\ncron = "0 5 * * 1"\ninstructions = "Look."\n'
+        'system = "Be brief."\nmax_steps = 1\ntools = ["memory_insert"]\n'
+    )
+    agent = put(http, "essay", AGENT, STUDENT, task)["agents"]["coach"]
+    say(http, agent, "ada", "Hello")
+    line = call("memory_insert", label="student", new_string="Likes tea.", insert_line=0)
+    server.says(line, "Done.")
+    run = ok(http.post("/background/tasks/essay.weekly/run", json={"user_id": "ada"}))["runs"][0]
+    wait_for(lambda: ok(http.get(f"/background/runs/{run['id']}"))["ended_at"])
+    (asked,) = server.model.requests[1:]  # of one step
+    assert [tool.name for tool in asked.tools] == ["memory_insert"]
+    assert "Be brief." in asked.messages[0].text
+    say(http, agent, "ada", "And now?")
+    assert "memory_replace" in [tool.name for tool in server.model.requests[-1].tools]
+
+
+def wait_for(find: Callable[[], Any]) -> None:
+    until = time.monotonic() + LIMIT
+    while not find():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_a_deleted_retired_agent_does_not_apply_its_course_again_each_minute(
+    server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = AGENT.replace("coach", "helper")
+    helper = put(http, "essay", AGENT, second)["agents"]["helper"]
+    put(http, "essay", AGENT)
+    ok(http.delete(f"/v1/agents/{helper}"))
+    applied = 0
+
+    async def count(runtime: Any) -> list[Any]:
+        nonlocal applied
+        applied += 1
+        return []
+
+    monkeypatch.setattr("ricordo.features.tutor.courses.jobs.apply_all", count)
+    look = CourseWatch().run
+    for _ in range(3):
+        server.run(look(server.runtime, jobs.Job("courses.apply", ""), lambda _done, _total: None))
+    assert applied == 1, "the first look of a server"

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from ricordo.cli import app
 from ricordo.features.tutor.courses.course_file import findings
+from ricordo.llm.scripted import ScriptedModel
 from ricordo.settings import Settings
 from tests.seams.http import ok, refused
 from tests.seams.server import MODEL, ServerInThread, serving
@@ -42,6 +43,9 @@ MISTAKES = [
     (MODEL, "openai/gpt-99-nonsense-of-nobody", 4, "gpt-99-nonsense-of-nobody"),
     (MODEL, "no-such-provider/x", 4, "no-such-provider"),
     (MODEL, "", 4, "model"),
+    ('name = "weekly"', 'name = "weekly"\ntools = ["web_serch"]', 12, "web_serch"),
+    ('label = "student"', 'label = "student"\nwas = "student"', 6, "that no block has now"),
+    ("max_length = 80", 'was = "name"', 9, "which no field has now"),
     ("[[task]]", "[[tasks]]", 10, 'Did you mean "task"?'),
     ('instructions = "Coach', 'instruction = "Coach', 5, 'Did you mean "instructions"?'),
     ("max_length = 80", "max_lenght = 80", 9, 'Did you mean "max_length"?'),
@@ -115,9 +119,47 @@ def test_a_good_course_passes_the_check_and_is_applied(
 ) -> None:
     course_file(server, "good", GOOD)
     lines = {one["name"]: one for one in ok(http.post("/v1/courses/check"))}
-    assert lines["good"] == {"name": "good", "fault": None, "agents": 1, "blocks": 1, "tasks": 1}
+    assert lines["good"] == {
+        "name": "good",
+        "fault": None,
+        "warning": None,
+        "agents": 1,
+        "blocks": 1,
+        "tasks": 1,
+    }
     applied = {one["name"]: one for one in ok(http.post("/v1/courses/apply"))}
     assert applied["good"]["fault"] is None
+
+
+def test_a_context_window_above_the_models_is_refused_by_check_and_apply(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    server.runtime.models.add(ScriptedModel([], name="small", context_window=9_000))
+    text = '[[agent]]\nname = "a"\nmodel = "scripted/small"\ninstructions = "Teach."\n'
+    good = {"source": f"{text}context_window = 9000\n"}
+    ok(http.post("/v1/courses/window/check", json=good))
+    bad = {"source": f"{text}context_window = 9001\n"}
+    for answer in (
+        http.post("/v1/courses/window/check", json=bad),
+        http.put("/v1/courses/window", json=bad),
+    ):
+        assert 'Line 5: "context_window" is above that of the model' in refused(answer, 400)
+
+
+def test_words_that_name_a_tool_which_the_agent_lacks_are_a_warning_with_their_line(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    words = (
+        '"Use memory_insert, and archival_memory_search for what is long. no_such_tool is none."'
+    )
+    text = f'[[agent]]\nname = "a"\nmodel = "{MODEL}"\ninstructions = {words}\n'
+    text += '[[task]]\nname = "t"\nidle_minutes = 5\ninstructions = "memory_insert"\ntools = []\n'
+    course_file(server, "words", text)
+    (line,) = [one for one in ok(http.post("/v1/courses/check")) if one["name"] == "words"]
+    assert line["fault"] is None
+    first, second = line["warning"].splitlines()
+    assert first.startswith('words/agents.toml: Line 4: the words name the tool "archival_memory')
+    assert second.startswith('words/agents.toml: Line 8: the words name the tool "memory_insert"')
 
 
 def test_a_limit_that_a_changed_shared_text_exceeds_is_found(

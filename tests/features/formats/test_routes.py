@@ -289,6 +289,7 @@ def test_everything_is_in_the_archive_in_many_portions(
         "blocks.jsonl",
         "history.jsonl",
         "proposals.jsonl",
+        "facts.jsonl",
     ]
     assert archive.namelist() == names
     assert archive.read(names[0]).decode() == "Übung 4\n"
@@ -337,7 +338,7 @@ def test_no_name_in_the_archive_leads_out_of_it_and_an_empty_memory_has_an_archi
     ok(http.post("/v1/agents/", json={"model": "scripted/model", "user_id": ada}))
     empty = archive_of(http, ada)
     assert {name: empty.read(name) for name in empty.namelist()} == dict.fromkeys(
-        ("blocks.jsonl", "history.jsonl", "proposals.jsonl"), b""
+        ("blocks.jsonl", "history.jsonl", "proposals.jsonl", "facts.jsonl"), b""
     )
     for label in ("a/...", "C:/x", "~/x"):
         assert http.put(f"/users/{ada}/blocks/{label}", json={"body": "x"}).status_code == 200

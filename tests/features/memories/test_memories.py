@@ -267,3 +267,23 @@ def test_the_example_in_typescript_runs(tmp_path: Path) -> None:
             check=False,
         )
     assert said.stdout == "message I live in Turin.\n", said.stderr
+
+
+def test_own_memories_come_before_shared_ones_and_a_threshold_filters(http: httpx2.Client) -> None:
+    agent = ok(http.post("/v1/agents/", json={"model": MODEL, "name": "Beekeeper"}))["id"]
+    other = ok(http.post("/v1/agents/", json={"model": MODEL, "name": "Stranger"}))["id"]
+    shared, own = "Bees like lavender", "Heather is what my bees like most"
+    for id, text, headers in (
+        (agent, shared, {}),
+        (agent, own, {"x-ricordo-user": "hana"}),
+        (other, shared, {}),
+    ):
+        past = {"messages": [{"role": "user", "content": text}]}
+        ok(http.post(f"/v1/agents/{id}/messages/import", json=past, headers=headers))
+    found = search(http, "hana", "bees lavender", kinds=["message"])
+    # Of the agent that never spoke with her, nothing is shown.
+    assert [(one["memory"], one["shared"]) for one in found] == [(own, False), (shared, True)]
+    assert 0 < found[0]["score"] < found[1]["score"] <= 1
+    threshold = (found[0]["score"] + found[1]["score"]) / 2
+    best = search(http, "hana", "bees lavender", kinds=["message"], threshold=threshold)
+    assert [one["memory"] for one in best] == [shared]

@@ -3,7 +3,7 @@
 Each has what was changed in the other, and both texts where both changed the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features.openwebui.mirror import sessions
 from ricordo.features.openwebui.mirror.sessions import OpenWebUI
+from tests.campaigns.sizes import short_and_long
 from tests.features.openwebui.conftest import Synced
 from tests.support.open_webui import FakeOpenWebUI
 from tests.support.synced import Killed
@@ -167,8 +168,17 @@ async def test_a_knowledge_base_that_is_suddenly_empty_or_gone_is_filled_again(
     assert await here.files() == there.user_files() == kept
 
 
+@pytest.mark.parametrize(
+    ("pages", "removals", "additions"),
+    short_and_long(((2, 4), (1, 2), (0, 1)), ((2, 3, 4), (1, 2), (0, 1, 2))),
+)
 async def test_files_that_change_while_the_pages_are_read_delete_only_themselves(
-    here: Synced, there: FakeOpenWebUI, monkeypatch: pytest.MonkeyPatch
+    pages: Sequence[int],
+    removals: Sequence[int],
+    additions: Sequence[int],
+    here: Synced,
+    there: FakeOpenWebUI,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An earlier file that is deleted moves another into the page that was read already."""
     monkeypatch.setattr(sessions, "_FILES_PER_PAGE", 2)
@@ -177,7 +187,7 @@ async def test_files_that_change_while_the_pages_are_read_delete_only_themselves
     await here.settle()
     texts = await here.files()
     new_names = (f"new-{number}.md" for number in range(100))
-    for page, removed, added in product((2, 3, 4), (1, 2), (0, 1, 2)):
+    for page, removed, added in product(pages, removals, additions):
         edits = _edits_before(there, page, removed, [next(new_names) for _ in range(added)])
         monkeypatch.setattr(there, "before_page", edits)
         assert await here.settle() is None

@@ -671,3 +671,35 @@ def test_users_decide_in_the_chat_and_temporary_chats_leave_nothing(stage: Stage
         with closing(database):
             assert not [row for row in database.iterdump() if "kanari" in row]
     stage.there.call("POST", place, valves | {"API_KEY": stage.service})
+
+
+def test_chats_deleted_there_are_known_here_and_what_waits_is_a_note(stage: Stage) -> None:
+    there, bea, essay = stage.there, stage.bea, stage.models["essay"]
+    kept, gone = (
+        stage.chat(bea, essay, text)["id"] for text in ("Keep this.", "Remember: likes boats.")
+    )
+
+    def descriptions() -> dict[str, str | None]:
+        of_user = {"agent_id": stage.agents["essay"], "user_id": stage.name(bea), "limit": "100"}
+        listed = ok(stage.http.get("/v1/conversations/", params=of_user))
+        return {one["summary"]: one["description"] for one in listed}
+
+    with stage.row("chats: one that is deleted there is marked here, and no other"):
+        there.call("DELETE", f"/api/v1/chats/{gone}", token=bea["token"])
+        stage.sync(bea)
+        shown = descriptions()
+        assert "gone" in (shown[f"chat_{gone}"] or "")
+        assert shown[f"chat_{kept}"] is None
+    with stage.row("notes: what waits is a note of its owner alone, while it waits"):
+
+        def waiting() -> list[str]:
+            notes = there.call("GET", "/api/v1/notes/", token=bea["token"])
+            ids = [note["id"] for note in notes if note["title"] == "Waiting for you"]
+            whole = [there.call("GET", f"/api/v1/notes/{id}", token=bea["token"]) for id in ids]
+            return [note["data"]["content"]["md"] for note in whole]
+
+        (text,) = waiting()
+        assert "+ likes boats." in text
+        ok(stage.http.post(f"/users/{stage.name(bea)}/diffs/reject", json={"all": True}))
+        stage.sync(bea)
+        assert waiting() == []

@@ -454,3 +454,26 @@ def test_the_page_shows_tasks_with_their_history_and_pauses_them(
     assert "The task is paused." in told
     assert "Go on" in told
     assert ok(http.get(f"/background/tasks/{TASK}"))["enabled"] is False
+
+
+def test_a_courses_task_keeps_its_history_when_its_agent_is_deleted_and_made_again(
+    server: ServerInThread, http: httpx2.Client, coach: str
+) -> None:
+    say(http, coach, "ada", "Hello")
+    own = {"name": "own", "agent_id": coach, "instructions": "Look.", "trigger": DAILY}
+    ok(http.post("/background/tasks", json=own))
+    started = ok(http.post(f"/background/tasks/{TASK}/run", json={"user_id": "ada"}))["runs"]
+    ok(http.delete(f"/v1/agents/{coach}"))
+    names = {task["name"] for task in ok(http.get("/background/tasks"))}
+    assert names == {TASK}, "a task without a course goes with its agent"
+    again = ok(http.put("/v1/courses/essay", json={"source": COURSE}))["agents"]["coach"]
+    assert again != coach
+    server.write(service.follow_courses)
+    task = ok(http.get(f"/background/tasks/{TASK}"))
+    assert task["agent_id"] == again
+    runs = ok(http.get(f"/background/tasks/{TASK}/runs"))
+    assert [run["id"] for run in runs] == [run["id"] for run in started]
+    ok(http.delete("/v1/courses/essay"))
+    server.write(service.follow_courses)
+    assert ok(http.get("/background/tasks")) == []
+    assert server.read(lambda tx: tx.all(select(queries.tasks.c.id))) == []

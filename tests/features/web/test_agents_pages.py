@@ -4,6 +4,7 @@ What the pages show, and what their forms change.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from ricordo.llm.learned_dialect import LearnedDialect
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.policy import CallPolicy
 from tests.features.web.test_home import visitor
+from tests.seams.server import serving
 
 HOSTILE = "<script>alert(1)</script> [x](javascript:alert(1)) \u202egnp.exe"
 
@@ -224,3 +226,32 @@ def test_with_very_many_agents_the_search_looks_at_those_used_last_and_says_so(
     page = browser.get("/ui/search", params={"q": "zebra", "kind": "messages", "agent": other}).text
     assert ("Otto has a" in page, "very many agents" in page) == (True, False)
     assert browser.get("/ui/search", params={"q": "zebra", "user": "nobody"}).status_code == 404
+
+
+def test_secrets_and_passages_changed_at_once_are_each_stored_once(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, server.http() as http, ThreadPoolExecutor(6) as pool:
+        agent = http.post("/v1/agents/", json={"memory_blocks": []}).json()["id"]
+        home = f"/ui/agents/{agent}"
+
+        def store(number: int) -> int:
+            form = {"name": f"KEY_{number}", "value": f"secret-{number}"}
+            return http.post(f"{home}/secrets", data=form).status_code
+
+        assert set(pool.map(store, range(6))) == {303}
+        secrets = http.get(f"/v1/agents/{agent}").json()["secrets"]
+        assert {one["key"] for one in secrets} == {f"KEY_{number}" for number in range(6)}
+        http.post(f"{home}/secrets", data={"name": "KEY_1", "do": "delete"})
+        http.post(f"{home}/secrets", data={"name": "KEY_2", "value": ""})
+        assert http.post(f"{home}/secrets", data={"name": "no name"}).status_code == 400
+        secrets = http.get(f"/v1/agents/{agent}").json()["secrets"]
+        assert {one["key"] for one in secrets} == {f"KEY_{number}" for number in (0, 2, 3, 4, 5)}
+
+        passages = f"/v1/agents/{agent}/archival-memory"
+        old = http.post(passages, json={"text": "Has a dog."}).json()[0]["id"]
+
+        def change(number: int) -> int:
+            form = {"text": f"Has {number} cats."}
+            return http.post(f"{home}/archive/{old}", data=form).status_code
+
+        assert sorted(pool.map(change, range(4))) == [303, 404, 404, 404]
+        assert len(http.get(passages).json()) == 1

@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 
 from ricordo.domain.ids import new_id
 from ricordo.errors import ModelError
+from ricordo.features.web.pages.memory_text import panel_lines
 from ricordo.llm.scripted import ScriptedModel, call
 from tests.features.web.test_home import visitor
 
@@ -78,6 +79,17 @@ def test_what_is_said_is_answered_and_shown_as_text(talk: Talk, lines: list[Any]
     assert 'href="javascript' not in page
     assert "<img" not in page
     assert "Why this answer?" in page
+
+
+def test_memory_beside_a_chat_reads_as_text() -> None:
+    lines = panel_lines("## Likes\n- 2026-11-27: tea\n#tag\n\nPlain.")
+    assert [(line.text, line.day, line.is_heading) for line in lines] == [
+        ("Likes", "", True),
+        ("- tea", "2026-11-27", False),
+        ("#tag", "", False),
+        ("", "", False),
+        ("Plain.", "", False),
+    ]
 
 
 def test_the_same_form_sent_twice_is_said_once(talk: Talk) -> None:

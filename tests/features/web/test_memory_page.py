@@ -177,6 +177,40 @@ def test_never_remember_refuses_things_like_it_until_the_rule_is_removed(school:
     assert "Remove the rule" not in school.see("ada")
 
 
+def test_a_topic_is_never_remembered(school: School) -> None:
+    assert '<option value="topic: health">health</option>' in school.see("ada")
+    school.send("ada", f"{school.memory}/rules", rule="topic: health")
+    for line in ("Has asthma.", "Sees a therapist on Mondays.", "2026-11-27: Ist krank."):
+        assert school.propose(line).status_code == 409, line
+    assert ok(school.propose("Plays chess."))["id"]
+    school.send("ada", f"{school.memory}/rules", remove="topic: health")
+    assert ok(school.propose("Has asthma."))["id"]
+
+
+def test_an_approval_is_undone_with_the_button_of_its_notice(school: School) -> None:
+    def undo_after(answer: Any) -> str:
+        cookie = "; ".join(answer.headers.get_list("set-cookie"))
+        page = school.ask("ada", "GET", school.memory, headers={"cookie": cookie}).text
+        return re.findall(r'<form method="post" action="([^"]+)"><button class="quiet">Undo', page)[
+            0
+        ]
+
+    before = school.text()
+    ids = [ok(school.propose(line))["id"] for line in ("Has a cat.", "Has a dog.")]
+    decided = school.send("ada", f"{school.memory}/decide", id=ids, decision="approve")
+    assert school.text() != before
+    school.send("ada", undo_after(decided))
+    assert school.text() == before
+    id = ok(school.propose("Has a cow."))["id"]
+    decided = school.send("ada", f"/ui/proposals/{id}/approve")
+    assert "cow" in school.text()
+    school.send("ada", undo_after(decided))
+    assert school.text() == before
+    rejected = ok(school.propose("Has a pig."))["id"]
+    answer = school.send("ada", f"{school.memory}/decide", id=rejected, decision="reject")
+    assert "Undo" not in str(answer.headers)
+
+
 def test_a_line_is_changed_forgotten_and_traced_without_scripts(school: School) -> None:
     block = school.memory + "/line/human"
     school.put("Ada Rossi.\nLikes tea.\nClass 10b.\nHas a dog.")

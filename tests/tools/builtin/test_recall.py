@@ -162,6 +162,14 @@ async def test_the_best_hit_stands_first_and_its_matching_lines_are_marked(nina:
     assert all("relevance" in turn for turn in around if "well" in turn["content"])
 
 
+async def test_the_sentences_of_a_long_paragraph_are_marked(nina: Desk) -> None:
+    sentences = [f"Sentence {number} is of no use." for number in range(40)]
+    sentences[25] = "Heliotrope needs sun!"
+    await keep(nina, " ".join(sentences), created_at=at(2026, 1, 20, 9, 0))
+    (result,) = (await nina.read("conversation_search", query="heliotrope"))["results"]
+    assert result["matched_lines"] == [sentences[25]]
+
+
 async def test_results_stay_within_a_part_of_the_window_and_say_what_is_missing(
     store: SqliteStore,
 ) -> None:

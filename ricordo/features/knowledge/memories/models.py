@@ -114,7 +114,8 @@ class CitationResponse(ResponseModel):
 class MemoryResponse(ResponseModel):
     """A line of a block, a passage or a message, with a score.
 
-    The score is from 0 to 1.
+    The score says how well it matches, from 0 to 1; it compares across searches. `shared` is true
+    if it is about no user: what everybody sees.
     """
 
     id: str
@@ -122,6 +123,7 @@ class MemoryResponse(ResponseModel):
     memory: str
     score: float
     role: Literal["user", "assistant"] | None = None
+    shared: bool = False
     tags: Names
     created_at: Timestamp
     citation: CitationResponse

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import zip_longest
+from operator import itemgetter
 
 from fastapi import Response
 
@@ -104,8 +105,8 @@ def _added(
 async def search(context: RequestContext, user_id: str, body: MemorySearchRequest) -> Json:
     """Search a user's memory, and return each result with its origin.
 
-    Results are lines of blocks, passages of archives, and messages. Kinds of results that the key
-    has no scope for are left out.
+    Results are lines of blocks, passages of archives, and messages. The user's own come before
+    those that everybody shares. Kinds of results that the key has no scope for are left out.
     """
     context = await for_user(context, user_id)
     kinds = [kind for kind in body.kinds if context.scope.may(_SCOPES[kind])]
@@ -133,6 +134,7 @@ async def search(context: RequestContext, user_id: str, body: MemorySearchReques
         for result in ranked
         if result and result["score"] >= body.threshold
     ]
+    merged.sort(key=itemgetter("shared"))
     return {"results": merged[: body.limit]}
 
 
@@ -207,6 +209,7 @@ def _facts(
                 id=f"{fact.block.id}#{fact.number}",
                 kind="fact",
                 memory=fact.text,
+                score=Relevance(0.0, word_match=fact.score).match,
                 created_at=version.created_at,
                 citation=citation,
             )
@@ -241,7 +244,8 @@ def _passage(hit: FoundPassage) -> Json:
         hit.passage,
         kind="passage",
         memory=hit.passage.text,
-        score=_score(hit.relevance),
+        score=hit.relevance.match,
+        shared=hit.passage.user_id is None,
         citation=CitationResponse.of(hit.passage),
     )
 
@@ -251,14 +255,7 @@ def _message(hit: FoundMessage) -> Json:
         hit.message,
         kind="message",
         memory=hit.message.text,
-        score=_score(hit.relevance),
+        score=hit.relevance.match,
+        shared=hit.message.user_id is None,
         citation=CitationResponse.of(hit.message, message_ids=[hit.message.id]),
     )
-
-
-def _score(relevance: Relevance) -> float:
-    """Return the match by words or by meaning, whichever is higher.
-
-    It is from 0 to 1.
-    """
-    return max(0.0, min(1.0, max(relevance.word_match, relevance.similarity or 0.0)))

@@ -7,6 +7,7 @@ merged by lines. If memory changed in the same lines, the note's text waits as a
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -26,6 +27,7 @@ from ricordo.memory.proposals import ProposalDraft, Unchanged, propose
 from ricordo.memory.text import merge_lines
 from ricordo.memory.user_memory import UserMemory
 from ricordo.pages.filters import editable_markdown
+from ricordo.storage import proposals
 from ricordo.storage.engine.store import Store, Transaction
 
 _REASON = "Edited as a note in Open WebUI"
@@ -67,6 +69,17 @@ class NoteSync:
                 is_settled &= await self._push(block, items_by_label.get(block.label))
         if not is_settled:
             raise RemoteMoved
+        self.problems += await self._store.read(self._conflicts)
+
+    def _conflicts(self, tx: Transaction) -> list[str]:
+        """Return a sentence for each text of a note that waits for the user's decision."""
+        waiting = proposals.waiting(tx, self._memory(tx).chain.id)
+        return [
+            f'"{proposal.label}" changed here and in its note in the same lines. '
+            f"What the note had waits as {proposal.id}."
+            for proposal in waiting
+            if proposal.reasoning == _REASON
+        ]
 
     async def _pull(self) -> set[str]:
         """Store the changes of each note; return the labels whose note was refused."""
@@ -112,14 +125,8 @@ class NoteSync:
     def _propose(self, tx: Transaction, memory: UserMemory, block: Block, text: str) -> None:
         block.require_fits(text)
         draft = ProposalDraft(memory.chain.id, block.label, text, block)
-        try:
-            proposal = propose(tx, draft, self._metadata)
-        except Unchanged:
-            return
-        self.problems.append(
-            f'"{block.label}" changed here and in its note in the same lines. '
-            f"What the note had waits as {proposal.id}."
-        )
+        with suppress(Unchanged):
+            propose(tx, draft, self._metadata)
 
     async def _push(self, block: Block, item: SyncedItem | None) -> bool:
         """Write the block into its note, which is created if it is missing.

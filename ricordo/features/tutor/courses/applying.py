@@ -9,14 +9,14 @@ from typing import Any
 from ricordo.agents.agent_types import chosen_system, traits_of
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, insert_agent, new_block, prepare
 from ricordo.domain.agent import Agent, AgentType
-from ricordo.domain.block import Chain
-from ricordo.domain.block_schema import described
+from ricordo.domain.block import Block, Chain
+from ricordo.domain.block_schema import described, heading_key
 from ricordo.domain.ids import new_id, unique
-from ricordo.domain.model import ModelInfo
+from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, ModelInfo
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.text import Json
 from ricordo.domain.version import ChangeMetadata
-from ricordo.errors import Collision, Invalid, RicordoError, Unavailable
+from ricordo.errors import Collision, Conflict, Invalid, RicordoError, TooLong, Unavailable
 from ricordo.features.documents.templates.jobs import Migration, rework
 from ricordo.features.documents.templates.models import TemplateSaveRequest
 from ricordo.features.files.folders import queries as folders
@@ -26,22 +26,27 @@ from ricordo.features.tutor.courses.course_file import (
     Course,
     CourseAgent,
     CourseBlock,
+    CourseTask,
     parse_course,
 )
+from ricordo.features.tutor.courses.prompt import TUTOR_TOOLS, prompt_for
 from ricordo.features.tutor.courses.queries import StoredCourse
 from ricordo.memory.course_blocks import COPY, COURSE_TAG, FOR_ALL
 from ricordo.memory.schemas import similar_name
 from ricordo.memory.sections import Problem, refuse, starting_text
 from ricordo.memory.submission import Submission
+from ricordo.memory.user_memory import require_free
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, blocks, tools, versions
-from ricordo.storage.engine.store import Transaction
+from ricordo.storage.engine.store import Overtaken, Transaction
 
 # Courses belong to the first organization of a server.
 SCOPE = Scope()
 # In an agent's settings: its course, and its name in the course's file.
 MARK = "course"
 TEACHERS_SEE = "teachers_see"
+# In a user's block: the course whose teachers would see it if the user agrees.
+TEACHERS_ASK = "teachers_ask"
 _AGENT_TYPE: AgentType = "letta_v1_agent"
 _BLOCK_SETTINGS = (
     "description",
@@ -63,9 +68,15 @@ async def prepare_course(
     problems: list[Problem] = []
     for agent in course.agents:
         try:
-            prepared.append(await prepare(runtime, SCOPE, _spec(runtime, course, agent)))
+            spec, info = await prepare(runtime, SCOPE, _spec(runtime, course, agent))
         except RicordoError as error:
             problems.append(Problem(agent.line_of("model"), str(error)))
+            continue
+        prepared.append((spec, info))
+        limit = info.context_window
+        if limit != DEFAULT_CONTEXT_WINDOW and (agent.context_window or 0) > limit:
+            sentence = f'"context_window" is above that of the model {info.handle}: {limit}.'
+            problems.append(Problem(agent.line_of("context_window"), sentence))
 
     def find_problems(tx: Transaction) -> list[Problem]:
         return [
@@ -79,8 +90,9 @@ async def prepare_course(
 
 def _missing_tools(tx: Transaction, course: Course) -> Iterator[Problem]:
     """Yield a problem for each tool that this server does not have."""
-    for agent in course.agents:
-        names = unique(agent.tools or ())
+    named: list[CourseAgent | CourseTask] = [*course.agents, *course.tasks]
+    for entry in named:
+        names = unique(entry.tools or ())
         stored = tools.by_names(tx, SCOPE, names)
         for name in names:
             if name in stored:
@@ -90,7 +102,7 @@ def _missing_tools(tx: Transaction, course: Course) -> Iterator[Problem]:
                 f'there is no tool "{name}".{similar_name(name, every_name)}'
                 f"{tools.replacement([name])}"
             )
-            yield Problem(agent.line_of("tools", name), sentence)
+            yield Problem(entry.line_of("tools", name), sentence)
 
 
 def _missing_folders(tx: Transaction, course: Course) -> Iterator[Problem]:
@@ -152,9 +164,14 @@ def _located(course: Course, line: int) -> Iterator[None]:
 
 def _spec(runtime: Runtime, course: Course, agent: CourseAgent) -> AgentSpec:
     """Return the spec of a new agent of the course."""
-    system = chosen_system(None, traits_of(_AGENT_TYPE).prompt_key, runtime.settings.data_dir)
+    tool_names = tools_of(agent)
+    prompt_key = traits_of(_AGENT_TYPE).prompt_key
+    system = prompt_for(
+        chosen_system(None, prompt_key, runtime.settings.data_dir),
+        tool_names,
+        has_files=bool(agent.folders),
+    )
     name = course.name if len(course.agents) == 1 else f"{course.name}/{agent.name}"
-    workspace_tools = () if agent.workspace == "none" else WORKSPACE_TOOLS
     return AgentSpec(
         name=agent.title or name,
         agent_type=_AGENT_TYPE,
@@ -166,8 +183,8 @@ def _spec(runtime: Runtime, course: Course, agent: CourseAgent) -> AgentSpec:
         metadata={"course": course.name},
         timezone=course.timezone or runtime.settings.timezone,
         blocks=tuple(spec_of_block(course, block) for block in course.blocks),
-        tool_names=(*(agent.tools or ()), *workspace_tools),
-        has_base_tools=agent.tools is None,
+        tool_names=tool_names,
+        has_base_tools=False,
         tags=(COURSE_TAG,),
     )
 
@@ -182,6 +199,9 @@ def store_course(
     applied_texts = {block.label: spec_of_block(course, block).value for block in blocks_of(stored)}
     old_course = applied_course(stored.source, stored.name)
     old_folders = {agent.name: agent.folders for agent in old_course.agents} if old_course else {}
+    edit = Submission(Actor("administrator", SCOPE.user_id, "courses"), "Apply the course")
+    if old_course:
+        follow_blocks(tx, course, old_course, edit.metadata(""))
     agent_ids: dict[str, str] = {}
     for course_agent, (spec, info) in zip(course.agents, prepared, strict=True):
         agent_id = stored.agents.get(course_agent.name)
@@ -274,8 +294,7 @@ def _change(
         applied_texts=applied_texts,
     )
     options = TemplateSaveRequest(preserve_sources_on_migration=True)
-    base = traits_of(spec.agent_type).base_tools if spec.has_base_tools else ()
-    names = unique([*base, *spec.tool_names])
+    names = unique(spec.tool_names)
     tools.find(tx, SCOPE, names, [])  # raises NotFound for a missing tool
     migration = Migration(
         scope=SCOPE,
@@ -315,7 +334,7 @@ def _change_blocks(
     own_blocks = {block.label: block for block in attached if block.chain_id == own_chain.id}
     for course_block in course.blocks:
         spec = spec_of_block(course, course_block)
-        block = own_blocks.pop(spec.label, None)
+        block = own_blocks.pop(spec.label, None) or own_blocks.pop(course_block.was or "", None)
         if block is None:
             unsaved = new_block(tx, SCOPE, spec, own_chain)
             stored = blocks.insert_all(tx, [unsaved], new_chains, metadata)
@@ -323,19 +342,107 @@ def _change_blocks(
             blocks.attach(tx, agent.id, stored)
             continue
         settings = {name: getattr(spec, name) for name in _BLOCK_SETTINGS}
-        is_same_text = applied_texts.get(spec.label) == spec.value
+        is_same_text = applied_texts.get(block.label) == spec.value
         text = block.value if is_same_text else spec.value
-        changed = replace(block, value=text, **settings)
-        if changed.description != block.description and not course_block.shared:
-            blocks.redescribe_users(
-                tx, SCOPE, spec.label, old=block.description, new=changed.description
-            )
+        changed = replace(block, label=spec.label, value=text, **settings)
         with _located(course, course_block.line):
             changed.require_fits(text)
         if changed != block:
             blocks.update(tx, block, changed, metadata)
     for block in own_blocks.values():
         blocks.remove(tx, block, metadata)
+
+
+def follow_blocks(
+    tx: Transaction, course: Course, old_course: Course, metadata: ChangeMetadata
+) -> None:
+    """Change users' blocks of the course's labels as the course changed since it was applied last.
+
+    Their titles, descriptions, limits and schemas follow where they are the course's, and renamed
+    labels and fields with the versions. A block whose owner chose otherwise stays.
+    """
+    old_blocks = {block.label: block for block in old_course.blocks if not block.shared}
+    for course_block in course.blocks:
+        old_block = old_blocks.get(course_block.label) or old_blocks.get(course_block.was or "")
+        if course_block.shared or old_block is None or _is_same(course_block, old_block):
+            continue
+        spec, old_spec = spec_of_block(course, course_block), spec_of_block(old_course, old_block)
+        for block in blocks.of_users(tx, SCOPE, old_block.label):
+            changed = _followed(block, course_block, old_block, spec=spec, old_spec=old_spec)
+            if changed.label != block.label:
+                try:
+                    require_free(tx, block, changed.label)
+                except Conflict:
+                    changed = replace(changed, label=block.label)
+            if changed == block:
+                continue
+            try:
+                blocks.update(tx, block, changed, metadata)
+            except Overtaken:
+                raise
+            except (Conflict, TooLong):  # such as a label that looks like another of theirs
+                continue
+
+
+def _is_same(course_block: CourseBlock, old_block: CourseBlock) -> bool:
+    """Return whether nothing changed that students' blocks follow."""
+
+    def followed(block: CourseBlock) -> CourseBlock:
+        return replace(block, line=0, policy="propose", value="")
+
+    return followed(course_block) == followed(old_block)
+
+
+def _followed(
+    block: Block,
+    course_block: CourseBlock,
+    old_block: CourseBlock,
+    *,
+    spec: BlockSpec,
+    old_spec: BlockSpec,
+) -> Block:
+    """Return a user's block as the change of the course leaves it."""
+    settings = {
+        name: getattr(spec, name)
+        for name in ("title", "description", "limit", "schema_ref")
+        if getattr(block, name) == getattr(old_spec, name)
+    }
+    value = _with_new_headings(block.value, course_block, old_block)
+    if len(value) > settings.get("limit", block.limit):
+        settings.pop("limit", None)
+    teachers, old_teachers = spec.metadata.get(TEACHERS_SEE), old_spec.metadata.get(TEACHERS_SEE)
+    metadata = dict(block.metadata)
+    if teachers and not old_teachers and TEACHERS_SEE not in metadata:
+        # What was written before opens only if its owner agrees.
+        metadata[TEACHERS_ASK] = teachers
+    elif not teachers:
+        metadata.pop(TEACHERS_ASK, None)
+    return replace(block, label=spec.label, value=value, metadata=metadata, **settings)
+
+
+def _with_new_headings(text: str, course_block: CourseBlock, old_block: CourseBlock) -> str:
+    """Return the text with the headings of renamed fields changed."""
+    if course_block.schema is None or old_block.schema is None:
+        return text
+    old_fields = {field.name: field for field in old_block.schema.fields}
+    titles = {}
+    for field in course_block.schema.fields:
+        old_field = old_fields.get(course_block.former_fields.get(field.name, field.name))
+        if old_field:
+            titles[heading_key(old_field.title)] = field.title
+            titles[heading_key(old_field.name)] = field.title
+    lines = text.split("\n")
+    for index, line in enumerate(lines):
+        if line.startswith("## "):
+            heading = heading_key(line.removeprefix("## ").strip())
+            lines[index] = f"## {titles[heading]}" if heading in titles else line
+    return "\n".join(lines)
+
+
+def tools_of(agent: CourseAgent) -> tuple[str, ...]:
+    """Return the names of the agent's tools: its own, else a tutor's."""
+    names = TUTOR_TOOLS if agent.tools is None else agent.tools
+    return (*names, *(() if agent.workspace == "none" else WORKSPACE_TOOLS))
 
 
 def blocks_of(stored: StoredCourse) -> Sequence[CourseBlock]:

@@ -74,6 +74,8 @@ def check(
         elif course:
             counts = [_count(course[f"{noun}s"], noun) for noun in ("agent", "block", "task")]
             typer.echo(f"{name}: {', '.join(counts)}")
+            if course.get("warning"):
+                typer.echo(f"warning: {course['warning']}", err=True)
     if not names:
         sentences = [f"There are no courses in {folder}. Make one with: ricordo course new NAME"]
     if sentences:

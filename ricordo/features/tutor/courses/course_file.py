@@ -4,7 +4,7 @@ A block can have fields. Every fault names its line.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -48,11 +48,19 @@ _AGENT: dict[str, type] = {
     "max_steps": int,
     "workspace": str,
 }
-_BLOCK = {**BLOCK_KEYS, "label": str, "value": str, "shared": bool, "teachers_see": bool}
+_BLOCK = {
+    **BLOCK_KEYS,
+    "label": str,
+    "was": str,
+    "value": str,
+    "shared": bool,
+    "teachers_see": bool,
+}
 _TASK: dict[str, type] = {
     "name": str,
     "agent": str,
     "instructions": str,
+    "tools": list,
     "system": str,
     "max_steps": int,
     "cron": str,
@@ -102,10 +110,13 @@ class CourseBlock:
     """A block that every agent of the course sees.
 
     Each student has a copy of it; with `shared` there is one text for everybody. `schema` holds its
-    fields; without one it is a text that begins as `value`.
+    fields; without one it is a text that begins as `value`. `was` is its former label, and
+    `former_fields` are former names of fields by their names now.
     """
 
     label: str
+    was: str | None = None
+    former_fields: Mapping[str, str] = field(default_factory=dict)
     line: int = 0
     title: str | None = None
     description: str | None = None
@@ -130,7 +141,8 @@ class CourseTask:
     """A task that an agent does for each student without being asked.
 
     It runs at the times of a cron expression, or after the student was away for `idle_minutes`.
-    `system` is added to the agent's prompt meanwhile.
+    `system` is added to the agent's prompt meanwhile, and `tools` are there in place of the agent's
+    (None: the agent's).
     """
 
     name: str
@@ -138,12 +150,18 @@ class CourseTask:
     instructions: str
     line: int = 0
     system: str | None = None
+    tools: tuple[str, ...] | None = None
     max_steps: int | None = None
     cron: str | None = None
     timezone: str | None = None
     idle_minutes: int | None = None
     cooldown_minutes: int | None = None
     active_days: int | None = None
+    places: Mapping[tuple[str, ...], int] = field(default_factory=dict, repr=False, compare=False)
+
+    def line_of(self, *place: str) -> int:
+        """Return the line of a key or of a name in its list, else of the task."""
+        return self.places.get(place) or self.places.get(place[:1]) or self.line
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +213,11 @@ class _Entry:
         if not str(self.table.get("instructions") or "").strip():
             self.add_problem(sentence, "instructions")
 
+    def require_names(self, key: str, example: str) -> None:
+        names = self.table.get(key)
+        if isinstance(names, list) and not all(isinstance(name, str) for name in names):
+            self.add_problem(f'"{key}" must be a list of names, as ["{example}"].', key)
+
     def require_zone(self) -> None:
         if isinstance(self.table.get("timezone"), str):
             try:
@@ -231,6 +254,7 @@ def parse_course(text: str, name: str) -> Course:
     problems += _duplicates([(agent.name, agent.line) for agent in agents], "agent")
     problems += _duplicates([(block.label, block.line) for block in blocks], "block")
     problems += _duplicates([(task.name, task.line) for task in tasks], "task")
+    problems += _former_label_problems(blocks)
     only_agent = agents[0].name if len(agents) == 1 else ""
     tasks = [replace(task, agent=task.agent or only_agent) for task in tasks]
     problems += _agent_problems(tasks, agents)
@@ -264,6 +288,18 @@ def _entries(course: _Entry, key: str, read: Callable[[_Entry], T | None]) -> li
     return entries
 
 
+def _former_label_problems(blocks: Sequence[CourseBlock]) -> list[Problem]:
+    """Return a problem for each former label that another block has, or had."""
+    labels = {block.label for block in blocks}
+    problems = [
+        Problem(block.line, f'"was" must name a label that no block has now: "{block.was}".')
+        for block in blocks
+        if block.was in labels
+    ]
+    former = [(block.was, block.line) for block in blocks if block.was]
+    return problems + _duplicates(former, "former label")
+
+
 def _agent_problems(tasks: Sequence[CourseTask], agents: Sequence[CourseAgent]) -> list[Problem]:
     """Return a problem for each task of an unknown agent."""
     if not agents:
@@ -281,12 +317,8 @@ def _agent(entry: _Entry) -> CourseAgent | None:
     entry.require_instructions('"instructions" say what the agent does. Fill them in.')
     tools = table.get("tools")
     folders = table.get("folders")
-    for key, names, example in (
-        ("tools", tools, "conversation_search"),
-        ("folders", folders, "Reading list"),
-    ):
-        if isinstance(names, list) and not all(isinstance(name, str) for name in names):
-            entry.add_problem(f'"{key}" must be a list of names, as ["{example}"].', key)
+    entry.require_names("tools", "conversation_search")
+    entry.require_names("folders", "Reading list")
     if table.get("model") == "":
         entry.add_problem('"model" is empty. Fill it in, or remove the line.', "model")
     entry.require_between("context_window", 1_000, 10_000_000)
@@ -320,19 +352,26 @@ def _block(entry: _Entry) -> CourseBlock | None:
     table = entry.table
     problem_count = len(entry.problems)
     entry.require_keys(_BLOCK)
-    try:
-        label = require_label(str(table.get("label", "")))
-    except Invalid as error:
-        entry.add_problem(str(error), "label")
-        label = ""
+    label = ""
+    for key in ("was", "label") if "was" in table else ("label",):
+        try:
+            label = require_label(str(table.get(key, "")))
+        except Invalid as error:
+            entry.add_problem(str(error), key)
     if table.get("fields") is not None and "value" in table:
         entry.add_problem('a block has "fields" or a "value". Keep one of them.', "value")
     if len(entry.problems) > problem_count:
         return None
+    fields, former_fields = _former_fields(entry)
     schema, schema_problems = schema_in(
-        _schema_table(table), label.replace("/", "."), entry.lines, *entry.path
+        _schema_table({**table, "fields": fields} if fields else table),
+        label.replace("/", "."),
+        entry.lines,
+        *entry.path,
     )
     entry.problems.extend(schema_problems)
+    if len(entry.problems) > problem_count:
+        return None
     if schema is None or schema_problems:
         return None
     value = str(table.get("value", ""))
@@ -340,6 +379,8 @@ def _block(entry: _Entry) -> CourseBlock | None:
         entry.add_problem(f'"value" is longer than the limit of {schema.limit}.', "value")
     return CourseBlock(
         label=label,
+        was=table.get("was"),
+        former_fields=former_fields,
         line=entry.line,
         title=table.get("title"),
         description=table.get("description"),
@@ -350,6 +391,27 @@ def _block(entry: _Entry) -> CourseBlock | None:
         teachers_see=bool(table.get("teachers_see")),
         schema=schema if "fields" in table else None,
     )
+
+
+def _former_fields(entry: _Entry) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the block's fields without "was", and the former names by the names now."""
+    tables = entry.table.get("fields")
+    if not isinstance(tables, dict):
+        return {}, {}
+    fields: dict[str, Any] = {}
+    former_names: dict[str, str] = {}
+    for name, table in tables.items():
+        fields[name] = table
+        if not isinstance(table, dict) or "was" not in table:
+            continue
+        fields[name] = {key: setting for key, setting in table.items() if key != "was"}
+        former = table["was"]
+        if not isinstance(former, str) or former in tables or former in former_names.values():
+            sentence = '"was" must be the former name of this field alone, which no field has now.'
+            entry.add_problem(sentence, "fields", name, "was")
+        else:
+            former_names[name] = former
+    return fields, former_names
 
 
 def _schema_table(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -388,9 +450,12 @@ def _task(entry: _Entry) -> CourseTask | None:
         entry.require_between(key, 1, 525_600)
     entry.require_between("active_days", 1, 3650)
     entry.require_between("max_steps", 1, 200)
+    entry.require_names("tools", "conversation_search")
     if len(entry.problems) > problem_count:
         return None
-    return CourseTask(**{"agent": "", **table}, line=entry.line)
+    tools = table.get("tools")
+    settings = {"agent": "", **table, "tools": None if tools is None else tuple(tools)}
+    return CourseTask(**settings, line=entry.line, places=_places(entry, tools=tools or ()))
 
 
 def _duplicates(named_lines: Sequence[tuple[str, int]], noun: str) -> list[Problem]:
@@ -480,6 +545,12 @@ def conflicts(courses: Iterable[Course]) -> dict[str, str]:
     """Return the faults, by course, of labels with other fields or policies in another course."""
     first_blocks: dict[str, tuple[Course, CourseBlock]] = {}
     faults: dict[str, list[str]] = {}
+    courses = list(courses)
+    for course, block, other, same in _taken_labels(courses):
+        faults.setdefault(course.name, []).append(
+            f'{course.file_name}: Line {block.line}: the label "{block.was}" is still in '
+            f"{other.file_name}: Line {same.line}. Rename it there too."
+        )
     for course in courses:
         for block in course.blocks:
             if block.shared:  # each course has its own text
@@ -502,6 +573,18 @@ def conflicts(courses: Iterable[Course]) -> dict[str, str]:
                 _conflict(block.label, difference, location, other_location)
             )
     return {name: "\n".join(dict.fromkeys(lines)) for name, lines in faults.items()}
+
+
+def _taken_labels(
+    courses: Sequence[Course],
+) -> Iterator[tuple[Course, CourseBlock, Course, CourseBlock]]:
+    """Yield the blocks whose former label another course still has, with its block."""
+    for course in courses:
+        for block in course.blocks:
+            for other in courses if block.was and not block.shared else ():
+                for same in other.blocks:
+                    if other is not course and same.label == block.was and not same.shared:
+                        yield course, block, other, same
 
 
 def _conflict(label: str, difference: str, location: str, other_location: str) -> str:

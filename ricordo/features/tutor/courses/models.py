@@ -72,10 +72,14 @@ class CourseCheckResponse(ResponseModel):
 
 
 class CourseFaultResponse(ResponseModel):
-    """A course's file that was checked: the sizes of its parts, or its faults."""
+    """A course's file that was checked: the sizes of its parts, or its faults.
+
+    `warning` has a line for each tool that its words name and its agent lacks.
+    """
 
     name: str
     fault: str | None
+    warning: str | None
     agents: int
     blocks: int
     tasks: int

@@ -5,7 +5,7 @@ organization. Their blocks are the texts that a student begins with: the first e
 student's own copy, which every course with a block of that label shows from then on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,8 +19,10 @@ from ricordo.features.tutor.courses import queries
 from ricordo.features.tutor.courses.applying import (
     SCOPE,
     PreparedAgents,
+    named_agents,
     prepare_course,
     store_course,
+    tools_of,
 )
 from ricordo.features.tutor.courses.course_file import FILE, Course, read_courses
 from ricordo.features.tutor.courses.course_schemas import (
@@ -29,11 +31,12 @@ from ricordo.features.tutor.courses.course_schemas import (
     write_schemas,
 )
 from ricordo.features.tutor.courses.options import CourseSettings
+from ricordo.features.tutor.courses.prompt import missing_tools
 from ricordo.features.tutor.courses.queries import StoredCourse
 from ricordo.memory.sections import Problem, refuse
 from ricordo.offload import SMALL, offload
 from ricordo.runtime import Runtime
-from ricordo.storage import agents
+from ricordo.storage import agents, tools
 from ricordo.storage.engine.store import Transaction
 
 _MISSING = "Its file is not there any more. Its agents stay until the course is deleted."
@@ -41,10 +44,14 @@ _MISSING = "Its file is not there any more. Its agents stay until the course is 
 
 @dataclass(frozen=True, slots=True)
 class CourseReview:
-    """The courses of a folder that can be applied, and the faults of the others, by name."""
+    """The courses of a folder that can be applied, and the faults of the others, by name.
+
+    `warnings` are of courses that can be applied, but may not do what their words say.
+    """
 
     courses: Mapping[str, Course]
     faults: Mapping[str, str]
+    warnings: Mapping[str, str]
 
 
 class _DryRun(Exception):
@@ -75,7 +82,19 @@ async def review_courses(
             usable[name] = course
         except RicordoError as error:
             faults[name] = str(error)
-    return CourseReview(usable, faults)
+    known_names = await runtime.store.read(lambda tx: frozenset(tools.names(tx, SCOPE)))
+    return CourseReview(
+        usable,
+        faults,
+        {name: _warnings(course, known_names) for name, course in usable.items()},
+    )
+
+
+def _warnings(course: Course, known_names: Collection[str]) -> str:
+    """Return a line for each tool that the course's words name and its agent lacks."""
+    names = [(agent.name, tools_of(agent)) for agent in course.agents]
+    problems = sorted(set(missing_tools(course, known_names, names)))
+    return "\n".join(f"{course.file_name}: {problem}" for problem in problems)
 
 
 def review_lines(review: CourseReview) -> list[Json]:
@@ -87,6 +106,7 @@ def review_lines(review: CourseReview) -> list[Json]:
             {
                 "name": name,
                 "fault": review.faults.get(name),
+                "warning": review.warnings.get(name) or None,
                 "agents": len(course.agents) if course else 0,
                 "blocks": len(course.blocks) if course else 0,
                 "tasks": len(course.tasks) if course else 0,
@@ -128,8 +148,12 @@ def _applied(tx: Transaction, course: Course) -> StoredCourse | None:
     stored = queries.find(tx, SCOPE, course.name)
     if stored is None or stored.digest != course.digest or stored.fault is not None:
         return None
-    is_complete = all(agents.find(tx, SCOPE, agent_id) for agent_id in stored.agents.values())
-    return stored if is_complete else None
+    return stored if _is_complete(tx, stored) else None
+
+
+def _is_complete(tx: Transaction, stored: StoredCourse) -> bool:
+    """Return True if each agent that the applied file names exists; retired ones may be deleted."""
+    return all(agents.find(tx, SCOPE, agent_id) for agent_id in named_agents(stored).values())
 
 
 def _new_course(name: str) -> StoredCourse:
@@ -187,9 +211,12 @@ def _note_fault(tx: Transaction, name: str, fault: str) -> None:
 
 
 def are_complete(tx: Transaction) -> bool:
-    """Return True if each agent of each course exists."""
-    agent_ids = [id for stored in queries.everyone(tx, SCOPE) for id in stored.agents.values()]
-    return all(agents.find(tx, SCOPE, agent_id) for agent_id in agent_ids)
+    """Return True if each agent of each course exists.
+
+    A course whose file has a fault is left out, since applying it changes nothing.
+    """
+    courses = queries.everyone(tx, SCOPE)
+    return all(_is_complete(tx, stored) for stored in courses if stored.fault is None)
 
 
 async def check(runtime: Runtime, name: str, text: str) -> Course:

@@ -90,7 +90,7 @@ async def _answer(runtime: Runtime, scope: Scope, task: BackgroundTask, run: Tas
     """Let the agent do the task, and return the ended run."""
     timezone = await _prepare(runtime, scope, task, run)
     event = task_event(task.name, task.instructions, local_time(run.created_at, timezone))
-    system = await runtime.store.read(lambda tx: service.system_of(tx, task))
+    course_task = await runtime.store.read(lambda tx: service.course_task_of(tx, task))
     request = TurnRequest(
         scope=scope,
         agent_id=task.agent_id,
@@ -98,7 +98,8 @@ async def _answer(runtime: Runtime, scope: Scope, task: BackgroundTask, run: Tas
         conversation_id=run.conversation_id,
         max_steps=task.max_steps or DEFAULT_MAX_STEPS,
         purpose="task",
-        instructions=system,
+        instructions=((course_task and course_task.system) or "").strip(),
+        only_tools=course_task.tools if course_task else None,
     )
     answer = await collect_for_job(await run_turn(runtime, request), "this task")
     changes = await runtime.store.read(lambda tx: changes_of(tx, scope, answer.run.id))

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sqlalchemy import Index, UniqueConstraint, delete, func, select, update
+from sqlalchemy import Index, UniqueConstraint, delete, exists, func, select, update
 
 from ricordo.domain.clock import DAY, SECOND
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import NotFound
+from ricordo.features.tutor.courses.queries import courses
 from ricordo.storage import activity
 from ricordo.storage.engine.repository import Missing, Page, Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
@@ -32,6 +33,7 @@ from ricordo.storage.schema.columns import (
     timestamps,
     usage,
 )
+from ricordo.storage.schema.core_tables import agents
 
 Trigger = Literal["cron", "idle", "manual"]
 RunState = Literal["waiting", "running", "done", "failed", "skipped"]
@@ -40,7 +42,8 @@ tasks = table(
     "background_tasks",
     *root(),
     *names("name", null=False),
-    reference("agent_id", "agents"),
+    # No foreign key: a course's task waits for its agent, which the course makes again.
+    *strings("agent_id", null=False, erasure="keep"),
     *names("course"),
     *texts("instructions", null=False),
     *strings("cron"),
@@ -127,7 +130,12 @@ class TaskRun:
 
 _TASKS = Repository(BackgroundTask, tasks)
 RUNS = Repository(TaskRun, task_runs)
-_NAMED = _TASKS.select.where(equal(tasks, "organization_id", "name"))
+# A task without a course is deleted with its agent, at the latest in the next minute.
+_HAS_AGENT = exists().where(
+    agents.c.id == tasks.c.agent_id, agents.c.organization_id == tasks.c.organization_id
+)
+_IS_THERE = tasks.c.course.is_not(None) | _HAS_AGENT
+_NAMED = _TASKS.select.where(equal(tasks, "organization_id", "name"), _IS_THERE)
 _LOCK_TASK = select(tasks.c.id).where(equal(tasks, "id")).with_for_update()
 _OPEN = task_runs.c.ended_at.is_(None)
 _NEXT = (
@@ -198,7 +206,7 @@ def lock(tx: Transaction, task_id: str) -> BackgroundTask | None:
 
 
 def page(tx: Transaction, scope: Scope, page: Page) -> list[BackgroundTask]:
-    return _TASKS.page(tx, scope, page)
+    return _TASKS.page(tx, scope, page, _IS_THERE)
 
 
 def of_course(tx: Transaction, scope: Scope, course: str) -> list[BackgroundTask]:
@@ -220,6 +228,17 @@ def enabled_ids(tx: Transaction) -> list[str]:
     return [
         row.id for row in tx.all(select(tasks.c.id).where(tasks.c.enabled).order_by(tasks.c.seq))
     ]
+
+
+def remove_orphans(tx: Transaction) -> None:
+    """Delete the tasks, with their history, whose agent or course was deleted."""
+    is_course = (courses.c.name == tasks.c.course) & (
+        courses.c.organization_id == tasks.c.organization_id
+    )
+    has_no_course = tasks.c.course.is_not(None) & ~exists().where(is_course)
+    orphans = _TASKS.select.where(~_IS_THERE | has_no_course)
+    for task in _TASKS.all(tx, orphans):
+        remove(tx, task)
 
 
 def remove(tx: Transaction, task: BackgroundTask) -> None:

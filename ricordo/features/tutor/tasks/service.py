@@ -12,6 +12,7 @@ from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.automation.schedules import cron
 from ricordo.features.tutor.courses import queries as courses
 from ricordo.features.tutor.courses.applying import SCOPE, applied_course
+from ricordo.features.tutor.courses.course_file import CourseTask
 from ricordo.features.tutor.tasks import queries
 from ricordo.features.tutor.tasks.models import TaskRequest
 from ricordo.features.tutor.tasks.queries import BackgroundTask, TaskRun, Trigger
@@ -34,6 +35,7 @@ def put(tx: Transaction, scope: Scope, agent_id: str, request: TaskRequest) -> B
         NotFound: there is no such agent.
     """
     agents.require(tx, scope, agent_id)
+    queries.remove_orphans(tx)
     stored = queries.find(tx, scope, request.name)
     now = tx.clock.now()
     if stored and stored.course:
@@ -270,6 +272,7 @@ def follow_courses(tx: Transaction) -> None:
     A paused task stays paused. Only a task that the file no longer names is deleted, with its
     history: one whose agent is missing waits for it, and all wait if the file cannot be read.
     """
+    queries.remove_orphans(tx)
     for course in courses.everyone(tx, SCOPE):
         applied = applied_course(course.source, course.name)
         if applied is None:
@@ -311,14 +314,14 @@ def follow_courses(tx: Transaction) -> None:
             queries.remove(tx, removed_task)
 
 
-def system_of(tx: Transaction, task: BackgroundTask) -> str:
-    """Return the text that the task's course adds to the agent's prompt."""
+def course_task_of(tx: Transaction, task: BackgroundTask) -> CourseTask | None:
+    """Return the task as its course's file has it; None for one that no course has."""
     course = courses.find(tx, SCOPE, task.course) if task.course else None
     applied = applied_course(course.source, course.name) if course else None
     for course_task in applied.tasks if applied else ():
         if f"{task.course}.{course_task.name}" == task.name:
-            return (course_task.system or "").strip()
-    return ""
+            return course_task
+    return None
 
 
 def begin(

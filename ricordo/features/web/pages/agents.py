@@ -2,6 +2,7 @@
 
 from fastapi import Request, Response
 
+from ricordo.api.agents import change_secret as store_secret
 from ricordo.api.routing import needs
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.features.web.pages import queries
@@ -138,16 +139,12 @@ async def change_tool(request: Request, agent_id: str, tool_id: str) -> Response
 @router.post("/{agent_id}/secrets")
 async def change_secret(request: Request, agent_id: str) -> Response:
     """Store or delete one secret of the agent; the others stay as they are."""
-    api = Api(request)
     form = await form_of(request)
-    agent = await api.get(f"/v1/agents/{agent_id}")
     name = form.get("name", "").strip()
-    # An empty text leaves a stored secret as it is.
-    secrets = {secret["key"]: "" for secret in agent["secrets"] if secret["key"] != name}
     is_deleted = form.get("do") == "delete"
-    if not is_deleted:
-        secrets[name] = form.get("value", "")
-    await api.ask("PATCH", f"/v1/agents/{agent_id}", {"secrets": secrets})
+    text = None if is_deleted else form.get("value", "")
+    runtime, scope = request.app.state.runtime, request.scope[REQUEST_SCOPE]
+    await runtime.store.write(lambda tx: store_secret(tx, runtime, scope, agent_id, (name, text)))
     return done(
         request,
         f"/ui/agents/{agent_id}/settings",

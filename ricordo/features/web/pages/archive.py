@@ -5,7 +5,7 @@ from fastapi import Request, Response
 from ricordo.api.routing import needs
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.errors import Invalid
-from ricordo.pages.inside import Api
+from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.pages.shell import Pages, address_of, done, form_of, render
 from ricordo.storage import agents, archives
 from ricordo.storage.engine.store import Transaction
@@ -75,8 +75,13 @@ async def change_passage(request: Request, agent_id: str, passage_id: str) -> Re
 
     await request.app.state.runtime.store.write(require)
     home = f"/v1/agents/{agent_id}/archival-memory"
-    await api.ask("POST", home, _passage(form))
-    await api.ask("DELETE", f"{home}/{passage_id}")
+    added = await api.ask("POST", home, _passage(form))
+    try:
+        await api.ask("DELETE", f"{home}/{passage_id}")
+    except RefusedByApi:  # another request replaced it meanwhile
+        for passage in added:
+            await api.ask("DELETE", f"{home}/{passage['id']}")
+        raise
     return done(request, f"/ui/agents/{agent_id}/archive", "Changed.")
 
 

@@ -19,6 +19,7 @@ from ricordo.domain.scope import NOBODY, REQUEST_SCOPE, Scope
 from ricordo.features.web.pages import conversation_queries, queries
 from ricordo.features.web.pages.block_address import find_block
 from ricordo.features.web.pages.conversation_queries import TurnVersions
+from ricordo.features.web.pages.memory_text import panel_lines
 from ricordo.features.web.pages.queries import RunChanges
 from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.pages.navigation import own_memory
@@ -27,6 +28,7 @@ from ricordo.storage import agents
 from ricordo.storage.engine.store import Transaction
 
 router = Pages("/ui/agents/{agent_id}/chat", scope="messages")
+_PANEL_CHARACTERS = 4_000  # of a block's text beside the chat
 _PRECONDITION_FAILED = 412
 # The state of a proposal, as the line of its tool call says it.
 _PROPOSAL_WORDS = {"open": "proposed", "conflicted": "proposed", "rejected": "declined"}
@@ -568,7 +570,10 @@ def _shown_block(
     if user_id:
         path = f"/ui/people/{user_id}/blocks/{quote(block['label'])}"
         may_edit = scope.may("memory:write") and scope.may_decide_for("user", user_id)
-    return {**block, "path": path, "user_id": user_id or "", "may_edit": may_edit}
+    lines = panel_lines(block["value"][:_PANEL_CHARACTERS])
+    is_cut = len(block["value"]) > _PANEL_CHARACTERS
+    shown = {"path": path, "user_id": user_id or "", "may_edit": may_edit}
+    return {**block, **shown, "lines": lines, "is_cut": is_cut}
 
 
 async def _running(api: Api, conversation: Json) -> Json | None:

@@ -42,6 +42,10 @@ async def approve(request: Request, proposal_id: str) -> Response:
     waiting = await _find(request, proposal_id)
     form = await form_of(request)
     body = {"body": form["body"]} if "body" in form else None
+    scope = request.scope[REQUEST_SCOPE]
+    undo = await request.app.state.runtime.store.read(
+        lambda tx: queries.undo_of_approval(tx, scope, [proposal_id])
+    )
     try:
         decided = await Api(request).ask("POST", waiting.path("approve"), body)
     except RefusedByApi as error:
@@ -58,7 +62,7 @@ async def approve(request: Request, proposal_id: str) -> Response:
             body=form.get("body"),
             next=form.get("next", ""),
         )
-    return await _decided(request, waiting, form, "applied", decided)
+    return await _decided(request, waiting, form, "applied", decided, undo=undo)
 
 
 @router.post("/{proposal_id}/reject")
@@ -101,13 +105,16 @@ async def _decided(
     form: dict[str, str],
     decision: str,
     decided: dict[str, Any],
+    *,
+    undo: str = "",
 ) -> Response:
     if is_part(request):
         return await render(
-            request, "decided.html", waiting=waiting, what=decision, decided=decided
+            request, "decided.html", waiting=waiting, what=decision, decided=decided, undo=undo
         )
     label = waiting.proposal.label
     notice = f"{label}: rejected, nothing changed."
     if decision == "applied":
         notice = f"{label}: applied."
-    return done(request, local_path(form.get("next", "")) or waiting.owner.path, notice)
+    path = local_path(form.get("next", "")) or waiting.owner.path
+    return done(request, path, notice, undo=undo)

@@ -42,6 +42,7 @@ from ricordo.features.web.pages.suggestions import divided, joined
 from ricordo.memory import user_memory
 from ricordo.memory.schemas import Schemas, schemas_in
 from ricordo.memory.sections import read_sections
+from ricordo.memory.topics import TOPICS
 from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.pages.shell import (
     Pages,
@@ -141,6 +142,7 @@ async def show_person(request: Request, user_id: str) -> Response:
             "deleted": queries.deleted_labels(tx, memory.chain.id),
             "expected": queries.expected_blocks(tx, scope, user, labels, _MOST_EXPECTED),
             "rules": rules.value.split("\n") if owns and rules and rules.value else [],
+            "topics": TOPICS,
             "forget_requests": forget_requests.listed(tx, user) if owns else [],
         }
 
@@ -181,6 +183,7 @@ async def show_agents_memory(request: Request, agent_id: str) -> Response:
             "deleted": [],
             "expected": [],
             "rules": [],
+            "topics": (),
             "forget_requests": [],
         }
 
@@ -368,15 +371,21 @@ async def save_block(request: Request) -> Response:
 async def change_settings(request: Request) -> Response:
     """Change the settings in the form: title, description, limit and policy.
 
-    Or hide the block from a course's teachers.
+    Or hide the block from a course's teachers, or show it to them.
     """
     address = await open_block(request)
     form = await form_of(request)
     if form.get("hide") == "teachers" and address.block:
         metadata = dict(address.block.metadata)
         metadata.pop("teachers_see", None)
+        metadata.pop("teachers_ask", None)
         await Api(request).ask("PATCH", f"/v1/blocks/{address.block.id}", {"metadata": metadata})
         return done(request, address.page, f"Teachers do not see {address.label} any more.")
+    if form.get("show") == "teachers" and address.block:
+        metadata = dict(address.block.metadata)
+        metadata["teachers_see"] = metadata.pop("teachers_ask", None)
+        await Api(request).ask("PATCH", f"/v1/blocks/{address.block.id}", {"metadata": metadata})
+        return done(request, address.page, f"Teachers of the course see {address.label} now.")
     names = ("title", "description", "limit", "policy")
     body = {name: form[name].strip() or None for name in names if name in form}
     await Api(request).ask("PATCH", address.api, body)
@@ -470,8 +479,16 @@ async def decide(request: Request, user_id: str) -> Response:
         reason = reason or "Never remember things like this."
     verb = "approve" if decision == "approve" else "reject"
     body = {"ids": ids, "reason": reason}
+    undo = ""
+    if decision == "approve":
+        scope = request.scope[REQUEST_SCOPE]
+        undo = await request.app.state.runtime.store.read(
+            lambda tx: queries.undo_of_approval(tx, scope, ids)
+        )
     outcomes = await Api(request).ask("POST", f"/users/{user_id}/diffs/{verb}", body)
-    return done(request, path, _outcome_words(outcomes, decision))
+    if not any(outcome["status"] == "approved" for outcome in outcomes):
+        undo = ""
+    return done(request, path, _outcome_words(outcomes, decision), undo=undo)
 
 
 def _outcome_words(outcomes: Sequence[Mapping[str, Any]], decision: str) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
 _DAY = re.compile(r"(?P<mark>\s*(?:[-*+]\s+)?)(?P<day>\d{4}-\d{2}-\d{2}):\s+")
+_HEADING = re.compile(r"#{1,6}[ \t]+(?P<title>\S.*?)[ \t]*#*[ \t]*\Z")
 _FENCES = ("fence", "code_block", "table_open", "blockquote_open", "html_block", "hr")
 
 
@@ -102,6 +103,28 @@ def without_day(text: str) -> tuple[str, str]:
     if match is None:
         return "", text
     return match["day"], match["mark"] + text[match.end() :]
+
+
+@dataclass(frozen=True, slots=True)
+class PanelLine:
+    """A line of a block beside a chat: `raw` as it is stored, and its parts as people read them."""
+
+    raw: str
+    text: str
+    day: str = ""
+    is_heading: bool = False
+
+
+def panel_lines(text: str) -> list[PanelLine]:
+    """Return the lines of a text, with headings and days apart from their words."""
+    lines = []
+    for raw in text.split("\n"):
+        if heading := _HEADING.match(raw):
+            lines.append(PanelLine(raw, heading["title"], is_heading=True))
+            continue
+        day, rest = without_day(raw)
+        lines.append(PanelLine(raw, rest, day))
+    return lines
 
 
 def field_text(value: FieldValue) -> str:

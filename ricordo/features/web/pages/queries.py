@@ -14,8 +14,10 @@ from ricordo.domain.block import NEVER_REMEMBER, OwnerKind
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import Scope, User
 from ricordo.domain.version import BlockVersion, Proposal
+from ricordo.errors import RicordoError
 from ricordo.features.web.pages.memory_text import without_day
 from ricordo.memory.course_blocks import COPY, FOR_ALL
+from ricordo.storage import blocks as stored_blocks
 from ricordo.storage import history
 from ricordo.storage import messages as stored_messages
 from ricordo.storage import proposals as stored_proposals
@@ -96,6 +98,30 @@ def waiting(
     """Return waiting proposals that the caller may see, newest first."""
     proposal_filter = proposal_filter or ProposalFilter(waits=True)
     return _with_owners(tx, stored_proposals.page(tx, scope, page, proposal_filter))
+
+
+def undo_of_approval(tx: Transaction, scope: Scope, proposal_ids: Sequence[str]) -> str:
+    """Return the address to which a page posts to undo the approval of these proposals.
+
+    It is read before the decision. Undoing gives the block its present text again, or removes a new
+    block. Empty where the proposals are of several blocks.
+    """
+    try:
+        found = [proposal(tx, scope, id) for id in proposal_ids]
+    except RicordoError:
+        return ""
+    if len({(waiting.owner.path, waiting.proposal.label) for waiting in found}) != 1:
+        return ""
+    owner, label, block_id = found[0].owner, found[0].proposal.label, found[0].block_id
+    block = stored_blocks.get(tx, scope, block_id) if block_id else None
+    if block is None:
+        return f"{owner.path}/remove/{quote(label)}" if owner.kind == "user" else ""
+    if block.head is None:
+        return ""
+    page = f"/ui/blocks/{block.id}"
+    if owner.kind == "user":
+        page = f"{owner.path}/blocks/{quote(label)}"
+    return f"{page}/restore?sha={block.head.hex()}"
 
 
 @dataclass(frozen=True, slots=True)

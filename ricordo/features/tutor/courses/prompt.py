@@ -1,0 +1,59 @@
+"""The prompt and the tools of courses' agents: a prompt names only what its agent has."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+
+from ricordo.features.tutor.courses.course_file import Course
+from ricordo.memory.sections import Problem
+
+# The tools of an agent whose file names none.
+TUTOR_TOOLS = ("query_student", "conversation_search", "memory_insert", "memory_replace")
+_ARCHIVE = ("archival_memory_insert", "archival_memory_search")
+_EDITS = re.compile(r"(?:memory_|core_memory_|archival_memory_insert)\w*")
+_COUNTED = "You have three kinds of memory:"
+_STORES = "When you learn something"
+_FILES = re.compile(r"<files>\n.*?\n</files>\n\n?", re.DOTALL)
+_TOOL_NAME = re.compile(r"[a-z]+(?:_[a-z0-9]+)+")
+
+
+def prompt_for(system: str, tool_names: Collection[str], *, has_files: bool) -> str:
+    """Return the system prompt of all agents without the parts that need other tools."""
+    lines = [line for line in system.split("\n") if _applies(line, tool_names)]
+    text = "\n".join(lines)
+    if text.count("\n- ") < system.count("\n- "):
+        text = text.replace(_COUNTED, "Your memory:")
+    return text if has_files else _FILES.sub("", text)
+
+
+def _applies(line: str, tool_names: Collection[str]) -> bool:
+    if line.startswith("- Recall memory "):
+        return any("conversation_search" in name for name in tool_names)
+    if line.startswith("- Archival memory "):
+        return any(name in tool_names for name in _ARCHIVE)
+    if line.startswith(_STORES):
+        return any(_EDITS.fullmatch(name) for name in tool_names)
+    return True
+
+
+def missing_tools(
+    course: Course, known_names: Collection[str], tools: Iterable[tuple[str, Collection[str]]]
+) -> Iterator[Problem]:
+    """Yield each tool that instructions name and their agent lacks.
+
+    `known_names` are the server's tools, `tools` those of the course's agents by name.
+    """
+    tools_by_agent = dict(tools)
+    texts = [
+        (agent.instructions, tools_by_agent[agent.name], agent.line_of("instructions"))
+        for agent in course.agents
+    ]
+    for task in course.tasks:
+        own = tools_by_agent[task.agent] if task.tools is None else task.tools
+        text = f"{task.instructions}\n{task.system or ''}"
+        texts.append((text, own, task.line_of("instructions")))
+    for text, own, line in texts:
+        for name in dict.fromkeys(_TOOL_NAME.findall(text)):
+            if name in known_names and name not in own:
+                yield Problem(
+                    line, f'the words name the tool "{name}", which is not among the "tools" here.'
+                )
