@@ -120,3 +120,19 @@ def test_users_and_organizations(shell: Shell) -> None:
         assert "There are no keys" in run(shell, "key", "list", *to).stderr
         assert "done" in run(shell, "user", "delete", "lovelace", "--yes", *to).stdout
         assert "lovelace" not in run(shell, "user", "list", *to).stdout
+
+
+def test_people_are_invited_by_a_file_or_by_name(shell: Shell) -> None:
+    file = shell.folder / "class.csv"
+    file.write_bytes("Name;E-Mail\r\nZoë;zoe@example.org\r\nBen;\r\n".encode("utf-16"))
+    refused = run(shell, "user", "invite", "Ada", code=2)
+    assert "ricordo key create" in refused.stderr
+    run(shell, "key", "create", "--user", "boss", "--role", "admin")
+    lines = run(shell, "user", "invite", "--csv", str(file)).stdout.splitlines()
+    assert [line.split("\t")[1:] for line in lines] == [["Zoë", "zoe@example.org"], ["Ben"]]
+    links = [
+        re.fullmatch(r"http://[\w.:]+/invitation\?token=[\w-]{43}", line.split("\t")[0])
+        for line in lines
+    ]
+    assert all(links)
+    run(shell, "user", "invite", "Ada", "--csv", str(file), code=2)
