@@ -613,6 +613,7 @@ def test_every_column_with_somebodys_id_is_erased_blanked_or_counted() -> None:
         "openwebui_items",
         "owner_visits",
         "schedules",
+        "sign_in_links",
         "sleep_counters",
         "sleep_marks",
         "sleep_transcripts",
