@@ -15,6 +15,7 @@ BESIDE = {
     "storage/git_objects.py",  # what an owner pushed by git keeps its ids, so it is stored as it came, its policies asked
     "features/memory_care/erasure/queries.py",
     "features/memory_care/erasure/service.py",
+    "storage/rewriting.py",  # takes a forgotten thing out of versions; its owner decided about each
     "storage/history_size.py",  # the sum of a history's bytes alone
     "storage/migrations/__init__.py",  # the same sum, for rows of before
     "storage/future_times.py",  # times alone, which a clock that was set wrong gave

@@ -399,7 +399,7 @@ async def test_changes_that_nobody_committed_there_are_not_touched(memory: Memor
     with at(memory.place) as engine:
         engine.run(_SET, "Half a thou", "human")
     await memory.put("human", "Ada Lovelace")
-    with pytest.raises(Conflict, match="nobody committed"):
+    with pytest.raises(Conflict, match="uncommitted changes"):
         await memory.sync()
     with at(memory.place) as engine:
         assert engine.run("SELECT body FROM memory_blocks") == [["Half a thou"]]

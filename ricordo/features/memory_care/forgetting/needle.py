@@ -26,8 +26,8 @@ Matches = frozenset[Match]
 EXACT: Matches = frozenset(("exact",))
 BOTH: Matches = frozenset(("exact", "perhaps"))
 _MARKS = re.compile(rf"{re.escape(MARK)}(?:[ \t]*{re.escape(MARK)})+")
-# A sentence's end with the blanks behind it, or a line's end. A comma is none.
-_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]{0,3}[^\S\n]+(?=\S)|(?<=[。！？])|[^\S\n]*\n+")
+# A sentence's end with the blanks behind it, or a line's end. A comma ends no sentence.
+_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]{0,3}[^\S\n]++(?=\S)|(?<=[。！？])|\n+")
 # An abbreviation or a number of a list ends no sentence.
 _NO_END = re.compile(r"(?:^|\W)(?:\d{1,2}|dr|mr|mrs|ms|prof|st|nr|vs|ca|sig)\.$", re.IGNORECASE)
 _EDGE = " \t\n\r\"'“”„«»‘’.,;:!?…。！？"
@@ -46,7 +46,7 @@ _ALIKE = 0.6
 _LONGEST = 200_000  # characters of a text that are compared by words
 _MOST_WORDS = 60
 # A line that holds nothing but a list's mark or a field's name.
-_EMPTY_LINE = re.compile(r"^[\s>*+#•–—-]*(?:\d{1,3}[.)])?\s*$")
+_EMPTY_LINE = re.compile(r"^[\s>*+#•–—-]*+(?:\d{1,3}[.)]\s*+)?$")
 # Members of stored JSON that are no words.
 OPAQUE = frozenset(
     "call_id data evicted id kind media_type name provider redacted request_id role said signature"
