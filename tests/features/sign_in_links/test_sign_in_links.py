@@ -155,8 +155,20 @@ def test_a_user_who_is_disabled_later_has_no_session_any_more(
     row = invited(http)
     accept(browser, row["path"], stays="yes")
     ok(http.patch(f"/v1/users/{row['user_id']}", json={"disabled": True}))
-    school.app.state.authentication.forget()
     assert browser.get(f"/users/{row['user_id']}/blocks").status_code == 401
+
+
+def test_a_user_who_is_enabled_again_has_neither_old_sessions_nor_old_links(
+    http: httpx2.Client, browser: httpx2.Client
+) -> None:
+    row = invited(http)
+    accept(browser, row["path"], stays="yes")
+    newer = invited(http, name=row["user"])
+    for is_disabled in (True, False):
+        ok(http.patch(f"/v1/users/{row['user_id']}", json={"disabled": is_disabled}))
+    assert browser.get(f"/users/{row['user_id']}/blocks").status_code == 401
+    browser.cookies.clear()
+    assert accept(browser, newer["path"]).status_code == 410
 
 
 def test_a_link_is_bound_to_its_user_and_its_organization(

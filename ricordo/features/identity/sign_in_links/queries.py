@@ -76,6 +76,11 @@ _REVOKE_INVITATIONS = (
     .where(equal(sign_in_links, "user_id"), sign_in_links.c.kind == "invitation", _IS_OPEN)
     .values(revoked_at=bindparam("now"))
 )
+_REVOKE_ALL = (
+    update(sign_in_links)
+    .where(equal(sign_in_links, "user_id"), _IS_OPEN)
+    .values(revoked_at=bindparam("now"))
+)
 _NOTE_MAIL = (
     update(sign_in_links)
     .where(equal(sign_in_links, "id"))
@@ -159,6 +164,11 @@ def use(tx: Transaction, link: SignInLink) -> bool:
 def revoke(tx: Transaction, link: SignInLink) -> bool:
     """Revoke the link; False if it was used or revoked before."""
     return bool(tx.run(_REVOKE, {"id": link.id, "now": tx.clock.now()}))
+
+
+def revoke_all_of(tx: Transaction, user_id: str) -> None:
+    """Revoke the user's open links, of invitations and logins."""
+    tx.run(_REVOKE_ALL, {"user_id": user_id, "now": tx.clock.now()})
 
 
 def note_mail(tx: Transaction, link_id: str, problem: str | None = None) -> None:
