@@ -25,6 +25,6 @@ feature = Feature(
     after_turn=("ricordo.features.knowledge.honcho.jobs:SENDING",),
     waiting=("ricordo.features.knowledge.facts.queries:waiting",),
     user_exports=("ricordo.features.knowledge.facts.export:facts_of_user",),
-    forget_sources=("ricordo.features.knowledge.facts.forget_queries:SOURCE",),
+    forget_sources=("ricordo.features.knowledge.facts.forgetting:SOURCE",),
     at_erasure=("ricordo.features.knowledge.honcho.jobs:forget",),
 )

@@ -13,7 +13,7 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import ROLE_SCOPES, Scope
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.features.knowledge.facts import queries as fact_queries
-from ricordo.features.knowledge.facts.forget_queries import SOURCE
+from ricordo.features.knowledge.facts.forgetting import SOURCE
 from ricordo.features.knowledge.facts.records import Evidence, UserFact
 from ricordo.features.memory_care.forgetting import queries, service
 from ricordo.features.memory_care.forgetting.jobs import HANDLERS

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import and_, bindparam, case, delete, func, select
+from sqlalchemy import Select, and_, bindparam, case, delete, func, select
 
 from ricordo.domain.scope import Scope
 from ricordo.features.knowledge.facts.options import FactPolicy, FactSettings
@@ -165,6 +165,11 @@ def of_states(
 ) -> list[UserFact]:
     """Return the user's newest facts in these states."""
     return _ROWS.all(tx, _OF_STATES, {"user_id": user_id, "states": list(states), "limit": limit})
+
+
+def ids_of_user(user_id: str) -> Select[Any]:
+    """Return a statement for the ids of all facts of a user."""
+    return select(user_facts.c.seq, user_facts.c.id).where(user_facts.c.user_id == user_id)
 
 
 def counts(tx: Transaction, user_id: str) -> dict[str, int]:

@@ -7,8 +7,6 @@ not reach. So facts follow the messages on which they rest.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sqlalchemy import select
-
 from ricordo.domain.message import Message
 from ricordo.features.knowledge.facts import queries
 from ricordo.features.knowledge.facts.evidence import stands_in
@@ -34,10 +32,7 @@ class UnfoundedFacts:
         needle: Needle,  # noqa: ARG002
         after: int,
     ) -> tuple[list[Item], int | None]:
-        is_users = user_facts.c.user_id == owned.user_id
-        rows, position = portion(
-            tx, user_facts, select(user_facts.c.seq, user_facts.c.id).where(is_users), after
-        )
+        rows, position = portion(tx, user_facts, queries.ids_of_user(owned.user_id), after)
         facts = queries.by_ids(tx, [row.id for row in rows]) if rows else []
         items = [
             Item("fact", fact.id, "exact", (), created_at=fact.created_at, follows=True)
