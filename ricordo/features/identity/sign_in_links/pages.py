@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import Request, Response
 from starlette.datastructures import UploadFile
 
-from ricordo.api.authentication import RequestLimits
+from ricordo.api.authentication import RequestLimits, network_of
 from ricordo.api.routing import needs
 from ricordo.domain.job import Job
 from ricordo.domain.scope import (
@@ -42,7 +42,7 @@ _LINK = "identity.sign_in_links/link.html"
 _SENT = "identity.sign_in_links/mail_sent.html"
 _INVITATIONS = "identity.sign_in_links/invitations.html"
 _KINDS: Mapping[str, Kind] = {service.INVITATION_PAGE: "invitation", service.LOGIN_PAGE: "login"}
-_ASKED_PER_MINUTE = 5
+_ASKED_PER_MINUTE = 30  # of one network, such as a school's
 _LONGEST_ADDRESS = 254
 _MOST_SHOWN = 100
 _PERSON = ("name", "email", "role", "course")
@@ -92,7 +92,7 @@ async def ask_for_link(request: Request) -> Response:
     address = form.get("email", "").strip()
     runtime: Runtime = request.app.state.runtime
     limits: RequestLimits = runtime.features["identity"]
-    network = request.client.host if request.client else ""
+    network = network_of(request.client.host if request.client else "")
     if seconds := limits.count(Limits(f"login {network}", _ASKED_PER_MINUTE)):
         response = await render(
             request, _SENT, status=429, problem=f"Too many at once. Wait {seconds} seconds."

@@ -58,9 +58,13 @@ def invite(
     users.require_all_users(scope)
     invitations: list[NewInvitation] = []
     faults: list[str] = []
+    invited_ids: set[str] = set()
     for person in people:
         try:
             user = _user_of(tx, scope, person)
+            if user.id in invited_ids:
+                raise Invalid(f'"{user.name}" is named twice. Name each person once.')
+            invited_ids.add(user.id)
             course = _require_course(tx, scope, person.course)
             role: Role = role_named(person.role)  # type: ignore[assignment]
         except RicordoError as error:
@@ -90,6 +94,12 @@ def _user_of(tx: Transaction, scope: Scope, person: Person) -> User:
         raise Invalid("This is the user who runs the server. Choose another name.")
     if user.disabled_at is not None:
         raise Invalid(f'The user "{user.name}" is disabled. Enable the user first.')
+    has_name_alone = not person.email and not person.user
+    if has_name_alone and not queries.was_invited(tx, user.id):
+        raise Invalid(
+            f'There is a user "{user.name}" already, who may be another person. Give the e-mail '
+            "address, or name the user in the column user of a list."
+        )
     if person.email and user.email and person.email.lower() != user.email.lower():
         raise Invalid(
             f'The user "{user.name}" has another e-mail address. Change it on the page of users.'
