@@ -23,7 +23,7 @@ from ricordo.domain.scope import (
     Scope,
     User,
 )
-from ricordo.errors import Forbidden, Invalid, NotFound, RicordoError
+from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.features.identity.sign_in_links import people_list, service
 from ricordo.features.identity.sign_in_links.queries import Kind
 from ricordo.features.memory_care.notifications.options import NotificationSettings
@@ -162,7 +162,7 @@ async def _show(request: Request, page: str, token: str) -> Response:
 
     try:
         user = await request.app.state.runtime.store.read(read)
-    except RicordoError as error:
+    except (NotFound, Conflict) as error:
         return await _page(request, status=410, problem=str(error))
     return await _page(request, user=user, token=token, action=page, kind=_KINDS[page])
 
@@ -182,9 +182,7 @@ async def _accept(request: Request, page: str) -> Response:
 
     try:
         key, scope, landing = await request.app.state.runtime.store.write(write)
-    except Forbidden:
-        raise
-    except RicordoError as error:
+    except (NotFound, Conflict) as error:
         return await _page(request, status=410, problem=str(error))
     request.scope[RECORDED_SCOPE] = scope
     response = done(request, landing)
