@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
@@ -277,10 +277,20 @@ def _file(
     ]
     if marks != [range_.unread.read_to for range_ in ranges]:
         return None
-    filed = file_drafts(tx, reading, drafts)
+    filed = file_drafts(tx, _as_stored(tx, reading), drafts)
     for range_ in ranges:
         queries.set_mark(tx, range_.unread.conversation_id, reading.user_id, range_.read_to)
     return filed
+
+
+def _as_stored(tx: Transaction, reading: Reading) -> Reading:
+    """Return the reading with its messages as they are now.
+
+    What was forgotten or deleted while a model read it is no evidence any more.
+    """
+    ids = [message.id for message in reading.messages]
+    stored = {message.id: message for message in messages.by_ids(tx, ids)}
+    return replace(reading, messages=[stored[id] for id in ids if id in stored])
 
 
 HANDLERS = (

@@ -45,6 +45,8 @@ class Forgetting(ErasureFacts):
     takes_all: bool = False
     takes_perhaps: bool = False
     is_never_again: bool = True
+    # False: what others set in the user's own agents stays (`Belongings.fixed_agents`).
+    changes_agents: bool = True
     # All rows are changed; only the files are left to rewrite.
     is_done: bool = False
     # Conversations whose prompts have to be written again.
