@@ -50,14 +50,14 @@ _PERSON = ("name", "email", "role", "course")
 
 @asynccontextmanager
 async def open_limits(runtime: Runtime) -> AsyncIterator[RequestLimits]:
-    """Yield the count of logins by e-mail that each address of the network asked for."""
+    """Yield the limits of logins by e-mail that each network asks for."""
     yield RequestLimits(runtime.settings)
 
 
 @router.get(service.INVITATION_PAGE)
 @needs()
 async def show_invitation(request: Request, token: str = "") -> Response:
-    """Show whom an invitation is for, with a form that accepts it."""
+    """Show the person of an invitation, with a form that accepts it."""
     return await _show(request, service.INVITATION_PAGE, token)
 
 
@@ -71,7 +71,7 @@ async def accept_invitation(request: Request) -> Response:
 @router.get(service.LOGIN_PAGE)
 @needs()
 async def show_login_link(request: Request, token: str = "") -> Response:
-    """Show whom the link of an e-mail logs in, with a form that does it."""
+    """Show the user of a login link, with a form that logs in."""
     return await _show(request, service.LOGIN_PAGE, token)
 
 
