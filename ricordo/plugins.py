@@ -122,6 +122,8 @@ class Feature:
             in other services, and return the remains.
         forget_sources: Sources of users' words, for tables with another name or removal than the
             one by the settings of their columns (`memory_care/forgetting/source_queries.py`).
+        waiting: Functions of a transaction, an organization's id and a user's. Each returns a
+            Waiting, which the user's pages show, or None.
         user_exports: Functions of a transaction, a Scope and a user's id. Each returns the name of
             a file for the export of the user's memory, and its records as JSON.
         pages: PluginPages that `/` links to; `routes` serves them.
@@ -154,6 +156,7 @@ class Feature:
     after_turn: tuple[Part, ...] = ()
     at_erasure: tuple[Part, ...] = ()
     forget_sources: tuple[Part, ...] = ()
+    waiting: tuple[Part, ...] = ()
     user_exports: tuple[Part, ...] = ()
     pages: tuple[PluginPage, ...] = ()
     commands: tuple[Commands, ...] = ()
@@ -190,6 +193,19 @@ class AfterTurn:
     call: Callable[..., Awaitable[None]]
     about_users: bool = False
     in_groups: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A number of things that wait for a user's decision, beside proposals.
+
+    Attributes:
+        text: The number and what it counts, as "2 facts".
+        path: The page on which the user decides.
+    """
+
+    text: str
+    path: str
 
 
 # The names of methods that make an object a plugin.
@@ -315,6 +331,12 @@ class Plugins:
     def forget_sources(self) -> list[Any]:
         """The sources that are searched when a user has one thing forgotten."""
         return self._collect("forget_sources")
+
+    def waiting(self, tx: "Transaction", organization_id: str, user_id: str) -> list[Waiting]:
+        """The things that wait for a user's decision, beside proposals."""
+        functions = (function for _, function in self._functions("waiting"))
+        counted = (function(tx, organization_id, user_id) for function in functions)
+        return [waiting for waiting in counted if waiting]
 
     def user_exports(
         self,

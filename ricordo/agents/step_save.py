@@ -102,8 +102,11 @@ async def save_step(
         schemas=step.memory.schemas,
     )
 
+    prompt_key = turn.window.prompt_key
+
     def save(tx: Transaction) -> tuple[Run, AgentState, Step | None, list[Message]]:
         now = tx.clock.now()
+        turn.window.prompt_key = prompt_key  # the database may want the transaction repeated
         run = _advanced(turn.run, now, action.stop)
         run = replace(run, ttft_ns=run.ttft_ns or step.first_ns)
         if reply:
@@ -152,21 +155,24 @@ def _note_edits_in_transcript(
 ) -> None:
     """Note that the transcript tells the step's edits, so that the stored prompt can stay.
 
-    Edits by others at the same time are not in the transcript: with them the next step renders the
-    prompt again.
+    Changes by others are not in the transcript: neither those at the same time, nor those between a
+    request for approval and its answer, which runs before a prompt is checked. With them the next
+    step renders the prompt again.
     """
-    known_values = {block.id: block.value for block in step.memory.current()}
-    if any(known_values.get(block.id) != block.value for block in state.blocks):
-        return
-    prompt = system_prompt(
-        state,
-        turn.model.info.provider,
-        now,
-        recall_count=0,
-        rule_lines=turn.rules.book.lines,
-        has_line_numbers=False,
+    before, known, after = (
+        system_prompt(
+            shown_state,
+            turn.model.info.provider,
+            now,
+            recall_count=0,
+            rule_lines=turn.rules.book.lines,
+            has_line_numbers=False,
+        )
+        for shown_state in (turn.state, replace(turn.state, blocks=step.memory.current()), state)
     )
-    turn.window.prompt_key = key_after_edits(turn.window.prompt_key, prompt)
+    key = turn.window.prompt_key
+    if before.is_current(key, first_step=False, mode="lazy") and known.memory == after.memory:
+        turn.window.prompt_key = key_after_edits(key, after)
 
 
 def _end_run(tx: Transaction, turn: TurnContext, run: Run, new_messages: Sequence[Message]) -> Run:

@@ -54,6 +54,7 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Collision, Conflict, Forbidden, Invalid, NotFound
 from ricordo.llm.adaptation import learned_of
 from ricordo.llm.registry.organization_providers import OrganizationModels
+from ricordo.prompt.system_prompt import key_without_edits
 from ricordo.prompt.transcript import local_time, rejection_event
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_messages
@@ -236,6 +237,7 @@ def _clear_leftovers(window: ContextWindow, state: AgentState, request: TurnRequ
     is_continued = bool(request.approval or request.compaction or window.waiting)
     if state.conversation.last_run_ended_at and not is_continued:
         del window.messages[1:]
+        window.prompt_key = key_without_edits(window.prompt_key)
 
 
 def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> Run:

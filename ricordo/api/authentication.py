@@ -203,7 +203,7 @@ class Authentication:
 
     async def slow_down(self, address: str, key: str) -> None:
         """Delay an unknown key's check after many unknown keys from this address."""
-        failures = self._failures.get(_network(address))
+        failures = self._failures.get(network_of(address))
         if (
             failures is None
             or failures.times < MOST_FAILURES
@@ -216,7 +216,7 @@ class Authentication:
 
     def note_failure(self, address: str) -> None:
         """Count an unknown key of this address."""
-        network = _network(address)
+        network = network_of(address)
         now = time.monotonic()
         failures = self._failures.get(network)
         if failures is None or now - failures.since > _FAILURES_COUNT:
@@ -280,7 +280,7 @@ def _encoded(key: str) -> bytes:
     return key.encode("utf-8", "surrogatepass")
 
 
-def _network(address: str) -> str:
+def network_of(address: str) -> str:
     """Return the address, or an IPv6 address's network, since one client may have many."""
     if ":" not in address:
         return address

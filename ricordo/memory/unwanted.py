@@ -51,7 +51,7 @@ def unreadable_rule(line: str, day: str, *, salt: str) -> str:
 
     `salt` is a random id, so that tags of two rules cannot be compared.
     """
-    line_terms = _terms(line)
+    line_terms = subject_terms(rule_of(line))
     if not line_terms:
         return ""
     salt = sha256(salt.encode()).hexdigest()[:8]
@@ -66,7 +66,7 @@ class UnreadableRule:
     tags: frozenset[str]
 
     def is_like(self, line_terms: frozenset[str]) -> bool:
-        return _are_alike(self.tags, _tags(line_terms, self.salt))
+        return share_subject(self.tags, _tags(line_terms, self.salt))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ReadableRule:
     terms: frozenset[str]
 
     def is_like(self, line_terms: frozenset[str]) -> bool:
-        return _are_alike(self.terms, line_terms)
+        return share_subject(self.terms, line_terms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Rules:
                 topics.append(topic)
             elif match := _UNREADABLE.match(line.strip()):
                 rules.append(UnreadableRule(match[1], frozenset(match[2].split())))
-            elif line_terms := _terms(line):
+            elif line_terms := subject_terms(rule_of(line)):
                 rules.append(ReadableRule(line_terms))
         return cls(rules, topics)
 
@@ -113,10 +113,14 @@ class Rules:
             lines = added_lines(before, after)
             if any(is_about(line, topic) for topic in self.topics for line in lines):
                 return True
-        added = [line_terms for line in added_lines(before, after) if (line_terms := _terms(line))]
+        added = [
+            line_terms
+            for line in added_lines(before, after)
+            if (line_terms := subject_terms(rule_of(line)))
+        ]
         if not added:
             return False
-        known = [_terms(line) for line in before.split("\n")]
+        known = [subject_terms(rule_of(line)) for line in before.split("\n")]
         return any(
             any(map(rule.is_like, added)) and not any(map(rule.is_like, known))
             for rule in self.rules
@@ -171,15 +175,7 @@ def unwanted_calls(
     return dict.fromkeys(refused_calls, REFUSED)
 
 
-def _terms(line: str) -> frozenset[str]:
-    return subject_terms(rule_of(line))
-
-
 def _tags(line_terms: Iterable[str], salt: str) -> frozenset[str]:
     return frozenset(
         sha256(f"{salt}\0{term}".encode()).hexdigest()[:_TAG_LENGTH] for term in line_terms
     )
-
-
-def _are_alike(first: frozenset[str], second: frozenset[str]) -> bool:
-    return share_subject(first, second)

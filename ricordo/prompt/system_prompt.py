@@ -99,9 +99,9 @@ class SystemPrompt:
         the archive does not count.
         """
         memory, date, archive, in_transcript = (*stored_key.split(":"), "", "", "", "")[:4]
-        knows_memory = self.memory == memory
-        if mode == "lazy" or (mode == "turn" and not first_step):
-            knows_memory = self.memory in (memory, in_transcript)
+        # With edits behind it, memory as the prompt shows it was restored by someone else.
+        may_be_older = mode == "lazy" or (mode == "turn" and not first_step)
+        knows_memory = self.memory == ((in_transcript if may_be_older else "") or memory)
         if not first_step:
             return knows_memory
         return knows_memory and self.date == date and (mode == "lazy" or self.archive == archive)

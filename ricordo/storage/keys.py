@@ -8,7 +8,7 @@ import secrets
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sqlalchemy import and_, bindparam, delete, func, or_, select
+from sqlalchemy import and_, bindparam, delete, func, or_, select, update
 
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import (
@@ -86,6 +86,13 @@ _DELETE_ENDED = delete(api_keys).where(
     equal(api_keys, "user_id"),
     api_keys.c.kind == "session",
     or_(api_keys.c.revoked_at.is_not(None), api_keys.c.expires_at <= bindparam("now")),
+)
+_END_SESSIONS = (
+    update(api_keys)
+    .where(
+        equal(api_keys, "user_id"), api_keys.c.kind == "session", api_keys.c.revoked_at.is_(None)
+    )
+    .values(revoked_at=bindparam("now"))
 )
 _NEEDS = ("API keys", "keys of providers", "passwords of remotes", "agents with secrets")
 _PASSWORD = memory_remotes.c.settings["password"].as_string()
@@ -234,6 +241,11 @@ def end_session(tx: Transaction, scope: Scope) -> bool:
         return False
     _revoke(tx, replace(key, revoked_at=tx.clock.now()))
     return True
+
+
+def end_sessions_of(tx: Transaction, user_id: str) -> None:
+    """Revoke all sessions of the user's browsers."""
+    tx.run(_END_SESSIONS, {"user_id": user_id, "now": tx.clock.now()})
 
 
 def note_use(tx: Transaction, key: ApiKey) -> None:

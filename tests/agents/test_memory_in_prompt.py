@@ -1,5 +1,6 @@
 """When the memory in the prompt is rendered again: before each step, next turn, or lazily."""
 
+import contextlib
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -7,12 +8,14 @@ from typing import Any
 import pytest
 
 from ricordo.agents.agent_types import MEMORY_IN_PROMPT, memory_in_prompt
-from ricordo.agents.request import TurnRequest
+from ricordo.agents.request import Approval, TurnRequest
 from ricordo.agents.turn import collect, run_turn
 from ricordo.domain.agent import AgentState, CompactionSettings
 from ricordo.domain.model import MemoryInPromptChoice, ModelInfo, ModelRequest
 from ricordo.domain.scope import Scope
-from ricordo.prompt.system_prompt import system_prompt
+from ricordo.domain.tool import ToolRule
+from ricordo.errors import ModelError
+from ricordo.prompt.system_prompt import key_after_edits, system_prompt
 from ricordo.storage import blocks
 from tests.seams import make
 from tests.seams.stage import Stage, call, soon
@@ -139,6 +142,58 @@ async def test_edits_whose_messages_leave_the_window_are_in_the_next_prompt(
     requests = await turn(stage, agent) + await turn(stage, agent)
     assert all(shows_tea(request) or tells_of_tea(request) for request in requests)
     assert shows_tea(requests[-1])
+
+
+async def test_an_edit_of_a_turn_that_failed_and_left_the_window_is_in_the_next_prompt(
+    stage: Stage,
+) -> None:
+    agent = await agent_with(stage, "lazy", clears_buffer=True)
+    with contextlib.suppress(ModelError):
+        await turn(stage, agent, EDIT, ModelError("llm_error", "It is gone."))
+    (request,) = await turn(stage, agent)
+    assert shows_tea(request)
+
+
+async def test_what_others_edit_while_a_call_waits_is_in_the_next_prompt(stage: Stage) -> None:
+    rules = (ToolRule("memory_insert", "requires_approval"),)
+    agent = await agent_with(stage, "lazy", tool_rules=rules)
+    stage.lines.append(EDIT)
+    await stage.say(agent)
+    await edit_elsewhere(stage, agent, "persona", "Strict.")
+    stage.lines.append("Noted.")
+    request = TurnRequest(Scope(), agent, approval=Approval(approves=True))
+    await soon(collect(await run_turn(stage.runtime, request)))
+    (later,) = await turn(stage, agent)
+    for shown in (stage.model.requests[-2], later):
+        assert "Strict." in shown.messages[0].text
+        assert shows_tea(shown)
+
+
+async def test_what_others_describe_while_an_agent_makes_a_block_is_in_the_next_prompt(
+    stage: Stage,
+) -> None:
+    agent = await agent_with(stage, "lazy", tool_names=("memory",))
+
+    async def describe_meanwhile(_request: ModelRequest) -> Any:
+        stored = await stage.store.read(lambda tx: blocks.of_agent(tx, agent))
+        block = next(block for block in stored if block.label == "persona")
+        changed = replace(block, description="How you are.")
+        await stage.store.write(
+            lambda tx: blocks.update(tx, block, changed, make.change_metadata())
+        )
+        return call("memory", command="create", path="tea", description="Tea.", file_text="Green.")
+
+    requests = await turn(stage, agent, describe_meanwhile, "Noted.")
+    assert "How you are." in requests[-1].messages[0].text
+
+
+def test_memory_that_others_restored_is_not_what_the_prompt_tells() -> None:
+    agent = make.agent()
+    state = AgentState(agent, make.conversation(agent), blocks=(make.block("human"),))
+    before = system_prompt(state, "openai", 0, recall_count=0)
+    edited = replace(state, blocks=(make.block("human", "Likes tea."),))
+    key = key_after_edits(before.key, system_prompt(edited, "openai", 0, recall_count=0))
+    assert not before.is_current(key, first_step=True, mode="lazy")
 
 
 async def test_a_mode_that_changes_takes_effect_with_the_next_turn(stage: Stage) -> None:

@@ -3,7 +3,7 @@
 from ricordo.plugins import Feature
 
 feature = Feature(
-    requires=("librarian", "web"),
+    requires=("librarian", "memory_care", "web"),
     tables=(
         "ricordo.features.knowledge.honcho.queries:honcho_sessions",
         "ricordo.features.knowledge.facts.tables:user_facts",
@@ -23,6 +23,8 @@ feature = Feature(
     ),
     tools=("ricordo.features.knowledge.ask.tools:TOOLS",),
     after_turn=("ricordo.features.knowledge.honcho.jobs:SENDING",),
+    waiting=("ricordo.features.knowledge.facts.queries:waiting",),
     user_exports=("ricordo.features.knowledge.facts.export:facts_of_user",),
+    forget_sources=("ricordo.features.knowledge.facts.forgetting:SOURCE",),
     at_erasure=("ricordo.features.knowledge.honcho.jobs:forget",),
 )

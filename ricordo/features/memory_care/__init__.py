@@ -25,6 +25,7 @@ feature = Feature(
     middleware=("ricordo.features.memory_care.notifications.visits:NotedVisits",),
     pages=(PluginPage("Notifications", "/ui/notifications", ("memory:approve",)),),
     gauges=("ricordo.features.memory_care.notifications.queries:gauges",),
+    waiting=("ricordo.features.memory_care.forgetting.queries:waiting",),
     commands=(
         Commands(
             "memory",

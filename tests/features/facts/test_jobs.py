@@ -1,20 +1,28 @@
 """Jobs that read facts: each range of messages once, wherever they are killed."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import event, select, text
 
 from ricordo.domain.job import Job
+from ricordo.domain.message import TextPart
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope, User
 from ricordo.features.knowledge.facts import jobs, queries
+from ricordo.features.knowledge.facts.extraction import drafts_in
+from ricordo.features.knowledge.facts.records import FactDraft
+from ricordo.search import index
 from ricordo.storage import jobs as job_rows
-from ricordo.storage import users
+from ricordo.storage import messages, users
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import conversations
 from tests.agents.conftest import open_stage, stage
+from tests.seams.server import LIMIT
 from tests.seams.stage import Stage
 
 __all__ = ["open_stage", "stage"]
@@ -121,6 +129,38 @@ async def test_two_users_of_one_agent_are_never_mixed(stage: Stage) -> None:
         shown = str(await evidence_of(stage, user))
         assert shown.count(own) == 3
         assert other not in shown
+
+
+async def test_what_is_forgotten_while_it_is_read_becomes_no_fact(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await stage.agent()
+    user = await user_of(stage, "ada")
+    await stage.say(
+        agent,
+        "I live in Xqgraz. I like climbing.",
+        scope=Scope(subject_id=user.id, user_id=user.id),
+    )
+    loop = asyncio.get_running_loop()
+
+    def forget(tx: Transaction) -> None:
+        said = messages.between(tx, thread, 0, 10_000, 10)
+        for message in said:
+            if "Xqgraz" in message.text:
+                part = TextPart("[forgotten] I like climbing.")
+                index.rewrite_message(tx, replace(message, parts=(part,)))
+
+    def slowly(*arguments: Any) -> list[FactDraft]:
+        """Read the message in the worker's thread, while the loop forgets what it says."""
+        drafts = drafts_in(*arguments)
+        asyncio.run_coroutine_threadsafe(stage.store.write(forget), loop).result(LIMIT)
+        return drafts
+
+    find = select(conversations.c.id).where(conversations.c.user_id == user.id)
+    thread = await stage.store.read(lambda tx: tx.all(find)[0].id)
+    monkeypatch.setattr(jobs, "drafts_in", slowly)
+    await run_once(stage, agent, user)
+    assert await evidence_of(stage, user) == [("I like climbing.", 1)]
 
 
 async def test_an_old_mark_moves_nothing_back(stage: Stage) -> None:

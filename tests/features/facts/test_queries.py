@@ -1,5 +1,7 @@
 """Queries of facts on both databases."""
 
+import pytest
+
 from ricordo.domain.agent import Agent, Conversation
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
@@ -53,6 +55,36 @@ async def test_unread_messages_count_until_their_mark_has_moved(book: FactBook) 
         return row.turns, later.turns, queries.read_to(tx, CONVERSATION, user_id) - row.newest
 
     assert await book.store.write(read) == (2, 1, 0)
+
+
+async def test_conversations_that_wait_for_long_hide_no_others(
+    book: FactBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "MOST_AT_ONCE", 2)
+
+    def lay_out(tx: Transaction) -> list[str]:
+        agent = Agent(AGENT, LOCAL_ORGANIZATION, "A", "letta_v1_agent", "", "scripted/model")
+        agents.insert_one(tx, agent, [])
+        ids = [f"{CONVERSATION[:-1]}{number}" for number in range(5)]
+        for number, id in enumerate(ids):
+            conversation = Conversation(id, LOCAL_ORGANIZATION, AGENT, user_id=book.user.id)
+            conversations.insert_one(tx, conversation)
+            said = Message(
+                f"message-00000000-0000-4000-8000-00000000000{number}",
+                AGENT,
+                id,
+                "user",
+                (TextPart("I live in Graz."),),
+                created_at=1_000,
+                organization_id=LOCAL_ORGANIZATION,
+                user_id=book.user.id,
+            )
+            messages.insert_all(tx, [said])
+        return ids
+
+    ids = await book.store.write(lay_out)
+    rows = await book.store.read(lambda tx: queries.unread(tx, 0, 2_000))
+    assert [row.conversation_id for row in rows] == ids
 
 
 async def test_policies_are_the_users_else_the_organizations(book: FactBook) -> None:

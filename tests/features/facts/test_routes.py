@@ -123,6 +123,10 @@ def test_a_proposal_says_what_it_replaces_and_its_owner_decides(
     say(http, agent, "dora", "My favourite drink is now coffee.", "I like olives.")
     read_facts(server)
     olives, coffee = facts(http, "dora", state="proposed")
+    assert "2 facts" in http.get("/ui/people/dora").text
+    with server.http(headers=BROWSER) as dora:
+        assert dora.post("/ui/login", data={"key": server.key("dora")}).status_code == 303
+        assert "2 facts" in dora.get("/").text
     (tea,) = facts(http, "dora")
     assert coffee["replaces_id"] == tea["id"]
     assert coffee["change"].startswith("replace: tea (")

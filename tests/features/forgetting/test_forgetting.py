@@ -237,6 +237,7 @@ def test_the_memory_page_lists_it_and_removes_the_chosen(world: World) -> None:
     assert (request["text"], request["conversation_id"]) == (fact("page"), thread)
     memory = world.http.get(page).text
     assert "asks whether this shall be forgotten" in memory
+    assert "1 request to forget something" in memory
     assert re.search(r'formaction="/ui/people/[^/"]+/forget-one"', memory)
 
     form = {"text": request["text"], "request_id": request["id"]}

@@ -4,21 +4,28 @@ import asyncio
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
+from ricordo.agents.lifecycle import BlockSpec
 from ricordo.domain.block import NEVER_REMEMBER
+from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
-from ricordo.domain.scope import Scope
-from ricordo.errors import Conflict, Invalid, NotFound
+from ricordo.domain.scope import ROLE_SCOPES, Scope
+from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
+from ricordo.features.knowledge.facts import queries as fact_queries
+from ricordo.features.knowledge.facts.forgetting import SOURCE
+from ricordo.features.knowledge.facts.records import Evidence, UserFact
 from ricordo.features.memory_care.forgetting import queries, service
 from ricordo.features.memory_care.forgetting.jobs import HANDLERS
 from ricordo.features.memory_care.forgetting.needle import MARK
 from ricordo.features.memory_care.forgetting.service import Choice
 from ricordo.memory import user_memory
 from ricordo.memory.unwanted import Rules
+from ricordo.plugins import Plugins
 from ricordo.search.index import insert_messages, insert_passages
 from ricordo.storage import conversations, jobs, messages
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import conversations as conversations_table
 from ricordo.storage.schema.core_tables import jobs as jobs_table
 from tests.conftest import BOTH
 from tests.seams import make
@@ -202,9 +209,101 @@ async def test_an_agents_request_waits_once_and_goes_with_the_decision(stage: St
         await stage.store.write(lambda tx: ask(tx, "One more thing"))
 
     choice = Choice(takes_all=True, request_id=request.id)
-    await service.forget(stage.runtime, SCOPE, "ada", TEXT, choice)
+    first, second = [
+        await service.forget(stage.runtime, SCOPE, "ada", TEXT, choice) for _ in range(2)
+    ]
+    assert first["id"] == second["id"]
     await finish(stage)
 
     assert await stage.store.read(in_tables) == []
     waiting = await stage.store.read(lambda tx: queries.of_user(tx, SCOPE.organization_id, user_id))
     assert len(waiting) == queries.MOST_WAITING - 1
+
+
+async def test_facts_go_with_the_words_that_they_rest_on_and_are_not_read_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Plugins, "forget_sources", lambda _: [SOURCE])
+    agent_id = await ada(stage)
+
+    def lay_out(tx: Transaction) -> str:
+        user_id = user_memory.open_memory(tx, SCOPE, "ada").user.id
+        said, tea = messages.between(tx, "conv-ada", 0, 10_000, 10)
+        part = Evidence(said.id, canary("illness"))
+        other = Evidence(tea.id, "I like tea.")
+        for sentence, evidence in {
+            TEXT: (Evidence(said.id, TEXT),),
+            "Has been unwell since spring.": (part,),  # a model's words for it
+            "Likes tea.": (part, other),
+            "Drinks tea.": (other,),
+            "Is kind.": (),
+        }.items():
+            fact = UserFact(
+                new_id("fact"),
+                SCOPE.organization_id,
+                user_id,
+                sentence,
+                kind="who",
+                source="model",
+                state="current",
+                said_at=1,
+                holds_from=1,
+                created_at=1,
+                evidence=evidence,
+            )
+            fact_queries.insert(tx, fact)
+        fact_queries.set_mark(tx, "conv-ada", user_id, tea.seq)
+        return user_id
+
+    user_id = await stage.store.write(lay_out)
+    state = await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
+    await finish(stage)
+
+    facts = await stage.store.read(lambda tx: fact_queries.of_states(tx, user_id, "current"))
+    assert {fact.sentence: [piece.quote for piece in fact.evidence] for fact in facts} == {
+        "Likes tea.": ["I like tea."],
+        "Drinks tea.": ["I like tea."],
+        "Is kind.": [],
+    }
+    receipt = await service.find_receipt(stage.runtime, SCOPE, state["id"])
+    assert (receipt["removed"]["user_facts"], receipt["changed"]["user_facts"]) == (2, 1)
+    now = stage.store.clock.now()
+    unread = await stage.store.read(
+        lambda tx: fact_queries.unread_of(tx, user_id, agent_id, 0, now)
+    )
+    assert unread == []
+
+
+async def test_a_user_forgets_no_instructions_of_an_agent_that_others_set_up(stage: Stage) -> None:
+    await ada(stage)
+    rule = BlockSpec("rules", f"{TEXT}. Never give the solution.", read_only=True)
+    agent_id = await stage.agent(
+        system=f"You teach. {TEXT}.", blocks=(rule, BlockSpec("notes", f"{TEXT}. She is kind."))
+    )
+
+    def give(tx: Transaction) -> Scope:
+        user = user_memory.open_memory(tx, SCOPE, "ada").user
+        is_agents = conversations_table.c.agent_id == agent_id
+        tx.run(update(conversations_table).where(is_agents).values(user_id=user.id))
+        return Scope(user_id=user.id, subject_id=user.id, role="user", scopes=ROLE_SCOPES["user"])
+
+    user_scope = await stage.store.write(give)
+    labels = []
+    for scope in (SCOPE, user_scope):
+        listed = await service.preview(stage.runtime, scope, "ada", TEXT)
+        items = [item for item in listed.items if item.kind in ("block", "version", "agent")]
+        labels.append({item.where.get("label", item.kind) for item in items} - {"human"})
+    assert labels == [{"notes", "rules", "agent"}, {"notes"}]
+    assert '"rules"' in str(listed.remains)
+
+    await service.forget(stage.runtime, user_scope, "ada", TEXT, ALL)
+    await finish(stage)
+
+    state = await stage.state(agent_id)
+    assert state.agent.system == f"You teach. {TEXT}."
+    values = {block.label: block.value for block in state.blocks}
+    assert values["rules"] == f"{TEXT}. Never give the solution."
+    assert values["notes"] == "She is kind."
+    clerk = Scope(scopes=frozenset(("users:write",)))
+    with pytest.raises(Forbidden):
+        await service.preview(stage.runtime, clerk, "ada", TEXT)

@@ -11,6 +11,7 @@ from sqlalchemy import select, update
 
 from ricordo.api.guard import COOKIE
 from ricordo.domain.ids import new_id
+from ricordo.features.identity.sign_in_links import pages
 from ricordo.features.identity.sign_in_links.queries import sign_in_links
 from ricordo.storage.schema.core_tables import jobs, users
 from tests.features.notifications.mail_sink import Sink, mail_sink
@@ -154,8 +155,20 @@ def test_a_user_who_is_disabled_later_has_no_session_any_more(
     row = invited(http)
     accept(browser, row["path"], stays="yes")
     ok(http.patch(f"/v1/users/{row['user_id']}", json={"disabled": True}))
-    school.app.state.authentication.forget()
     assert browser.get(f"/users/{row['user_id']}/blocks").status_code == 401
+
+
+def test_a_user_who_is_enabled_again_has_neither_old_sessions_nor_old_links(
+    http: httpx2.Client, browser: httpx2.Client
+) -> None:
+    row = invited(http)
+    accept(browser, row["path"], stays="yes")
+    newer = invited(http, name=row["user"])
+    for is_disabled in (True, False):
+        ok(http.patch(f"/v1/users/{row['user_id']}", json={"disabled": is_disabled}))
+    assert browser.get(f"/users/{row['user_id']}/blocks").status_code == 401
+    browser.cookies.clear()
+    assert accept(browser, newer["path"]).status_code == 410
 
 
 def test_a_link_is_bound_to_its_user_and_its_organization(
@@ -284,8 +297,13 @@ def test_a_login_by_e_mail_answers_the_same_for_every_address(
 
 
 def test_logins_by_e_mail_are_few(
-    http: httpx2.Client, browser: httpx2.Client, school: ServerInThread, sink: Sink
+    http: httpx2.Client,
+    browser: httpx2.Client,
+    school: ServerInThread,
+    sink: Sink,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(pages, "_ASKED_PER_MINUTE", 5)
     address = f"{new_id('ada')}@example.org"
     invited(http, email=address)
     sink.messages.clear()
@@ -293,6 +311,43 @@ def test_logins_by_e_mail_are_few(
     assert statuses == [200] * 5 + [429] * 2
     settled(school)
     assert len(mailed_links(sink, "/login/link")) == 3
+
+
+def test_a_teacher_stays_a_teacher_long_after_the_invitation(
+    http: httpx2.Client, browser: httpx2.Client, school: ServerInThread, sink: Sink
+) -> None:
+    address = f"{new_id('ada')}@example.org"
+    row = invited(http, email=address, role="teacher")
+    accept(browser, row["path"])
+    browser.cookies.clear()
+    statement = update(sign_in_links).where(sign_in_links.c.id == row["id"])
+    school.write(lambda tx: tx.run(statement.values(expires_at=1)))
+    invited(http)  # which deletes old logins
+    sink.messages.clear()
+    browser.post("/login/mail", data={"email": address})
+    settled(school)
+    (link,) = mailed_links(sink, "/login/link")
+    accept(browser, link)
+    assert browser.get("/ui/courses").status_code == 200
+
+
+def test_a_name_alone_opens_no_account_that_no_invitation_made(http: httpx2.Client) -> None:
+    name = new_id("anna")
+    made = ok(http.post("/v1/users/", json={"name": name, "identifier": name}))
+    answer = http.post("/v1/invitations", json={"people": [{"name": name}]})
+    assert answer.status_code == 400
+    assert "another person" in answer.text
+    assert invited(http, user=name)["user_id"] == made["id"]
+    assert invited(http, name=name)["user_id"] == made["id"]  # the list is sent again
+
+
+def test_a_person_who_is_named_twice_gets_one_link(http: httpx2.Client) -> None:
+    ada = {"name": "Ada", "email": f"{new_id('ada')}@example.org"}
+    assert len(ok(http.post("/v1/invitations", json={"people": [ada, ada]}))) == 1
+    for other in ({"role": "teacher"}, {"email": str(ada["email"]).upper()}):
+        answer = http.post("/v1/invitations", json={"people": [ada, ada | other]})
+        assert answer.status_code == 400
+        assert "named twice" in answer.text
 
 
 @pytest.mark.parametrize(

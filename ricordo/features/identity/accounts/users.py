@@ -14,6 +14,7 @@ from ricordo.api.models.base import RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.scope import User
 from ricordo.features.identity.accounts.keys import forget_cached
+from ricordo.features.identity.sign_in_links import queries as sign_in_links
 from ricordo.features.memory_care.erasure.routes import (
     ErasureResponse,
     ReceiptResponse,
@@ -21,7 +22,7 @@ from ricordo.features.memory_care.erasure.routes import (
     answer_erasure,
 )
 from ricordo.features.memory_care.erasure.service import forget
-from ricordo.storage import users
+from ricordo.storage import keys, users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.users import UserDraft
 
@@ -108,6 +109,9 @@ async def modify_user(context: RequestContext, user: str, body: UserUpdate) -> U
         changed = replace(before, **fields)
         if body.disabled is not None and body.disabled != (before.disabled_at is not None):
             changed = replace(changed, disabled_at=tx.clock.now() if body.disabled else None)
+            # Neither comes back when the user is enabled: a lost device stays logged out.
+            keys.end_sessions_of(tx, before.id)
+            sign_in_links.revoke_all_of(tx, before.id)
         return users.change(tx, context.scope, replace(changed, email=changed.email or None))
 
     changed = await context.store.write(change)

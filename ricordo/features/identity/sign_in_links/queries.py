@@ -15,7 +15,7 @@ from ricordo.storage.schema.core_tables import agents
 from ricordo.storage.schema.core_tables import users as users_table
 
 Kind = Literal["invitation", "login"]
-_KEPT = 30 * DAY  # after a link's end, so that its list can still explain it
+_KEPT = 30 * DAY  # for logins, after their end; invitations stay as long as their user
 _MOST_NAMESAKES = 5  # users of all organizations with one e-mail address
 
 sign_in_links = table(
@@ -76,12 +76,24 @@ _REVOKE_INVITATIONS = (
     .where(equal(sign_in_links, "user_id"), sign_in_links.c.kind == "invitation", _IS_OPEN)
     .values(revoked_at=bindparam("now"))
 )
+_REVOKE_ALL = (
+    update(sign_in_links)
+    .where(equal(sign_in_links, "user_id"), _IS_OPEN)
+    .values(revoked_at=bindparam("now"))
+)
 _NOTE_MAIL = (
     update(sign_in_links)
     .where(equal(sign_in_links, "id"))
     .values(mailed_at=bindparam("sent_at"), problem=bindparam("reason"))
 )
-_DELETE_OLD = delete(sign_in_links).where(sign_in_links.c.expires_at < bindparam("before"))
+_DELETE_OLD = delete(sign_in_links).where(
+    sign_in_links.c.kind == "login", sign_in_links.c.expires_at < bindparam("before")
+)
+_INVITED = (
+    select(sign_in_links.c.id)
+    .where(equal(sign_in_links, "user_id"), sign_in_links.c.kind == "invitation")
+    .limit(1)
+)
 _LOGINS_SINCE = select(func.count()).where(
     equal(sign_in_links, "user_id"),
     sign_in_links.c.kind == "login",
@@ -154,6 +166,11 @@ def revoke(tx: Transaction, link: SignInLink) -> bool:
     return bool(tx.run(_REVOKE, {"id": link.id, "now": tx.clock.now()}))
 
 
+def revoke_all_of(tx: Transaction, user_id: str) -> None:
+    """Revoke the user's open links, of invitations and logins."""
+    tx.run(_REVOKE_ALL, {"user_id": user_id, "now": tx.clock.now()})
+
+
 def note_mail(tx: Transaction, link_id: str, problem: str | None = None) -> None:
     """Store that the link's e-mail was sent, or why it could not be."""
     sent_at = None if problem else tx.clock.now()
@@ -165,6 +182,11 @@ def count_logins(tx: Transaction, user_id: str, since: int) -> int:
     return int(tx.all(_LOGINS_SINCE, {"user_id": user_id, "since": since})[0][0])
 
 
+def was_invited(tx: Transaction, user_id: str) -> bool:
+    """Return whether the user ever had an invitation."""
+    return tx.first(_INVITED, {"user_id": user_id}) is not None
+
+
 def role_of(tx: Transaction, user_id: str) -> Role:
     """Return the role of the user's last accepted invitation, else that of a user."""
     row = tx.first(_LAST_ROLE, {"user_id": user_id})
@@ -174,10 +196,14 @@ def role_of(tx: Transaction, user_id: str) -> Role:
 
 def with_address(tx: Transaction, address: str) -> list[User]:
     """Return the active users of all organizations with this e-mail address."""
+    if "\0" in address:
+        return []  # PostgreSQL would refuse the parameter
     return users.ROWS.all(tx, _WITH_ADDRESS, {"address": address.lower()})
 
 
 def agent_of_course(tx: Transaction, organization_id: str, course: str) -> str | None:
     """Return the id of the course's first agent."""
+    if "\0" in course:
+        return None
     row = tx.first(_AGENT_OF_COURSE, {"organization_id": organization_id, "course": course})
     return row[0] if row else None

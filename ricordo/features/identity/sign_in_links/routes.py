@@ -145,6 +145,7 @@ def _people(body: InvitationsRequest) -> list[Person]:
         )
         for person in body.people
     ]
+    people = list(dict.fromkeys(people))
     if body.csv:
         people += read_people(body.csv)
     if not people:

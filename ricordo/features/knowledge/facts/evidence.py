@@ -47,7 +47,7 @@ def checked(draft: FactDraft, messages: Sequence[Message], user_id: str) -> Fact
     pieces: dict[Evidence, None] = {}
     for piece in draft.evidence:
         place = places.get(piece.message_id)
-        if place is None or not _stands_in(piece.quote, messages[place]):
+        if place is None or not stands_in(piece.quote, messages[place]):
             continue
         if is_evidence(messages[place], user_id):
             pieces[_short(piece)] = None
@@ -62,7 +62,8 @@ def checked(draft: FactDraft, messages: Sequence[Message], user_id: str) -> Fact
     return replace(draft, evidence=evidence)
 
 
-def _stands_in(quote: str, message: Message) -> bool:
+def stands_in(quote: str, message: Message) -> bool:
+    """Return whether a message holds the quoted words."""
     words = _folded(quote)
     return len(words) >= _SHORTEST_QUOTE and words in _folded(message.spoken)
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
@@ -221,7 +221,7 @@ def _drafts_by_rules(range_: _Range) -> list[FactDraft]:
 def _groups(ranges: Sequence[_Range], turns: int) -> list[list[_Range]]:
     """Return groups of ranges, each with `turns` messages of the user at least.
 
-    The rest waits for more messages, so that there is at most one call for so many.
+    The rest waits for more messages, so that `turns` messages cost at most one call.
     """
     groups: list[list[_Range]] = []
     group: list[_Range] = []
@@ -277,10 +277,20 @@ def _file(
     ]
     if marks != [range_.unread.read_to for range_ in ranges]:
         return None
-    filed = file_drafts(tx, reading, drafts)
+    filed = file_drafts(tx, _as_stored(tx, reading), drafts)
     for range_ in ranges:
         queries.set_mark(tx, range_.unread.conversation_id, reading.user_id, range_.read_to)
     return filed
+
+
+def _as_stored(tx: Transaction, reading: Reading) -> Reading:
+    """Return the reading with its messages as they are now.
+
+    What was forgotten or deleted while a model read it is no evidence any more.
+    """
+    ids = [message.id for message in reading.messages]
+    stored = {message.id: message for message in messages.by_ids(tx, ids)}
+    return replace(reading, messages=[stored[id] for id in ids if id in stored])
 
 
 HANDLERS = (

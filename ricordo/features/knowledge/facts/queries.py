@@ -1,15 +1,16 @@
-"""Queries of facts, of the marks of what was read, and of policies."""
+"""Queries of facts, of the marks of read messages, and of policies."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import and_, bindparam, case, delete, func, select
+from sqlalchemy import Select, and_, bindparam, case, delete, func, select
 
 from ricordo.domain.scope import Scope
 from ricordo.features.knowledge.facts.options import FactPolicy, FactSettings
 from ricordo.features.knowledge.facts.records import Evidence, FactState, UserFact
 from ricordo.features.knowledge.facts.tables import fact_marks, fact_policies, user_facts
+from ricordo.plugins import Waiting
 from ricordo.storage.engine.repository import Page, Replacing, Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, conversations, messages
@@ -18,7 +19,7 @@ from ricordo.storage.schema.core_tables import agents, conversations, messages
 EVERYBODY = ""
 # Facts of one user that a new one is compared with, the newest.
 _MOST_COMPARED = 2_000
-_MOST_FOUND = 2_000  # conversations of one search for unread ones
+MOST_AT_ONCE = 2_000  # conversations of one statement for unread ones
 
 
 def _evidence_to_json(evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
@@ -108,9 +109,10 @@ _UNREAD = (
     .having(
         func.max(messages.c.created_at) <= bindparam("idle_since"),
         func.max(messages.c.seq) > _READ_TO,
+        func.max(messages.c.seq) > bindparam("after"),
     )
     .order_by(func.max(messages.c.seq))
-    .limit(_MOST_FOUND)
+    .limit(bindparam("limit"))
 )
 _UNREAD_OF = _UNREAD.where(equal(conversations, "user_id", "agent_id"))
 
@@ -165,9 +167,22 @@ def of_states(
     return _ROWS.all(tx, _OF_STATES, {"user_id": user_id, "states": list(states), "limit": limit})
 
 
+def ids_of_user(user_id: str) -> Select[Any]:
+    """Return a statement for the ids of all facts of a user."""
+    return select(user_facts.c.seq, user_facts.c.id).where(user_facts.c.user_id == user_id)
+
+
 def counts(tx: Transaction, user_id: str) -> dict[str, int]:
     """Return the number of the user's facts by state."""
     return {row.state: row.facts for row in tx.all(_COUNTS, {"user_id": user_id})}
+
+
+def waiting(tx: Transaction, _organization_id: str, user_id: str) -> Waiting | None:
+    """Return how many facts wait for the user's approval."""
+    number = counts(tx, user_id).get("proposed", 0)
+    if not number:
+        return None
+    return Waiting(f"{number} fact{'' if number == 1 else 's'}", f"/ui/people/{user_id}/facts")
 
 
 def remove(tx: Transaction, fact: UserFact) -> int:
@@ -192,8 +207,15 @@ def unread(tx: Transaction, since: int, idle_since: int) -> list[Unread]:
 
     Only messages after `since` count; a conversation is idle without one after `idle_since`.
     """
-    rows = tx.all(_UNREAD, {"since": since, "idle_since": idle_since})
-    return [Unread(*row) for row in rows]
+    unread_rows: list[Unread] = []
+    parameters = {"since": since, "idle_since": idle_since, "after": 0, "limit": MOST_AT_ONCE}
+    # Conversations whose user chose off, or with too few messages, are before others for weeks.
+    while rows := tx.all(_UNREAD, parameters):
+        unread_rows += [Unread(*row) for row in rows]
+        if len(rows) < MOST_AT_ONCE:
+            break
+        parameters["after"] = unread_rows[-1].newest
+    return unread_rows
 
 
 def unread_of(
@@ -205,6 +227,8 @@ def unread_of(
         "idle_since": idle_since,
         "user_id": user_id,
         "agent_id": agent_id,
+        "after": 0,
+        "limit": MOST_AT_ONCE,
     }
     rows = tx.all(_UNREAD_OF, parameters)
     return [Unread(*row) for row in rows]

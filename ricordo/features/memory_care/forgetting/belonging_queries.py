@@ -1,4 +1,4 @@
-"""The rows of a user: their own, and those of what only they use."""
+"""A user's rows: their own, and those of agents, archives and chains that only they use."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,8 @@ from ricordo.storage.schema.columns import (
     erasure_of,
     metadata,
 )
-from ricordo.storage.schema.memory_tables import chains
+from ricordo.storage.schema.core_tables import agents
+from ricordo.storage.schema.memory_tables import agents_blocks, blocks, chains
 
 _OF_USER = ("user_id", "sender_id", "owner_id")
 # Rows of these tables belong to the row that such a column names, also where it is no foreign key.
@@ -35,7 +36,9 @@ _NO_WORDS = ("id", "hash", "key", "digest", "otid", "address", "email", "created
 class Belongings:
     """A user with the agents, archives and chains that are theirs alone.
 
-    `shared_agents` are the others that they talk with.
+    `shared_agents` are the others that they talk with. `fixed_agents` are theirs alone too, but the
+    user may not change their instructions, and no `fixed_blocks`: those are read-only for the
+    agents, each a pair of a chain and a label.
     """
 
     user_id: str
@@ -44,13 +47,21 @@ class Belongings:
     archives: tuple[str, ...]
     chains: tuple[str, ...]
     shared_agents: tuple[str, ...] = ()
+    fixed_agents: tuple[str, ...] = ()
+    fixed_blocks: frozenset[tuple[str, str]] = frozenset()
 
 
-def belongings_of(tx: Transaction, organization_id: str, user_id: str) -> Belongings:
+def belongings_of(
+    tx: Transaction, organization_id: str, user_id: str, *, changes_agents: bool = True
+) -> Belongings:
+    """Return what is the user's; with `changes_agents` nothing in it is fixed."""
     own_agents, kept_agents = agents_of(tx, organization_id, user_id)
     is_users = (chains.c.owner_kind == "user") & (chains.c.owner_id == user_id)
     is_own = is_users | is_chain_of(tx, own_agents)
     statement = select(chains.c.id).where(is_own, chains.c.organization_id == organization_id)
+    fixed_agents: Sequence[str] = ()
+    if not changes_agents:
+        fixed_agents = _made_by_others(tx, own_agents, user_id)
     return Belongings(
         user_id,
         organization_id,
@@ -58,7 +69,31 @@ def belongings_of(tx: Transaction, organization_id: str, user_id: str) -> Belong
         archives=tuple(archives_of(tx, own_agents)),
         chains=tuple(row.id for row in tx.all(statement.order_by(chains.c.seq))),
         shared_agents=tuple(kept_agents),
+        fixed_agents=tuple(fixed_agents),
+        fixed_blocks=_read_only_blocks(tx, fixed_agents),
     )
+
+
+def _made_by_others(tx: Transaction, agent_ids: Sequence[str], user_id: str) -> list[str]:
+    is_theirs = agents.c.created_by.is_(None) | (agents.c.created_by != user_id)
+    statement = select(agents.c.id).where(is_in(agents.c.id, agent_ids), is_theirs)
+    return [row.id for row in tx.all(statement.order_by(agents.c.id))]
+
+
+def _read_only_blocks(tx: Transaction, agent_ids: Sequence[str]) -> frozenset[tuple[str, str]]:
+    if not agent_ids:
+        return frozenset()
+    statement = (
+        select(blocks.c.chain_id, blocks.c.label)
+        .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
+        .join(chains, chains.c.id == blocks.c.chain_id)
+        .where(
+            is_in(agents_blocks.c.agent_id, agent_ids),
+            blocks.c.read_only,
+            chains.c.owner_kind != "user",
+        )
+    )
+    return frozenset((row.chain_id, row.label) for row in tx.all(statement))
 
 
 def tables_with_words() -> list[Table]:
@@ -92,7 +127,7 @@ def is_owned(table: Table, owned: Belongings, depth: int = 0) -> ColumnElement[b
     """Return the condition that a row of the table is the user's."""
     conditions: list[ColumnElement[bool]] = []
     if table.name == "agents":
-        return is_in(table.c.id, owned.agents)
+        return is_in(table.c.id, sorted(set(owned.agents) - set(owned.fixed_agents)))
     if table.name == "archives":
         return is_in(table.c.id, owned.archives)
     if table.name == "users":

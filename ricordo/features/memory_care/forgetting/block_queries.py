@@ -1,7 +1,7 @@
 """The source of blocks: their texts, versions and proposals, in the chains of a user."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -41,16 +41,19 @@ _TEXTS = select(blobs.c.id).where(is_in_chain(blobs))
 
 
 class _Finds:
-    """What says the thing in one chain; `texts` are the stored texts that do, by id."""
+    """The items of one chain that say the thing; `texts` are its stored texts that do, by id."""
 
-    def __init__(self, chain_id: str, needle: Needle) -> None:
+    def __init__(self, chain_id: str, needle: Needle, fixed_labels: Set[str]) -> None:
         self.texts: dict[bytes, str] = {}
         self._chain_id = chain_id
         self._needle = needle
+        self._fixed_labels = fixed_labels
         self._sentences: defaultdict[tuple[str, str, Match], dict[str, None]] = defaultdict(dict)
         self._places: defaultdict[str, dict[str, Any]] = defaultdict(dict)
 
     def add(self, kind: str, label: str, *texts: str | None, proposal_id: str = "") -> None:
+        if label in self._fixed_labels:
+            return
         key = proposal_id or f"{self._chain_id}/{label}"
         for text in filter(None, texts):
             for unit in self._needle.units(text):
@@ -61,7 +64,7 @@ class _Finds:
     def add_version(self, row: Any) -> None:
         text = self._text(row.blob)
         self.add("version", row.label, text, row.reason)
-        if text:
+        if text and row.label not in self._fixed_labels:
             place = self._places[f"{self._chain_id}/{row.label}"]
             place["versions"] = place.get("versions", 0) + 1
 
@@ -94,14 +97,16 @@ class BlockSource:
         if after >= len(owned.chains):
             return [], None
         chain_id = owned.chains[after]
-        items = self._of_chain(tx, chain_id, needle)
+        items = self._of_chain(tx, chain_id, needle, _fixed_labels(owned, chain_id))
         return items, after + 1 if after + 1 < len(owned.chains) else None
 
-    def _of_chain(self, tx: Transaction, chain_id: str, needle: Needle) -> list[Item]:
+    def _of_chain(
+        self, tx: Transaction, chain_id: str, needle: Needle, fixed_labels: Set[str]
+    ) -> list[Item]:
         parameters = {"chain_id": chain_id}
         ids = [bytes(row.id) for row in tx.all(_TEXTS, parameters)]
         texts = versions.read_texts(tx, chain_id, ids) if ids else {}
-        finds = _Finds(chain_id, needle)
+        finds = _Finds(chain_id, needle, fixed_labels)
         finds.texts = {id: text for id, text in texts.items() if needle.units(text)}
         for row in tx.all(_BLOCKS, parameters):
             finds.add("block", row.label, row.value, row.description, *strings_in(row.metadata))
@@ -120,9 +125,9 @@ class BlockSource:
         for item in items:
             of_chains[item.where["chain_id"]].append(item)
         for chain_id in sorted(of_chains.keys() & set(owned.chains)):
-            rewritten = rewriting.rewrite(
-                tx, chain_id, _changes(chain_id, of_chains[chain_id], forgetting.needle)
-            )
+            fixed_labels = _fixed_labels(owned, chain_id)
+            changes = _changes(chain_id, of_chains[chain_id], forgetting.needle, fixed_labels)
+            rewritten = rewriting.rewrite(tx, chain_id, changes)
             if rewritten is None:
                 continue
             outcome = forgetting.chains.get(chain_id, {"versions": 0})
@@ -136,7 +141,13 @@ class BlockSource:
             forgetting.removed["proposals"] += len(rewritten.dropped_proposals)
 
 
-def _changes(chain_id: str, items: Sequence[Item], needle: Needle) -> TextChanges:
+def _fixed_labels(owned: Belongings, chain_id: str) -> frozenset[str]:
+    return frozenset(label for chain, label in owned.fixed_blocks if chain == chain_id)
+
+
+def _changes(
+    chain_id: str, items: Sequence[Item], needle: Needle, fixed_labels: Set[str]
+) -> TextChanges:
     """Return the changes of a chain's texts for the chosen items."""
     matches = matches_of(items)
     every: Matches = frozenset().union(*matches.values())
@@ -147,10 +158,12 @@ def _changes(chain_id: str, items: Sequence[Item], needle: Needle) -> TextChange
             chosen |= matches.get(place.proposal_id, frozenset())
         return remove(value, needle, chosen) if chosen else value
 
-    def words(_place: Place, value: str) -> str:
-        return blank(value, needle, every)
+    def words(place: Place, value: str) -> str:
+        return value if place.label in fixed_labels else blank(value, needle, every)
 
-    def settings(_place: Place, value: Any) -> Any:
+    def settings(place: Place, value: Any) -> Any:
+        if place.label in fixed_labels:
+            return value
         return change_strings(value, partial(blank, needle=needle, matches=every))
 
     return TextChanges(text, words, settings)
@@ -161,12 +174,13 @@ def shared_blocks_with(tx: Transaction, owned: Belongings, needle: Needle) -> li
     statement = (
         select(blocks.c.id, blocks.c.chain_id, blocks.c.label, blocks.c.value)
         .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
-        .where(agents_blocks.c.agent_id.in_(owned.shared_agents))
+        .where(agents_blocks.c.agent_id.in_((*owned.shared_agents, *owned.fixed_agents)))
         .distinct()
     )
     return [
         f'The block "{row.label}" ({row.id}) is not this user\'s alone, and says it too. Whoever '
         "may write agents can change it."
         for row in tx.all(statement)
-        if row.chain_id not in owned.chains and needle.is_in(row.value)
+        if needle.is_in(row.value)
+        and (row.chain_id not in owned.chains or (row.chain_id, row.label) in owned.fixed_blocks)
     ]

@@ -34,7 +34,7 @@ from ricordo.features.memory_care.forgetting.state import Forgetting, Item
 from ricordo.runtime import Runtime
 from ricordo.search.vector_index import portions
 from ricordo.secret import Secret
-from ricordo.storage import jobs, remotes, runs
+from ricordo.storage import jobs, remotes, runs, users
 from ricordo.storage.chain_files import delete_chain_files
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.scrub import scrub
@@ -47,7 +47,7 @@ _PAUSE = 0.1  # seconds
 _ALWAYS = (
     "Clones, agent files, exports and backups outside of this data folder. Ricordo cannot change "
     "them.",
-    "What model providers store of the requests that they received.",
+    "What model providers and connected services, such as Honcho, store of what they received.",
     "What other people wrote: their conversations, notes and blocks were not searched.",
     "Pictures, and files that are not text.",
 )
@@ -84,7 +84,10 @@ class ForgettingWork(PortionedWork[Forgetting]):
     async def _belongings(self) -> Belongings:
         organization_id = self.state.organization_id
         user_id = self.state.user_id
-        return await self._store.read(lambda tx: belongings_of(tx, organization_id, user_id))
+        changes_agents = self.state.changes_agents
+        return await self._store.read(
+            lambda tx: belongings_of(tx, organization_id, user_id, changes_agents=changes_agents)
+        )
 
     async def _remove_all(self, owned: Belongings) -> None:
         for _ in range(ROUNDS):
@@ -243,6 +246,8 @@ def _remove(
     perhaps = [item for item in items if item.match == "perhaps"]
     sentences = (sentence for item in perhaps for sentence in item.excerpts)
     forgetting.sentences = list(dict.fromkeys((*forgetting.sentences, *sentences)))
+    # Facts are filed under the same lock, from messages as they are then.
+    users.lock(tx, owned.user_id)
     source.remove(tx, owned, forgetting, items)
 
 

@@ -8,12 +8,14 @@ from sqlalchemy import Index, delete, select
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope, User
 from ricordo.errors import Conflict, NotFound
+from ricordo.plugins import Waiting
 from ricordo.storage.engine.repository import Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import root, strings, table, texts, timestamps
 from ricordo.storage.schema.core_tables import agents
 
 MOST_WAITING = 20
+LONGEST_REASON = 300  # characters
 
 forget_requests = table(
     "forget_requests",
@@ -62,6 +64,15 @@ def listed(tx: Transaction, user: User) -> list[dict[str, Any]]:
     named = select(agents.c.id, agents.c.name).where(agents.c.id.in_(sorted(ids)))
     names = {row.id: row.name for row in tx.all(named)} if ids else {}
     return [{"id": row.id, "text": row.text, "agent_name": names.get(row.agent_id)} for row in rows]
+
+
+def waiting(tx: Transaction, organization_id: str, user_id: str) -> Waiting | None:
+    """Return how many agents' requests to forget something wait for the user."""
+    number = len(of_user(tx, organization_id, user_id))
+    if not number:
+        return None
+    noun = "request" if number == 1 else "requests"
+    return Waiting(f"{number} {noun} to forget something", f"/ui/people/{user_id}#forget")
 
 
 def add(tx: Transaction, request: ForgetRequest) -> ForgetRequest:

@@ -1,4 +1,4 @@
-"""Forget one thing: the list of what says it, the removal of the chosen, and its receipt."""
+"""Forget one thing: list the items that say it, remove the chosen ones, write a receipt."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from ricordo.domain.clock import to_datetime
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope, User
-from ricordo.errors import Invalid, NotFound
+from ricordo.errors import Forbidden, Invalid, NotFound
 from ricordo.features.memory_care.erasure import receipts
 from ricordo.features.memory_care.erasure import service as erasure_service
 from ricordo.features.memory_care.erasure.receipts import Receipt
@@ -36,6 +36,8 @@ from ricordo.storage.schema.core_tables import jobs as jobs_table
 MOST_ITEMS = 1_000
 LONGEST_TEXT = 2_000
 _SHORTEST = 2  # letters
+_READS = ("memory:read", "messages:read")
+_CHANGES_AGENTS = "agents:write"
 _MOST_PARTS = 20
 # Retried without end, every ten minutes in the long run.
 _ATTEMPTS = 1_000_000
@@ -43,7 +45,7 @@ _ATTEMPTS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What says a thing, what perhaps does, and what others' blocks say, which stays."""
+    """The items that say a thing, or perhaps do; `remains` names others' blocks that say it."""
 
     items: tuple[Item, ...]
     remains: tuple[str, ...]
@@ -52,7 +54,7 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The owner's choice from the list: ids, or all that says it, with or without perhaps."""
+    """The owner's choice: some ids of the list, or all items, with or without uncertain ones."""
 
     ids: Sequence[str] = ()
     takes_all: bool = False
@@ -83,10 +85,14 @@ async def sources_of(runtime: Runtime) -> list[Source]:
 
 
 async def preview(runtime: Runtime, scope: Scope, name: str, text: str) -> Preview:
-    """Return what says the thing about a user. Raises NotFound, Invalid."""
+    """Return the items that say the thing. Raises NotFound, Invalid, Forbidden."""
     needle = require_needle(text)
     user = await runtime.store.read(lambda tx: users.require(tx, scope, name))
-    owned = await runtime.store.read(lambda tx: belongings_of(tx, user.organization_id, user.id))
+    _require_reader(scope, user)
+    changes_agents = scope.may(_CHANGES_AGENTS)
+    owned = await runtime.store.read(
+        lambda tx: belongings_of(tx, user.organization_id, user.id, changes_agents=changes_agents)
+    )
     items: list[Item] = []
     for source in await sources_of(runtime):
         if not getattr(source, "follows", False):
@@ -124,11 +130,11 @@ async def forget(runtime: Runtime, scope: Scope, name: str, text: str, choice: C
         user = users.require(tx, scope, name)
         users.lock(tx, user.id)
         forgetting = _begin(runtime, scope, user, text, choice)
-        if choice.request_id:
-            queries.remove(tx, scope, user.id, choice.request_id)
         for job, other in _unfinished(tx, user.id):
             if job.status in ("waiting", "running") and _is_same(other, forgetting):
                 return other
+        if choice.request_id:
+            queries.remove(tx, scope, user.id, choice.request_id)
         payload = forgetting.model_dump(mode="json")
         # Jobs with one key follow each other, so two removals never meet.
         key = f"{JOB}:{user.id}"
@@ -146,6 +152,15 @@ async def forget(runtime: Runtime, scope: Scope, name: str, text: str, choice: C
         return forgetting
 
     return state_of(await runtime.store.write(work))
+
+
+def _require_reader(scope: Scope, user: User) -> None:
+    """Raise Forbidden unless the caller may read the user's memory and messages."""
+    if scope.may_decide_for("user", user.id) or all(map(scope.may, _READS)):
+        return
+    raise Forbidden(
+        "This key may remove what it cannot read, but not list it. Name the thing, and choose all."
+    )
 
 
 def store_request(tx: Transaction, request: queries.ForgetRequest) -> None:
@@ -203,6 +218,7 @@ def _begin(runtime: Runtime, scope: Scope, user: User, text: str, choice: Choice
         takes_all=choice.takes_all,
         takes_perhaps=choice.takes_perhaps,
         is_never_again=choice.is_never_again,
+        changes_agents=scope.may(_CHANGES_AGENTS),
     )
 
 

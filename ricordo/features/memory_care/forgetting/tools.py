@@ -2,7 +2,7 @@
 
 from ricordo.errors import Invalid
 from ricordo.features.memory_care.forgetting import service
-from ricordo.features.memory_care.forgetting.queries import ForgetRequest
+from ricordo.features.memory_care.forgetting.queries import LONGEST_REASON, ForgetRequest
 from ricordo.tools.toolbox import ServerTool, ToolContext
 
 
@@ -25,7 +25,7 @@ async def forget(context: ToolContext, text: str, reason: str = "") -> str:
         agent.organization_id,
         user_id,
         text.strip(),
-        reason=reason.strip() or None,
+        reason=reason.strip()[:LONGEST_REASON] or None,
         agent_id=agent.id,
         conversation_id=context.state.conversation.id,
     )

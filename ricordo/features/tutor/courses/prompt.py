@@ -12,8 +12,8 @@ _ARCHIVE = ("archival_memory_insert", "archival_memory_search")
 _EDITS = re.compile(r"(?:memory_|core_memory_|archival_memory_insert)\w*")
 _COUNTED = "You have three kinds of memory:"
 _STORES = "When you learn something"
-_FILES = re.compile(r"<files>\n.*?\n</files>\n\n?", re.DOTALL)
-_TOOL_NAME = re.compile(r"[a-z]+(?:_[a-z0-9]+)+")
+_FILES = ("<files>\n", "\n</files>\n")
+_TOOL_NAME = re.compile(r"(?<![a-z0-9_])[a-z]+(?:_[a-z0-9]+)+")
 
 
 def prompt_for(system: str, tool_names: Collection[str], *, has_files: bool) -> str:
@@ -22,7 +22,17 @@ def prompt_for(system: str, tool_names: Collection[str], *, has_files: bool) -> 
     text = "\n".join(lines)
     if text.count("\n- ") < system.count("\n- "):
         text = text.replace(_COUNTED, "Your memory:")
-    return text if has_files else _FILES.sub("", text)
+    return text if has_files else _without_files(text)
+
+
+def _without_files(text: str) -> str:
+    """Return the prompt without its section about files."""
+    opening, closing = _FILES
+    before, found, behind = text.partition(opening)
+    _, found_end, after = behind.partition(closing)
+    if not (found and found_end):
+        return text
+    return before + after.removeprefix("\n")
 
 
 def _applies(line: str, tool_names: Collection[str]) -> bool:

@@ -21,6 +21,7 @@ from ricordo.features.web.pages.queries import MemoryOwner
 from ricordo.features.web.pages.suggestions import divided, joined
 from ricordo.pages.inside import Api
 from ricordo.pages.shell import Pages, address_of, base_of, done, form_of, render, require_id
+from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
 from ricordo.storage import proposals, versions
 from ricordo.storage.engine.repository import Page
@@ -54,7 +55,7 @@ async def show_home(request: Request) -> Response:
             **login_form(request, "/") | {"version": __version__, "is_first": True},
         )
     runtime: Runtime = request.app.state.runtime
-    lists = await runtime.store.read(lambda tx: _lists(tx, me))
+    lists = await runtime.store.read(lambda tx: _lists(tx, me, runtime.plugins))
     suggestions = joined(lists.pop("waiting"), {}, is_self=True)
     now, later = divided(suggestions, put_off_of(request))
     api = Api(request)
@@ -81,7 +82,7 @@ async def show_home(request: Request) -> Response:
     )
 
 
-def _lists(tx: Transaction, me: Scope) -> dict[str, Any]:
+def _lists(tx: Transaction, me: Scope, plugins: Plugins) -> dict[str, Any]:
     """Read the lists of the page: the caller's own memory, and counts of others'.
 
     The texts of proposals are read for the caller's own memory only.
@@ -90,6 +91,7 @@ def _lists(tx: Transaction, me: Scope) -> dict[str, Any]:
         "owner": None,
         "waiting": [],
         "own_total": 0,
+        "also_waiting": [],
         "sources": {},
         "lines": [],
         "counts": [],
@@ -99,6 +101,8 @@ def _lists(tx: Transaction, me: Scope) -> dict[str, Any]:
     }
     if me.may("memory:read"):
         lists |= _own_memory(tx, me)
+        user_id = me.subject or me.user_id
+        lists["also_waiting"] = plugins.waiting(tx, me.organization_id, user_id)
         if me.subject_id is None:
             lists["counts"] = queries.waiting_by_owner(tx, me, _MOST_SHOWN, without=me.user_id)
     if me.may("messages:read", "messages:write"):

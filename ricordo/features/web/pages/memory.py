@@ -144,6 +144,9 @@ async def show_person(request: Request, user_id: str) -> Response:
             "rules": rules.value.split("\n") if owns and rules and rules.value else [],
             "topics": TOPICS,
             "forget_requests": forget_requests.listed(tx, user) if owns else [],
+            "also_waiting": runtime.plugins.waiting(tx, user.organization_id, user.id)
+            if owns
+            else [],
         }
 
     variables = await runtime.store.read(read)
@@ -185,6 +188,7 @@ async def show_agents_memory(request: Request, agent_id: str) -> Response:
             "rules": [],
             "topics": (),
             "forget_requests": [],
+            "also_waiting": [],
         }
 
     return await _show_memory(request, await runtime.store.read(read))

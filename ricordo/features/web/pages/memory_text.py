@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
 _DAY = re.compile(r"(?P<mark>\s*(?:[-*+]\s+)?)(?P<day>\d{4}-\d{2}-\d{2}):\s+")
-_HEADING = re.compile(r"#{1,6}[ \t]+(?P<title>\S.*?)[ \t]*#*[ \t]*\Z")
+_HEADING = re.compile(r"#{1,6}[ \t]+(?P<title>\S.*)")
 _FENCES = ("fence", "code_block", "table_open", "blockquote_open", "html_block", "hr")
 
 
@@ -120,7 +120,9 @@ def panel_lines(text: str) -> list[PanelLine]:
     lines = []
     for raw in text.split("\n"):
         if heading := _HEADING.match(raw):
-            lines.append(PanelLine(raw, heading["title"], is_heading=True))
+            lines.append(
+                PanelLine(raw, heading["title"].rstrip().rstrip("#").rstrip(), is_heading=True)
+            )
             continue
         day, rest = without_day(raw)
         lines.append(PanelLine(raw, rest, day))
