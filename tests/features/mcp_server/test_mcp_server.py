@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from urllib.parse import quote
 import httpx2
 import pytest
 from mcp import Client
-from mcp.client.stdio import StdioServerParameters
+from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
@@ -292,9 +293,9 @@ async def test_a_program_that_starts_a_server_itself_reaches_the_same_memory(
 ) -> None:
     command, *arguments = [*quick_command, "mcp", "--user", "ada"]
     for round in range(2):
-        async with Client(
-            StdioServerParameters(command=command, args=arguments, env=environment)
-        ) as client:
+        server = StdioServerParameters(command=command, args=arguments, env=environment)
+        # The client's own default is what was captured while its module was imported.
+        async with Client(stdio_client(server, errlog=sys.__stderr__)) as client:
             before = await said(client, "read_memory")
             assert "Her name is Ada." in before if round else before == "Nothing is remembered yet."
             if not round:
