@@ -18,7 +18,7 @@ from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.text import edit_summary, merge_changes
 from ricordo.memory.user_copies import copy_of, needs_copy, users_chain
 from ricordo.storage import blocks
-from ricordo.storage.engine.store import Transaction
+from ricordo.storage.engine.store import Overtaken, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,8 @@ def share_facts(
             continue
         try:
             _propose(tx, state, group, after.value, scope, context)
+        except Overtaken:
+            raise  # the store runs the step's transaction again
         except RicordoError as error:
             # A full or declining memory of the user is no failure of the agent's own edit.
             log.info("a fact was not proposed", extra={"reason": type(error).__name__})

@@ -12,12 +12,13 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
+from ricordo.memory import local_user
 from ricordo.memory.commit import CommitOutcome, commit
 from ricordo.memory.edits import PassageDraft, WorkingMemory
 from ricordo.search.index import PassageFilter, Query, find_passages
 from ricordo.storage import agents, archives, blocks, proposals, versions
 from ricordo.storage.engine.sqlite import SqliteStore
-from ricordo.storage.engine.store import Transaction
+from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.schema.core_tables import agents_archives
 from tests.memory.steps import SCOPE, reloaded, save, someone_else
 from tests.seams import make
@@ -294,3 +295,19 @@ async def test_a_call_that_fails_in_one_block_proposes_nothing_in_another(
     assert committed.failed == {"call-1": TOO_CLOSE, "call-2": TOO_CLOSE}
     assert committed.results == {}
     assert await store.read(lambda tx: proposals.waiting(tx, state.blocks[1].chain_id)) == []
+
+
+async def test_a_fact_that_another_write_overtook_is_proposed_when_the_step_is_saved_again(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def overtaken(*_: object) -> None:
+        raise Overtaken("Someone else wrote first.")
+
+    monkeypatch.setattr(local_user, "propose", overtaken)
+    state, memory = await begin(store)
+    memory.write("human", f"{TEXT}\nLikes tea.", "call-1")
+    scope = Scope(is_local_user=True)
+    with pytest.raises(Overtaken):
+        await store.write(
+            lambda tx: commit(tx, state, memory, scope, make.edit_context(state, step_id="step-1"))
+        )

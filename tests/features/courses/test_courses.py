@@ -374,6 +374,9 @@ def test_renamed_labels_and_fields_keep_texts_and_versions(
     # The line may stay in the file.
     put(http, "essay", AGENT.replace("well", "better"), renamed)
     assert len(ok(http.get("/users/ada/blocks"))) == 1
+    titled = renamed.replace('was = "topic"', 'was = "topic"\ntitle = "Subject"')
+    put(http, "essay", AGENT, titled)
+    assert ok(http.get("/users/ada/blocks/path"))["body"].startswith("## Subject\nThe sea")
 
 
 def test_a_former_label_that_another_course_still_has_is_refused_with_both_places(

@@ -23,7 +23,7 @@ from ricordo.domain.scope import (
     Scope,
     User,
 )
-from ricordo.errors import Forbidden, Invalid, NotFound, RicordoError
+from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.features.identity.sign_in_links import people_list, service
 from ricordo.features.identity.sign_in_links.queries import Kind
 from ricordo.features.memory_care.notifications.options import NotificationSettings
@@ -50,14 +50,14 @@ _PERSON = ("name", "email", "role", "course")
 
 @asynccontextmanager
 async def open_limits(runtime: Runtime) -> AsyncIterator[RequestLimits]:
-    """Yield the count of logins by e-mail that each address of the network asked for."""
+    """Yield the limits of logins by e-mail that each network asks for."""
     yield RequestLimits(runtime.settings)
 
 
 @router.get(service.INVITATION_PAGE)
 @needs()
 async def show_invitation(request: Request, token: str = "") -> Response:
-    """Show whom an invitation is for, with a form that accepts it."""
+    """Show the person of an invitation, with a form that accepts it."""
     return await _show(request, service.INVITATION_PAGE, token)
 
 
@@ -71,7 +71,7 @@ async def accept_invitation(request: Request) -> Response:
 @router.get(service.LOGIN_PAGE)
 @needs()
 async def show_login_link(request: Request, token: str = "") -> Response:
-    """Show whom the link of an e-mail logs in, with a form that does it."""
+    """Show the user of a login link, with a form that logs in."""
     return await _show(request, service.LOGIN_PAGE, token)
 
 
@@ -162,7 +162,7 @@ async def _show(request: Request, page: str, token: str) -> Response:
 
     try:
         user = await request.app.state.runtime.store.read(read)
-    except RicordoError as error:
+    except (NotFound, Conflict) as error:
         return await _page(request, status=410, problem=str(error))
     return await _page(request, user=user, token=token, action=page, kind=_KINDS[page])
 
@@ -182,9 +182,7 @@ async def _accept(request: Request, page: str) -> Response:
 
     try:
         key, scope, landing = await request.app.state.runtime.store.write(write)
-    except Forbidden:
-        raise
-    except RicordoError as error:
+    except (NotFound, Conflict) as error:
         return await _page(request, status=410, problem=str(error))
     request.scope[RECORDED_SCOPE] = scope
     response = done(request, landing)

@@ -1,7 +1,7 @@
 """A list of people to invite, as CSV from any spreadsheet. Pure.
 
-Read are the byte order marks and encodings of spreadsheets, commas, semicolons and tabs, any line
-ends and empty lines. All faults are reported with their lines, and a list with a fault invites
+It takes the byte order marks and encodings of spreadsheets, commas, semicolons and tabs, any line
+ends, and empty lines. All faults are reported with their lines, and a list with a fault invites
 no one.
 """
 
@@ -68,7 +68,7 @@ def role_named(name: str) -> str:
 def decoded(content: bytes) -> str:
     """Return the text of a file in the encoding that its bytes are in.
 
-    UTF-16 is known by its mark; what is no UTF-8 is read as Windows-1252.
+    UTF-16 is recognized by its mark; other bytes that are not UTF-8 are read as Windows-1252.
     """
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         return content.decode("utf-16", "replace")

@@ -1,6 +1,6 @@
 """Sign-in links: made for a user, shown, used once, sent by e-mail."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from email.message import EmailMessage
 
@@ -8,7 +8,7 @@ from ricordo.domain.clock import DAY, SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_USER, Role, Scope, User
-from ricordo.errors import Conflict, Invalid, NotFound, RicordoError
+from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.identity.sign_in_links import queries
 from ricordo.features.identity.sign_in_links.people_list import Person, role_named
 from ricordo.features.identity.sign_in_links.queries import Kind, SignInLink
@@ -61,13 +61,10 @@ def invite(
     invited_ids: set[str] = set()
     for person in people:
         try:
-            user = _user_of(tx, scope, person)
-            if user.id in invited_ids:
-                raise Invalid(f'"{user.name}" is named twice. Name each person once.')
-            invited_ids.add(user.id)
+            user = _user_of(tx, scope, person, invited_ids)
             course = _require_course(tx, scope, person.course)
             role: Role = role_named(person.role)  # type: ignore[assignment]
-        except RicordoError as error:
+        except (NotFound, Invalid, Conflict) as error:
             faults.append(f"{person.place}{error}")
             continue
         expires_at = tx.clock.now() + lifetime
@@ -75,6 +72,7 @@ def invite(
             tx, scope, secret, user, kind="invitation", role=role, course=course, until=expires_at
         )
         invitations.append(NewInvitation(link, user, token))
+        invited_ids.add(user.id)
     if faults:
         rest = len(faults) - _MOST_FAULTS
         more = [f"and {rest} more."] if rest > 0 else []
@@ -82,14 +80,20 @@ def invite(
     return invitations
 
 
-def _user_of(tx: Transaction, scope: Scope, person: Person) -> User:
-    """Return the person's user: the one of the identifier or the address, or a new one."""
+def _user_of(tx: Transaction, scope: Scope, person: Person, invited_ids: Collection[str]) -> User:
+    """Return the person's user: the one of the identifier or the address, or a new one.
+
+    Raises Invalid for a user who is among those invited already, and for one who may be another
+    person.
+    """
     user = users.named(tx, scope.organization_id, person.identifier)
     if user is None and person.email and not person.user:
         user = users.with_email(tx, scope, person.email)
     if user is None:
         draft = UserDraft(person.name, person.identifier, person.email)
         return users.create(tx, scope, draft)
+    if user.id in invited_ids:
+        raise Invalid(f'"{user.name}" is named twice. Name each person once.')
     if user.id == LOCAL_USER:
         raise Invalid("This is the user who runs the server. Choose another name.")
     if user.disabled_at is not None:
@@ -232,7 +236,7 @@ def prepare_mail(
     token = one_time_links.derived_token(secret, LINK_PURPOSE, link.id)
     try:
         _, user = open_link(tx, token, link.kind)
-    except RicordoError:
+    except (NotFound, Conflict):
         return None
     page = INVITATION_PAGE if link.kind == "invitation" else LOGIN_PAGE
     address = one_time_links.address_of(page, token, settings)

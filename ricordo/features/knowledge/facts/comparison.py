@@ -1,4 +1,4 @@
-"""What a new fact means for an older one: the same, more precise, a contradiction, or both hold.
+"""Compare a new fact with an older one: the same, more precise, a contradiction, or both hold.
 
 Pure. Only facts of one subject are compared, and by rules only those of one slot. A model may
 relate a fact to another one; that counts only if both are about the same thing.

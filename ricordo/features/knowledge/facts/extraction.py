@@ -1,7 +1,7 @@
 """Facts that a person states, read by rules, without a model. Pure.
 
-The librarian's grammar and `ricordo.memory.facts` read the sentences; the patterns here only tell
-the kind of a sentence that has no value of its own.
+The librarian's grammar and `ricordo.memory.facts` read the sentences; the patterns here only find
+the kind of a sentence without a value.
 """
 
 import re
@@ -40,7 +40,7 @@ _THINGS = ("likes", "has", "does", "is")
 _SINGLE = ("answer_language", "marital", "diet")
 _UNSLOTTED: tuple[FactKind, ...] = ("plan", "relation", "event")
 _CONFIDENCE = {"slot": 0.9, "thing": 0.8, "kind": 0.6}
-# Words that deny a sentence; without them its fact is read.
+# Words that deny a sentence. They are taken out to read the fact that is denied.
 _DENIALS = re.compile(
     r"\b(?:nicht mehr|nicht|ne|plus|pas|più|do not|don['’]t|does not|doesn['’]t|no longer)\b|\bn['’]",
     re.IGNORECASE,

@@ -1,7 +1,7 @@
 """Store drafts of facts as facts: new, proposed, or as evidence for a known one.
 
-All of one range of messages is filed in the transaction that moves its mark, so a killed server
-reads each range once. The user's row is locked meanwhile.
+The facts of a range of messages are stored in the transaction that moves the mark, so each range
+is filed once, also after a kill. The user's row is locked meanwhile.
 """
 
 from collections.abc import Iterable, Sequence, Set
@@ -31,7 +31,7 @@ _LONGEST_SENTENCE = 400
 class Reading:
     """Messages of one user that were read for facts, in order, and the policy for the facts.
 
-    Ids in `known_ids` are of earlier messages, which were read before: a fact needs other ones too.
+    `known_ids` are earlier messages that were read before: a fact needs at least one new message.
     """
 
     organization_id: str
@@ -43,7 +43,7 @@ class Reading:
 
 @dataclass(slots=True)
 class FilingReport:
-    """The numbers of facts that were added, repeated known ones, or were refused."""
+    """The numbers of facts that were added, repeated and refused."""
 
     added: int = 0
     repeated: int = 0
@@ -186,7 +186,7 @@ def settle(
     *,
     resolved_by: str | None = None,
 ) -> list[UserFact]:
-    """Make a stored fact current, end what it contradicts, and return the facts that live on."""
+    """Make a stored fact current, end what it contradicts, and return the facts still live."""
     now = tx.clock.now()
     fact = replace(fact, state="current", resolved_at=now, resolved_by=resolved_by)
     remaining: list[UserFact] = []
@@ -200,7 +200,7 @@ def settle(
             fact = replace(fact, holds_from=min(fact.holds_from, older.holds_from))
             queries.update(tx, _replaced(older, fact, "replaced", now))
         elif older.state == "current" and fact.holds_from < older.holds_from:
-            # It was said later of an earlier time, so the known fact still holds.
+            # It was said later, about an earlier time, so the known fact still holds.
             fact = replace(
                 fact, state="ended", holds_until=older.holds_from, replacement_id=older.id
             )

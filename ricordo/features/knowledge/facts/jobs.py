@@ -231,7 +231,7 @@ def _drafts_by_rules(range_: _Range) -> list[FactDraft]:
 def _groups(ranges: Sequence[_Range], turns: int) -> list[list[_Range]]:
     """Return groups of ranges, each with `turns` messages of the user at least.
 
-    The rest waits for more messages, so that there is at most one call for so many.
+    The rest waits for more messages, so that `turns` messages cost at most one call.
     """
     groups: list[list[_Range]] = []
     group: list[_Range] = []

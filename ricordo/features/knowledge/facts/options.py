@@ -21,8 +21,8 @@ class FactSettings(FeatureSettings):
         "model",
     )
     facts_turns: int = about(
-        "Messages of a user from which the agent's model reads facts in one call. There is at most "
-        "one call for so many.",
+        "Messages of a user from which the agent's model reads facts in one call. Fewer messages "
+        "wait for more.",
         4,
         ge=1,
         le=100,

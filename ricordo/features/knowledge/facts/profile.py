@@ -90,12 +90,12 @@ def profile_of(
 ) -> Profile:
     """Return the best lines about a user within `limit` tokens.
 
-    Lines that share words with the question come first into the room; without a question, facts
-    by their kind, then the lines of blocks.
+    Lines that share words with the question are chosen first; without a question, facts by their
+    kind, then the lines of blocks.
     """
     lines = list(_lines(tx, scope, user, has_question=bool(question)))[:_MOST_LINES]
     scores = line_scores([line.text for line in lines], question)
-    # An answer's form does not depend on the question.
+    # Instructions come first: they apply to every answer.
     by_rank = sorted(
         range(len(lines)),
         key=lambda place: (lines[place].section != "instruction", -scores[place], place),

@@ -1,4 +1,4 @@
-"""Queries of facts, of the marks of what was read, and of policies."""
+"""Queries of facts, of the marks of read messages, and of policies."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

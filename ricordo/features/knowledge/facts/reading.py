@@ -171,7 +171,7 @@ class Chunk:
         return drafts, faulty
 
     def _draft(self, fact: _ReadFact) -> FactDraft:
-        """Return a draft. Raises ValueError for a number that was not shown, or no day."""
+        """Return a draft. Raises ValueError for an unknown number or a faulty day."""
         evidence = tuple(
             Evidence(_numbered(self.messages, quote.message).id, quote.quote.strip())
             for quote in fact.quotes
@@ -213,7 +213,7 @@ def _object_in(answer: str) -> str:
 
 
 def _time(start: str | None, end: str | None) -> StatedTime | None:
-    """Return the span of two days, months or years. Raises ValueError for no date."""
+    """Return the span of two days, months or years. Raises ValueError for a faulty date."""
     if not start:
         return None
     begin, precision = _first_moment(start)

@@ -110,7 +110,7 @@ def with_time(draft: FactDraft, said_at: int) -> FactDraft:
 
 
 def holding(draft: FactDraft, said_at: int) -> tuple[int, int | None]:
-    """Return from when until when a fact holds, as far as its sentence says so."""
+    """Return the start and end of the time for which a fact holds, by its sentence."""
     time = draft.time
     if time is None or draft.slot in _DATED_SLOTS:
         return said_at, None

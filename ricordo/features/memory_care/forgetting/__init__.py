@@ -1,4 +1,4 @@
-"""Forget one thing: find what says it about a user, show the list, remove the chosen.
+"""Forget one thing: list a user's items that say it, and remove the chosen ones.
 
-Decision 0065 gives the reasons.
+Decision 0066 gives the reasons.
 """

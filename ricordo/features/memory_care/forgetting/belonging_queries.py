@@ -1,4 +1,4 @@
-"""The rows of a user: their own, and those of what only they use."""
+"""A user's rows: their own, and those of agents, archives and chains that only they use."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -41,7 +41,7 @@ _TEXTS = select(blobs.c.id).where(is_in_chain(blobs))
 
 
 class _Finds:
-    """What says the thing in one chain; `texts` are the stored texts that do, by id."""
+    """The items of one chain that say the thing; `texts` are its stored texts that do, by id."""
 
     def __init__(self, chain_id: str, needle: Needle, fixed_labels: Set[str]) -> None:
         self.texts: dict[bytes, str] = {}

@@ -2,8 +2,8 @@
 
 A sentence says the thing if it holds the words asked for, whatever the case, the kind of quotes,
 dashes and blanks, the form of accented letters, and the characters that are not shown. It may say
-the thing if it shares most of its words. A whole sentence is taken out, or in a text of one thought
-a line, the line: the words alone would leave the thought readable.
+the thing if it shares most of its words. The whole sentence is taken out, or the line in a
+text of one thought a line: taking out the words alone would leave the thought readable.
 """
 
 import re
@@ -47,7 +47,7 @@ _LONGEST = 200_000  # characters of a text that are compared by words
 _MOST_WORDS = 60
 # A line that holds nothing but a list's mark or a field's name.
 _EMPTY_LINE = re.compile(r"^[\s>*+#•–—-]*(?:\d{1,3}[.)])?\s*$")
-# Members of stored JSON that are no words.
+# Members of stored JSON that hold no words of people.
 OPAQUE = frozenset(
     "call_id data evicted id kind media_type name provider redacted request_id role said signature"
     " sources status type".split()
@@ -118,7 +118,7 @@ class Needle:
 
 
 def words_of(sentence: str) -> frozenset[str]:
-    """Return the terms of a sentence that carry it."""
+    """Return the terms of a sentence that carry its meaning."""
     return frozenset(terms(sentence)[:_MOST_WORDS]) - _STOP
 
 
@@ -130,7 +130,7 @@ def blank(text: str, needle: Needle, matches: Matches = EXACT) -> str:
 
 
 def remove(text: str, needle: Needle, matches: Matches = EXACT) -> str:
-    """Return the text without the sentences that say the thing, and without lines of them alone."""
+    """Return the text without the sentences that say the thing; lines that get empty go too."""
     units = needle.units(text, matches)
     if not units:
         return text
@@ -207,7 +207,7 @@ def _are_near(part: frozenset[str], sentence: frozenset[str]) -> bool:
     shared = len(part & sentence)
     if not shared:
         return False
-    # One common word of a long thing is no sign, but a thing of one word is all in it.
+    # One shared word of a long thing is no sign; of a thing of one word it is the whole.
     return shared >= _ALIKE * len(part) or (len(sentence) > 1 and shared >= _ALIKE * len(sentence))
 
 

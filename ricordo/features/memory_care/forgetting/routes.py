@@ -25,7 +25,7 @@ _MOST_IDS = 1_000
 
 
 class ForgetBody(RequestModel):
-    """A thing to forget, and the choice of what is removed; without one, only a list is made."""
+    """A thing to forget, with the choice of items to remove; without a choice they are listed."""
 
     text: str = Field(
         min_length=1,
@@ -55,7 +55,7 @@ class ForgetItemResponse(ResponseModel):
 
 
 class ForgetListResponse(ResponseModel):
-    """Everything that says a thing, and what perhaps does; nothing was changed.
+    """The items that say a thing, and those that perhaps do; nothing was changed.
 
     `remains` are sentences about things of others that say it too. `is_cut` is true where there is
     more than the list holds.
@@ -89,8 +89,8 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 async def forget_one_thing(context: RequestContext, user_id: str, body: ForgetBody) -> Response:
     """List everything of a user that says a thing; with a choice, remove it.
 
-    The removal goes on by itself, and its receipt says what was done and what remains. Nothing of
-    this can be undone.
+    The removal continues in the background, and cannot be undone. Its receipt says what was
+    removed and what remains.
     """
     if not (body.ids or body.all):
         found = await service.preview(context.runtime, context.scope, user_id, body.text)

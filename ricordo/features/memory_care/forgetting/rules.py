@@ -1,4 +1,4 @@
-"""The rule that what was forgotten is not remembered again, which does not say what it was."""
+"""The rule that keeps a forgotten thing from being remembered again, without revealing it."""
 
 from ricordo.domain.block import NEVER_REMEMBER
 from ricordo.domain.scope import Scope

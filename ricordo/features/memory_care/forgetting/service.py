@@ -1,4 +1,4 @@
-"""Forget one thing: the list of what says it, the removal of the chosen, and its receipt."""
+"""Forget one thing: list the items that say it, remove the chosen ones, write a receipt."""
 
 import asyncio
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ _ATTEMPTS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What says a thing, what perhaps does, and what others' blocks say, which stays."""
+    """The items that say a thing, or perhaps do; `remains` names others' blocks that say it."""
 
     items: tuple[Item, ...]
     remains: tuple[str, ...]
@@ -54,7 +54,7 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The owner's choice from the list: ids, or all that says it, with or without perhaps."""
+    """The owner's choice: some ids of the list, or all items, with or without uncertain ones."""
 
     ids: Sequence[str] = ()
     takes_all: bool = False
@@ -85,7 +85,7 @@ async def sources_of(runtime: Runtime) -> list[Source]:
 
 
 async def preview(runtime: Runtime, scope: Scope, name: str, text: str) -> Preview:
-    """Return what says the thing about a user. Raises NotFound, Invalid, Forbidden."""
+    """Return the items that say the thing. Raises NotFound, Invalid, Forbidden."""
     needle = require_needle(text)
     user = await runtime.store.read(lambda tx: users.require(tx, scope, name))
     _require_reader(scope, user)

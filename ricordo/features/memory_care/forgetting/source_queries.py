@@ -43,7 +43,7 @@ from ricordo.storage.schema.core_tables import jobs, messages, passages
 
 _EXCERPT = 300  # characters
 _MOST_EXCERPTS = 20
-# The names of tables' rows for people; others are named as their table.
+# The kinds of rows as people read them; other rows are named after their table.
 _KINDS = {
     "agents": "agent",
     "conversations": "conversation",
@@ -53,12 +53,12 @@ _KINDS = {
     "user_facts": "fact",
     "workspace_files": "workspace",
 }
-# Records of requests and of work. They go with anything that is forgotten.
+# Records of requests and of work. They are cleaned with any item.
 _FOLLOWING = frozenset(
     "batch_items file_uploads forget_requests import_parts imported_items jobs openwebui_items"
     " run_events runs sleep_transcripts steps traces".split()
 )
-# A fact that says it says nothing else, and a trace is a record.
+# Deleted instead of blanked: a fact says nothing else, and a trace is only a record.
 _DELETED = frozenset("file_uploads forget_requests run_events traces user_facts".split())
 _FOLDER = archives.FOLDER
 JOB = "forgetting"
@@ -84,9 +84,9 @@ class TableSource:
 
     Attributes:
         kind: The name of a row for people.
-        follows: Its rows go with anything that is forgotten, without being listed.
+        follows: Its rows are cleaned with any item, without being listed.
         deletes: A row that says it is deleted, not blanked.
-        condition: Other rows are left as they are.
+        condition: Rows that do not meet it are left as they are.
     """
 
     table: Table
@@ -285,7 +285,7 @@ def built_in_sources(named: Sequence[Any], existing: Collection[str]) -> list[An
                     condition=jobs.c.kind != JOB if table is jobs else None,
                 )
             )
-    # What follows comes last: its needle has the sentences that were chosen among the others.
+    # Sources that follow come last: they are also searched for the sentences chosen before.
     return sorted(sources, key=lambda source: bool(getattr(source, "follows", False)))
 
 
@@ -332,10 +332,10 @@ def changed_words(
 
 
 def without_words(message: Message, needle: Needle, matches: Matches) -> Message:
-    """Return the message with marks in the place of what says the thing.
+    """Return the message with a mark in the place of each sentence that says the thing.
 
-    A changed part loses its provider's signature, which would not fit any more, and the message its
-    unreadable reasoning.
+    A changed part loses its provider's signature, which no longer matches, and the message loses
+    its unreadable reasoning.
     """
     change = partial(blank, needle=needle, matches=matches)
     old_parts = parts_to_json(message.parts)

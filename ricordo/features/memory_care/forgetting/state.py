@@ -14,10 +14,11 @@ PERHAPS = "?"  # ends the id of an item that perhaps says the thing
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A stored thing that says what shall be forgotten.
+    """A stored text that says the thing to forget.
 
-    `key` tells it from others of its `kind`. `excerpts` are its sentences that say it. `where`
-    names the agent, conversation, block or file. An item that `follows` goes with any other.
+    `key` is unique among the items of its `kind`. `excerpts` are its sentences that say it. `where`
+    names the agent, conversation, block or file. An item that `follows` is not listed, and is
+    cleaned with any other item.
     """
 
     kind: str
@@ -34,12 +35,12 @@ class Item:
 
 
 class Forgetting(ErasureFacts):
-    """What shall be forgotten, what was chosen, and what was done until now."""
+    """The thing to forget, the owner's choice, and the work done so far."""
 
     user_id: str
-    # Empty once it is not needed any more.
+    # Emptied at the end of the work.
     text: str = ""
-    # Sentences that were chosen though they only perhaps say it, for what follows.
+    # Chosen sentences that only perhaps say it; items that follow are searched for them too.
     sentences: list[str] = Field(default_factory=list)
     ids: list[str] = Field(default_factory=list)
     takes_all: bool = False
@@ -51,7 +52,7 @@ class Forgetting(ErasureFacts):
     is_done: bool = False
     # Conversations whose prompts have to be written again.
     conversations: set[str] = Field(default_factory=set)
-    # Partitions of the search index with the thing, by owner, with the kind of their rows.
+    # Partitions of the search index that have to be flushed: the kind of their rows by owner.
     partitions: dict[str, str] = Field(default_factory=dict)
     # The rewritten chains, each with its head and its number of changed versions.
     chains: dict[str, dict[str, Any]] = Field(default_factory=dict)

@@ -427,7 +427,9 @@ def _with_new_headings(text: str, course_block: CourseBlock, old_block: CourseBl
     old_fields = {field.name: field for field in old_block.schema.fields}
     titles = {}
     for field in course_block.schema.fields:
-        old_field = old_fields.get(course_block.former_fields.get(field.name, field.name))
+        former_name = course_block.former_fields.get(field.name, field.name)
+        # The line with the former name may stay in the file after the field was renamed.
+        old_field = old_fields.get(field.name) or old_fields.get(former_name)
         if old_field:
             titles[heading_key(old_field.title)] = field.title
             titles[heading_key(old_field.name)] = field.title
