@@ -163,6 +163,34 @@ async def test_what_is_forgotten_while_it_is_read_becomes_no_fact(
     assert await evidence_of(stage, user) == [("I like climbing.", 1)]
 
 
+async def test_a_failed_reading_is_tried_again_an_hour_later(stage: Stage) -> None:
+    agent = await stage.agent()
+    user = await user_of(stage, "ada")
+    await stage.say(agent, "I live in Graz.", scope=Scope(subject_id=user.id, user_id=user.id))
+    find = Job(jobs.FIND, LOCAL_ORGANIZATION)
+    waiting = text("SELECT id FROM jobs WHERE status = 'waiting'")
+    counts = []
+    for ended_ago in (None, 1, 3_601):
+
+        def lay_out(tx: Transaction, ended_ago: int | None = ended_ago) -> None:
+            tx.run(text("DELETE FROM jobs"))
+            if ended_ago is None:
+                return
+            key = f"{jobs.EXTRACT}:{user.id}:{agent}"
+            job = job_rows.add(tx, Job(jobs.EXTRACT, LOCAL_ORGANIZATION, {}, key=key))
+            assert job
+            claimed = job_rows.claim_one(tx, "worker-1", job.id)
+            assert claimed
+            job_rows.fail(tx, claimed, {"type": "Unavailable", "message": "No."})
+            ended_at = stage.store.clock.now() - ended_ago * 1_000_000
+            tx.run(text("UPDATE jobs SET ended_at = :ended_at"), {"ended_at": ended_at})
+
+        await stage.store.write(lay_out)
+        await jobs.find_unread(stage.runtime, find, lambda _done, _total: None)
+        counts.append(len(await stage.store.read(lambda tx: tx.all(waiting))))
+    assert counts == [1, 0, 1]
+
+
 async def test_an_old_mark_moves_nothing_back(stage: Stage) -> None:
     agent = await stage.agent()
     user = await user_of(stage, "ada")

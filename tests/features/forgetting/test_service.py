@@ -21,6 +21,7 @@ from ricordo.features.memory_care.forgetting.needle import MARK
 from ricordo.features.memory_care.forgetting.service import Choice
 from ricordo.memory import user_memory
 from ricordo.memory.unwanted import Rules
+from ricordo.memory.user_memory import PutOptions
 from ricordo.plugins import Plugins
 from ricordo.search.index import insert_messages, insert_passages
 from ricordo.storage import conversations, jobs, messages
@@ -181,6 +182,24 @@ async def test_a_later_agent_cannot_remember_it_again_and_the_rule_does_not_say_
     ] == []
     others = ["Likes coffee.", "Lives in Rome", "Has an exam on 3 May", "My cat began to sing"]
     assert [line for line in others if rules.refuse("", line)] == []
+
+
+async def test_without_room_for_the_rule_it_is_forgotten_all_the_same(stage: Stage) -> None:
+    await ada(stage)
+
+    def fill(tx: Transaction) -> None:
+        owned = user_memory.open_memory(tx, SCOPE, "ada")
+        options = PutOptions(limit=20)
+        user_memory.put(tx, owned, NEVER_REMEMBER, "I have asthma.", owned.owner, options)
+
+    await stage.store.write(fill)
+    state = await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
+    await finish(stage)
+
+    assert await stage.store.read(in_tables) == []
+    receipt = await service.find_receipt(stage.runtime, SCOPE, state["id"])
+    assert receipt["status"] == "done"
+    assert any("may be remembered again" in sentence for sentence in receipt["elsewhere"])
 
 
 async def test_what_says_nothing_is_refused(stage: Stage) -> None:

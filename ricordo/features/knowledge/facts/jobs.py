@@ -42,6 +42,7 @@ _FIND_SECONDS = 60.0
 # Older messages are not read when facts are turned on.
 _LOOK_BACK = timedelta(days=30) // timedelta(microseconds=1)
 _SECOND = 1_000_000
+_AFTER_FAILURE = timedelta(hours=1) // timedelta(microseconds=1)
 _CONTEXT = 4  # earlier messages that are shown together with new ones
 _CONTEXT_SPAN = 60  # how far back in seq they are looked for
 _AT_ONCE = 200  # messages of one conversation in one range
@@ -63,7 +64,10 @@ class _Range:
 
 
 async def find_unread(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Add a job for each user and agent with enough unread messages in idle conversations."""
+    """Add a job for each user and agent with enough unread messages in idle conversations.
+
+    Where a job failed, the next one comes an hour later: a model is not asked each minute.
+    """
     since, idle_since = _times(runtime)
 
     def read(tx: Transaction) -> list[Unread]:
@@ -85,6 +89,12 @@ async def find_unread(runtime: Runtime, _job: Job, _report: Report) -> None:
         for (organization_id, user_id, agent_id, model), count in turns.items()
         if count >= _needed_turns(model)
     ]
+    if new_jobs:
+        failed_since = runtime.store.clock.now() - _AFTER_FAILURE
+        failed_keys = await runtime.store.read(
+            lambda tx: queries.failed_keys(tx, EXTRACT, failed_since)
+        )
+        new_jobs = [new for new in new_jobs if new.key not in failed_keys]
     if new_jobs:
         await runtime.store.write(lambda tx: [jobs.add(tx, new) for new in new_jobs])
 

@@ -13,7 +13,7 @@ from ricordo.features.knowledge.facts.tables import fact_marks, fact_policies, u
 from ricordo.plugins import Waiting
 from ricordo.storage.engine.repository import Page, Replacing, Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import agents, conversations, messages
+from ricordo.storage.schema.core_tables import agents, conversations, jobs, messages
 
 # The organization's own choice is stored for this user.
 EVERYBODY = ""
@@ -216,6 +216,12 @@ def unread(tx: Transaction, since: int, idle_since: int) -> list[Unread]:
             break
         parameters["after"] = unread_rows[-1].newest
     return unread_rows
+
+
+def failed_keys(tx: Transaction, kind: str, since: int) -> set[str]:
+    """Return the keys of jobs of this kind that failed since then."""
+    has_failed = (jobs.c.kind == kind) & (jobs.c.status == "failed") & (jobs.c.ended_at >= since)
+    return {row.key for row in tx.all(select(jobs.c.key).where(has_failed))}
 
 
 def unread_of(

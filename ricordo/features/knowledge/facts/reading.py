@@ -8,7 +8,9 @@ from typing import Any, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ricordo.domain.clock import DAY, to_datetime, to_micros
+from ricordo.domain.hidden_text import without_hidden_text
 from ricordo.domain.message import Message
+from ricordo.domain.text import normal_text
 from ricordo.features.knowledge.facts.evidence import is_evidence
 from ricordo.features.knowledge.facts.extraction import plain
 from ricordo.features.knowledge.facts.records import (
@@ -177,9 +179,9 @@ class Chunk:
         old_id = None
         if fact.old_fact is not None:
             old_id = _numbered(self.known_facts, fact.old_fact).id
-        subject = fact.subject.strip().casefold()
+        subject = _line(fact.subject).casefold()
         return FactDraft(
-            " ".join(fact.sentence.split()),
+            _line(fact.sentence),
             fact.kind,
             evidence,
             subject=USER if subject in ("user", "the user", "") else subject,
@@ -191,6 +193,11 @@ class Chunk:
             old_id=old_id,
             relation=fact.relation,
         )
+
+
+def _line(text: str) -> str:
+    """Return a model's words as one line in normal form, without what is not shown."""
+    return " ".join(normal_text(without_hidden_text(text)).split())
 
 
 def _numbered(items: Sequence[Any], number: int) -> Any:
@@ -217,6 +224,8 @@ def _time(start: str | None, end: str | None) -> StatedTime | None:
 def _first_moment(day: str) -> tuple[int, Precision]:
     parts = [int(part) for part in day.split("-")]
     precisions: tuple[Precision, ...] = ("year", "month", "day")
+    if len(parts) > len(precisions):
+        raise ValueError(f"{day} is no day.")
     year, month, date = [*parts, 1, 1][:3]
     moment = to_micros(datetime(year, month, date, tzinfo=UTC))
     return moment, precisions[len(parts) - 1]

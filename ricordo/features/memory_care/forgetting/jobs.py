@@ -18,7 +18,7 @@ from ricordo.domain.clock import to_datetime, to_micros
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.remote import Remote
 from ricordo.domain.scope import Scope
-from ricordo.errors import NotFound, RicordoError, Unavailable
+from ricordo.errors import Forbidden, Invalid, NotFound, RicordoError, Unavailable
 from ricordo.features.memory_care.erasure import receipts
 from ricordo.features.memory_care.erasure.files import BACKUPS, without_password
 from ricordo.features.memory_care.erasure.work import PortionedWork
@@ -203,7 +203,7 @@ class ForgettingWork(PortionedWork[Forgetting]):
 
     def _end(self, tx: Transaction, forgetting: Forgetting) -> None:
         if forgetting.is_never_again:
-            rules.add_rule(tx, forgetting)
+            _add_rule(tx, forgetting)
         forgetting.is_done = True
         forgetting.text = ""
         forgetting.sentences = []
@@ -249,6 +249,16 @@ def _remove(
     # Facts are filed under the same lock, from messages as they are then.
     users.lock(tx, owned.user_id)
     source.remove(tx, owned, forgetting, items)
+
+
+def _add_rule(tx: Transaction, forgetting: Forgetting) -> None:
+    """Add the rule that it is not remembered again; without room the receipt says so."""
+    try:
+        rules.add_rule(tx, forgetting)
+    except (Invalid, Forbidden) as error:
+        forgetting.note_elsewhere(
+            [f"It may be remembered again, since the rule against it was refused: {error}"]
+        )
 
 
 def _remotes_of(tx: Transaction, chain_id: str) -> list[Remote]:
