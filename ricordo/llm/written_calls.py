@@ -317,7 +317,13 @@ class _Reader:
                 return None
             arguments[child[1]] = self._typed(name, child[1], self.text[child.end() : end])
             at = _past_blanks(self.text, self.text.index(">", end) + 1)
-        if not tag[2] and not self.text.startswith(closing, at := _past_blanks(self.text, at)):
+        at = _past_blanks(self.text, at)
+        if not (tag[2] or arguments or self.text.startswith(closing, at)):
+            end = self.text.find(closing, at)
+            written = self.text[at:end] if end >= 0 else ""
+            arguments = _arguments_as_text(written.strip(), self.offered[name])
+            at = max(end, at)
+        if not tag[2] and not self.text.startswith(closing, at):
             return None
         end = tag.end() if tag[2] else at + len(closing)
         if not _fits(self.offered[name], arguments):
@@ -600,6 +606,8 @@ class _BareReader(_Reader):
 
     def _is_broken(self) -> bool:
         """Return whether the whole text is an object that names a tool without calling it."""
+        if self.text.startswith("<"):
+            return self._is_broken_element()
         if not self.text.startswith(("{", "[{")):
             return self._is_broken_python()
         row = read_json(self.text)
@@ -616,6 +624,11 @@ class _BareReader(_Reader):
             isinstance(name, str) and offered_name(name, self.offered) in self.offered
             for name in names
         )
+
+    def _is_broken_element(self) -> bool:
+        """Return whether the whole text is an element of a tool with unreadable arguments."""
+        tag = _TAG.match(self.text)
+        return tag is not None and tag[1] in self.offered and self.text.endswith(f"</{tag[1]}>")
 
     def _is_broken_python(self) -> bool:
         """Return whether the whole text is `name(…)` of a tool with unreadable arguments."""
@@ -670,6 +683,25 @@ def _past_blanks(text: str, at: int) -> int:
     while text[at : at + 1].isspace():
         at += 1
     return at
+
+
+def _arguments_as_text(written: str, tool: ToolSchema) -> dict[str, Any]:
+    """Return the arguments of a tool from the text of its element.
+
+    They are JSON that may lack its braces, or the text itself for a tool that takes one text.
+    Returns none if the text is neither.
+    """
+    keyed = read_json("{" + written.strip("{} \n") + "}")
+    if isinstance(keyed, dict) and keyed:
+        return keyed
+    properties = tool.parameters.get("properties", {})
+    needed = tool.parameters.get("required") or list(properties)
+    if len(needed) != 1 or "<" in written or not written:
+        return {}
+    (name,) = needed
+    if properties.get(name, {}).get("type", "string") != "string":
+        return {}
+    return {name: written}
 
 
 def _python_arguments(text: str, tool: ToolSchema) -> dict[str, Any] | None:

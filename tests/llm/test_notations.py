@@ -19,6 +19,7 @@ from ricordo.domain.model import (
     ReasoningChunk,
     Restarted,
     TextChunk,
+    ToolSchema,
 )
 from ricordo.llm.repair import StreamRepair, fault_in, repair
 from tests.campaigns.sizes import short_and_long
@@ -360,6 +361,57 @@ ANSWERS = (
     "Type `functools.partial` to bind; functools is a module.",
     "I noted: label human, new_string Likes tea.",
 )
+
+
+SMALL_TOOLS = (
+    ToolSchema(
+        "search",
+        "Search.",
+        {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
+    ),
+    ToolSchema(
+        "correct",
+        "Correct a note.",
+        {
+            "type": "object",
+            "properties": {"old": {"type": "string"}, "new": {"type": "string"}},
+            "required": ["old", "new"],
+        },
+    ),
+)
+TEA_FOUND: Call = ("search", {"query": "tea"})
+OLDER: Call = ("correct", {"old": "He is 4.", "new": "He is 5."})
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("<search>tea</search>", TEA_FOUND),
+        ("<search> tea\n</search>\n", TEA_FOUND),
+        ("I look.\n<search>tea</search>", TEA_FOUND),
+        ('<search>{"query": "tea"}</search>', TEA_FOUND),
+        ('<search>"query": "tea"</search>', TEA_FOUND),
+        ("<search><query>tea</query></search>", TEA_FOUND),
+        ('<correct>"old": "He is 4.", "new": "He is 5."}</correct>', OLDER),
+        ('<correct>"old": "He is 4.", "new": "He is 5."</correct>', OLDER),
+        ("<correct><old>He is 4.</old><new>He is 5.</new></correct>", OLDER),
+        # A 1.5B model wrote this one; which argument a text is for cannot be known.
+        ('<correct>old": "He is 4", "new": "He is 5"}</correct>', None),
+        ("<correct>He is 5.</correct>", None),
+        ("<search></search>", None),
+    ],
+)
+def test_an_element_named_as_a_tool_is_its_call_or_a_fault(text: str, call: Call | None) -> None:
+    mended = repair(text_reply(text), SMALL_TOOLS)
+    assert calls_of(mended) == ([call] if call else [])
+    assert "<" not in texts_of(mended) or call is None
+    fault = fault_in(mended, ModelRequest((), SMALL_TOOLS))
+    assert (fault is None) == (call is not None)
+
+
+def test_an_element_of_another_name_stays_text() -> None:
+    for text in ("<find>tea</find>", "The element <search>tea</search> is new in HTML."):
+        assert repair(text_reply(text), SMALL_TOOLS) == text_reply(text)
 
 
 @pytest.mark.parametrize("text", ANSWERS)
