@@ -72,12 +72,13 @@ def test_a_key_over_its_limit_hears_when_to_come_back(
     monkeypatch.setattr("ricordo.api.authentication._FRESH", 600.0)
     key, other = people.key("ada"), people.key("ada")
     assert statuses(people, key, 3) == [200] * 3
-    counts = []
-    for _ in range(3):  # what goes on beside requests has statements too
+    # Background work has statements too, above all right after the server's start.
+    for _ in range(50):
         with count_statements(people.server.runtime.store) as counted:
             answer = people.send(key, "GET", "/v1/agents/")
-        counts.append(counted.statements)
-    assert min(counts, key=len) == []
+        if not counted.statements:
+            break
+    assert counted.statements == []
     assert "was used too often" in refused(answer, 429)
     assert 1 <= int(answer.headers["retry-after"]) <= 20
     assert statuses(people, key, 5, "/v1/health/") == [200] * 5
