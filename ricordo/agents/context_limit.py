@@ -48,7 +48,6 @@ from ricordo.llm.tokens import (
 )
 from ricordo.memory.compaction import Cut, cut, percent_after_refusal, summary_room
 from ricordo.memory.summary import TIMEOUT, Summary, Writer, summarize, timeout_for
-from ricordo.prompt.system_prompt import system_prompt
 from ricordo.prompt.transcript import transcript
 from ricordo.prompt.truncation import fit
 
@@ -299,15 +298,7 @@ def _with_current_prompt(turn: TurnContext, evicting_cut: Cut) -> Cut:
     recall_count = (
         turn.state.conversation.message_count + turn.window.unsaved - len(evicting_cut.remaining)
     )
-    prompt = system_prompt(
-        turn.state,
-        turn.model.info.provider,
-        now,
-        recall_count=max(0, recall_count),
-        rule_lines=turn.rules.book.lines,
-        is_brief=turn.profile != "full",
-        has_line_numbers=turn.memory_in_prompt == "step",
-    )
+    prompt = turn.prompt_of(turn.state, now, max(0, recall_count))
     turn.window.replace_system(prompt.text, prompt.key, now)
     return replace(evicting_cut, remaining=(turn.window.messages[0], *evicting_cut.remaining[1:]))
 

@@ -55,7 +55,7 @@ from ricordo.llm.exchange import EXCHANGE, Exchange
 from ricordo.llm.policy import EmptyReply, is_after_results
 from ricordo.memory.edits import EditGuard, WorkingMemory
 from ricordo.memory.schemas import enforced_schema
-from ricordo.prompt.system_prompt import key_without_edits, system_prompt, with_skills
+from ricordo.prompt.system_prompt import key_without_edits, with_skills
 from ricordo.prompt.transcript import has_pictures, transcript, without_pictures
 from ricordo.prompt.truncation import SystemPromptTooLong
 from ricordo.tools.presentation import SPOKEN, THINKING, with_thoughts
@@ -263,18 +263,8 @@ def build_request(
     agent = turn.state.agent
     overrides = turn.request.overrides
     now = turn.runtime.store.clock.now()
-    info = turn.model.info
     recall_count = turn.window.evicted_count(turn.state.conversation.message_count)
-    is_small = turn.profile != "full"
-    prompt = system_prompt(
-        turn.state,
-        info.provider,
-        now,
-        recall_count=recall_count,
-        rule_lines=turn.rules.book.lines,
-        is_brief=is_small,
-        has_line_numbers=turn.memory_in_prompt == "step",
-    )
+    prompt = turn.prompt_of(turn.state, now, recall_count)
     key = turn.window.prompt_key
     if not prompt.is_current(key, first_step=is_first, mode=turn.memory_in_prompt):
         turn.window.replace_system(prompt.text, prompt.key, now)

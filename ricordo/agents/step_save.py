@@ -44,7 +44,7 @@ from ricordo.memory.commit import CommitOutcome, commit
 from ricordo.memory.compaction import Cut
 from ricordo.memory.edits import EditContext
 from ricordo.memory.summary import Summary
-from ricordo.prompt.system_prompt import key_after_edits, key_without_edits, system_prompt
+from ricordo.prompt.system_prompt import key_after_edits, key_without_edits
 from ricordo.prompt.transcript import heartbeat_event, local_time, truncate
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, jobs, messages, runs
@@ -160,14 +160,7 @@ def _note_edits_in_transcript(
     step renders the prompt again.
     """
     before, known, after = (
-        system_prompt(
-            shown_state,
-            turn.model.info.provider,
-            now,
-            recall_count=0,
-            rule_lines=turn.rules.book.lines,
-            has_line_numbers=False,
-        )
+        turn.prompt_of(shown_state, now, recall_count=0)
         for shown_state in (turn.state, replace(turn.state, blocks=step.memory.current()), state)
     )
     key = turn.window.prompt_key
@@ -255,7 +248,7 @@ async def _finish(write: Awaitable[T]) -> T:
 
 
 def _counted_messages(state: AgentState, added: int) -> AgentState:
-    """Return the state with so many messages more in its conversation."""
+    """Return the state after `added` more messages in its conversation."""
     message_count = state.conversation.message_count + added
     return replace(state, conversation=replace(state.conversation, message_count=message_count))
 

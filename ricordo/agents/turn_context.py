@@ -28,6 +28,7 @@ from ricordo.llm.chat import ChatModel
 from ricordo.llm.exchange import Exchange
 from ricordo.llm.loose_json import read_json
 from ricordo.memory.edits import GuardSources, WorkingMemory, search_results
+from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
 from ricordo.runtime import Runtime
 from ricordo.tools.rules import CallRules
 from ricordo.tools.toolbox import failed_result
@@ -278,6 +279,21 @@ class TurnContext:
     def reads_plain_results(self) -> bool:
         """Return whether the model is small, or has no role for results of tools."""
         return self.profile != "full" or not has_results_role(self.model, self.learned)
+
+    def prompt_of(self, state: AgentState, now: int, recall_count: int) -> SystemPrompt:
+        """Return the system prompt that shows this state to the turn's model.
+
+        `recall_count` is the number of messages outside the window.
+        """
+        return system_prompt(
+            state,
+            self.model.info.provider,
+            now,
+            recall_count=recall_count,
+            rule_lines=self.rules.book.lines,
+            is_brief=self.profile != "full",
+            has_line_numbers=self.memory_in_prompt == "step",
+        )
 
     def is_untrusted(self) -> bool:
         """Return whether the step's prompt contains untrusted content."""

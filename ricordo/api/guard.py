@@ -385,13 +385,13 @@ def _preflight(scope: Scope) -> Response | None:
 
     It gives no rights: a page can read only the answers to a request with a token.
     """
-    asked = _first_headers(scope)
-    method = asked.get(b"access-control-request-method", b"").decode("latin-1")
+    request_headers = _first_headers(scope)
+    method = request_headers.get(b"access-control-request-method", b"").decode("latin-1")
     path = route_path(scope)
     is_known = any(way.method == method and way.path.fullmatch(path) for way in WAYS)
     if not is_known:
         return None
-    requested_headers = asked.get(b"access-control-request-headers", b"")
+    requested_headers = request_headers.get(b"access-control-request-headers", b"")
     headers = {
         "access-control-allow-origin": "*",
         "access-control-allow-methods": method,

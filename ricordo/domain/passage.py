@@ -88,7 +88,7 @@ class Relevance:
 
     @property
     def match(self) -> float:
-        """How well the hit matches, from 0 to 1; it compares across searches.
+        """The match of the hit, from 0 to 1. Matches of different searches can be compared.
 
         It grows with the chance that the hit answers. 1 is a text with all words of the query and
         its meaning.

@@ -435,13 +435,13 @@ class Talk(LiveRun):
     @property
     def members_overrides(self) -> TurnOverrides:
         """The request's settings that hold for every turn of the talk."""
-        asked = self._request.overrides
+        overrides = self._request.overrides
         return TurnOverrides(
-            model=asked.model,
-            max_steps=asked.max_steps,
-            client_tools=asked.client_tools,
-            client_skills=asked.client_skills,
-            streams_tokens=asked.streams_tokens,
+            model=overrides.model,
+            max_steps=overrides.max_steps,
+            client_tools=overrides.client_tools,
+            client_skills=overrides.client_skills,
+            streams_tokens=overrides.streams_tokens,
         )
 
     def _overrides(self, speaker: Speaker) -> TurnOverrides:

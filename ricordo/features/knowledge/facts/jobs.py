@@ -73,12 +73,12 @@ async def find_unread(runtime: Runtime, _job: Job, _report: Report) -> None:
     def read(tx: Transaction) -> list[Unread]:
         if not queries.is_any_on(tx):
             return []
-        found = queries.unread(tx, since, idle_since)
+        unread = queries.unread(tx, since, idle_since)
         policies = {
             key: queries.policy_of(tx, *key)
-            for key in {(row.organization_id, row.user_id) for row in found}
+            for key in {(row.organization_id, row.user_id) for row in unread}
         }
-        return [row for row in found if policies[row.organization_id, row.user_id] != OFF]
+        return [row for row in unread if policies[row.organization_id, row.user_id] != OFF]
 
     rows = await runtime.store.read(read)
     turns: dict[tuple[str, str, str, str], int] = defaultdict(int)

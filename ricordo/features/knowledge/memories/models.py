@@ -114,7 +114,7 @@ class CitationResponse(ResponseModel):
 class MemoryResponse(ResponseModel):
     """A line of a block, a passage or a message, with a score.
 
-    The score says how well it matches, from 0 to 1; it compares across searches. `shared` is true
+    The score is from 0 to 1, and scores of different searches can be compared. `shared` is true
     if it is about no user: what everybody sees.
     """
 
