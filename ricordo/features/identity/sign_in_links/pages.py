@@ -45,7 +45,7 @@ _KINDS: Mapping[str, Kind] = {service.INVITATION_PAGE: "invitation", service.LOG
 _ASKED_PER_MINUTE = 30  # of one network, such as a school's
 _LONGEST_ADDRESS = 254
 _MOST_SHOWN = 100
-_PERSON = ("name", "email", "role", "course")
+_PERSON = ("name", "email", "role", "course", "user")
 
 
 @asynccontextmanager
