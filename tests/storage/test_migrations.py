@@ -251,7 +251,7 @@ async def test_tasks_of_an_older_database_outlive_their_agents(path: Path) -> No
             DELETE FROM schema_versions WHERE name = 'keep_tasks_without_agents';
             """
         )
-        version = len(migrations.MIGRATIONS) - 1
+        version = migrations.MIGRATIONS.index(migrations.keep_tasks_without_agents)
         connection.execute("UPDATE schema_versions SET version = ?", (version,))
         connection.commit()
     await open_and_close(path)
@@ -262,3 +262,14 @@ async def test_tasks_of_an_older_database_outlive_their_agents(path: Path) -> No
         assert connection.execute("SELECT task_id FROM task_runs").fetchall() == [("task-1",)]
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+async def test_an_older_database_gets_the_index_of_waiting_proposals(path: Path) -> None:
+    version = migrations.MIGRATIONS.index(migrations.add_index_of_waiting_proposals)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP INDEX proposals_waiting")
+        connection.execute("UPDATE schema_versions SET version = ?", (version,))
+        connection.commit()
+    await open_and_close(path)
+    index = "SELECT count(*) FROM sqlite_master WHERE name = 'proposals_waiting'"
+    assert query(path, index) == [(1,)]
