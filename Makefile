@@ -21,7 +21,7 @@ DIST ?= dist
 help:
 	@echo "make run      start the server on http://127.0.0.1:8283; the first time it sets up .venv, in one to three minutes"
 	@echo "make test     run the tests, but for those of the architecture, which make check runs"
-	@echo "make soak     run the long campaigns and property tests"
+	@echo "make soak     run the long campaigns and property tests, and write their results into docs/operate/trust.md"
 	@echo "make openwebui  install Open WebUI 0.12.4 (3 GB) beside .venv, and run what docs/tutor/open-webui.md says against it"
 	@echo "make check    formatter, linter, strict types, architecture, links of the docs"
 	@echo "make site     build the site of docs/ into site/, strictly"
@@ -38,7 +38,8 @@ run: .venv/.installed
 test: .venv/.developing
 	$(BIN)/python -m pytest -p no:xdist --workers $(WORKERS) --ignore=tests/test_architecture.py $(ARGS)
 soak: .venv/.developing
-	$(BIN)/python -m pytest -n $(CORES) --dist worksteal -m soak --hypothesis-profile=long $(ARGS)
+	$(BIN)/python -m pytest -n $(CORES) --dist worksteal -m soak --hypothesis-profile=long --campaigns docs/operate/campaigns.json $(ARGS); \
+		ended=$$?; $(BIN)/python -m tests.support.campaign_record && exit $$ended
 openwebui: .venv/.developing $(OPEN_WEBUI)/.installed
 	OPEN_WEBUI=$(OPEN_WEBUI) $(BIN)/python -m pytest -q -s -p no:xdist -m openwebui tests/features/openwebui/test_real.py $(ARGS)
 check: .venv/.developing
