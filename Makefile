@@ -27,7 +27,7 @@ help:
 	@echo "make site     build the site of docs/ into site/, strictly"
 	@echo "make bench    measure speed and size, and print a table"
 	@echo "make bench-retrieval, make bench-search  measure what search finds, and how fast"
-	@echo "make dist     build the sdist and the wheel into dist/"
+	@echo "make dist     build the sdist and the wheel into dist/, with the list of packages they need (SBOM)"
 	@echo "make pictures  make the pictures of the README anew, in a browser"
 	@echo "make install  set up .venv (the others do it when needed)"
 	@echo "make lock     compile requirements/*.txt again"
@@ -65,8 +65,9 @@ lock: .venv/.developing
 	$(LOCK) requirements/dev.in -o requirements/dev.txt
 	$(LOCK) pyproject.toml requirements/base.in -c requirements/dev.txt $(IMAGE_EXTRAS) -o requirements/container.txt
 
-dist: .venv/.installed
+dist: .venv/.developing
 	$(BIN)/python -m hatchling build --directory $(DIST)
+	$(BIN)/python deploy/sbom.py $(DIST)
 
 # torch comes first and alone, so that a build for processors without a GPU stays where there is one.
 $(OPEN_WEBUI)/.installed:
