@@ -13,8 +13,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from ricordo.features.web.pages.memory_text import pieces_of, title_of, with_lines
+from ricordo.features.web.pages.memory_text import pieces_of, with_lines
 from ricordo.pages.reasons import own_reason, shown_reason
+from ricordo.pages.titles import title_of
 from tests.features.web.test_home import visitor
 from tests.seams.http import ok
 
