@@ -135,9 +135,6 @@ def invite_users(
     email: str | None = typer.Option(None, help="The person's e-mail address."),
     role: str = typer.Option("user", help="user (or student) or developer (or teacher)."),
     course: str | None = typer.Option(None, help="The course whose chat opens first."),
-    user: str | None = typer.Option(
-        None, help="Identifier of the user; by default the e-mail address or the name."
-    ),
     csv: Path | None = typer.Option(
         None, "--csv", help="Many people: a file with the columns name, email, role, course."
     ),
@@ -155,8 +152,7 @@ def invite_users(
     if csv is not None:
         body["csv"] = _people_in(csv)
     else:
-        person = {"name": name, "email": email, "role": role, "course": course, "user": user}
-        body["people"] = [person]
+        body["people"] = [{"name": name, "email": email, "role": role, "course": course}]
     with _client(server) as client:
         invitations = client.ask("POST", "/v1/invitations", body=body)
         address = client.address
