@@ -1,4 +1,4 @@
-"""The page of a person's facts, with their evidence and a form for each."""
+"""The pages of a person's facts, with their evidence and a form for each, and of the profile."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from fastapi import Request, Response
 from ricordo.api.routing import needs
 from ricordo.domain.scope import REQUEST_SCOPE, Scope
 from ricordo.errors import Invalid
+from ricordo.features.knowledge.facts.profile import HEADINGS
 from ricordo.features.web.pages.queries import MemoryOwner
 from ricordo.memory import user_memory
 from ricordo.pages.inside import Api
@@ -16,6 +17,7 @@ router = Pages("/ui/people/{user_id}/facts", scope="memory")
 _TEMPLATE = "knowledge.facts/facts.html"
 _PAGE = 100
 _MOST_PROPOSED = 100
+_PROFILE_TOKENS = 800
 _NOTICES = {
     "approve": "The fact holds now.",
     "reject": "The fact was rejected.",
@@ -63,6 +65,29 @@ async def show_facts(request: Request, user_id: str) -> Response:
         policy=await api.get(f"{path}/policy"),
         policies=POLICIES,
         may_decide=owns and scope.may("memory:approve", "memory:override"),
+    )
+
+
+@router.get("/profile")
+async def show_profile(request: Request, user_id: str) -> Response:
+    """Show the profile of a person, within a number of tokens, and the source of each line."""
+    scope: Scope = request.scope[REQUEST_SCOPE]
+    memory = await request.app.state.runtime.store.read(
+        lambda tx: user_memory.open_memory(tx, scope, user_id)
+    )
+    given = request.query_params
+    tokens = given.get("tokens", "").strip() or str(_PROFILE_TOKENS)
+    question = given.get("question", "").strip()
+    path = f"/v1/users/{memory.user.id}/profile"
+    profile = await Api(request).get(path, tokens=tokens, question=question or None)
+    return await render(
+        request,
+        "knowledge.facts/profile.html",
+        owner=MemoryOwner("user", memory.user.id, memory.user.name),
+        profile=profile,
+        tokens=tokens,
+        question=question,
+        headings=HEADINGS,
     )
 
 
