@@ -95,11 +95,12 @@ def test_a_fact_cannot_leave_its_block(server: ServerInThread, http: httpx2.Clie
     assert shown.count("<human>\n<description>") == 1
 
 
-def test_agents_without_the_block_run_no_statement_more(
+def test_a_turn_without_the_block_runs_no_statement_about_facts(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     agent = agent_of(http, {"label": "human", "value": "Xqstored."})
     prompt_of_turn(server, http, agent, "gil")
+    ok(http.put("/v1/users/gil/facts/policy", json={"policy": "direct"}))
     statements: list[str] = []
     observers = server.runtime.store.statements.observers  # type: ignore[attr-defined]
     observers.append(statements.append)

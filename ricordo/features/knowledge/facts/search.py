@@ -18,11 +18,13 @@ _MOST_SEARCHED = 2_000
 # The share of its score that a fact keeps once it has ended.
 _ENDED = 0.8
 # Facts beside the hits of one search of messages, and the score that their words need.
-_MOST_BESIDE = 5
+MOST_BESIDE = 5
 _MATCHES = 0.35
 # The score of a fact that rests on the best hit. On the next hit it is a little less.
 _BEST_HIT = 0.6
 _STEP = 0.05
+# Only facts that rest on one of these first hits.
+_HITS = 6
 
 
 def matching_facts(
@@ -33,8 +35,15 @@ def matching_facts(
     `message_ids` are the best messages for the same query: facts that rest on them match too.
     """
     facts = queries.of_states(tx, user_id, "current", "ended", limit=_MOST_SEARCHED)
+    return ranked(facts, query, message_ids)[:limit]
+
+
+def ranked(
+    facts: Sequence[UserFact], query: str, message_ids: Sequence[str] = ()
+) -> list[tuple[UserFact, float]]:
+    """Return the facts that match a query, best first, each with its score. Pure."""
     by_words = line_scores([fact.sentence for fact in facts], query)
-    by_message = {id: _BEST_HIT - _STEP * rank for rank, id in enumerate(message_ids)}
+    by_message = {id: _BEST_HIT - _STEP * rank for rank, id in enumerate(message_ids[:_HITS])}
     scored: list[tuple[UserFact, float]] = []
     for fact, words in zip(facts, by_words, strict=True):
         messages = max(
@@ -42,16 +51,21 @@ def matching_facts(
         )
         if score := max(words, messages):
             scored.append((fact, score * (_ENDED if fact.state == "ended" else 1)))
-    return sorted(scored, key=lambda pair: -pair[1])[:limit]
+    return sorted(scored, key=lambda pair: -pair[1])
+
+
+def beside(
+    facts: Sequence[UserFact], query: str, message_ids: Sequence[str] = ()
+) -> list[UserFact]:
+    """Return the facts that match well enough to be shown beside hits, best first. Pure."""
+    return [fact for fact, score in ranked(facts, query, message_ids) if score >= _MATCHES * _ENDED]
 
 
 def beside_hits(tx: Transaction, query: FactQuery) -> list[KnownFact]:
     """Return the facts to show beside the hits of a search of messages, best first."""
-    most_hits = round(_BEST_HIT / _STEP) // 2
-    found = matching_facts(
-        tx, query.user_id, query.text, _MOST_SEARCHED, query.message_ids[:most_hits]
-    )
-    shown = [fact for fact, score in found if score >= _MATCHES * _ENDED and _is_asked(fact, query)]
+    facts = queries.of_states(tx, query.user_id, "current", "ended", limit=_MOST_SEARCHED)
+    found = beside(facts, query.text, query.message_ids)
+    shown = [fact for fact in found if _is_asked(fact, query)]
     return [
         KnownFact(
             fact.id,
@@ -62,7 +76,7 @@ def beside_hits(tx: Transaction, query: FactQuery) -> list[KnownFact]:
             fact.state == "ended",
             f"/ui/people/{fact.user_id}/facts#{fact.id}",
         )
-        for fact in shown[:_MOST_BESIDE]
+        for fact in shown[:MOST_BESIDE]
     ]
 
 
