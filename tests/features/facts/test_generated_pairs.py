@@ -1,7 +1,7 @@
 """Pairs of facts made of the words of long chats: contradictions are seen, other facts left alone.
 
-The sentences of `pairs.py` are chosen by hand. These are made by chance from a data set's words, and
-from what its people say about themselves.
+The sentences of `pairs.py` are chosen by hand. These are made by chance from a data set's words,
+and from what its people say about themselves.
 """
 
 from collections.abc import Iterator
