@@ -1,10 +1,12 @@
 """The pages of a person's facts, with their evidence and a form for each, and of the profile."""
 
+from datetime import date
 from typing import Any
 
 from fastapi import Request, Response
 
 from ricordo.api.routing import needs
+from ricordo.domain.clock import to_datetime
 from ricordo.domain.scope import REQUEST_SCOPE, Scope
 from ricordo.errors import Invalid
 from ricordo.features.knowledge.facts.profile import HEADINGS
@@ -45,6 +47,9 @@ async def show_facts(request: Request, user_id: str) -> Response:
     shown: list[Any] = await api.get(path, limit=_PAGE + 1, after=after, as_of=day or None)
     proposed: list[Any] = []
     ended: list[Any] = []
+    blocks: list[Any] = []
+    if day and not after:
+        blocks = await api.get(f"/users/{memory.user.id}/blocks", as_of=day)
     if not day and not after:
         proposed = await api.get(path, state="proposed", limit=_MOST_PROPOSED)
         ended = await api.get(path, state="ended", limit=_PAGE)
@@ -61,11 +66,28 @@ async def show_facts(request: Request, user_id: str) -> Response:
         proposed=proposed,
         ended=ended,
         day=day,
+        blocks=blocks,
+        earlier_day=_months_from(day or _today(request), -1),
+        later_day=_months_from(day, 1) if day else "",
         older=older,
         policy=await api.get(f"{path}/policy"),
         policies=POLICIES,
         may_decide=owns and scope.may("memory:approve", "memory:override"),
     )
+
+
+def _today(request: Request) -> str:
+    return f"{to_datetime(request.app.state.runtime.store.clock.now()):%Y-%m-%d}"
+
+
+def _months_from(day: str, months: int) -> str:
+    """Return the first day of an earlier or later month; empty for what is no day."""
+    try:
+        first = date.fromisoformat(day).replace(day=1)
+        number = first.year * 12 + first.month - 1 + months
+        return first.replace(year=number // 12, month=number % 12 + 1).isoformat()
+    except ValueError:
+        return ""
 
 
 @router.get("/profile")

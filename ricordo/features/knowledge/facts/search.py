@@ -17,11 +17,12 @@ from ricordo.storage.engine.store import Transaction
 _MOST_SEARCHED = 2_000
 # The share of its score that a fact keeps once it has ended.
 _ENDED = 0.8
-# Facts beside the hits of one search of messages, and the score that their words need.
-MOST_BESIDE = 5
-_MATCHES = 0.35
+# Facts beside the hits of one search of messages, and the least score. A fact is much shorter than
+# a message, so one that hardly matches costs little: docs/internals/retrieval.md.
+MOST_BESIDE = 8
+_MATCHES = 0.05
 # The score of a fact that rests on the best hit. On the next hit it is a little less.
-_BEST_HIT = 0.6
+_BEST_HIT = 0.3
 _STEP = 0.05
 # Only facts that rest on one of these first hits.
 _HITS = 6
