@@ -39,7 +39,8 @@ ROLES = ("", "system", "user", "assistant", "tool", "approval", "summary")
 # A label is a term that no text can hold. It finds the documents that are marked with it.
 LABEL = "\x01"
 _MAX_TERM_BYTES = 512
-# The indexed part of a text: a whole book in one message must not delay all other writes.
+# Only this part of a text is indexed, since a whole book in one message must not delay all other
+# writes.
 MOST_CHARACTERS = 200_000
 MOST_WORDS = 20_000
 # PostgreSQL clears deleted rows too late: with 100,000 of them in the buffer a search took 20 ms
@@ -159,7 +160,7 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
     is_long = count >= LONG_BUFFER
     is_quick = len(quick_jobs) < QUICK_FLUSHES or now - quick_jobs[0] >= QUICK_WINDOW
     not_before = now if is_long else now + (QUICK_DELAY if is_quick else FLUSH_DELAY)
-    # A job that was delayed while there were many is brought forward.
+    # A job that waits with the long delay is brought forward.
     is_due = is_long or now >= due_at or (is_quick and due_at > not_before)
     if is_due:
         hurries = is_long or is_quick

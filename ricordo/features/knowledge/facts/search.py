@@ -15,7 +15,7 @@ from ricordo.memory.line_scores import line_scores
 from ricordo.storage.engine.store import Transaction
 
 _MOST_SEARCHED = 2_000
-# The share of its score that a fact keeps once it has ended.
+# The score of an ended fact is multiplied by this.
 _ENDED = 0.8
 # Facts beside the hits of one search of messages, and the least score. A fact is much shorter than
 # a message, so one that hardly matches costs little: docs/internals/retrieval.md.
