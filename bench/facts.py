@@ -41,13 +41,29 @@ class Facts:
         return list(dict.fromkeys((*self._messages(question, hits), *hits)))
 
     def beside(self, question: Question, hits: Sequence[str]) -> list[str]:
-        """The first hits, and the messages of the facts beside them; nothing after these."""
-        shown = dict.fromkeys((*hits[:SHOWN], *self._messages(question, hits)))
-        return list(shown)
+        """The first hits, and the messages of the facts beside them."""
+        return list(dict.fromkeys((*hits[:SHOWN], *self._messages(question, hits))))
+
+    def hits_as_long(
+        self, conversation: Conversation, question: Question, hits: Sequence[str]
+    ) -> list[str]:
+        """The first hits, and as many more as have together the length of the facts beside them."""
+        lengths = {turn.id: len(turn.text) for turn in conversation.turns}
+        room = sum(len(fact.sentence) for fact in self._shown(question, hits))
+        shown = list(hits[:SHOWN])
+        for id in hits[SHOWN:]:
+            if room <= 0:
+                break
+            room -= lengths[id]
+            shown.append(id)
+        return shown
+
+    def _shown(self, question: Question, hits: Sequence[str]) -> list[UserFact]:
+        return beside(self.facts, question.text, hits)[:MOST_BESIDE]
 
     def _messages(self, question: Question, hits: Sequence[str]) -> list[str]:
-        found = beside(self.facts, question.text, hits)[:MOST_BESIDE]
-        return [piece.message_id for fact in found for piece in fact.evidence]
+        shown = self._shown(question, hits)
+        return [piece.message_id for fact in shown for piece in fact.evidence]
 
 
 def facts_of(conversations: Sequence[Conversation]) -> Mapping[str, Facts]:

@@ -10,10 +10,11 @@ The data sets are `data/longtalk-dev.json.xz` beside this file (chats with long 
 conversations of LoCoMo (short turns of two people), which are not part of this repository:
 LOCOMO_JSON names the file. Any file of that format does as well.
 
-With `--facts`, rules read facts from the turns (see `bench/facts.py`), and two more rows show the
-hybrid search with them: "facts first" puts the messages of up to five facts before the hits, among
-as many messages as without facts; "facts beside" adds them to the first ten hits, as an agent's
-search does. That shows more messages than ten, so "hits as many" shows as many hits without facts.
+With `--facts`, rules read facts from the turns (see `bench/facts.py`), and more rows show the
+hybrid search with them. "facts first" puts the messages of the best facts before the hits, among as many
+messages as without facts. "facts beside" adds the facts to the first ten hits, as an agent's search
+does; a turn counts as found if one of its sentences is shown. "hits as long" shows as many more
+hits instead as have the length of these facts. A table says what facts add by kind of question.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from rich.table import Table
 
 from bench import locomo, report
 from bench.baselines import LIMIT, Fts5, PlainBm25
-from bench.facts import facts_of
+from bench.facts import SHOWN, facts_of
 from bench.locomo import ANSWERABLE, Conversation, Question
 from bench.report import Figure
 from bench.servers import Server, model_server, ricordo
@@ -246,23 +247,42 @@ def measure(
 
 
 def with_facts(conversations: Sequence[Conversation], answers: Sequence[Answer]) -> list[Score]:
-    """The scores of the hybrid search together with facts, and with as many hits instead."""
+    """The scores of the hybrid search with facts, and with as much text of hits instead."""
     facts = facts_of(conversations)
-    rows: dict[str, list[Answer]] = {"facts first": [], "facts beside": [], "hits as many": []}
+    rows: dict[str, list[Answer]] = {"facts first": [], "facts beside": [], "hits as long": []}
     for answer in answers:
         known = facts[answer.conversation.id]
+        instead = known.instead(answer.question, answer.found)
         beside = known.beside(answer.question, answer.found)
-        rows["facts first"].append(
-            replace(answer, found=known.instead(answer.question, answer.found))
-        )
+        longer = known.hits_as_long(answer.conversation, answer.question, answer.found)
+        rows["facts first"].append(replace(answer, found=instead))
         rows["facts beside"].append(replace(answer, found=beside))
-        rows["hits as many"].append(replace(answer, found=answer.found[: len(beside)]))
-    shown = statistics.fmean(len(answer.found) for answer in rows["facts beside"])
-    print(f"With facts beside them, {shown:.1f} messages are shown instead of ten.")
+        rows["hits as long"].append(replace(answer, found=longer))
+    plain = [replace(answer, found=answer.found[:SHOWN]) for answer in answers]
+    for way in ("facts beside", "hits as long"):
+        show_gains(way, plain, rows[way])
     return [
         score(way, "messages", answers, among=10 if way == "facts first" else None)
         for way, answers in rows.items()
     ]
+
+
+def show_gains(way: str, plain: Sequence[Answer], changed: Sequence[Answer]) -> None:
+    """Print how much more of the evidence is shown, by kind of question, with 95 % intervals."""
+    gains: dict[str, list[float]] = defaultdict(list)
+    for before, after in zip(plain, changed, strict=True):
+        evidence = before.question.evidence
+        gain = len(evidence & set(after.found)) - len(evidence & set(before.found))
+        gains[before.question.kind].append(gain / len(evidence))
+    shown = statistics.fmean(len(answer.found) for answer in changed)
+    table = Table(title=f"{way}: points more than ten hits, {shown:.1f} messages of the set shown")
+    for column in ("kind", "questions", "points", "95 %"):
+        table.add_column(column)
+    for kind, each in gains.items():
+        low, high = interval(each)
+        points = f"{100 * _mean(each):+.1f}"
+        table.add_row(kind, str(len(each)), points, f"{100 * low:+.1f} to {100 * high:+.1f}")
+    Console(width=110).print(table)
 
 
 def show(name: str, scores: Sequence[Score]) -> None:
