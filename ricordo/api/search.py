@@ -216,8 +216,8 @@ async def search_messages(
     """Search the messages of users and agents, of one agent or all, best first.
 
     Dates without a zone are read in the agent's zone, or in UTC if no agent is named. Without a
-    query the newest are returned. A user's own messages come before shared ones, and agents without
-    any of them are left out unless one is named.
+    query the newest are returned. A user's own messages come before shared messages. Unless an
+    agent is named, agents without messages of the user are skipped.
     """
     return await _messages(context, body)
 
@@ -275,7 +275,7 @@ async def search_passages(
 
 @router.post("/agents/{agent_id}/messages/import", response_model=ImportResponse, tags=["messages"])
 async def import_past(context: RequestContext, agent_id: str, body: ImportRequest) -> Json:
-    """Store past messages, oldest first: searches find them, and the window stays as it is.
+    """Store past messages, oldest first; searches find them, but they do not enter the window.
 
     With an `otid` for each message the request can be repeated: stored messages are not stored
     again.

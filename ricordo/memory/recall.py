@@ -3,8 +3,8 @@
 It also finds passages that say the same as a new text.
 
 The query is embedded, and outside indexes are asked, before the transaction: nothing waits inside
-it. Where either fails, the search continues with words alone: a provider that is down makes results
-poorer, but never empty.
+it. If either fails, the search continues with words alone: if a provider is down, results get
+poorer but not empty.
 """
 
 import logging
@@ -35,8 +35,8 @@ F = TypeVar("F", MessageFilter, PassageFilter)
 _CACHE_SIZE = 256
 # Characters of a query whose words are expanded by related words.
 _RELATED_LENGTH = 2_000
-# An outside index is asked for more than a page, since words count in the order too; the number is
-# the same for every page.
+# Ask an outside index for more hits than a page has, since words influence the order too; use the
+# same number for every page.
 _OUTSIDE_LIMIT = 100
 
 
@@ -97,8 +97,8 @@ class Recall:
         search_query = await self._make_query(query, mode)
         if self._messages_index in self._indexes:
             message_filter = await self._filter_of(message_filter)
-            # Such an index filters by one conversation or none; messages outside the fork are
-            # left out below.
+            # Such an index can filter by one conversation only; messages outside the fork are
+            # removed below.
             if message_filter.shared:
                 conversation = None
             else:
@@ -204,8 +204,8 @@ class Recall:
             new_vectors = {}
         if not new_vectors:
             return hits
-        # A partition has vectors of another model than the default, as while vectors are rebuilt:
-        # search again with that model's vector.
+        # A partition has vectors of another model, for example while vectors are rebuilt: search
+        # again with a vector of that model.
         second_query = replace(search_query, vectors={**search_query.vectors, **new_vectors})
         return (await self._store.read(lambda tx: find(tx, second_query)))[1]
 
@@ -301,7 +301,8 @@ _CANDIDATE_LIMIT = 10
 class Likeness:
     """The text most like another.
 
-    `is_same`: they differ only in white space. `is_kept`: it has all the other's tags too.
+    `is_same`: they differ only in white space. `is_kept`: the stored passage has all tags of the
+    new one.
     """
 
     existing: Passage | PassageDraft
@@ -314,7 +315,7 @@ async def passages_like(
 ) -> list[Passage]:
     """Return passages of these archives that may be like the text.
 
-    They are visible to the subject, and are the first results for the text's own words.
+    They are visible to the subject, and are the first hits of a search for the text itself.
     """
     passage_filter = PassageFilter(tuple(archive.id for archive in archives), subject_id=subject_id)
     if archives:

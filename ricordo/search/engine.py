@@ -61,7 +61,7 @@ MOST_INFIXES = 8
 MOST_VARIANTS = 64
 MOST_SHARED_VARIANTS = 1024
 SPOKEN = ("user", "assistant")
-# A match inside a word, another inflection or a related word is weaker than the word itself.
+# Weights of weaker matches: inside a word, of another inflection, and of a related word.
 VARIANT_WEIGHT = 0.5
 # Number of best hits by words that always get a similarity, whatever the first look at the vectors.
 COMPARED = 1000
@@ -102,7 +102,7 @@ def find(
     if query.mode != "fts":
         similar, missing = search.similar(query, may, lexical)
     if query.mode == "vector" and similar is None:
-        # Nothing is embedded, or no model can be asked: words are better than no answer.
+        # Nothing is embedded, or no model can be asked; search by words is better than no answer.
         lexical = scoring.lexical(documents, postings)
     times = _times(query.text[:QUERY_LENGTH], tx.clock.now() // _DAY)
     scored = fusion.fuse(
@@ -222,7 +222,7 @@ class _Search:
         return joined_postings(placed)
 
     def allowed(self, filters: MessageFilter | PassageFilter) -> Bools | None:
-        """Return the positions that meet the other filters; None for all, if none is deleted."""
+        """Return the positions that meet the other filters; None if all do and none is deleted."""
         # Most filters by role exclude nothing.
         if any(role not in filters.roles for role in self.view.roles):
             roles = filters.roles
@@ -426,7 +426,8 @@ class _Search:
     def _related(self, word: Posting, related: Sequence[str], running: Integers) -> Posting:
         """Return the documents with a related word instead of the word, as one posting.
 
-        They are one idea: several related words count once, and no more than the word itself.
+        Together they count as one word: several related words count once, and not more than the
+        word itself.
         """
         times = np.zeros(len(self.view.records), dtype=np.uint8)
         for term in related:
@@ -484,7 +485,7 @@ class _Search:
     ) -> dict[str, list[tuple[str, PartitionRow, Posting]]]:
         by_seq = {partition.seq: partition for partition in self._partitions}
         by_part: dict[str, list[tuple[str, PartitionRow, Posting]]] = {}
-        # A vocabulary that also holds hidden documents' words is searched further.
+        # The vocabulary may also contain words of hidden documents, so more of it is read.
         if all(view.partition_positions is None for view in self._views):
             limit = MOST_VARIANTS
         else:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from ricordo.search.scoring import Bools, DocumentColumns, Floats, Integers, Posting, SlotLayout
 
-# `bench/ranking.py` fits these numbers on two kinds of talk.
-# Share of the similarity in the score, if there is any; the words have the rest.
+# `bench/ranking.py` fits these numbers on two kinds of talk. The weight of the similarity in the
+# score, if there is any; the words have the remaining weight.
 SIMILARITY_SHARE = 0.42
 # Bonuses for a document by a speaker, or from a time, that the question names, and for what a user
 # said if the question is about themselves. The best score by words and similarity is 1.
@@ -36,7 +36,7 @@ _ROUNDS = 8
 # only the best of each group.
 GROUPS = 4
 LARGEST_GROUP = 64
-# If fewer than one in this many scores are better, only these are counted from then on.
+# If fewer than one in this many scores are better, only the better scores are counted from then on.
 FEW_AHEAD = 8
 
 
@@ -72,7 +72,8 @@ class Similarities:
     def rounded(self) -> "Similarities":
         """Return them without their last digits.
 
-        These depend on how many others were compared, so also on hidden texts.
+        The last digits depend on the number of vectors that are compared at once, and so also on
+        hidden texts.
         """
         return Similarities(self.positions, np.round(self.values, _DIGITS))
 
@@ -234,7 +235,8 @@ def scaled(
     if not len(visible):
         return None
     compared = len(documents) if may is None else np.count_nonzero(may)
-    # If only the most similar documents were compared, the others reach at most the least of these.
+    # If only the most similar documents were compared, the others get at most the lowest of their
+    # similarities.
     if 2 * len(visible) >= compared:
         usual = visible.values.mean()
     else:
@@ -246,7 +248,7 @@ def scaled(
     high = smoothed.max()
     if high == low:
         return Similarities(whole.positions, np.ones(len(whole), dtype=np.float32))
-    # Not quite 0 for the least similar document: it was found, and comes last.
+    # Slightly more than 0 for the least similar document, which is a hit too, but the last one.
     return Similarities(
         whole.positions, np.maximum((smoothed - low) / (high - low), np.float32(1e-6))
     )

@@ -60,7 +60,7 @@ class PartitionView:
 
     @cached_property
     def documents(self) -> scoring.DocumentColumns:
-        # Computed on demand: a view whose parts alone are searched never needs them.
+        # Computed on demand, since a view never needs them if only its parts are searched.
         return scoring.documents_of(self.records, self.alive)
 
     def placed(self, posting: Posting) -> Posting:
@@ -82,7 +82,7 @@ class PartitionView:
         posting = reader.joined_postings([flushed, self.posting_in_buffer(term)])
         if self.documents.is_whole:
             return posting
-        # Deleted documents leave the postings later; until then they are skipped here.
+        # Skip deleted documents here until they are removed from the postings.
         return reader.some_of(posting, self.alive[posting.positions])
 
     def posting_in_buffer(self, term: str) -> Posting:

@@ -35,7 +35,7 @@ SLOT_WORDS = 35
 # that are one to four slots away.
 REACH = 4
 TENTHS = 10
-# More repeats of a word count no more. With this limit all sums below stay under 256.
+# Further repeats of a word add nothing to the score. With this limit all sums below stay under 256.
 MOST_TIMES = 8
 # Parameters of BM25: how fast repeats stop counting, and how much a longer text weakens a hit.
 SATURATION = 1.2
@@ -44,8 +44,8 @@ _NAMED = 128
 # Below this share of all slots, updating only the slots around the hits is faster than updating
 # all.
 FEW_HITS = 1 / 256
-# A question seldom answers another question. A text with more words than this says more than the
-# question at its end.
+# A question seldom answers another question. A text with more words than this is not treated as a
+# question, even if it ends with one.
 QUESTION_MALUS = 0.17
 QUESTION_WORDS = 20
 
@@ -125,8 +125,8 @@ class Spread:
 class Posting:
     """A term's documents: positions, counts in the text, and hits in the speaker's name.
 
-    A frequent term can have a `spread`. The term counts as being in `least_count` documents at
-    least, so that a related word never counts more than the word of the query.
+    A frequent term can have a `spread`. The term's weight is that of a term in at least
+    `least_count` documents, so that a related word never weighs more than the word of the query.
     """
 
     positions: npt.NDArray[Any]

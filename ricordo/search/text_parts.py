@@ -9,7 +9,8 @@ part in the index finds its text again.
 PART_CHARACTERS = 900
 # The number of a part takes seven bits in the index; 0 is the number of an uncut text.
 MOST_PARTS = 127
-# The indexed part of a text: a whole book in one message must not delay all other writes.
+# Only this part of a text is indexed, since a whole book in one message must not delay all other
+# writes.
 MOST_CHARACTERS = 200_000
 UNCUT = 0
 # Where a text is cut, the best first.

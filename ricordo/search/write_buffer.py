@@ -161,7 +161,7 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
     is_long = count >= LONG_BUFFER
     is_quick = len(quick_jobs) < QUICK_FLUSHES or now - quick_jobs[0] >= QUICK_WINDOW
     not_before = now if is_long else now + (QUICK_DELAY if is_quick else FLUSH_DELAY)
-    # A job that was delayed while there were many is brought forward.
+    # A job that waits with the long delay is brought forward.
     is_due = is_long or now >= due_at or (is_quick and due_at > not_before)
     if is_due:
         hurries = is_long or is_quick
