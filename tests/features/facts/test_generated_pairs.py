@@ -134,3 +134,11 @@ async def test_what_people_say_in_long_chats_retires_only_the_same_slot(book: Fa
             fact.sentence,
             newer.sentence,
         )
+
+
+def test_wishes_how_to_be_answered_are_told_from_other_sentences_with_no() -> None:
+    wishes = ("No me llames María.", "No uses emojis.", "Siempre responde en español.")
+    others = ("No worries, John.", "No classes today.", "No problems with the boat.")
+    kinds = {text: [draft.kind for draft in drafts_in("m", text, 0)] for text in (*wishes, *others)}
+    assert [kinds[text] for text in wishes] == [["instruction"]] * len(wishes)
+    assert not [text for text in others if "instruction" in kinds[text]]
