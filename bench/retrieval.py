@@ -11,10 +11,11 @@ conversations of LoCoMo (short turns of two people), which are not part of this 
 LOCOMO_JSON names the file. Any file of that format does as well.
 
 With `--facts`, rules read facts from the turns (see `bench/facts.py`), and more rows show the
-hybrid search with them. "facts first" puts the messages of the best facts before the hits, among as many
-messages as without facts. "facts beside" adds the facts to the first ten hits, as an agent's search
-does; a turn counts as found if one of its sentences is shown. "hits as long" shows as many more
-hits instead as have the length of these facts. A table says what facts add by kind of question.
+hybrid search with them. "facts first" puts the messages of the best facts before the hits, among as
+many messages as without facts. "facts beside" adds the facts to the first ten hits, as an agent's
+search does; a turn counts as found if one of its sentences is shown. "hits as long" shows as many
+more hits instead as have the length of these facts. A table says what facts add by kind of
+question.
 """
 
 import argparse
