@@ -353,6 +353,37 @@ def test_a_user_chats_with_the_pipe_in_the_browser(stage: Stage) -> None:
         )
 
 
+def test_programs_and_errors_reach_the_pipe(stage: Stage) -> None:
+    essay = stage.models["essay"]
+    with stage.row("pipe: memories are apart, also without a chat"):
+        ok(stage.http.post(f"/users/{stage.name(stage.ada)}/diffs/approve", json={"all": True}))
+        for user in (stage.ada, stage.bea):
+            stage.ask(user, essay, "What do I play?")
+        of_ada, of_bea = stage.server.model.requests[-2:]
+        assert "plays the cello" in str([one.text for one in of_ada.messages])
+        assert "cello" not in str([one.text for one in of_bea.messages])
+        assert stage.said(stage.bea) == [["What do I play?"]]
+    with stage.row("pipe: both ways of calling tools, whose built-in ones stay away from agents"):
+        for way in ("native", "default"):
+            assert "Hello" in stage.ask(
+                stage.bea, essay, f"Hello, {way}", params={"function_calling": way}
+            )
+            assert {tool.name for tool in stage.server.model.requests[-1].tools} == {
+                tool.name for tool in of_bea.tools
+            }
+    with stage.row("pipe: what fails is said in words"):
+        valves = {"SERVER_URL": "http://127.0.0.1:9", "API_KEY": stage.service}
+        place = "/api/v1/functions/id/ricordo/valves/update"
+        stage.there.call("POST", place, valves)
+        assert stage.ask(stage.bea, essay, "Hello").startswith(
+            "Ricordo does not answer (ConnectError)"
+        )
+        stage.there.call("POST", place, valves | {"SERVER_URL": stage.server.url})
+    with stage.row("pipe: a stored chat of several messages is one conversation"):
+        chat = stage.chat(stage.bea, essay, "One.", "Two.", "Three.")
+        assert stage.said(stage.bea, chat["id"]) == [["One.", "Two.", "Three."]]
+
+
 def test_what_is_saved_in_place_is_what_the_agent_reads(stage: Stage) -> None:
     with (
         stage.row("pipe, page: messages saved in place are read as saved, each answer once"),
@@ -389,37 +420,6 @@ def test_what_is_saved_in_place_is_what_the_agent_reads(stage: Stage) -> None:
             ("Third question.", 1),
         ):
             assert read.count(part) == times, (part, read)
-
-
-def test_programs_and_errors_reach_the_pipe(stage: Stage) -> None:
-    essay = stage.models["essay"]
-    with stage.row("pipe: memories are apart, also without a chat"):
-        ok(stage.http.post(f"/users/{stage.name(stage.ada)}/diffs/approve", json={"all": True}))
-        for user in (stage.ada, stage.bea):
-            stage.ask(user, essay, "What do I play?")
-        of_ada, of_bea = stage.server.model.requests[-2:]
-        assert "plays the cello" in str([one.text for one in of_ada.messages])
-        assert "cello" not in str([one.text for one in of_bea.messages])
-        assert stage.said(stage.bea) == [["What do I play?"]]
-    with stage.row("pipe: both ways of calling tools, whose built-in ones stay away from agents"):
-        for way in ("native", "default"):
-            assert "Hello" in stage.ask(
-                stage.bea, essay, f"Hello, {way}", params={"function_calling": way}
-            )
-            assert {tool.name for tool in stage.server.model.requests[-1].tools} == {
-                tool.name for tool in of_bea.tools
-            }
-    with stage.row("pipe: what fails is said in words"):
-        valves = {"SERVER_URL": "http://127.0.0.1:9", "API_KEY": stage.service}
-        place = "/api/v1/functions/id/ricordo/valves/update"
-        stage.there.call("POST", place, valves)
-        assert stage.ask(stage.bea, essay, "Hello").startswith(
-            "Ricordo does not answer (ConnectError)"
-        )
-        stage.there.call("POST", place, valves | {"SERVER_URL": stage.server.url})
-    with stage.row("pipe: a stored chat of several messages is one conversation"):
-        chat = stage.chat(stage.bea, essay, "One.", "Two.", "Three.")
-        assert stage.said(stage.bea, chat["id"]) == [["One.", "Two.", "Three."]]
 
 
 def test_files_go_both_ways(stage: Stage) -> None:

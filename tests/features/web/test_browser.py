@@ -377,7 +377,7 @@ def test_on_a_narrow_screen_suggestions_stand_right_below_the_text(
     visitor: Visitor, place: Place
 ) -> None:
     place.set_human("Ada likes tea.\nAda plays chess.")
-    place.propose("tea", "coffee")
+    place.propose("plays chess", "plays the cello")
     page = visitor.see(f"/ui/people/{place.ada}")
 
     def tops() -> list[float]:

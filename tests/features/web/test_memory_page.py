@@ -335,7 +335,8 @@ def test_home_counts_what_waits_by_one_statement_for_any_number_of_people(school
     seen: list[str] = []
 
     def see(_connection: Any, _cursor: Any, statement: str, *_options: Any) -> None:
-        seen.append(statement)
+        if "proposals" in statement:  # others depend on when a key was looked up last
+            seen.append(statement)
 
     def statements() -> int:
         seen.clear()
