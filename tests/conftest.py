@@ -136,6 +136,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """
     if forks.will_fork(session):
         warm.warm_up(session.config._tmp_path_factory.mktemp("warm"))  # type: ignore[attr-defined]
+        warm.generate_once()
     gc.freeze()
     fork_helper()
     # Parsed sources and servers make many objects that stay: to look through them after every 700

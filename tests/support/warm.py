@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import ricordo.features
 from ricordo import offload
@@ -38,6 +40,12 @@ def warm_up(folder: Path) -> None:
     for name in _modules_of_a_server(ricordo.features.__path__):
         import_module(name)
     _live_once(folder / "once")
+
+
+@settings(max_examples=50, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.text(), st.integers(), st.floats())
+def generate_once(_text: str, _number: int, _fraction: float) -> None:
+    """Generate inputs, so that all letters and the constants of our modules are listed already."""
 
 
 def _live_once(folder: Path) -> None:
