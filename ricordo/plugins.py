@@ -9,8 +9,8 @@ The built-in features and anyone's packages declare their parts in the same way:
         commands=(Commands("weather", "weather.cli", help="Ask for the weather."),),
     )
 
-An object with methods of these names is a plugin, too: each returns the parts, or is the hook
-itself. It may have two more methods: `complete_agent`, which completes one agent, and `at_end`, a
+An object with methods of these names is a plugin too: each method returns the parts, or is itself
+the hook. It may have two more methods: `complete_agent`, which completes one agent, and `at_end`, a
 coroutine that gets the settings when the server stops.
 """
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ricordo.domain.agent import Agent, AgentState
     from ricordo.domain.block_format import BlockFormat
     from ricordo.domain.job import JobHandler
+    from ricordo.domain.known_facts import FactQuery, KnownFact
     from ricordo.domain.scope import Scope
     from ricordo.llm.chat import ChatModel
     from ricordo.llm.provider_table import Provider
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-# A part of a feature: the thing itself, or its name, such as "weather.tools:forecast". A name is
+# A part of a feature: the object itself, or its name, such as "weather.tools:forecast". A name is
 # imported when a server or a command needs the part. It may name a tuple or a list of parts.
 Part = Any
 
@@ -69,8 +70,9 @@ class Commands:
         module: The module of the typer app, which is named `app`; or both: "weather.cli:app". It
             is imported when one of its commands runs.
         help: What `ricordo --help` says of the group.
-        commands: The names of the commands, with what help says of each. Commands that join others
-            have them; otherwise the module is imported for every command of `ricordo`.
+        commands: The names of the commands, with what help says of each. Commands that join another
+            group must be named here; otherwise the module is imported for every command of
+            `ricordo`.
     """
 
     name: str
@@ -124,6 +126,8 @@ class Feature:
             one by the settings of their columns (`memory_care/forgetting/source_queries.py`).
         waiting: Functions of a transaction, an organization's id and a user's. Each returns a
             Waiting, which the user's pages show, or None.
+        known_facts: Functions of a transaction and a FactQuery. Each returns KnownFacts, which a
+            search of messages shows beside its hits.
         user_exports: Functions of a transaction, a Scope and a user's id. Each returns the name of
             a file for the export of the user's memory, and its records as JSON.
         pages: PluginPages that `/` links to; `routes` serves them.
@@ -157,6 +161,7 @@ class Feature:
     at_erasure: tuple[Part, ...] = ()
     forget_sources: tuple[Part, ...] = ()
     waiting: tuple[Part, ...] = ()
+    known_facts: tuple[Part, ...] = ()
     user_exports: tuple[Part, ...] = ()
     pages: tuple[PluginPage, ...] = ()
     commands: tuple[Commands, ...] = ()
@@ -172,12 +177,25 @@ class PromptAddition:
     Attributes:
         complete: Returns the states with the addition.
         setting: The agents with this setting get it.
-        tools: The agents with one of these tools get it. Without setting and tools, all do.
+        tools: The agents with one of these tools get it.
+        label: The agents with a block of this label get it. Without setting, tools and label, all
+            agents do.
     """
 
     complete: "Callable[[Transaction, Sequence[AgentState]], Sequence[AgentState]]"
     setting: str = ""
     tools: frozenset[str] = frozenset()
+    label: str = ""
+
+    def is_for(self, state: "AgentState") -> bool:
+        """Return whether this agent gets the addition."""
+        if not self.setting and not self.tools and not self.label:
+            return True
+        return (
+            bool(state.agent.settings.get(self.setting))
+            or any(tool.name in self.tools for tool in state.tools)
+            or any(block.shown_label == self.label for block in state.blocks)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +302,7 @@ class Plugins:
     def complete_agents(self) -> "list[PromptAddition]":
         """The additions to agents loaded for prompts or answers.
 
-        They take no statement for agents that they have nothing for.
+        They run no statement for agents without such an addition.
         """
         functions: list[Callable[..., Any] | PromptAddition] = []
         for _, plugin in self._plugins:
@@ -337,6 +355,11 @@ class Plugins:
         functions = (function for _, function in self._functions("waiting"))
         counted = (function(tx, organization_id, user_id) for function in functions)
         return [waiting for waiting in counted if waiting]
+
+    def known_facts(self, tx: "Transaction", query: "FactQuery") -> "list[KnownFact]":
+        """The facts that belong beside the hits of a search, best first."""
+        functions = (function for _, function in self._functions("known_facts"))
+        return [fact for function in functions for fact in function(tx, query)]
 
     def user_exports(
         self,
@@ -477,7 +500,7 @@ def load_commands(features: Iterable[str] = ()) -> tuple[list[Commands], str | N
 def missing_requirements(plugins: Sequence[tuple[str, Any]]) -> str | None:
     """Return sentences about plugins whose required features are missing; None without any.
 
-    It is asked before any hook is called, so that no module looks for a feature in vain.
+    Call it before any hook, so that no module imports a missing feature.
     """
     needing: dict[tuple[str, ...], list[str]] = {}
     for name, plugin in plugins:

@@ -1,6 +1,6 @@
 """Agents: a system prompt, memory, tools and a model, which together keep a conversation."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -23,8 +23,8 @@ AgentType = Literal[
     "voice_sleeptime_agent",
 ]
 CompactionMode = Literal["all", "sliding_window", "self_compact_all", "self_compact_sliding_window"]
-# Share of the window's tokens from which a prompt is compacted before it is sent (the default of
-# the retired Letta V1 server).
+# A prompt that fills more than this share of the window is compacted before it is sent (the default
+# of the retired Letta V1 server).
 TRIGGER = 0.9
 # Keys of an agent's settings: a flag that other agents work on its memory, the id of the agent
 # whose memory this one works on, and the group it manages.
@@ -34,8 +34,8 @@ MANAGES = "manages_group"
 # Key of an agent's settings: the message limit of its window after a turn, and the number that
 # stays once the limit is passed.
 MESSAGE_BUFFER = "message_buffer"
-# By context window up to so many tokens: files open at a time, and characters shown of each (values
-# of the retired Letta V1 server).
+# For context windows of up to this many tokens: the number of open files, and the characters shown
+# of each (values of the retired Letta V1 server).
 _FILE_LIMITS = (
     (8_000, 3, 5_000),
     (32_000, 5, 15_000),
@@ -176,8 +176,8 @@ class Conversation:
     `window` lists the ids of the in-context messages, the system message first. `prompt_key`
     identifies the inputs of the stored system message (see prompt/system_prompt.py). The
     conversation with `is_default` is the agent's own: lists hide it, and its window is the agent's
-    `message_ids` on the wire. `has_untold` is set while the agent has not been told of a rejection;
-    the next turn looks for it.
+    `message_ids` on the wire. `has_untold` is set if the agent has not read about a rejection yet;
+    the next turn reports it.
     """
 
     id: str
@@ -264,8 +264,9 @@ class AgentState:
     `group` is the group that the agent manages, as JSON. `waiting` is the message whose calls wait
     for an answer. `user_ids` are the users that the agent is restricted to, as far as the caller
     may see them. `has_other_conversations` is set if conversations other than this one hold
-    messages. `directories` and `instructions` (from a file of the user) are filled in by
-    `Runtime.complete` on request.
+    messages. `directories`, `instructions` (from a file of the user) and `shown_texts` are filled
+    in by `Runtime.complete` on request. `shown_texts` are texts that the prompt shows in place of
+    the values of read-only blocks, by the label of the block.
     """
 
     agent: Agent
@@ -280,7 +281,18 @@ class AgentState:
     directories: tuple[PromptDirectory, ...] = ()
     instructions: str = ""
     is_others_instructions: bool = False
+    shown_texts: Mapping[str, str] = field(default_factory=dict)
     group: dict[str, Any] | None = None
+
+    @property
+    def shown_blocks(self) -> tuple[Block, ...]:
+        """The blocks as the prompt shows them."""
+        return tuple(
+            replace(block, value=self.shown_texts[block.shown_label])
+            if block.rule == "read_only" and block.shown_label in self.shown_texts
+            else block
+            for block in self.blocks
+        )
 
     @property
     def shows_files(self) -> bool:
@@ -293,7 +305,7 @@ class AgentState:
 def effective(state: AgentState) -> AgentState:
     """Return the state with the conversation's own model, settings and window.
 
-    The agent's apply where the conversation has none.
+    If the conversation has none, the agent's apply.
     """
     agent = state.agent
     conversation = state.conversation

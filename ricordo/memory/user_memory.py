@@ -23,6 +23,8 @@ from ricordo.storage import agents, blocks, history, proposals, users, versions
 from ricordo.storage.engine.store import Transaction
 
 _LIMIT_BOUND = 2_000_000_000
+# What a list of past blocks shows of the settings of a deleted one.
+_KEPT_SETTINGS = ("title", "policy", "limit", "read_only", "schema_ref", "agent_id", "course")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,44 @@ def listed(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
     return blocks.of_user(tx, memory.scope, memory.user.id)
 
 
+def listed_at(tx: Transaction, memory: UserMemory, time: int) -> tuple[Block, ...]:
+    """Return the blocks as they were at a time, by their labels of then.
+
+    Settings are those of today; a block that was deleted since has those of its end.
+    """
+    now = {block.label: block for block in listed(tx, memory)}
+    past = history.all_at(tx, memory.chain.id, time)
+    texts = versions.read_texts(
+        tx, memory.chain.id, [version.blob for version in past if version.blob]
+    )
+    return tuple(
+        replace(
+            _settings_of(tx, memory, now, version),
+            label=version.label,
+            value=texts[version.blob or b""],
+            head=version.id,
+            is_untrusted=version.is_untrusted,
+            updated_at=version.created_at,
+        )
+        for version in past
+    )
+
+
+def _settings_of(
+    tx: Transaction, memory: UserMemory, now: Mapping[str, Block], version: BlockVersion
+) -> Block:
+    """Return the block of a past version with its settings of today, or of its end."""
+    label = history.label_now(tx, version)
+    if block := now.get(label):
+        return block
+    bare = Block("", memory.chain.organization_id, memory.chain.id, label, "")
+    deleted = history.last_deleted(tx, memory.chain.id, label)
+    if deleted is None:
+        return bare
+    known = {name: value for name, value in deleted.settings.items() if name in _KEPT_SETTINGS}
+    return replace(bare, id=deleted.block_id, **known)
+
+
 def find(tx: Transaction, memory: UserMemory, label: str) -> Block | None:
     return blocks.labelled(tx, memory.chain.id, label)
 
@@ -132,7 +172,7 @@ def put(
 ) -> Block:
     """Write the block, merged with changes since `options.expected`.
 
-    Raises Stale where they cannot be merged, Invalid, TooLong, Forbidden.
+    Raises Stale if they cannot be merged, Invalid, TooLong, Forbidden.
     """
     label = require_label(label)
     memory = _lock_memory(tx, memory)
@@ -171,7 +211,7 @@ def make(
 ) -> Block:
     """Store a new block in a locked chain; a revival creates a deleted one again.
 
-    Raises Conflict where the label is taken, TooLong, Forbidden.
+    Raises Conflict if the label is taken, TooLong, Forbidden.
     """
     label = require_label(label)
     text = normal_text(text)
@@ -214,7 +254,7 @@ def restore(
     *,
     message: str | None = None,
 ) -> Block:
-    """Make the text at a version the next one; a deleted block comes back.
+    """Restore the text of a version as the next version; a deleted block is created again.
 
     Raises NotFound, Conflict, TooLong, Forbidden.
     """
@@ -248,7 +288,7 @@ def text_at(
 def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: ChangeMetadata) -> Block:
     """Create a deleted block again, with its id, settings and agent.
 
-    The chain is locked. Raises as `make` does, and Conflict where the agent has another block with
+    The chain is locked. Raises as `make` does, and Conflict if the agent has another block with
     this label.
     """
     last_deleted = history.take_deleted(tx, chain, label)
@@ -311,7 +351,7 @@ def rename(
 
 
 def require_free(tx: Transaction, block: Block, new_label: str) -> None:
-    """Raise Conflict where the block cannot have this label.
+    """Raise Conflict if the block cannot have this label.
 
     The label must be free in its chain and in each agent that the block is attached to.
     """
@@ -399,7 +439,7 @@ def _metadata(by: Actor | ChangeMetadata, message: str) -> ChangeMetadata:
 def merged(tx: Transaction, block: Block, text: str, expected: str | None) -> str:
     """Return the text merged with changes since the expected version.
 
-    Raises Stale where that is impossible.
+    Raises Stale if that is impossible.
     """
     if expected is None or is_current(block, expected):
         return text
