@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.schema.columns import metadata
 from tests.seams import people
 from tests.seams.stores import ManualClock
-from tests.support import campaign_record, forks, order, postgres, sharing
+from tests.support import campaign_record, forks, order, postgres, sharing, warm
 from tests.support.canaries import LogWatch
 from tests.support.ready import Helper, close_helper, fork_helper
 from tests.support.ready import helper as running_helper
@@ -128,11 +129,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = order.in_order(items)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """From here on there is garbage, but not among what was imported.
 
-    And the helper, which has imported the same.
+    And the helper, which has imported the same. What all forks would do first is done before.
     """
+    if forks.will_fork(session):
+        warm.warm_up(session.config._tmp_path_factory.mktemp("warm"))  # type: ignore[attr-defined]
+        warm.generate_once()
     gc.freeze()
     fork_helper()
     # Parsed sources and servers make many objects that stay: to look through them after every 700
@@ -155,7 +159,7 @@ def _shared_work() -> Iterator[None]:
 
     See `tests/support/sharing.py`.
     """
-    with sharing.shared_work():
+    with nullcontext() if warm.is_warm() else sharing.shared_work():
         yield
         people.forget_world()
 

@@ -39,11 +39,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    if not will_fork(session):
+        return None
+    return run_in_workers(session, session.config.option.workers)
+
+
+def will_fork(session: pytest.Session) -> bool:
+    """Return whether the collected tests will run in forks of this process."""
     options = session.config.option
     is_alone = options.workers < 2 or options.collectonly or options.usepdb
-    if is_alone or session.testsfailed or not CAN_FORK:
-        return None
-    return run_in_workers(session, options.workers)
+    return CAN_FORK and not is_alone and not session.testsfailed
 
 
 def run_in_workers(session: pytest.Session, count: int) -> bool:

@@ -18,8 +18,7 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -224,60 +223,6 @@ def _fork(
     return list(arguments)
 
 
-def _prepare(folder: str) -> None:
-    """Import what a server needs, and share what servers of one process share."""
-    import pytest
-
-    import ricordo.app
-    import ricordo.features
-    from tests.support import sharing
-
-    sharing.share(pytest.MonkeyPatch(), Path(folder))
-    ricordo.app.load_plugins(ricordo.features.FEATURES).tools()
-    for name in _modules_of_a_server(ricordo.features.__path__):
-        import_module(name)
-    _live_once(Path(folder) / "once")
-
-
-def _live_once(folder: Path) -> None:
-    """Let a server talk once and end, so that first requests are compiled already."""
-    import threading
-    from concurrent.futures import ThreadPoolExecutor
-
-    from ricordo import offload
-    from tests.seams.server import MODEL, serving
-
-    folder.mkdir()
-    with serving(folder) as server, server.http() as http:
-        blocks = [{"label": "human", "value": "Nobody is known yet."}]
-        made = http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": blocks}).json()
-        http.post(f"/v1/agents/{made['id']}/messages", json={"input": "Hello."})
-        http.get("/v1/agents/")
-        http.get("/v1/runs/", params={"active": True})
-    offload._THREADS.shutdown()  # a fork would wait for its threads, which are here alone
-    offload._THREADS = ThreadPoolExecutor(2, "offload")
-    assert threading.active_count() == 1, f"no process may be forked beside {threading.enumerate()}"
-
-
-def _modules_of_a_server(features: Iterable[str]) -> Iterator[str]:
-    """Yield what a server imports when it starts, and its command."""
-    import pkgutil  # slow, and `_ask` does without
-
-    yield from (
-        "ricordo.cli.serve",
-        "ricordo.api.server",
-        "ricordo.api.agents",
-        "uvloop",
-        "uvicorn.lifespan.on",
-    )
-    yield from ("httpcore2", "h2.connection", "truststore")
-    for module in pkgutil.walk_packages(features, "ricordo.features."):
-        if module.name.endswith(
-            (".jobs", ".service", ".queries", ".options", ".recorder", ".sync", ".sleeptime")
-        ):
-            yield module.name
-
-
 def _obey(door: socket.socket, folder: str) -> int:
     """Fork processes until the input ends.
 
@@ -286,10 +231,13 @@ def _obey(door: socket.socket, folder: str) -> int:
     import gc
     import threading
 
+    from tests.support import warm
+
     ready, _, _ = select.select([0, door], [], [])
     if 0 in ready:
         return 0  # nobody needed it
-    _prepare(folder)
+    if not warm.is_warm():
+        warm.warm_up(Path(folder))
     gc.freeze()  # what is shared with the commands stays shared
     with door:
         arguments = _wait_for_orders(door)

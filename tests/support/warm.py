@@ -1,0 +1,79 @@
+"""What servers and tests of a whole run do first, done once before processes are forked.
+
+A worker or a command that is forked afterwards imports nothing again, and compiles no statement.
+"""
+
+import pkgutil
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import ricordo.features
+from ricordo import offload
+from ricordo.app import load_plugins
+from tests.seams.server import MODEL, serving
+from tests.support import sharing
+
+_folders: list[Path] = []
+
+
+def is_warm() -> bool:
+    """Return whether this process, or the one it was forked from, has been through it."""
+    return bool(_folders)
+
+
+def warm_up(folder: Path) -> None:
+    """Share what servers of one process share, import what they need, and run one of them.
+
+    Args:
+        folder: An empty folder, which stays until the forks have ended.
+    """
+    _folders.append(folder)
+    sharing.share(pytest.MonkeyPatch(), folder)
+    load_plugins(ricordo.features.FEATURES).tools()
+    for name in _modules_of_a_server(ricordo.features.__path__):
+        import_module(name)
+    _live_once(folder / "once")
+
+
+@settings(max_examples=50, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.text(), st.integers(), st.floats())
+def generate_once(_text: str, _number: int, _fraction: float) -> None:
+    """Generate inputs, so that all letters and the constants of our modules are listed already."""
+
+
+def _live_once(folder: Path) -> None:
+    """Let a server talk once and end, so that first requests are compiled already."""
+    folder.mkdir()
+    with serving(folder) as server, server.http() as http:
+        blocks = [{"label": "human", "value": "Nobody is known yet."}]
+        made = http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": blocks}).json()
+        http.post(f"/v1/agents/{made['id']}/messages", json={"input": "Hello."})
+        http.get("/v1/agents/")
+        http.get("/v1/runs/", params={"active": True})
+    offload._THREADS.shutdown()  # a fork would wait for its threads, which are here alone
+    offload._THREADS = ThreadPoolExecutor(2, "offload")
+    assert threading.active_count() == 1, f"no process may be forked beside {threading.enumerate()}"
+
+
+def _modules_of_a_server(features: Iterable[str]) -> Iterator[str]:
+    """Yield what a server imports when it starts, and its command."""
+    yield from (
+        "ricordo.cli.serve",
+        "ricordo.api.server",
+        "ricordo.api.agents",
+        "uvloop",
+        "uvicorn.lifespan.on",
+    )
+    yield from ("httpcore2", "h2.connection", "truststore")
+    for module in pkgutil.walk_packages(features, "ricordo.features."):
+        if module.name.endswith(
+            (".jobs", ".service", ".queries", ".options", ".recorder", ".sync", ".sleeptime")
+        ):
+            yield module.name
