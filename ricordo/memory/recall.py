@@ -22,7 +22,14 @@ from ricordo.llm.chat import KnowsWords
 from ricordo.llm.registry.models import Embedders
 from ricordo.memory.edits import PassageDraft
 from ricordo.search import index
-from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchMode, SearchResult
+from ricordo.search.index import (
+    MessageFilter,
+    NewText,
+    PassageFilter,
+    Query,
+    SearchMode,
+    SearchResult,
+)
 from ricordo.search.text_parts import MOST_CHARACTERS, part_of_text
 from ricordo.search.vector_index import VectorFilter, VectorIndex
 from ricordo.search.words import QUESTION_LENGTH, terms
@@ -33,6 +40,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 F = TypeVar("F", MessageFilter, PassageFilter)
 _CACHE_SIZE = 256
+# Cached vectors of new texts, which a search embeds before the index's job does.
+_NEW_CACHE_SIZE = 2_000
 # Characters of a query whose words are expanded by related words.
 _RELATED_LENGTH = 2_000
 # Ask an outside index for more hits than a page has, since words influence the order too; use the
@@ -81,6 +90,7 @@ class Recall:
         self._indexes = indexes or {}
         self._messages_index = messages_index
         self._query_vectors: OrderedDict[tuple[str, bytes], Sequence[float]] = OrderedDict()
+        self._new_vectors: dict[NewText, Sequence[float]] = {}
 
     async def messages(
         self,
@@ -202,10 +212,11 @@ class Recall:
             new_vectors = await self._embed(search_query.text, search_result.missing)
         else:
             new_vectors = {}
-        if not new_vectors:
+        has_new_texts = await self._embed_new(search_result.new_texts)
+        if not (new_vectors or has_new_texts):
             return hits
-        # A partition has vectors of another model, for example while vectors are rebuilt: search
-        # again with a vector of that model.
+        # Search again: with vectors of new texts, or of the query by another model, which a
+        # partition has for example while its vectors are rebuilt.
         second_query = replace(search_query, vectors={**search_query.vectors, **new_vectors})
         return (await self._store.read(lambda tx: find(tx, second_query)))[1]
 
@@ -219,6 +230,7 @@ class Recall:
             mode,
             await self._embed(text, [default]),
             related=await self._related(text, default),
+            new_vectors=self._new_vectors,
         )
 
     async def _related(self, text: str, handle: str) -> Mapping[str, Sequence[str]]:
@@ -252,6 +264,33 @@ class Recall:
                     self._query_vectors.popitem(last=False)
             vectors[handle] = self._query_vectors[key]
         return vectors
+
+    async def _embed_new(self, new_texts: Sequence[tuple[NewText, str]]) -> bool:
+        """Embed texts that have no vector yet; return True if there are new vectors.
+
+        The index's job embeds them later, and stores the vectors.
+        """
+        by_model: dict[str, list[tuple[NewText, str]]] = {}
+        for new, text in new_texts:
+            by_model.setdefault(new.model, []).append((new, text))
+        has_vectors = False
+        for model, texts in by_model.items():
+            vectors: Sequence[Sequence[float]] = [()] * len(texts)
+            try:
+                embedder = self._embedders.get(model)
+                vectors = await embedder.embed([text for _, text in texts], purpose="document")
+                has_vectors = True
+            except RicordoError as error:
+                log.warning(
+                    "new texts are found by words alone",
+                    extra={"embedding": model, "reason": error},
+                )
+            self._new_vectors.update(
+                (new, vector) for (new, _), vector in zip(texts, vectors, strict=True)
+            )
+        for oldest in list(self._new_vectors)[:-_NEW_CACHE_SIZE]:
+            self._new_vectors.pop(oldest, None)
+        return has_vectors
 
     async def _add_outside_hits(
         self,

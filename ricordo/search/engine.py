@@ -25,8 +25,16 @@ from ricordo.domain.scope import NOBODY
 from ricordo.search import fusion, scoring
 from ricordo.search.dates import QUERY_LENGTH, named_times
 from ricordo.search.fusion import Similarities
-from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchHit, SearchResult
+from ricordo.search.index import (
+    MessageFilter,
+    NewText,
+    PassageFilter,
+    Query,
+    SearchHit,
+    SearchResult,
+)
 from ricordo.search.partition_view import join_views, view_for, view_of
+from ricordo.search.partitions import EmbeddingBatch
 from ricordo.search.reader import (
     PartitionRow,
     cache_of,
@@ -40,6 +48,7 @@ from ricordo.search.scoring import Bools, Floats, Integers, Posting
 from ricordo.search.vectors import (
     ShownVectors,
     Vectors,
+    documents_of,
     part_of,
     read_vectors,
     similarities,
@@ -65,6 +74,8 @@ SPOKEN = ("user", "assistant")
 VARIANT_WEIGHT = 0.5
 # Number of best hits by words that always get a similarity, whatever the first look at the vectors.
 COMPARED = 1000
+# Number of the newest texts without a vector that a search embeds.
+MOST_NEW_TEXTS = 50
 _DAY = 24 * 60 * 60 * SECOND
 _USER = ROLES.index("user")
 
@@ -140,7 +151,7 @@ def find(
         )
         for p, (by_words, by_vector) in zip(best.tolist(), ranks, strict=True)
     ]
-    return SearchResult(tuple(hits), missing)
+    return SearchResult(tuple(hits), missing, search.new_texts())
 
 
 def _share(score: Any, most: float) -> float:
@@ -201,6 +212,9 @@ class _Search:
         self.view = join_views(cache, self._owners, views)
         self._postings = snapshot.postings
         self._vectors: Mapping[int, Vectors] = {}
+        # New texts: those with a vector by position, and those without one by owner.
+        self._new: dict[int, NewText] = {}
+        self._unembedded: dict[str, list[NewText]] = {}
 
     def posting(self, term: str) -> Posting:
         flushed = [
@@ -373,6 +387,10 @@ class _Search:
         """Return the cosine of the document and the query; None if unknown."""
         index = int(np.searchsorted(self._starts, position, side="right")) - 1
         owner = self._owners[index]
+        if position in self._new:
+            new = self._new[position]
+            vector = np.asarray(query.new_vectors[new], dtype=np.float32)
+            return round(float(vector @ np.asarray(query.vectors[new.model], dtype=np.float32)), 3)
         row_index = position - self._starts[index]
         if owner in query.nearest:
             similarity = dict(query.nearest[owner]).get(int(self.view.documents.number[position]))
@@ -533,6 +551,10 @@ class _Search:
                 similar_part = _compare(
                     part, query_vector, None if may is None else may[positions], lexical[positions]
                 )
+                new_part = self._similar_new(query, index, len(part), part.common, may)
+                similar_part = fusion.joined([similar_part, new_part])
+            elif partition is None or partition.embedding is None:
+                similar_part = self._similar_new(query, index, 0, None, may)
             else:
                 continue
             parts.append(
@@ -544,6 +566,68 @@ class _Search:
         if not self.view.documents.is_whole:
             similar = similar.where(self.view.alive)
         return (similar if len(similar) else None), frozenset(filter(None, missing))
+
+    def _similar_new(
+        self,
+        query: Query,
+        index: int,
+        known: int,
+        common: fusion.CommonDirections | None,
+        may: Bools | None,
+    ) -> Similarities:
+        """Return the similarities of one owner's newest texts without a stored vector.
+
+        The first `known` texts of the owner have one. Texts without any vector are noted.
+        """
+        owner = self._owners[index]
+        partition = self._rows.get(owner)
+        model = (partition.embedding if partition else None) or next(iter(query.vectors), None)
+        if model is None:
+            return fusion.NO_SIMILARITIES
+        start = self._starts[index]
+        first = start + known
+        searched = slice(first, self._starts[index + 1])
+        is_searched = self.view.alive[searched]
+        if may is not None:
+            is_searched = is_searched & may[searched]
+        positions = np.flatnonzero(is_searched)[-MOST_NEW_TEXTS:] + first
+        focused_query = fusion.focus(np.asarray(query.vectors[model], dtype=np.float32), common)
+        found: list[tuple[int, float]] = []
+        for position in positions.tolist():
+            new = _new_text(model, self.view.records[position])
+            vector = query.new_vectors.get(new)
+            if vector is None:
+                self._unembedded.setdefault(owner, []).append(new)
+            elif len(vector) == len(focused_query):
+                self._new[position] = new
+                product = np.asarray(vector, dtype=np.float32) @ focused_query
+                found.append((position - start, float(product)))
+        return Similarities(
+            np.array([position for position, _ in found], dtype=np.int64),
+            np.array([product for _, product in found], dtype=np.float32),
+        ).rounded()
+
+    def new_texts(self) -> tuple[tuple[NewText, str], ...]:
+        """Return the texts whose vectors were missing, each with what is to be embedded."""
+        texts: list[tuple[NewText, str]] = []
+        for owner, new in self._unembedded.items():
+            by_part = {(text.document, text.part): text for text in new}
+            batch = EmbeddingBatch(owner, new[0].model, 0, tuple(by_part), len(by_part))
+            texts += [
+                (by_part[record.document, record.part], text)
+                for text, record in documents_of(self._tx, batch)
+            ]
+        return tuple(texts[:MOST_NEW_TEXTS])
+
+
+def _new_text(model: str, record: np.void) -> NewText:
+    return NewText(
+        model,
+        int(record["number"]),
+        int(record["form"]) >> scoring.PART_SHIFT,
+        int(record["created_at"]),
+        int(record["length"]),
+    )
 
 
 @lru_cache(maxsize=256)

@@ -42,7 +42,8 @@ class Query:
     """A query: its text, and data about its meaning.
 
     `vectors` are its vectors by model, `nearest` the hits of an outside index by partition, and
-    `related` are related words.
+    `related` are related words. `new_vectors` are vectors of texts without a
+    stored one. An empty one means that the text cannot be embedded.
     """
 
     text: str
@@ -50,6 +51,22 @@ class Query:
     vectors: Mapping[str, Sequence[float]] = field(default_factory=dict)
     nearest: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
     related: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    new_vectors: Mapping["NewText", Sequence[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NewText:
+    """A text without a stored vector of the model: its document and part, its time and length.
+
+    An edited text seldom has the same length. If it has, the vector of the old text serves until
+    the new one is embedded.
+    """
+
+    model: str
+    document: int
+    part: int
+    created_at: int
+    length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +134,12 @@ class SearchResult:
     """The best hits, best first.
 
     `missing` names models for which the query has no vector, although documents have one.
+    `new_texts` are texts whose vectors were missing.
     """
 
     hits: tuple[SearchHit, ...] = ()
     missing: frozenset[str] = frozenset()
+    new_texts: tuple[tuple[NewText, str], ...] = ()
 
 
 def insert_messages(tx: Transaction, new: Sequence[Message]) -> None:

@@ -148,6 +148,9 @@ class ShownVectors:
     positions: Integers
     common: fusion.CommonDirections | None
 
+    def __len__(self) -> int:
+        return len(self.positions)
+
 
 def vectors_from(new: npt.NDArray[Any], earlier: Vectors | None = None) -> Vectors:
     """Prepare these vectors for searches, and append them to the earlier ones.
