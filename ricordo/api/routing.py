@@ -22,8 +22,9 @@ from fastapi.datastructures import DefaultPlaceholder
 from fastapi.dependencies.models import Dependant
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from starlette.convertors import Convertor
 from starlette.middleware.body_limit import MAX_BODY_SIZE_SCOPE_KEY
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import BaseRoute, Match, Route, compile_path
 from starlette.types import Message, Receive, Scope, Send
 
 from ricordo.api.answers import (
@@ -92,13 +93,13 @@ class GuardedRoute(Route):
         methods: Iterable[str] | None = None,
         **options: Any,
     ) -> None:
+        # Starlette's own `__init__` is left out: it would compile the path's expression, and answer
+        # HEAD wherever the route answers GET, which FastAPI does not.
         verbs = {method.upper() for method in methods or ["GET"]}
-        super().__init__(
-            path,
-            _responding(endpoint, response_model, reads=verbs == {"GET"}),
-            include_in_schema=options.get("include_in_schema", True),
-        )
-        # The framework answers HEAD wherever it answers GET; FastAPI does not.
+        self.path = path
+        self.endpoint = _responding(endpoint, response_model, reads=verbs == {"GET"})
+        self.name = endpoint.__name__
+        self.include_in_schema = options.get("include_in_schema", True)
         self.methods = verbs
         # None until the router sets its family's; empty where anybody may call the route.
         self.scopes: tuple[str, ...] | None = getattr(endpoint, "scopes", None)
@@ -111,6 +112,25 @@ class GuardedRoute(Route):
         self._begin = path.partition("{")[0]
         self._options = {**options, "methods": verbs}
         self._responses = responses
+
+    @cached_property
+    def _compiled_path(self) -> tuple[re.Pattern[str], str, dict[str, Convertor[Any]]]:
+        return compile_path(self.path)
+
+    @property
+    def path_regex(self) -> re.Pattern[str]:  # type: ignore[override]
+        """The expression of the path, compiled at the first request that may match."""
+        return self._compiled_path[0]
+
+    @property
+    def path_format(self) -> str:  # type: ignore[override]
+        """The path without the types of its parameters."""
+        return self._compiled_path[1]
+
+    @property
+    def param_convertors(self) -> dict[str, Convertor[Any]]:  # type: ignore[override]
+        """What reads the path's parameters, by their names."""
+        return self._compiled_path[2]
 
     @cached_property
     def api_route(self) -> APIRoute:
