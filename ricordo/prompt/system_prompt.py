@@ -98,18 +98,28 @@ class SystemPrompt:
         transcript behind it: "turn" until the next turn, "lazy" until the next day. In "lazy" mode
         the archive does not count.
         """
-        memory, date, archive, in_transcript = (*stored_key.split(":"), "", "", "", "")[:4]
-        # With edits behind it, memory as the prompt shows it was restored by someone else.
+        memory, date, archive = (*stored_key.split(":"), "", "", "")[:3]
         may_be_older = mode == "lazy" or (mode == "turn" and not first_step)
-        knows_memory = self.memory == ((in_transcript if may_be_older else "") or memory)
+        if may_be_older:
+            memory = told_memory(stored_key)
+        knows_memory = self.memory == memory
         if not first_step:
             return knows_memory
         return knows_memory and self.date == date and (mode == "lazy" or self.archive == archive)
 
 
-def key_after_edits(stored_key: str, prompt: SystemPrompt) -> str:
-    """Return the key of a stored prompt whose transcript tells the edits up to this prompt."""
-    return ":".join((*(*stored_key.split(":"), "", "")[:3], prompt.memory))
+def told_memory(stored_key: str) -> str:
+    """Return the digest of the memory that a stored prompt and its transcript tell.
+
+    With edits in the transcript, memory as the prompt shows it was restored by someone else.
+    """
+    memory, _, _, in_transcript = (*stored_key.split(":"), "", "", "", "")[:4]
+    return in_transcript or memory
+
+
+def key_after_edits(stored_key: str, memory: str) -> str:
+    """Return the key of a stored prompt whose transcript tells the edits up to this memory."""
+    return ":".join((*(*stored_key.split(":"), "", "")[:3], memory))
 
 
 def key_without_edits(stored_key: str) -> str:
@@ -134,6 +144,41 @@ def system_prompt(
     `has_line_numbers` the lines of memory are numbered for models that edit better with that.
     """
     agent = state.agent
+    shown = _shown_memory(state, provider, rule_lines, has_line_numbers=has_line_numbers)
+    local = to_datetime(now).astimezone(zone(agent.timezone))
+    tags = sorted({tag for archive in state.archives for tag in archive.tags})
+    if is_brief:
+        metadata = _brief(local, recall_count)
+    else:
+        metadata = _metadata(state, local, recall_count, tags)
+    template = agent.system
+    body = "\n\n".join((*filter(None, shown), metadata))
+    if PLACEHOLDER in template:
+        text = template.replace(PLACEHOLDER, body)
+    else:
+        text = f"{template}\n\n{body}"
+    has_archive = any(archive.passage_count for archive in state.archives)
+    return SystemPrompt(
+        text=text,
+        memory=_digest(template, *shown),
+        date=_digest(local.date().isoformat()),
+        archive=_digest(str(has_archive), *tags),
+    )
+
+
+def memory_digest(
+    state: AgentState, provider: str, rule_lines: Sequence[str], *, has_line_numbers: bool
+) -> str:
+    """Return the digest `memory` of this state's system prompt, without rendering the rest."""
+    shown = _shown_memory(state, provider, rule_lines, has_line_numbers=has_line_numbers)
+    return _digest(state.agent.system, *shown)
+
+
+def _shown_memory(
+    state: AgentState, provider: str, rule_lines: Sequence[str], *, has_line_numbers: bool
+) -> list[str]:
+    """Return the memory section, after the instructions of a file of the workspace if any."""
+    agent = state.agent
     section = MemorySection(
         agent.agent_type,
         provider,
@@ -145,31 +190,10 @@ def system_prompt(
         max_files = agent.max_files_open
         section = replace(section, directories=state.directories, max_files_open=max_files)
     memory = render_memory(section)
-    local = to_datetime(now).astimezone(zone(agent.timezone))
-    tags = sorted({tag for archive in state.archives for tag in archive.tags})
-    if is_brief:
-        metadata = _brief(local, recall_count)
-    else:
-        metadata = _metadata(state, local, recall_count, tags)
-    template = agent.system
-    instructions = _instructions(state.instructions) if state.instructions else ""
-    body = "\n\n".join(filter(None, (instructions, memory, metadata)))
-    if PLACEHOLDER in template:
-        text = template.replace(PLACEHOLDER, body)
-    else:
-        text = f"{template}\n\n{body}"
-    has_archive = any(archive.passage_count for archive in state.archives)
-    return SystemPrompt(
-        text=text,
-        memory=_digest(template, *([instructions] if instructions else []), memory),
-        date=_digest(local.date().isoformat()),
-        archive=_digest(str(has_archive), *tags),
-    )
-
-
-def _instructions(text: str) -> str:
-    """Return the section with the instructions of a file of the workspace."""
-    return f"<workspace_instructions>\n{disarm(text)}\n</workspace_instructions>"
+    if not state.instructions:
+        return [memory]
+    instructions = disarm(state.instructions)
+    return [f"<workspace_instructions>\n{instructions}\n</workspace_instructions>", memory]
 
 
 def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Sequence[str]) -> str:
