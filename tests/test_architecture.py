@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 
 # Everything that may lie in the root. Add a name only with something that belongs there.
 ROOT_NAMES = set(
-    ".ci .dockerignore .gitignore CHANGELOG.md Containerfile LICENSE Makefile README.md"
+    ".ci .dockerignore .gitignore CHANGELOG.md Containerfile LICENSE Makefile README.md SECURITY.md"
     " bench deploy docs examples pyproject.toml requirements ricordo tests zensical.toml".split()
 )
 # Databases, locks, keys and logs: files that a running server writes.
@@ -56,7 +56,8 @@ MAX_PARAMETERS = 8
 # our own need a comment.
 LATE = set(
     """
-    anthropic anyio charset_normalizer confusable_homoglyphs cryptography dulwich fastapi google honcho httpx2 jinja2
+    anthropic anyio charset_normalizer confusable_homoglyphs cryptography dulwich email fastapi google honcho httpx2
+    jinja2 smtplib
     jsonschema jwt markdown_it mcp
     numpy openai
     procrastinate prometheus_client psycopg pydantic_ai pymysql re2 readline rich

@@ -40,13 +40,15 @@ class Forgetting(ErasureFacts):
     user_id: str
     # Emptied at the end of the work.
     text: str = ""
-    # Chosen sentences that only perhaps say it; items that follow are searched for them too.
+    # Chosen sentences that only perhaps mention it; sources with `follows` are searched for them
+    # too.
     sentences: list[str] = Field(default_factory=list)
     ids: list[str] = Field(default_factory=list)
     takes_all: bool = False
     takes_perhaps: bool = False
     is_never_again: bool = True
-    # False: what others set in the user's own agents stays (`Belongings.fixed_agents`).
+    # False: settings that others made in the user's agents are not changed
+    # (`Belongings.fixed_agents`).
     changes_agents: bool = True
     # All rows are changed; only the files are left to rewrite.
     is_done: bool = False
