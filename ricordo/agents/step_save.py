@@ -188,10 +188,11 @@ def _key_after_edits(turn: TurnContext, step: StepDraft) -> str:
     for approval and its answer, which runs before a prompt is checked.
     """
     key = turn.window.prompt_key
-    if turn.memory_digest_of(turn.state) != told_memory(key):
+    now = turn.runtime.store.clock.now()
+    if turn.prompt_of(turn.state, now, recall_count=0).memory != told_memory(key):
         return key
     edited = replace(turn.state, blocks=step.memory.current())
-    return key_after_edits(key, turn.memory_digest_of(edited))
+    return key_after_edits(key, turn.prompt_of(edited, now, recall_count=0).memory)
 
 
 def _look_equal(blocks: Sequence[Block], others: Sequence[Block]) -> bool:

@@ -28,7 +28,7 @@ from ricordo.llm.chat import ChatModel
 from ricordo.llm.exchange import Exchange
 from ricordo.llm.loose_json import read_json
 from ricordo.memory.edits import GuardSources, WorkingMemory, search_results
-from ricordo.prompt.system_prompt import SystemPrompt, memory_digest, system_prompt
+from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
 from ricordo.runtime import Runtime
 from ricordo.tools.rules import CallRules
 from ricordo.tools.toolbox import failed_result
@@ -299,15 +299,6 @@ class TurnContext:
             recall_count=recall_count,
             rule_lines=self.rules.book.lines,
             is_brief=self.profile != "full",
-            has_line_numbers=self.memory_in_prompt == "step",
-        )
-
-    def memory_digest_of(self, state: AgentState) -> str:
-        """Return the digest of the memory in the prompt that `prompt_of` would show."""
-        return memory_digest(
-            state,
-            self.model.info.provider,
-            self.rules.book.lines,
             has_line_numbers=self.memory_in_prompt == "step",
         )
 

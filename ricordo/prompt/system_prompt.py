@@ -145,41 +145,6 @@ def system_prompt(
     `has_line_numbers` the lines of memory are numbered for models that edit better with that.
     """
     agent = state.agent
-    shown = _shown_memory(state, provider, rule_lines, has_line_numbers=has_line_numbers)
-    local = to_datetime(now).astimezone(zone(agent.timezone))
-    tags = sorted({tag for archive in state.archives for tag in archive.tags})
-    if is_brief:
-        metadata = _brief(local, recall_count)
-    else:
-        metadata = _metadata(state, local, recall_count, tags)
-    template = agent.system
-    body = "\n\n".join((*filter(None, shown), metadata))
-    if PLACEHOLDER in template:
-        text = template.replace(PLACEHOLDER, body)
-    else:
-        text = f"{template}\n\n{body}"
-    has_archive = any(archive.passage_count for archive in state.archives)
-    return SystemPrompt(
-        text=text,
-        memory=_digest(template, *shown),
-        date=_digest(local.date().isoformat()),
-        archive=_digest(str(has_archive), *tags),
-    )
-
-
-def memory_digest(
-    state: AgentState, provider: str, rule_lines: Sequence[str], *, has_line_numbers: bool
-) -> str:
-    """Return the digest `memory` of this state's system prompt, without rendering the rest."""
-    shown = _shown_memory(state, provider, rule_lines, has_line_numbers=has_line_numbers)
-    return _digest(state.agent.system, *shown)
-
-
-def _shown_memory(
-    state: AgentState, provider: str, rule_lines: Sequence[str], *, has_line_numbers: bool
-) -> list[str]:
-    """Return the memory section, after the instructions of a file of the workspace if any."""
-    agent = state.agent
     section = MemorySection(
         agent.agent_type,
         provider,
@@ -191,10 +156,31 @@ def _shown_memory(
         max_files = agent.max_files_open
         section = replace(section, directories=state.directories, max_files_open=max_files)
     memory = render_memory(section)
-    if not state.instructions:
-        return [memory]
-    instructions = disarm(state.instructions)
-    return [f"<workspace_instructions>\n{instructions}\n</workspace_instructions>", memory]
+    local = to_datetime(now).astimezone(zone(agent.timezone))
+    tags = sorted({tag for archive in state.archives for tag in archive.tags})
+    if is_brief:
+        metadata = _brief(local, recall_count)
+    else:
+        metadata = _metadata(state, local, recall_count, tags)
+    template = agent.system
+    instructions = _instructions(state.instructions) if state.instructions else ""
+    body = "\n\n".join(filter(None, (instructions, memory, metadata)))
+    if PLACEHOLDER in template:
+        text = template.replace(PLACEHOLDER, body)
+    else:
+        text = f"{template}\n\n{body}"
+    has_archive = any(archive.passage_count for archive in state.archives)
+    return SystemPrompt(
+        text=text,
+        memory=_digest(template, *([instructions] if instructions else []), memory),
+        date=_digest(local.date().isoformat()),
+        archive=_digest(str(has_archive), *tags),
+    )
+
+
+def _instructions(text: str) -> str:
+    """Return the section with the instructions of a file of the workspace."""
+    return f"<workspace_instructions>\n{disarm(text)}\n</workspace_instructions>"
 
 
 def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Sequence[str]) -> str:
