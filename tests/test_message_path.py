@@ -52,7 +52,7 @@ KEY = "a-key-of-an-operator-for-this-test"
 LEAST_STATEMENTS = 4
 # All functions that run, and their files: 350 in 75, and a dozen more where a write is slow or
 # the database's mark is due. The aim is 260 in 55.
-MOST_FUNCTIONS, MOST_FILES = 363, 77
+MOST_FUNCTIONS, MOST_FILES = 366, 77
 FOLDERS = ("api/", "agents/", "prompt/", "tools/", "llm/")
 UNITS_OF_WORK = "storage/engine/store.py"
 NOT_ON_IT = (
