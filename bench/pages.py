@@ -27,8 +27,8 @@ from bench.turns import create_agent, send
 from bench.waiting import wait_for_index
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Actor, Scope
-from ricordo.features.web.pages import STATIC, TYPES
 from ricordo.memory import user_memory
+from ricordo.pages.statics import STATIC, TYPES
 from ricordo.storage.engine.sqlite import open_sqlite
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, agents_tools, conversations, runs, steps

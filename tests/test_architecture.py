@@ -56,7 +56,8 @@ MAX_PARAMETERS = 8
 # our own need a comment.
 LATE = set(
     """
-    anthropic anyio charset_normalizer confusable_homoglyphs cryptography dulwich fastapi google honcho httpx2 jinja2
+    anthropic anyio charset_normalizer confusable_homoglyphs cryptography dulwich email fastapi google honcho httpx2
+    jinja2 smtplib
     jsonschema jwt markdown_it mcp
     numpy openai
     procrastinate prometheus_client psycopg pydantic_ai pymysql re2 readline rich

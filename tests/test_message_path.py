@@ -50,9 +50,9 @@ BEGIN, END = "<!-- the traced path -->\n", "<!-- end -->\n"
 
 KEY = "a-key-of-an-operator-for-this-test"
 LEAST_STATEMENTS = 4
-# All functions that run, and their files: 344 in 74, and a dozen more where a write is slow or
+# All functions that run, and their files: 350 in 75, and a dozen more where a write is slow or
 # the database's mark is due. The aim is 260 in 55.
-MOST_FUNCTIONS, MOST_FILES = 358, 77
+MOST_FUNCTIONS, MOST_FILES = 366, 77
 FOLDERS = ("api/", "agents/", "prompt/", "tools/", "llm/")
 UNITS_OF_WORK = "storage/engine/store.py"
 NOT_ON_IT = (

@@ -307,6 +307,14 @@ def insert_agent(
     tools.attach(tx, agent.id, [tool.id for tool in agent_tools])
     if not (spec.folder_ids or spec.identity_ids or spec.has_sleeptime or spec.has_default_folder):
         return state
+    return _add_users_and_folders(tx, runtime, scope, spec, state)
+
+
+def _add_users_and_folders(
+    tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, state: AgentState
+) -> AgentState:
+    """Give a new agent its users, its sleeping agent and its folders."""
+    agent = state.agent
     if spec.identity_ids:
         keep_to(tx, scope, agent.id, spec.identity_ids)
     if spec.has_sleeptime:

@@ -5,12 +5,14 @@ window, and stays in the history. Calls without a result, results without a call
 need no repair: `prompt.transcript` makes every request valid.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from ricordo.agents.run_end import close_run, denied
 from ricordo.domain.agent import Conversation
 from ricordo.domain.message import Message, Role, TextPart
+from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, damage, runs
@@ -53,6 +55,14 @@ class _Examination:
             self.faults.append(f"{count} {fault}")
 
 
+def _close_runs(tx: Transaction, dead_runs: Sequence[Run]) -> None:
+    # Closing a run reads its messages.
+    for message in damage.unreadable_of_runs(tx, [run.id for run in dead_runs]):
+        damage.write_parts(tx, message)
+    for run in dead_runs:
+        close_run(tx, run, "error", _INTERRUPTED)
+
+
 def repair(
     tx: Transaction, conversation_id: str, *, is_alone: bool, is_dry: bool = False
 ) -> Repair:
@@ -75,11 +85,7 @@ def repair(
         conversations.change(tx, conversation_id, window=damage.newest_of(tx, conversation_id))
     faults += [f"{run.id} was left open, and was closed" for run in dead_runs]
     if not (is_dry or is_busy):
-        # Closing a run reads its messages.
-        for message in damage.unreadable_of_runs(tx, [run.id for run in dead_runs]):
-            damage.write_parts(tx, message)
-        for run in dead_runs:
-            close_run(tx, run, "error", _INTERRUPTED)
+        _close_runs(tx, dead_runs)
     examined = _examine(tx, conversation_id)
     faults += examined.faults
     if faults and not (is_dry or is_busy):

@@ -7,7 +7,7 @@ message, messages with their search index, the window, and the step's record.
 import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ricordo.agents.followers import end_turn
@@ -23,6 +23,7 @@ from ricordo.agents.turn_context import (
 )
 from ricordo.agents.turn_start import LEASE
 from ricordo.domain.agent import AgentState
+from ricordo.domain.block import Block
 from ricordo.domain.event import Compacted, StepSaved
 from ricordo.domain.message import (
     CompactionPart,
@@ -44,7 +45,7 @@ from ricordo.memory.commit import CommitOutcome, commit
 from ricordo.memory.compaction import Cut
 from ricordo.memory.edits import EditContext
 from ricordo.memory.summary import Summary
-from ricordo.prompt.system_prompt import key_after_edits, key_without_edits
+from ricordo.prompt.system_prompt import key_after_edits, key_without_edits, told_memory
 from ricordo.prompt.transcript import heartbeat_event, local_time, truncate
 from ricordo.search.index import insert_messages
 from ricordo.storage import conversations, jobs, messages, runs
@@ -66,13 +67,24 @@ async def save_calls(turn: TurnContext, step: StepDraft, reply: ModelReply) -> S
         run = _advanced(turn.run, now)
         runs.save(tx, run)
         message = _assistant_message(turn, step, reply, now, is_untrusted=turn.is_untrusted())
-        _save_messages(tx, turn, [message], run)
+        _save_messages(tx, turn, [message], run, prompt_key=turn.window.prompt_key)
         return run, message
 
     turn.run, message = await _finish(turn.runtime.store.write(save))
     turn.state = _counted_messages(turn.state, turn.window.unsaved + 1)
     turn.window.append_saved([message])
     return StepSaved(turn.run.id, None, (message,))
+
+
+@dataclass(frozen=True, slots=True)
+class _SavedStep:
+    """A step as its transaction stored it, with the state and the prompt's key after it."""
+
+    run: Run
+    state: AgentState
+    record: Step | None
+    messages: list[Message]
+    prompt_key: str
 
 
 async def save_step(
@@ -101,12 +113,13 @@ async def save_step(
         user_texts=user_texts_in(turn.window.turn_messages()),
         schemas=step.memory.schemas,
     )
+    old_key = turn.window.prompt_key
+    key_with_edits = old_key
+    if turn.memory_in_prompt != "step" and step.memory.edits:
+        key_with_edits = _key_after_edits(turn, step)
 
-    prompt_key = turn.window.prompt_key
-
-    def save(tx: Transaction) -> tuple[Run, AgentState, Step | None, list[Message]]:
+    def save(tx: Transaction) -> _SavedStep:
         now = tx.clock.now()
-        turn.window.prompt_key = prompt_key  # the database may want the transaction repeated
         run = _advanced(turn.run, now, action.stop)
         run = replace(run, ttft_ns=run.ttft_ns or step.first_ns)
         if reply:
@@ -115,23 +128,15 @@ async def save_step(
         commit_outcome = commit(tx, turn.state, step.memory, turn.request.scope, edits)
         for job in step.jobs:
             jobs.add(tx, job)
-        new_messages: list[Message] = []
-        if reply and turn.window.messages[-1].id != step.message_id:
-            new_messages.append(
-                _assistant_message(turn, step, reply, now, is_untrusted=edits.is_untrusted)
-            )
-        if results:
-            outcomes = _outcomes(turn, step, results, commit_outcome)
-            message = turn.run.new_message("tool", outcomes, now, step.id)
-            untrusted = edits.is_untrusted or any(result.is_untrusted for result in outcomes)
-            new_messages.append(replace(message, is_untrusted=untrusted))
-        if action.heartbeat is not None:
-            event = heartbeat_event(action.heartbeat, local_time(now, turn.state.agent.timezone))
-            new_messages.append(turn.run.new_message("user", (event,), now, step.id))
+        outcomes = _outcomes(turn, step, results, commit_outcome)
+        new_messages = _messages_of_step(
+            turn, step, reply, action, outcomes, is_untrusted=edits.is_untrusted, now=now
+        )
         state = replace(turn.state, blocks=commit_outcome.blocks, archives=commit_outcome.archives)
-        if turn.memory_in_prompt != "step" and step.memory.edits:
-            _note_edits_in_transcript(turn, step, state, tx.clock.now())
-        _save_messages(tx, turn, new_messages, run)
+        prompt_key = old_key
+        if key_with_edits != old_key and _look_equal(state.blocks, step.memory.current()):
+            prompt_key = key_with_edits
+        _save_messages(tx, turn, new_messages, run, prompt_key=prompt_key)
         record = _record(turn, step, reply, run=run, edits=edits, now=now) if reply else None
         if record:
             runs.insert_step(tx, record)
@@ -142,30 +147,74 @@ async def save_step(
         # Tools and other requests may have opened or closed files meanwhile.
         if action.stop is None:
             (state,) = turn.runtime.complete(tx, (state,))
-        return run, state, record, new_messages
+        return _SavedStep(run, state, record, new_messages, prompt_key)
 
-    turn.run, turn.state, record, new_messages = await _finish(turn.runtime.store.write(save))
-    turn.state = _counted_messages(turn.state, turn.window.unsaved + len(new_messages))
-    turn.window.append_saved(new_messages)
-    return StepSaved(turn.run.id, record, tuple(new_messages))
+    saved = await _finish(turn.runtime.store.write(save))
+    turn.run = saved.run
+    turn.state = _counted_messages(saved.state, turn.window.unsaved + len(saved.messages))
+    turn.window.prompt_key = saved.prompt_key
+    turn.window.append_saved(saved.messages)
+    return StepSaved(turn.run.id, saved.record, tuple(saved.messages))
 
 
-def _note_edits_in_transcript(
-    turn: TurnContext, step: StepDraft, state: AgentState, now: int
-) -> None:
-    """Note that the transcript tells the step's edits, so that the stored prompt can stay.
+def _messages_of_step(
+    turn: TurnContext,
+    step: StepDraft,
+    reply: ModelReply | None,
+    action: NextAction,
+    outcomes: Sequence[ToolReturnPart],
+    *,
+    is_untrusted: bool,
+    now: int,
+) -> list[Message]:
+    """Return the step's messages: the reply, the results of its calls, and a heartbeat."""
+    new_messages: list[Message] = []
+    if reply and turn.window.messages[-1].id != step.message_id:
+        new_messages.append(_assistant_message(turn, step, reply, now, is_untrusted=is_untrusted))
+    if outcomes:
+        message = turn.run.new_message("tool", outcomes, now, step.id)
+        untrusted = is_untrusted or any(result.is_untrusted for result in outcomes)
+        new_messages.append(replace(message, is_untrusted=untrusted))
+    if action.heartbeat is not None:
+        event = heartbeat_event(action.heartbeat, local_time(now, turn.state.agent.timezone))
+        new_messages.append(turn.run.new_message("user", (event,), now, step.id))
+    return new_messages
 
-    Changes by others are not in the transcript: neither those at the same time, nor those between a
-    request for approval and its answer, which runs before a prompt is checked. With them the next
-    step renders the prompt again.
+
+def _key_after_edits(turn: TurnContext, step: StepDraft) -> str:
+    """Return the prompt's key with the step's edits, which the transcript tells.
+
+    With it the stored prompt can stay. It stays as it was after changes by others between a request
+    for approval and its answer, which runs before a prompt is checked.
     """
-    before, known, after = (
-        turn.prompt_of(shown_state, now, recall_count=0)
-        for shown_state in (turn.state, replace(turn.state, blocks=step.memory.current()), state)
-    )
     key = turn.window.prompt_key
-    if before.is_current(key, first_step=False, mode="lazy") and known.memory == after.memory:
-        turn.window.prompt_key = key_after_edits(key, after)
+    now = turn.runtime.store.clock.now()
+    if turn.prompt_of(turn.state, now, recall_count=0).memory != told_memory(key):
+        return key
+    edited = replace(turn.state, blocks=step.memory.current())
+    return key_after_edits(key, turn.prompt_of(edited, now, recall_count=0).memory)
+
+
+def _look_equal(blocks: Sequence[Block], others: Sequence[Block]) -> bool:
+    """Return whether the prompt shows these blocks alike.
+
+    They differ where somebody else changed memory during the step.
+    """
+    shown, others_shown = (
+        [
+            (
+                block.shown_label,
+                block.value,
+                block.description,
+                block.rule,
+                block.shared,
+                block.limit,
+            )
+            for block in shown_blocks
+        ]
+        for shown_blocks in (blocks, others)
+    )
+    return shown == others_shown
 
 
 def _end_run(tx: Transaction, turn: TurnContext, run: Run, new_messages: Sequence[Message]) -> Run:
@@ -207,7 +256,12 @@ async def save_compaction(
         add_callback(tx, run)
         insert_messages(tx, [message])
         _save_window(
-            tx, turn, [entry for entry in window if entry.id not in unsaved_ids], run, added=1
+            tx,
+            turn,
+            [entry for entry in window if entry.id not in unsaved_ids],
+            run,
+            added=1,
+            prompt_key=turn.window.prompt_key,
         )
         if summary.usage.total_tokens:
             runs.add_expense(
@@ -254,21 +308,32 @@ def _counted_messages(state: AgentState, added: int) -> AgentState:
 
 
 def _save_messages(
-    tx: Transaction, turn: TurnContext, new_messages: Sequence[Message], run: Run
+    tx: Transaction,
+    turn: TurnContext,
+    new_messages: Sequence[Message],
+    run: Run,
+    *,
+    prompt_key: str,
 ) -> None:
     """Save new messages with their search index, and the window with them."""
     insert_messages(tx, new_messages)
     window = turn.window.with_step(new_messages)
-    _save_window(tx, turn, window, run, added=turn.window.unsaved + len(new_messages))
+    added = turn.window.unsaved + len(new_messages)
+    _save_window(tx, turn, window, run, added=added, prompt_key=prompt_key)
 
 
 def _save_window(
-    tx: Transaction, turn: TurnContext, window: Sequence[Message], run: Run, *, added: int
+    tx: Transaction,
+    turn: TurnContext,
+    window: Sequence[Message],
+    run: Run,
+    *,
+    added: int,
+    prompt_key: str,
 ) -> None:
     """Save the ids in context, a changed system message, and the run's end."""
     if turn.window.has_new_system:
         messages.rewrite(tx, turn.window.messages[0])
-    prompt_key = turn.window.prompt_key
     ended_run = None if run.ended_at is None else run
     # An agent that clears its buffer starts every turn empty; earlier messages stay in recall.
     agent = turn.state.agent
@@ -281,13 +346,15 @@ def _save_window(
         # that a person began.
         window = [*window[:1], *window[first_kept(window, agent) :]]
         prompt_key = key_without_edits(prompt_key)
+    # A refused request was counted by its refusal, and a borrowed model counts in its own way.
+    is_learned = not turn.limit.was_refused and turn.limit.own_window is None
     conversations.save_window(
         tx,
         turn.state.conversation.id,
         [message.id for message in window],
         prompt_key,
         added=added,
-        token_percent=turn.limit.learned_percent(),
+        token_percent=turn.limit.token_percent if is_learned else None,
         ended=ended_run,
     )
 

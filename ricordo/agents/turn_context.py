@@ -105,15 +105,27 @@ class ContextWindow:
             return last
         return None
 
-    def append_input(self, preceding: Sequence[Message], new_messages: Sequence[Message]) -> None:
-        """Append the turn's stored input; messages sent with an approval follow the results."""
-        self.first = len(self.messages)
-        self.unsaved = len(preceding) + len(new_messages)
-        self.messages += preceding
-        if self.is_resumed:
-            self.delayed = list(new_messages)
-        else:
-            self.messages += new_messages
+    def with_input(self, input_messages: Sequence[Message]) -> "ContextWindow":
+        """Return the window with the turn's stored input at its end."""
+        return replace(
+            self,
+            messages=[*self.messages, *input_messages],
+            first=len(self.messages),
+            unsaved=len(input_messages),
+        )
+
+    def with_answer(self, answer: Message, new_messages: Sequence[Message]) -> "ContextWindow":
+        """Return the window with the stored answer to the calls that wait.
+
+        Messages sent with the answer follow the results of the calls.
+        """
+        window = self.with_input([answer])
+        return replace(
+            window,
+            unsaved=1 + len(new_messages),
+            delayed=list(new_messages),
+            is_resumed=True,
+        )
 
     def replace_system(self, text: str, key: str, now: int) -> None:
         """Put another text into the system message."""
@@ -232,11 +244,6 @@ class WindowLimit:
     own_window: int | None = None
     gained: int | None = None
     refused: tuple[int, int | None] | None = None
-
-    def learned_percent(self) -> int | None:
-        if not self.was_refused and self.own_window is None:
-            return self.token_percent
-        return None
 
 
 @dataclass(slots=True)

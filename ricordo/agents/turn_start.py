@@ -7,8 +7,9 @@ second message with the same otid.
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from ricordo.agents.agent_types import memory_in_prompt, profile_of, with_profile
 from ricordo.agents.budgets import DAILY_TOKENS, require_budget
@@ -169,6 +170,37 @@ def _open_turn(
     list of the model's provider was never read, unless `is_looked_up`.
     """
     run = _take_lease(tx, request, cut_off)
+    turn = _load_turn(tx, runtime, request, models, run=run, is_looked_up=is_looked_up)
+    earlier_input = input_of(tx, cut_off) if cut_off else ()
+    if cut_off and earlier_input:
+        stored = _adopt_input(tx, turn, cut_off, earlier_input)
+    else:
+        stored = save_input(tx, turn, runtime.settings.approval_expiry)
+    if request.delivery.also_save:
+        request.delivery.also_save(tx, turn.run, ())
+    return replace(
+        turn,
+        run=stored.run,
+        window=stored.window,
+        approval=stored.approval,
+        rules=CallRules(turn.rules.book, stored.finished),
+    )
+
+
+def _load_turn(
+    tx: Transaction,
+    runtime: Runtime,
+    request: TurnRequest,
+    models: OrganizationModels,
+    *,
+    run: Run,
+    is_looked_up: bool,
+) -> TurnContext:
+    """Return the turn before its input: its state, model, rules and window.
+
+    Raises _UnlistedModel where the list of the model's provider was never read, unless
+    `is_looked_up`.
+    """
     own_state = effective(agents.load(tx, request.scope, request.agent_id, request.conversation_id))
     if not request.scope.owns(own_state.conversation.user_id):
         raise Forbidden(SHARED)
@@ -190,7 +222,7 @@ def _open_turn(
         require_budget(tx, runtime.settings, state.agent, request.delivery.purpose)
     window = _load_window(tx, runtime, state)
     if state.agent.clears_buffer:
-        _clear_leftovers(window, state, request)
+        window = _without_leftovers(window, state, request)
     profile = profile_of(state.agent, model.info, runtime.settings.model_profile)
     if profile != "full":
         state = with_profile(state, profile, runtime.toolbox)
@@ -199,7 +231,7 @@ def _open_turn(
     limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
     if is_borrowed:
         limit = WindowLimit(own_window=own_state.agent.context_window)
-    turn = TurnContext(
+    return TurnContext(
         runtime=runtime,
         request=request,
         run=run,
@@ -214,14 +246,6 @@ def _open_turn(
             state.agent, model.info, runtime.settings.memory_in_prompt
         ),
     )
-    if cut_off and (earlier_input := input_of(tx, cut_off)):
-        _stay_in_group(tx, turn, cut_off)
-        _adopt_input(tx, turn, earlier_input)
-    else:
-        save_input(tx, turn, runtime.settings.approval_expiry)
-    if request.delivery.also_save:
-        request.delivery.also_save(tx, run, ())
-    return turn
 
 
 def _with_borrowed_model(
@@ -232,12 +256,14 @@ def _with_borrowed_model(
     return with_model(state, info.handle, info.context_window)
 
 
-def _clear_leftovers(window: ContextWindow, state: AgentState, request: TurnRequest) -> None:
-    """Clear the window of an agent without a buffer: a failed turn left its messages there."""
+def _without_leftovers(
+    window: ContextWindow, state: AgentState, request: TurnRequest
+) -> ContextWindow:
+    """Return the window of an agent without a buffer: a failed turn left its messages there."""
     is_continued = bool(request.approval or request.compaction or window.waiting)
-    if state.conversation.last_run_ended_at and not is_continued:
-        del window.messages[1:]
-        window.prompt_key = key_without_edits(window.prompt_key)
+    if is_continued or not state.conversation.last_run_ended_at:
+        return window
+    return ContextWindow(window.messages[:1], key_without_edits(window.prompt_key))
 
 
 def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> Run:
@@ -262,12 +288,13 @@ def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> R
     return run
 
 
-def _stay_in_group(tx: Transaction, turn: TurnContext, cut_off: Run) -> None:
-    """Keep the turn in the group of the interrupted run."""
-    group_fields = {name: cut_off.metadata[name] for name in _OF_GROUP if name in cut_off.metadata}
-    if group_fields and not turn.run.metadata:
-        turn.run = replace(turn.run, metadata=group_fields)
-        runs.save_metadata(tx, turn.run)
+def _in_group(tx: Transaction, run: Run, group_fields: dict[str, Any]) -> Run:
+    """Store that the run is a turn in a group, unless its request says so; return the run."""
+    if not group_fields or run.metadata:
+        return run
+    run = replace(run, metadata=group_fields)
+    runs.save_metadata(tx, run)
+    return run
 
 
 def _with_tools(
@@ -290,8 +317,25 @@ def _with_tools(
     return replace(state, agent=agent, tools=(*state.tools, *tools))
 
 
-def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> None:
-    """Store the input, and put it into the window.
+@dataclass(frozen=True, slots=True)
+class StoredInput:
+    """A turn's stored input, and the parts of the turn that it changes.
+
+    Attributes:
+        run: The run. A turn that continues another one is in the other one's group.
+        window: The window, which ends with the input.
+        approval: The answered request for approval that the turn resumes.
+        finished: The calls before the input that count for the tool rules.
+    """
+
+    run: Run
+    window: ContextWindow
+    approval: AnsweredApproval | None = None
+    finished: list[FinishedCall] = field(default_factory=list)
+
+
+def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> StoredInput:
+    """Store the input, and return it with the window that it ends.
 
     Raises Conflict or Invalid where an answer to calls is due, or where none is.
     """
@@ -306,31 +350,36 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> None:
         )
         for new_message in request.messages
     ]
-    preceding: list[Message] = []
     approval = _approval_to_apply(tx, turn, request.approval) if request.approval else None
-    if request.approval and not approval and not new_messages:
-        new_messages = [run.new_message("user", (EventPart(KEEP_ALIVE),), now)]
     if approval:
-        preceding = [_apply_approval(tx, turn, approval, now)]
-    elif unanswered := turn.window.waiting:
+        return _save_approval(tx, turn, approval, new_messages)
+    preceding: list[Message] = []
+    if request.approval and not new_messages:
+        new_messages = [run.new_message("user", (EventPart(KEEP_ALIVE),), now)]
+    if unanswered := turn.window.waiting:
         if now - unanswered.created_at < expiry * SECOND:
             raise Conflict(STILL_WAITING)
         preceding = [run.new_message("tool", expired_results(unanswered, EXPIRED), now)]
     # A background task's conversation is deleted after it, so the next chat reports rejections.
     reports_rejections = turn.state.conversation.has_untold and request.delivery.purpose is None
-    if reports_rejections and new_messages and not approval:
+    if reports_rejections and new_messages:
         preceding += tell_rejections(tx, turn, now)
-    insert_messages(tx, [*preceding, *new_messages])
-    turn.window.append_input(preceding, new_messages)
+    input_messages = [*preceding, *new_messages]
+    insert_messages(tx, input_messages)
+    return StoredInput(run, turn.window.with_input(input_messages))
 
 
-def _adopt_input(tx: Transaction, turn: TurnContext, input_messages: Sequence[Message]) -> None:
-    """Move the input of an interrupted run to this run, and continue there.
+def _adopt_input(
+    tx: Transaction, turn: TurnContext, cut_off: Run, input_messages: Sequence[Message]
+) -> StoredInput:
+    """Move the input of an interrupted run to this run, and return it there.
 
     Where the agent did nothing yet, the input moves to the window's end. Raises Conflict where an
     answer to calls is due first, or was given since.
     """
     window = turn.window
+    group_fields = {name: cut_off.metadata[name] for name in _OF_GROUP if name in cut_off.metadata}
+    run = _in_group(tx, turn.run, group_fields)
     if window.waiting:
         raise Conflict(STILL_WAITING)
     ids = {message.id for message in input_messages}
@@ -344,18 +393,20 @@ def _adopt_input(tx: Transaction, turn: TurnContext, input_messages: Sequence[Me
             "Ask the agent again."
         )
     if was_answered and not has_new_input:
-        messages.move(tx, input_messages, turn.run.id)
-        window.first = indexes[0]
-        turn.rules.finished = finished_before(window.messages)
-        return
-    input_messages = messages.move(tx, input_messages, turn.run.id, tx.clock.now())
-    window.messages = [message for message in window.messages if message.id not in ids]
-    remaining_ids = [message.id for message in window.messages]
-    conversation = turn.state.conversation
+        messages.move(tx, input_messages, run.id)
+        return StoredInput(
+            run, replace(window, first=indexes[0]), finished=finished_before(window.messages)
+        )
+    input_messages = messages.move(tx, input_messages, run.id, tx.clock.now())
+    remaining = [message for message in window.messages if message.id not in ids]
     conversations.save_window(
-        tx, conversation.id, remaining_ids, window.prompt_key, added=-len(input_messages)
+        tx,
+        turn.state.conversation.id,
+        [message.id for message in remaining],
+        window.prompt_key,
+        added=-len(input_messages),
     )
-    window.append_input((), input_messages)
+    return StoredInput(run, replace(window, messages=remaining).with_input(input_messages))
 
 
 def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Message]:
@@ -407,21 +458,33 @@ def _approval_to_apply(tx: Transaction, turn: TurnContext, approval: Approval) -
     return None
 
 
-def _apply_approval(tx: Transaction, turn: TurnContext, approval: Approval, now: int) -> Message:
-    """Match the answer with the waiting calls; return it as a message."""
+def _save_approval(
+    tx: Transaction, turn: TurnContext, approval: Approval, new_messages: Sequence[Message]
+) -> StoredInput:
+    """Match the answer with the waiting calls, and store it as a message.
+
+    The new messages follow it once the calls have their results.
+    """
     if approval.otid and messages.by_otids(tx, turn.run.conversation_id, [approval.otid]):
         # This error comes before the one that nothing waits for the answer.
         raise Collision("This answer was accepted before.")
-    turn.approval = answered(turn.window.waiting, approval)
-    turn.window.is_resumed = True
-    asking = turn.approval.request
-    if asking.group_id and not turn.run.metadata:
-        # The resumed turn was one in a group, so this one is too.
-        turn.run = replace(turn.run, metadata={"group_id": asking.group_id, "speaker": asking.name})
-        runs.save_metadata(tx, turn.run)
-    turn.rules.finished = finished_before(turn.window.messages)
-    message = turn.run.new_message("approval", turn.approval.parts, now)
-    return replace(message, otid=approval.otid, is_untrusted=bool(turn.approval.returns))
+    answer = answered(turn.window.waiting, approval)
+    # The resumed turn was one in a group, so this one is too.
+    asking = answer.request
+    group_fields = {"group_id": asking.group_id, "speaker": asking.name}
+    run = _in_group(tx, turn.run, group_fields if asking.group_id else {})
+    message = replace(
+        run.new_message("approval", answer.parts, tx.clock.now()),
+        otid=approval.otid,
+        is_untrusted=bool(answer.returns),
+    )
+    insert_messages(tx, [message, *new_messages])
+    return StoredInput(
+        run=run,
+        window=turn.window.with_answer(message, new_messages),
+        approval=answer,
+        finished=finished_before(turn.window.messages),
+    )
 
 
 def answered(request: Message | None, approval: Approval) -> AnsweredApproval:

@@ -7,13 +7,13 @@ writes the answer, and opens the transaction where the function takes one.
 
 import re
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cached_property, partial, wraps
 from importlib import import_module
 from inspect import iscoroutinefunction, signature
 from time import perf_counter
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast, get_args
 from urllib.parse import parse_qsl, urlencode
 
 import orjson
@@ -22,8 +22,10 @@ from fastapi.datastructures import DefaultPlaceholder
 from fastapi.dependencies.models import Dependant
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.convertors import Convertor
 from starlette.middleware.body_limit import MAX_BODY_SIZE_SCOPE_KEY
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import BaseRoute, Match, Route, compile_path
 from starlette.types import Message, Receive, Scope, Send
 
 from ricordo.api.answers import (
@@ -93,13 +95,13 @@ class GuardedRoute(Route):
         methods: Iterable[str] | None = None,
         **options: Any,
     ) -> None:
+        # Starlette's own `__init__` is left out: it would compile the path's expression, and answer
+        # HEAD wherever the route answers GET, which FastAPI does not.
         verbs = {method.upper() for method in methods or ["GET"]}
-        super().__init__(
-            path,
-            _responding(endpoint, response_model, reads=verbs == {"GET"}),
-            include_in_schema=options.get("include_in_schema", True),
-        )
-        # The framework answers HEAD wherever it answers GET; FastAPI does not.
+        self.path = path
+        self.endpoint = _responding(endpoint, response_model, reads=verbs == {"GET"})
+        self.name = endpoint.__name__
+        self.include_in_schema = options.get("include_in_schema", True)
         self.methods = verbs
         # None until the router sets the scopes of its family; empty if anybody may call the route.
         self.scopes: tuple[str, ...] | None = getattr(endpoint, "scopes", None)
@@ -114,8 +116,28 @@ class GuardedRoute(Route):
         self._responses = responses
 
     @cached_property
+    def _compiled_path(self) -> tuple[re.Pattern[str], str, dict[str, Convertor[Any]]]:
+        return compile_path(self.path)
+
+    @cached_property
+    def path_regex(self) -> re.Pattern[str]:  # type: ignore[override]
+        """The expression of the path, compiled at the first request that may match."""
+        return self._compiled_path[0]
+
+    @cached_property
+    def path_format(self) -> str:  # type: ignore[override]
+        """The path without the types of its parameters."""
+        return self._compiled_path[1]
+
+    @cached_property
+    def param_convertors(self) -> dict[str, Convertor[Any]]:  # type: ignore[override]
+        """What reads the path's parameters, by their names."""
+        return self._compiled_path[2]
+
+    @cached_property
     def api_route(self) -> APIRoute:
         """FastAPI's part of the route."""
+        _build_validators(self.endpoint)
         return self.validated_class(self.path, self.endpoint, response_model=None, **self._options)
 
     @property
@@ -125,6 +147,7 @@ class GuardedRoute(Route):
 
     def documented(self) -> APIRoute:
         """Return the route as the document shows it, with the models of its answers."""
+        _build_validators(self.endpoint)
         return APIRoute(
             self.path,
             self.endpoint,
@@ -170,6 +193,25 @@ class GuardedRoute(Route):
                 body.release()
             if TICKET in scope:
                 scope[TICKET].release()
+
+
+def _build_validators(endpoint: Callable[..., Any]) -> None:
+    """Build the validators of the endpoint's request models, which are made at their first use.
+
+    FastAPI's adapter of a model waits like the model. When it is built at last, it warns of fields
+    that only FastAPI reads.
+    """
+    for parameter in signature(endpoint).parameters.values():
+        for model in _models_in(parameter.annotation):
+            model.model_config["defer_build"] = False
+            model.model_rebuild()
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
 
 
 def _responding(endpoint: Callable[..., Any], model: Any, *, reads: bool) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ get the same bytes, in this process or another, now or later.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
@@ -70,6 +70,13 @@ class _StoredPart:
     last: RunEvent | None = None
 
 
+def _chunks_of(part: _StoredPart, *, has_pings: bool) -> Iterator[bytes]:
+    """Yield the part's events as they are sent, without pings where the reader wants none."""
+    for event in part.events:
+        if has_pings or not is_ping(event.data):
+            yield event.data.encode()
+
+
 async def follow(runtime: Runtime, run: Run, resumption: Resumption) -> AsyncIterator[bytes]:
     """Yield the events of the run's stream after `resumption.after`, as soon as they are stored."""
     position = resumption.after
@@ -81,10 +88,8 @@ async def follow(runtime: Runtime, run: Run, resumption: Resumption) -> AsyncIte
         changed = recording.changed if recording else None
         part = await _read_part(runtime, run, position, resumption.batch)
         if part and part.events:
-            for event in part.events:
-                chunk = event.data.encode()
-                if resumption.has_pings or not is_ping(event.data):
-                    yield chunk
+            for chunk in _chunks_of(part, has_pings=resumption.has_pings):
+                yield chunk
                 if chunk == DONE:
                     return
             position = part.events[-1].number

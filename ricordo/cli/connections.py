@@ -124,8 +124,13 @@ class BoundedConnection(HttpToolsProtocol):
                 408,
                 f"The {self._phase.value} of the request did not arrive in time. Send it again.",
             )
-        # Nothing more is written while the buffer is full. So its size shows how much the client
-        # read.
+        self._end_slow_reader(now)
+
+    def _end_slow_reader(self, now: float) -> None:
+        """End the connection if its client reads the answer too slowly.
+
+        Nothing more is written while the buffer is full. So its size shows how much was read.
+        """
         is_full = self.flow.write_paused or self.transport.is_closing()
         unsent = self.transport.get_write_buffer_size() if is_full else 0
         slowest_progress = SLOWEST * (now - self._unsent_since)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import typer
 from dotenv import dotenv_values
 from pydantic import AliasChoices, SecretStr
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
 from ricordo.errors import Invalid
@@ -62,6 +63,17 @@ def show_settings() -> bool:
     return True
 
 
+def _variables_of(kind: type[BaseSettings], name: str, field: FieldInfo) -> list[str]:
+    """Return the names of a setting's variables, the preferred one first."""
+    alias = field.validation_alias
+    names = [name]
+    if issubclass(kind, Settings | FeatureSettings):
+        names = [PREFIX + name]
+    elif isinstance(alias, AliasChoices):
+        names = [str(choice) for choice in alias.choices]
+    return [choice.upper() for choice in names]
+
+
 def listed_settings(kind: type[BaseSettings] = Settings) -> list[ListedSetting]:
     sources = (dotenv_values(".env"), os.environ)
     set_variables = {
@@ -69,13 +81,7 @@ def listed_settings(kind: type[BaseSettings] = Settings) -> list[ListedSetting]:
     }
     listed = []
     for name, field in kind.model_fields.items():
-        alias = field.validation_alias
-        names = [name]
-        if issubclass(kind, Settings | FeatureSettings):
-            names = [PREFIX + name]
-        elif isinstance(alias, AliasChoices):
-            names = [str(choice) for choice in alias.choices]
-        variables = [choice.upper() for choice in names]
+        variables = _variables_of(kind, name, field)
         variable = next((choice for choice in variables if choice in set_variables), variables[0])
         text = set_variables.get(variable)
         if text is not None:

@@ -289,6 +289,13 @@ def fault_in(reply: ModelReply, request: ModelRequest) -> Fault | None:
     faults = [_fault_of_call(call, tools.get(call.name), reply) for call in calls]
     if calls:
         return None if None in faults else faults[0]
+    return _fault_of_text(reply, request, tools)
+
+
+def _fault_of_text(
+    reply: ModelReply, request: ModelRequest, tools: Mapping[str, ToolSchema]
+) -> Fault | None:
+    """Return the fault of a reply without calls."""
     texts = [part.text for part in reply.parts if isinstance(part, TextPart)]
     if any(_is_unreadable(text, tools, request) for text in texts):
         return _CUT_OFF_CALL if reply.finish == "length" else _UNREADABLE_TEXT

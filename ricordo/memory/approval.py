@@ -101,12 +101,7 @@ def approve(
         )
     label = proposal.new_label or proposal.label
     if block is None and new_text is not None and proposal.base is None:
-        description = proposal.description
-        if description is not None and not keeps_hidden_text:
-            description = without_hidden_text(description)
-        settings = {}
-        if description is not None:
-            settings = {"description": description}
+        settings = _described(proposal.description, keeps_hidden_text=keeps_hidden_text)
         settings |= _new_block_settings(tx, proposal, chain)
         block_now: Block | None = make(
             tx, chain, label, text=new_text, metadata=metadata, settings=settings
@@ -120,6 +115,15 @@ def approve(
         new_head = None
     settled = _settle(tx, replace(proposal, status="approved", note=None, result=new_head), by)
     return Approved(settled, block_now)
+
+
+def _described(description: str | None, *, keeps_hidden_text: bool) -> dict[str, Any]:
+    """Return the settings of a new block that has this description, if any."""
+    if description is None:
+        return {}
+    if not keeps_hidden_text:
+        description = without_hidden_text(description)
+    return {"description": description}
 
 
 def metadata_of(proposal: Proposal, by: Actor) -> ChangeMetadata:

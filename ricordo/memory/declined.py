@@ -4,7 +4,7 @@ Two thoughts count as the same if their wording is equal or nearly equal. Lines 
 number or a negation are different thoughts.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ricordo.domain.clock import DAY, to_datetime
 from ricordo.domain.version import ChangeMetadata, Proposal
@@ -46,18 +46,26 @@ def require_not_declined(
         raise Declined(DECLINED.format(label, f"{to_datetime(proposal.resolved_at):%Y-%m-%d}"))
 
 
+def _declining_removal(
+    rejected: Iterable[Proposal], removed_lines: Sequence[str]
+) -> Proposal | None:
+    """Return the rejected proposal that only removed the same lines."""
+    if not removed_lines:
+        return None
+    for proposal in rejected:
+        base = proposal.base_value or ""
+        is_removal = proposal.value is not None and not _lines(base, proposal.value)
+        if is_removal and _lines(proposal.value or "", base) == removed_lines:
+            return proposal
+    return None
+
+
 def _declining(rejected: list[Proposal], before: str, after: str | None) -> Proposal | None:
     if after is None:
         return next((proposal for proposal in rejected if proposal.value is None), None)
     new_lines = _lines(before, after)
     if not new_lines:
-        removed_lines = _lines(after, before)
-        for proposal in rejected:
-            base = proposal.base_value or ""
-            is_removal = proposal.value is not None and not _lines(base, proposal.value)
-            if is_removal and removed_lines and _lines(proposal.value or "", base) == removed_lines:
-                return proposal
-        return None
+        return _declining_removal(rejected, _lines(after, before))
     declined_lines = [
         (line, proposal)
         for proposal in rejected

@@ -350,6 +350,16 @@ class _DraftComparison:
         self._before = draft.block.value if draft.block else ""
         self.room = _COMPARISON_LIMIT
 
+    def _repeats(self, older: Proposal) -> bool:
+        draft = self._draft
+        is_same = same_text(draft.value or "", older.value or "")
+        return (
+            is_same
+            and same_text(self._before, older.base_value or "")
+            and (draft.block is None) == (older.base is None)
+            and draft.new_label in {None, older.new_label}
+        )
+
     def relation(self, older: Proposal) -> _Relation:
         """Return the older proposal's relation to the draft."""
         draft = self._draft
@@ -360,12 +370,7 @@ class _DraftComparison:
             if is_same:
                 return "repeated"
             return "superseded"
-        is_same = same_text(draft.value, older.value) and same_text(before, older_before)
-        if (
-            is_same
-            and (draft.block is None) == (older.base is None)
-            and draft.new_label in {None, older.new_label}
-        ):
+        if self._repeats(older):
             return "repeated"  # also of a block that is to be made empty
         is_text = not same_text(before, draft.value)
         is_older_text = not same_text(older_before, older.value)

@@ -167,12 +167,19 @@ def unwanted_calls(
         for edit in edits
         if edit.after and rules.refuse("" if edit.is_new else edit.base.value, edit.after.value)
     }
+    return dict.fromkeys(_with_their_edits(refused_calls, refused_blocks, edits), REFUSED)
+
+
+def _with_their_edits(
+    refused_calls: set[str], refused_blocks: set[str], edits: Sequence[MemoryEdit]
+) -> set[str]:
+    """Return the refused calls, and all calls that are tied to them by a block they edit."""
     count = -1
     while count != len(refused_calls) + len(refused_blocks):
         count = len(refused_calls) + len(refused_blocks)
         refused_calls |= {edit.call_id for edit in edits if edit.base.id in refused_blocks}
         refused_blocks |= {edit.base.id for edit in edits if edit.call_id in refused_calls}
-    return dict.fromkeys(refused_calls, REFUSED)
+    return refused_calls
 
 
 def _tags(line_terms: Iterable[str], salt: str) -> frozenset[str]:

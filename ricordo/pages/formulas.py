@@ -6,11 +6,12 @@ so only known elements and attributes are written, and everything is escaped.
 
 from html import unescape
 from typing import TYPE_CHECKING, Any
-from xml.etree.ElementTree import Element
 
 from markupsafe import escape
 
 if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
     from markdown_it import MarkdownIt
     from markdown_it.rules_inline import StateInline
 
@@ -49,7 +50,7 @@ def mathml(latex: str, *, is_block: bool = False) -> str | None:
         return None
 
 
-def _written(element: Element, depth: int) -> str:
+def _written(element: "Element", depth: int) -> str:
     if depth > _DEEPEST:
         raise ValueError("too deep")
     inside = str(escape(unescape(element.text or "")))

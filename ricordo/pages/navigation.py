@@ -5,7 +5,8 @@ operators also see the server's pages. All other pages are behind "More".
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from ricordo.domain.scope import ADMIN, NOBODY, Scope
@@ -94,6 +95,35 @@ _KNOWN = {link.path for links in (_PERSON, _BUILDER, _MORE, _SERVER) for link in
 _HELP = "/help"
 
 
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """The entries that a caller may see.
+
+    Attributes:
+        me: The caller.
+        path: The path of the shown page.
+        known_paths: The paths that this server has.
+    """
+
+    me: Scope
+    path: str
+    known_paths: AbstractSet[str]
+
+    def visible(self, links: Iterable[Link]) -> tuple[Link, ...]:
+        """Return the links that the caller may open, the shown page's marked."""
+        targets = [(link, link.path or own_memory(self.me)) for link in links if self._may(link)]
+        return tuple(
+            replace(link, path=target, is_here=_is_at(self.path, target))
+            for link, target in targets
+            if target
+        )
+
+    def _may(self, link: Link) -> bool:
+        if link.path and link.path not in self.known_paths:
+            return False
+        return not link.scopes or self.me.may(*link.scopes)
+
+
 def navigation(me: Scope, path: str, plugin_pages: Iterable[PluginPage]) -> list[Group]:
     """Return the groups of entries for this caller, without empty groups."""
     pages = {page.path: page for page in plugin_pages}
@@ -103,26 +133,18 @@ def navigation(me: Scope, path: str, plugin_pages: Iterable[PluginPage]) -> list
         if page.path not in _KNOWN
     )
 
-    def visible(links: Iterable[Link]) -> Iterator[Link]:
-        for link in links:
-            target = link.path or own_memory(me)
-            if not target or (link.scopes and not me.may(*link.scopes)):
-                continue
-            if link.path and link.path not in _OWN | pages.keys() and link not in others:
-                continue
-            yield replace(link, path=target, is_here=_is_at(path, target))
-
+    links = _Links(me, path, _OWN | pages.keys())
     builds = me.may(*_BUILDS) or me.subject_id is None
-    more = tuple(visible((*_MORE, *others)))
+    more = links.visible((*_MORE, *others))
     if me.subject_id == NOBODY:
         # A workspace and the notes of sleeping agents belong to a user, and this key has none.
         hidden = ("/ui/workspace", "/ui/sleeptime")
         more = tuple(link for link in more if link.path not in hidden)
     groups = [
-        Group("", tuple(visible(_PERSON))),
-        Group("Build", tuple(visible(_BUILDER)) if builds else ()),
+        Group("", links.visible(_PERSON)),
+        Group("Build", links.visible(_BUILDER) if builds else ()),
         Group("More", more, is_folded=True),
-        Group("Server", tuple(visible(_SERVER)), is_folded=True),
+        Group("Server", links.visible(_SERVER), is_folded=True),
     ]
     return _with_one_here([group for group in groups if group.links])
 

@@ -98,19 +98,29 @@ class SystemPrompt:
         transcript behind it: "turn" until the next turn, "lazy" until the next day. In "lazy" mode
         the archive does not count.
         """
-        memory, date, archive, in_transcript = (*stored_key.split(":"), "", "", "", "")[:4]
-        # There are edits behind the prompt, so if the memory equals the prompt's, someone else has
-        # restored it.
+        memory, date, archive = (*stored_key.split(":"), "", "", "")[:3]
         may_be_older = mode == "lazy" or (mode == "turn" and not first_step)
-        knows_memory = self.memory == ((in_transcript if may_be_older else "") or memory)
+        if may_be_older:
+            memory = told_memory(stored_key)
+        knows_memory = self.memory == memory
         if not first_step:
             return knows_memory
         return knows_memory and self.date == date and (mode == "lazy" or self.archive == archive)
 
 
-def key_after_edits(stored_key: str, prompt: SystemPrompt) -> str:
-    """Return the key of a stored prompt whose transcript tells the edits up to this prompt."""
-    return ":".join((*(*stored_key.split(":"), "", "")[:3], prompt.memory))
+def told_memory(stored_key: str) -> str:
+    """Return the digest of the memory that a stored prompt and its transcript tell.
+
+    With edits behind the prompt, the memory of the prompt itself is not it: if memory equals that
+    again, someone else has restored it.
+    """
+    memory, _, _, in_transcript = (*stored_key.split(":"), "", "", "", "")[:4]
+    return in_transcript or memory
+
+
+def key_after_edits(stored_key: str, memory: str) -> str:
+    """Return the key of a stored prompt whose transcript tells the edits up to this memory."""
+    return ":".join((*(*stored_key.split(":"), "", "")[:3], memory))
 
 
 def key_without_edits(stored_key: str) -> str:

@@ -346,13 +346,17 @@ class Rulebook:
         _merge_arguments((rule.tool, rule.arguments) for rule in self._first)
         for name in self._attached:
             _merge_arguments(self._arguments_after(name))
+        self._require_end(self._reach(start, unusable), unusable)
+        self._require_both_ways(unusable)
+
+    def _require_end(self, reachable: set[str], unusable: Set[str]) -> None:
+        """Raise Invalid if a turn could not reach its required tools, or its end."""
         if absent := [name for name in self._required if name not in self._attached]:
             raise Invalid(
                 f"The tool rules require {', '.join(absent)} before a turn ends, but that is not "
                 "attached. "
                 "Attach it, or remove its required_before_exit rule."
             )
-        reachable = self._reach(start, unusable)
         if unreachable := next((name for name in self._required if name not in reachable), None):
             raise Invalid(
                 f"{unreachable} must be called before a turn ends, but the tool rules never allow "
@@ -364,7 +368,6 @@ class Rulebook:
                 f"Once {trap} was called, no turn could ever end. "
                 f"{self._fault_sentence(trap, unusable, ())}"
             )
-        self._require_both_ways(unusable)
 
     def _require_both_ways(self, unusable: Set[str]) -> None:
         """Raise Invalid if each of two required tools makes the other impossible."""

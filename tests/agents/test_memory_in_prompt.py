@@ -209,7 +209,7 @@ def test_memory_that_others_restored_is_not_what_the_prompt_tells() -> None:
     state = AgentState(agent, make.conversation(agent), blocks=(make.block("human"),))
     before = system_prompt(state, "openai", 0, recall_count=0)
     edited = replace(state, blocks=(make.block("human", "Likes tea."),))
-    key = key_after_edits(before.key, system_prompt(edited, "openai", 0, recall_count=0))
+    key = key_after_edits(before.key, system_prompt(edited, "openai", 0, recall_count=0).memory)
     assert not before.is_current(key, first_step=True, mode="lazy")
 
 

@@ -115,8 +115,8 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
         for mark in marks:
             sleep_queries.say(tx, mark)  # messages in view now are not read later either
         sleep_queries.skip(tx, turn_end.group_id, run.user_id)
-    is_off = turn_end.is_paused or turn_end.frequency == 0
-    if is_off or count or not readable_to or _are_users(new):
+    is_due = not (turn_end.is_paused or turn_end.frequency == 0 or count)
+    if not is_due or not readable_to or _are_users(new):
         return []
     planned = [
         _plan(tx, turn.runtime, turn_end.organization_id, id, run) for id in turn_end.member_ids

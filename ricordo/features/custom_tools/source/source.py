@@ -295,6 +295,20 @@ def _enum_members(node: ast.ClassDef) -> list[Any]:
     ]
 
 
+def _inherited_fields(
+    node: ast.ClassDef, types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the properties of a class's bases in the same source, and the required names."""
+    properties: dict[str, Any] = {}
+    required: list[str] = []
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id in types and base.id not in inside:
+            inherited = _of_class(types[base.id], types, (*inside, base.id))
+            properties |= inherited.get("properties", {})
+            required += inherited.get("required", [])
+    return properties, required
+
+
 def _of_class(
     node: ast.ClassDef, types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]
 ) -> dict[str, Any]:
@@ -304,19 +318,11 @@ def _of_class(
     }
     if bases & {"Enum", "StrEnum", "IntEnum"}:
         return {"enum": _enum_members(node)}
-    properties: dict[str, Any] = {}
-    required = []
-    for base in node.bases:
-        if isinstance(base, ast.Name) and base.id in types and base.id not in inside:
-            inherited = _of_class(types[base.id], types, (*inside, base.id))
-            properties |= inherited.get("properties", {})
-            required += inherited.get("required", [])
+    properties, required = _inherited_fields(node, types, inside)
     for line in node.body:
-        if (
-            not isinstance(line, ast.AnnAssign)
-            or not isinstance(line.target, ast.Name)
-            or line.target.id.startswith("_")
-        ):
+        if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name):
+            continue
+        if line.target.id.startswith("_"):
             continue
         schema = _schema(line.annotation, types, inside)
         if line.value is not None and (description := _description(line.value)):

@@ -324,23 +324,28 @@ def _claude(entry: Json) -> ExportedChat | list[ExportedChat]:
     is_tree = any(message.get("parent_message_uuid") in nodes for message in listed)
     leaf = entry.get("current_leaf_message_uuid") or (listed[-1]["uuid"] if listed else None)
     for id, message in _branch(nodes, leaf, "parent_message_uuid") if is_tree else nodes.items():
-        pieces = [piece for piece in message.get("content") or () if isinstance(piece, dict)]
-        texts = [str(piece.get("text") or "") for piece in pieces if piece.get("type") == "text"]
-        thoughts = [
-            str(piece.get("thinking") or "") for piece in pieces if piece.get("type") == "thinking"
-        ]
-        texts = texts or [str(message.get("text") or "")]
-        for attachment in message.get("attachments") or ():
-            name = attachment.get("file_name") or "Attachment"
-            texts.append(f"{name}:\n{attachment.get('extracted_content') or ''}")
-        if any(piece.get("type") in ("tool_use", "tool_result") for piece in pieces):
-            chat.left_out.leave("uses of tools", "", _TOOLS)
-        _leave_files(chat, message)
-        role = {"human": "user"}.get(message["sender"], message["sender"])
-        text = "\n".join(filter(None, texts))
-        created = message.get("created_at")
-        _add(chat, id, role, text=text, created=created, thoughts="\n".join(thoughts))
+        _add_claude_message(chat, id, message)
     return chat
+
+
+def _add_claude_message(chat: ExportedChat, id: str, message: Json) -> None:
+    pieces = [piece for piece in message.get("content") or () if isinstance(piece, dict)]
+    texts = _members(pieces, "text", "text") or [str(message.get("text") or "")]
+    for attachment in message.get("attachments") or ():
+        name = attachment.get("file_name") or "Attachment"
+        texts.append(f"{name}:\n{attachment.get('extracted_content') or ''}")
+    if any(piece.get("type") in ("tool_use", "tool_result") for piece in pieces):
+        chat.left_out.leave("uses of tools", "", _TOOLS)
+    _leave_files(chat, message)
+    role = {"human": "user"}.get(message["sender"], message["sender"])
+    text = "\n".join(filter(None, texts))
+    thoughts = "\n".join(_members(pieces, "thinking", "thinking"))
+    _add(chat, id, role, text=text, created=message.get("created_at"), thoughts=thoughts)
+
+
+def _members(pieces: Iterable[Json], kind: str, name: str) -> list[str]:
+    """Return this member of all pieces of a kind, as text."""
+    return [str(piece.get(name) or "") for piece in pieces if piece.get("type") == kind]
 
 
 def _claude_memories(entry: Json) -> list[ExportedChat]:

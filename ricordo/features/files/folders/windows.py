@@ -323,6 +323,19 @@ def with_folders(tx: Transaction, states: Sequence[AgentState]) -> Sequence[Agen
     return with_all_directories(tx, states)
 
 
+def _view_of(state: AgentState, folders: Iterable[Folder]) -> View:
+    """Return the view of the conversation's user on these folders of the agent."""
+    agent = state.agent
+    user_id = state.conversation.user_id
+    scope = Scope(agent.organization_id, subject_id=user_id or NOBODY)
+    visible_folders = tuple(
+        folder
+        for folder in folders
+        if folder.organization_id == agent.organization_id and scope.sees(folder.user_id)
+    )
+    return View(agent, scope, user_id, visible_folders)
+
+
 def with_all_directories(tx: Transaction, states: Sequence[AgentState]) -> list[AgentState]:
     """Add the folders to the states of a list of agents.
 
@@ -340,15 +353,8 @@ def with_all_directories(tx: Transaction, states: Sequence[AgentState]) -> list[
         files = {file.id: file for file in queries.files_by_ids(tx, organization, file_ids)}
     views: list[tuple[View, list[tuple[AgentFile, File]], list[File]]] = []
     for state in states:
-        agent = state.agent
-        user_id = state.conversation.user_id
-        scope = Scope(agent.organization_id, subject_id=user_id or NOBODY)
-        visible_folders = tuple(
-            folder
-            for folder in attached.get(agent.id, ())
-            if folder.organization_id == agent.organization_id and scope.sees(folder.user_id)
-        )
-        view = View(agent, scope, user_id, visible_folders)
+        view = _view_of(state, attached.get(state.agent.id, ()))
+        scope = view.scope
         visible_files = {
             id: file
             for id, file in files.items()
@@ -356,8 +362,8 @@ def with_all_directories(tx: Transaction, states: Sequence[AgentState]) -> list[
         }
         stored = [
             (window, visible_files[window.file_id])
-            for window in opened.get(agent.id, ())
-            if window.user_id == user_id and window.file_id in visible_files
+            for window in opened.get(state.agent.id, ())
+            if window.user_id == view.user_id and window.file_id in visible_files
         ]
         named = [
             file

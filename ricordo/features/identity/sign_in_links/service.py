@@ -91,6 +91,16 @@ def _user_of(tx: Transaction, scope: Scope, person: Person, invited_ids: Collect
     if user is None:
         draft = UserDraft(person.name, person.identifier, person.email)
         return users.create(tx, scope, draft)
+    _require_same_person(tx, user, person, invited_ids)
+    if person.email and not user.email:
+        user = users.change(tx, scope, replace(user, email=person.email))
+    return user
+
+
+def _require_same_person(
+    tx: Transaction, user: User, person: Person, invited_ids: Collection[str]
+) -> None:
+    """Raise Invalid unless this user can be invited as the person."""
     if user.id in invited_ids:
         raise Invalid(f'"{user.name}" is named twice. {TELL_APART}')
     if user.id == LOCAL_USER:
@@ -107,9 +117,6 @@ def _user_of(tx: Transaction, scope: Scope, person: Person, invited_ids: Collect
         raise Invalid(
             f'The user "{user.name}" has another e-mail address. Change it on the page of users.'
         )
-    if person.email and not user.email:
-        user = users.change(tx, scope, replace(user, email=person.email))
-    return user
 
 
 def _require_course(tx: Transaction, scope: Scope, course: str | None) -> str | None:

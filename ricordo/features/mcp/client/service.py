@@ -161,29 +161,34 @@ def compare(
         used_ids = set(tools.agents_with(tx, gone))
     states = []
     for name, served in stored.items():
-        state = replace(served, held=None, reason=None)
-        if name not in offered:
-            state = replace(state, reason=reasons.get(name, _REMOVED))
-        elif (tool := offered[name]).fingerprint != served.fingerprint:
-            version = {
-                "description": tool.description,
-                "parameters": tool.parameters,
-                "fingerprint": tool.fingerprint,
-            }
-            state = replace(state, held={**version, "warnings": list(tool.warnings)})
+        state = _state_now(served, offered.get(name), reasons.get(name, _REMOVED))
         if state != served and (name in offered or served.tool_id in used_ids):
             states.append(state)
-    if adds:
-        added = tuple(tool for name, tool in offered.items() if name not in stored)
-    else:
-        added = ()
-    removed = tuple(id for id in gone if id not in used_ids)
+    new_tools = [tool for name, tool in offered.items() if name not in stored]
     return Changes(
-        added,
-        tuple(states),
-        removed,
-        {name: reasons[name] for name in reasons if name not in stored},
+        added=tuple(new_tools) if adds else (),
+        states=tuple(states),
+        removed=tuple(id for id in gone if id not in used_ids),
+        refused={name: reasons[name] for name in reasons if name not in stored},
     )
+
+
+def _state_now(served: ServedTool, tool: ListedTool | None, reason: str) -> ServedTool:
+    """Return a stored tool's state, now that the server lists it so.
+
+    `reason` says why it is not offered, if there is no `tool`.
+    """
+    if tool is None:
+        return replace(served, held=None, reason=reason)
+    if tool.fingerprint == served.fingerprint:
+        return replace(served, held=None, reason=None)
+    held = {
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "fingerprint": tool.fingerprint,
+        "warnings": list(tool.warnings),
+    }
+    return replace(served, held=held, reason=None)
 
 
 def save(

@@ -1,17 +1,19 @@
 """E-mails: digests, and messages of other features, sent by the standard library's SMTP client."""
 
 import asyncio
-import smtplib
 import ssl
 from email.errors import MessageError
-from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import formatdate, parseaddr
+from typing import TYPE_CHECKING
 
 from ricordo.domain.hidden_text import with_marks
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features.memory_care.notifications.options import NotificationSettings
 from ricordo.features.memory_care.notifications.service import Digest
+
+if TYPE_CHECKING:
+    import smtplib
 
 _TIMEOUT = 30.0
 _PERMANENT = 500
@@ -34,6 +36,9 @@ def new_message(
 
     A line break in an address or a name cannot begin another header.
     """
+    # The parser of addresses is a hundredth of the start, for servers that send e-mails.
+    from email.headerregistry import Address
+
     sender = settings.mail_from or settings.smtp_user or ""
     name, address = parseaddr(sender)
     if "@" not in address:
@@ -54,8 +59,15 @@ def new_message(
 
 async def send(message: EmailMessage, settings: NotificationSettings) -> None:
     """Send the e-mail. Raises Invalid for a permanent refusal, else Unavailable."""
+    await asyncio.to_thread(_send, message, settings)
+
+
+def _send(message: EmailMessage, settings: NotificationSettings) -> None:
+    import smtplib  # for servers that send e-mails
+
     try:
-        await asyncio.to_thread(_send, message, settings)
+        with _connected(settings) as client:
+            client.send_message(message)
     except smtplib.SMTPResponseException as error:
         kind = Invalid if error.smtp_code >= _PERMANENT else Unavailable
         raise kind(f"The mail server answered {error.smtp_code}.") from error
@@ -69,19 +81,25 @@ async def send(message: EmailMessage, settings: NotificationSettings) -> None:
         ) from error
 
 
-def _send(message: EmailMessage, settings: NotificationSettings) -> None:
+def _connected(settings: NotificationSettings) -> "smtplib.SMTP":
+    """Return a client of the mail server, logged in where the settings say so."""
+    import smtplib  # for servers that send e-mails
+
     host, port = settings.smtp_host or "", settings.smtp_port
     context = ssl.create_default_context()
     if settings.smtp_security == "tls":
         client: smtplib.SMTP = smtplib.SMTP_SSL(host, port, timeout=_TIMEOUT, context=context)
     else:
         client = smtplib.SMTP(host, port, timeout=_TIMEOUT)
-    with client:
+    try:
         if settings.smtp_security == "starttls":
             client.starttls(context=context)
         if settings.smtp_user and settings.smtp_password:
             client.login(settings.smtp_user, settings.smtp_password.get_secret_value())
-        client.send_message(message)
+    except BaseException:
+        client.close()
+        raise
+    return client
 
 
 def _text(digest: Digest, settings: NotificationSettings) -> str:

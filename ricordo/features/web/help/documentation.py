@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
-
 from ricordo.errors import NotFound
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
 
 _FEATURE = Path(__file__).parent
 # In a wheel the pages are inside the package, in a checkout next to it.
@@ -87,6 +88,9 @@ def _full_name(name: str) -> str:
 @cache
 def _rendered(name: str, base: str) -> Page:
     """Render a page once; pages do not change while a server runs."""
+    # A hundredth of the start, for pages of help only.
+    from markdown_it import MarkdownIt
+
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = markdown.parse((_folder() / f"{name}.md").read_text("utf-8"))
     title = ""
@@ -104,7 +108,7 @@ def anchor(heading: str) -> str:
     return text.replace(" ", "-")
 
 
-def _lead_to_help(tokens: Iterable[Token], page: str, base: str) -> None:
+def _lead_to_help(tokens: "Iterable[Token]", page: str, base: str) -> None:
     """Rewrite links between pages and to pictures, which are relative paths of files."""
     for token in tokens:
         attribute = {"link_open": "href", "image": "src"}.get(token.type)

@@ -453,16 +453,26 @@ def _items(message: Json, calls: dict[str, Json]) -> list[tuple[str, Json]]:
             kind = "fold" if message_type == "tool_call_message" else "approval"
             return [(kind, call) for call in new_calls]
         case "tool_return_message":
-            for tool_return in message["tool_returns"]:
-                if call := calls.get(tool_return["tool_call_id"]):
-                    status = "done" if tool_return["status"] == "success" else "failed"
-                    call["result"] = tool_return["tool_return"]
-                    call["status"] = call["status"] or status
+            _add_results(message["tool_returns"], calls)
         case "approval_response_message":
-            for approval in message["approvals"]:
-                if call := calls.get(approval["tool_call_id"]):
-                    call["status"] = "approved" if approval.get("approve", True) else "denied"
+            _add_decisions(message["approvals"], calls)
     return []
+
+
+def _add_results(tool_returns: Sequence[Json], calls: Mapping[str, Json]) -> None:
+    """Add the results to the shown calls."""
+    for tool_return in tool_returns:
+        if call := calls.get(tool_return["tool_call_id"]):
+            status = "done" if tool_return["status"] == "success" else "failed"
+            call["result"] = tool_return["tool_return"]
+            call["status"] = call["status"] or status
+
+
+def _add_decisions(approvals: Sequence[Json], calls: Mapping[str, Json]) -> None:
+    """Mark the shown calls as approved or denied."""
+    for approval in approvals:
+        if call := calls.get(approval["tool_call_id"]):
+            call["status"] = "approved" if approval.get("approve", True) else "denied"
 
 
 def _fold(head: Json, title: str, text: str) -> Json:
