@@ -18,7 +18,8 @@ _OPTIONS = PutOptions(
 def add_rule(tx: Transaction, forgetting: Forgetting) -> None:
     """Add the rule to the user's own; once for each removal."""
     scope = Scope(forgetting.organization_id)
-    memory = user_memory.open_memory(tx, scope, forgetting.user_id, makes=True)
+    user_id = forgetting.user_id or forgetting.local_user_id
+    memory = user_memory.open_memory(tx, scope, user_id, makes=True)
     block = user_memory.find(tx, memory, NEVER_REMEMBER)
     lines = [line for line in (block.value if block else "").split("\n") if line.strip()]
     day = forgetting.asked_at[:10]

@@ -37,7 +37,13 @@ class Item:
 class Forgetting(ErasureFacts):
     """The thing to forget, the owner's choice, and the work done so far."""
 
+    # Empty for a conversation about no user; `conversation_id` says how far the work reaches then.
     user_id: str
+    conversation_id: str = ""
+    # The local user, to whose memory facts of such a conversation are proposed too.
+    local_user_id: str = ""
+    # Whole passes over all sources that are done.
+    passes: int = 0
     # Emptied at the end of the work.
     text: str = ""
     # Chosen sentences that only perhaps say it; items that follow are searched for them too.
