@@ -16,7 +16,7 @@ from typing import Any, Literal
 from ricordo.domain.redaction import redact
 from ricordo.memory import facts
 from ricordo.memory.forget_wishes import GENERIC, wish_in
-from ricordo.search.words import query_terms, terms
+from ricordo.search.words import STOP_WORDS, query_terms, terms
 
 # The characters of one text that are read. More would delay all other turns, and the topic of a
 # text is named at its start.
@@ -446,7 +446,10 @@ def words_in(text: str) -> frozenset[str]:
     return frozenset(terms(text[:READ_LENGTH]))
 
 
-_GENERIC = words_in(" ".join(GENERIC))
+# Words of any language that name no subject.
+_GENERIC = words_in(" ".join(GENERIC)).union(
+    *STOP_WORDS.values(), words_in("mein meine meinen meiner mia mio miei mie")
+)
 
 
 @lru_cache(512)

@@ -16,7 +16,7 @@ from ricordo.errors import Forbidden, Invalid, NotFound
 from ricordo.features.memory_care.erasure import receipts
 from ricordo.features.memory_care.erasure import service as erasure_service
 from ricordo.features.memory_care.erasure.receipts import Receipt
-from ricordo.features.memory_care.forgetting import queries
+from ricordo.features.memory_care.forgetting import meaning, queries
 from ricordo.features.memory_care.forgetting.belonging_queries import (
     Belongings,
     belongings_of,
@@ -25,7 +25,7 @@ from ricordo.features.memory_care.forgetting.belonging_queries import (
 from ricordo.features.memory_care.forgetting.block_queries import BlockSource, shared_blocks_with
 from ricordo.features.memory_care.forgetting.needle import Needle
 from ricordo.features.memory_care.forgetting.source_queries import JOB, Source, built_in_sources
-from ricordo.features.memory_care.forgetting.state import Forgetting, Item
+from ricordo.features.memory_care.forgetting.state import PERHAPS, Forgetting, Item
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import jobs, users
@@ -63,9 +63,9 @@ class Choice:
     request_id: str | None = None
 
 
-def require_needle(text: str) -> Needle:
+def require_needle(text: str, *, by_meaning: bool = False) -> Needle:
     """Return the thing as it is searched. Raises Invalid for a text that says nothing."""
-    needle = Needle(text)
+    needle = Needle(text, by_meaning=by_meaning)
     letters = sum(sign.isalnum() for part in needle.parts for sign in part)
     if not needle.words or letters < _SHORTEST or len(text) > LONGEST_TEXT:
         raise Invalid(
@@ -86,7 +86,7 @@ async def sources_of(runtime: Runtime) -> list[Source]:
 
 async def preview(runtime: Runtime, scope: Scope, name: str, text: str) -> Preview:
     """Return the items that say the thing. Raises NotFound, Invalid, Forbidden."""
-    needle = require_needle(text)
+    needle = require_needle(text, by_meaning=meaning.is_available(runtime.settings))
     user = await runtime.store.read(lambda tx: users.require(tx, scope, name))
     _require_reader(scope, user)
     changes_agents = scope.may(_CHANGES_AGENTS)
@@ -268,8 +268,14 @@ def _begin(runtime: Runtime, scope: Scope, owner_id: str, text: str, choice: Cho
         takes_all=choice.takes_all,
         takes_perhaps=choice.takes_perhaps,
         is_never_again=choice.is_never_again,
+        by_meaning=is_perhaps_chosen(choice) and meaning.is_available(runtime.settings),
         changes_agents=scope.may(_CHANGES_AGENTS),
     )
+
+
+def is_perhaps_chosen(choice: Choice) -> bool:
+    """Return whether some of the choice is uncertain."""
+    return choice.takes_perhaps or any(id.endswith(PERHAPS) for id in choice.ids)
 
 
 def _is_same(first: Forgetting, second: Forgetting) -> bool:

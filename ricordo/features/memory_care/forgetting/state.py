@@ -52,6 +52,8 @@ class Forgetting(ErasureFacts):
     takes_all: bool = False
     takes_perhaps: bool = False
     is_never_again: bool = True
+    # Some of the choice may be by its meaning.
+    by_meaning: bool = False
     # False: what others set in the user's own agents stays (`Belongings.fixed_agents`).
     changes_agents: bool = True
     # All rows are changed; only the files are left to rewrite.
@@ -68,7 +70,7 @@ class Forgetting(ErasureFacts):
 
     @property
     def needle(self) -> Needle:
-        return Needle(self.text)
+        return Needle(self.text, by_meaning=self.by_meaning)
 
     @property
     def needle_of_followers(self) -> Needle:
