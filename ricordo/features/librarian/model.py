@@ -386,7 +386,8 @@ def _best(
     if facts and len(kinds) == 1 and all(map(grammar.is_single, kinds)):
         # A person has one name: only the present one answers the question.
         from_notes = [evidence for evidence in facts if evidence.rank == 0]
-        ranked = [max(from_notes or facts, key=lambda evidence: (evidence.on, -evidence.rank))]
+        present = max(from_notes or facts, key=lambda evidence: (evidence.on, -evidence.rank))
+        ranked = _corrections(present, ranked) or [present]
     best = [
         evidence
         for evidence in ranked
@@ -397,6 +398,21 @@ def _best(
         for evidence in reversed(best)
     }
     return [evidence for evidence in best if evidence in unique.values()][:_MOST_QUOTED]
+
+
+def _corrections(fact: Evidence, ranked: Sequence[Evidence]) -> list[Evidence]:
+    """Return later evidence that says in other words that a fact has changed, the newest first.
+
+    "Rust is now my favourite language" comes after "My favourite programming language is Java".
+    """
+    later = [
+        evidence
+        for evidence in ranked
+        if evidence.on > fact.on
+        and evidence.text != fact.text
+        and grammar.found_in("correction", evidence.text)
+    ]
+    return sorted(later, key=lambda evidence: evidence.on, reverse=True)
 
 
 def _is_replaced(view: LibrarianView, text: str) -> bool:
