@@ -26,5 +26,6 @@ feature = Feature(
     waiting=("ricordo.features.knowledge.facts.queries:waiting",),
     user_exports=("ricordo.features.knowledge.facts.export:facts_of_user",),
     forget_sources=("ricordo.features.knowledge.facts.forgetting:SOURCE",),
+    audits=("ricordo.features.knowledge.facts.audit:audit_facts",),
     at_erasure=("ricordo.features.knowledge.honcho.jobs:forget",),
 )
