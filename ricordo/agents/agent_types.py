@@ -370,9 +370,8 @@ def _replaced_tools(
         return None
     if any(name in state.agent.system for name in type_tools):
         return None
-    further_tools = [
-        tool for tool in state.tools if tool.name not in type_tools and tool.name != SPEECH
-    ]
+    replaced = {*type_tools, SPEECH, *(tool.name for tool in toolbox if tool.is_base)}
+    further_tools = [tool for tool in state.tools if tool.name not in replaced]
     used_names = {tool.name for tool in further_tools}
     if used_names & {REMEMBER, CORRECT}:
         return None

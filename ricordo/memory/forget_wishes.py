@@ -82,6 +82,12 @@ _ENDING = re.compile(
     r"|dalla tua memoria|dai tuoi appunti|subito|ora|adesso|ovunque)$",
     re.IGNORECASE,
 )
+# "Forget my locker, I should not have told you.": the second clause gives a reason.
+_REASON = re.compile(
+    r"[,;:–—]\s{1,3}(?:(?:i|it|we|that|this|because|since|ich|es|das|weil|denn|je|c['’]est|car|parce|ce|yo|porque|es|era|non|perché|è"
+    r"|ho)\b|i['’]).*$",
+    re.IGNORECASE | re.DOTALL,
+)
 _EDGE = " \t,.;:!?…。！？¿¡\"'“”„«»"
 
 
@@ -102,7 +108,7 @@ def wish_in(sentence: str) -> str | None:
 
 def _thing(text: str) -> str:
     """Return the named thing without the words that only belong to the order."""
-    text = text.strip(_EDGE)
+    text = _REASON.sub("", text).strip(_EDGE)
     shorter = _ENDING.sub("", text).strip(_EDGE)
     while shorter != text:
         text, shorter = shorter, _ENDING.sub("", shorter).strip(_EDGE)

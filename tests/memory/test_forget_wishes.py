@@ -127,6 +127,12 @@ def test_what_is_said_because_of_a_wish_is_not_filed(text: str, thing: str, abou
     assert intents == [grammar.Intent("forget", thing, about=about)]
 
 
+def test_a_reason_is_no_part_of_the_thing() -> None:
+    assert wish_in("Please forget my locker, I should not have told you.") == "my locker"
+    assert wish_in("Vergiss meine Adresse, das geht niemanden an.") == "meine Adresse"
+    assert wish_in("Forget my address, phone and job.") == "my address, phone and job"
+
+
 def test_an_idiom_points_back_to_nobody() -> None:
     (_, wish) = grammar.read("Should I call Paul? Forget it.")
     assert wish == grammar.Intent("forget", "it")

@@ -28,7 +28,7 @@ FAULTS: dict[Kind, str] = {
     "contradiction": "contradictions",
     "stale": "stale",
 }
-_DATED = re.compile(r'^\W*(\d{4}-\d\d-\d\d): "?(.*?)"?\s*$')
+_DATED = re.compile(r"^\W{0,5}(\d{4}-\d\d-\d\d): ([^\n]*)$")
 # What names a time ahead: plans and appointments.
 _PLAN = re.compile(
     r"\b(?:will|going to|plans?|planning|exam|appointment|deadline|due|meeting|flight|trip|wedding|starts?"
@@ -142,8 +142,8 @@ def said_in(line: str) -> tuple[int | None, str]:
     try:
         day = datetime.fromisoformat(match[1]).replace(tzinfo=UTC)
     except ValueError:
-        return None, match[2]
-    return to_micros(day), match[2]
+        return None, match[2].strip(' "')
+    return to_micros(day), match[2].strip(' "')
 
 
 def is_past(line: str, written_at: int, now: int) -> bool:
