@@ -21,13 +21,13 @@ DIST ?= dist
 help:
 	@echo "make run      start the server on http://127.0.0.1:8283; the first time it sets up .venv, in one to three minutes"
 	@echo "make test     run the tests, but for those of the architecture, which make check runs"
-	@echo "make soak     run the long campaigns and property tests"
+	@echo "make soak     run the long campaigns and property tests, and write their results into docs/operate/trust.md"
 	@echo "make openwebui  install Open WebUI 0.12.4 (3 GB) beside .venv, and run what docs/tutor/open-webui.md says against it"
 	@echo "make check    formatter, linter, strict types, architecture, links of the docs"
 	@echo "make site     build the site of docs/ into site/, strictly"
 	@echo "make bench    measure speed and size, and print a table"
 	@echo "make bench-retrieval, make bench-search  measure what search finds, and how fast"
-	@echo "make dist     build the sdist and the wheel into dist/"
+	@echo "make dist     build the sdist and the wheel into dist/, with the list of packages they need (SBOM)"
 	@echo "make pictures  make the pictures of the README anew, in a browser"
 	@echo "make install  set up .venv (the others do it when needed)"
 	@echo "make lock     compile requirements/*.txt again"
@@ -38,7 +38,8 @@ run: .venv/.installed
 test: .venv/.developing
 	$(BIN)/python -m pytest -p no:xdist --workers $(WORKERS) --ignore=tests/test_architecture.py $(ARGS)
 soak: .venv/.developing
-	$(BIN)/python -m pytest -n $(CORES) --dist worksteal -m soak --hypothesis-profile=long $(ARGS)
+	$(BIN)/python -m pytest -n $(CORES) --dist worksteal -m soak --hypothesis-profile=long --campaigns docs/operate/campaigns.json $(ARGS); \
+		ended=$$?; $(BIN)/python -m tests.support.campaign_record && exit $$ended
 openwebui: .venv/.developing $(OPEN_WEBUI)/.installed
 	OPEN_WEBUI=$(OPEN_WEBUI) $(BIN)/python -m pytest -q -s -p no:xdist -m openwebui tests/features/openwebui/test_real.py $(ARGS)
 check: .venv/.developing
@@ -64,8 +65,9 @@ lock: .venv/.developing
 	$(LOCK) requirements/dev.in -o requirements/dev.txt
 	$(LOCK) pyproject.toml requirements/base.in -c requirements/dev.txt $(IMAGE_EXTRAS) -o requirements/container.txt
 
-dist: .venv/.installed
+dist: .venv/.developing
 	$(BIN)/python -m hatchling build --directory $(DIST)
+	$(BIN)/python deploy/sbom.py $(DIST)
 
 # torch comes first and alone, so that a build for processors without a GPU stays where there is one.
 $(OPEN_WEBUI)/.installed:

@@ -1,4 +1,4 @@
-"""Ricordo: a self-hosted server for AI agents whose memory belongs to the people it is about.
+"""Ricordo: a self-hosted server for AI agents with memory that belongs to people.
 
 `open` runs a server inside a program, and `memory` has users' blocks for programs.
 """
@@ -29,13 +29,13 @@ def open(
     """Run a server in this process, without a port, and provide its client.
 
     The client is an official `letta-client` that acts as the server's administrator. The server
-    stops at the end of the `with` block: turns that still run may finish first.
+    stops at the end of the `with` block, after running turns have had time to finish.
 
     Args:
         folder: The data folder. It is created if it does not exist.
-        models: Models and embedders of your own, beside those of the configured providers.
-        **settings: Settings by name, such as `model="openai/gpt-5"`. The others come from the
-            environment and `.env`, as for `ricordo serve`.
+        models: Additional models and embedders that your program implements. **settings: Settings
+        by name, such as `model="openai/gpt-5"`. Other settings come from the environment and
+        `.env`, as for `ricordo serve`.
 
     Raises:
         Conflict: Another server uses the folder.

@@ -27,7 +27,7 @@ def read_entries() -> tuple[list[tuple[str, Any]], list[Invalid]]:
 
 
 def load_part(part: Any) -> Any:
-    """Return the part of a plugin, imported if it is a name, such as "weather.tools:forecast"."""
+    """Return a plugin's part; import it if it is a name such as "weather.tools:forecast"."""
     if not isinstance(part, str):
         return part
     module, _, name = part.partition(":")

@@ -1,8 +1,8 @@
 """Log lines: text for people or JSON, with the `extra={...}` of a call as fields.
 
-Lines hold ids, names and numbers, never the text of a message or of memory. An error's own words
-may quote such a text, so they are written only if `describe` knows that its kind quotes none: pass
-the error itself as a field, not its text.
+Lines hold ids, names and numbers, never the text of a message or of memory. The message of an error
+may quote such a text, so it is written only for kinds of errors that `describe` knows to quote
+none. Pass the error as a field, and not its text.
 """
 
 import json
@@ -17,8 +17,8 @@ from typing import Any, Literal, TextIO
 from ricordo.errors import Busy, DatabaseFailed, ModelError, Unavailable
 
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message"}
-# Below a warning these tell what they send and to which address, and both carry what people say and
-# search for.
+# At the levels below WARNING these loggers write addresses and bodies, which contain people's
+# messages and searches.
 _TALKATIVE = (
     "httpx",
     "httpx2",
@@ -34,7 +34,7 @@ _NOISY = ("asyncio", "filelock")
 # These quote the messages that they cannot read.
 _QUOTING = ("mcp",)
 _LONGEST_CAUSE = 300
-# Kinds of errors whose words name types, files, places and states, but no values.
+# Kinds of errors whose messages name types, files, positions and states, but no values.
 _WITHOUT_VALUES = (
     *(
         OSError,

@@ -1,7 +1,7 @@
 """Work on large inputs, away from the event loop.
 
 A thread that parses still shares the interpreter's lock with the loop. So the work must take linear
-time, and its input must be bounded.
+time, and the size of its input must be bounded.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ _IMPORTED: dict[str, Any] = {}
 def few_at_once(kind: str = "comparisons") -> asyncio.Semaphore:
     """Return a lock that lets two works of a kind run.
 
-    Enter it with `async with`. It is for works on long texts. Works that may be short need a kind
-    of their own, since long ones take a second.
+    Enter it with `async with`. It is for works on long texts. Short work needs a limit of its own,
+    so that it does not wait for long work, which takes a second.
     """
     gates = _GATES.setdefault(asyncio.get_running_loop(), {})
     return gates.setdefault(kind, asyncio.Semaphore(_WORKS_AT_ONCE))
@@ -47,7 +47,7 @@ async def offload(work: Callable[[], T], size: int) -> T:
 
 
 async def import_in_thread(module: str) -> Any:
-    """Import a module that is too slow for the start, and for the event loop; return it."""
+    """Return a module whose import is too slow for the start and for the event loop."""
     if module not in _IMPORTED:
         _IMPORTED[module] = await asyncio.to_thread(import_module, module)
     return _IMPORTED[module]

@@ -9,8 +9,8 @@ The built-in features and anyone's packages declare their parts in the same way:
         commands=(Commands("weather", "weather.cli", help="Ask for the weather."),),
     )
 
-An object with methods of these names is a plugin, too: each returns the parts, or is the hook
-itself. It may have two more methods: `complete_agent`, which completes one agent, and `at_end`, a
+An object with methods of these names is a plugin too: each method returns the parts, or is itself
+the hook. It may have two more methods: `complete_agent`, which completes one agent, and `at_end`, a
 coroutine that gets the settings when the server stops.
 """
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-# A part of a feature: the thing itself, or its name, such as "weather.tools:forecast". A name is
+# A part of a feature: the object itself, or its name, such as "weather.tools:forecast". A name is
 # imported when a server or a command needs the part. It may name a tuple or a list of parts.
 Part = Any
 
@@ -69,8 +69,9 @@ class Commands:
         module: The module of the typer app, which is named `app`; or both: "weather.cli:app". It
             is imported when one of its commands runs.
         help: What `ricordo --help` says of the group.
-        commands: The names of the commands, with what help says of each. Commands that join others
-            have them; otherwise the module is imported for every command of `ricordo`.
+        commands: The names of the commands, with what help says of each. Commands that join another
+            group must be named here; otherwise the module is imported for every command of
+            `ricordo`.
     """
 
     name: str
@@ -287,7 +288,7 @@ class Plugins:
     def complete_agents(self) -> "list[PromptAddition]":
         """The additions to agents loaded for prompts or answers.
 
-        They take no statement for agents that they have nothing for.
+        They run no statement for agents without such an addition.
         """
         functions: list[Callable[..., Any] | PromptAddition] = []
         for _, plugin in self._plugins:
@@ -484,7 +485,7 @@ def load_commands(features: Iterable[str] = ()) -> tuple[list[Commands], str | N
 def missing_requirements(plugins: Sequence[tuple[str, Any]]) -> str | None:
     """Return sentences about plugins whose required features are missing; None without any.
 
-    It is asked before any hook is called, so that no module looks for a feature in vain.
+    Call it before any hook, so that no module imports a missing feature.
     """
     needing: dict[tuple[str, ...], list[str]] = {}
     for name, plugin in plugins:

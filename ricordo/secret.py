@@ -154,8 +154,8 @@ def _name(draft: Path, path: Path) -> None:
     except FileExistsError:
         return
     except OSError:
-        # A file system without links: between the question and the renaming there is a moment, but
-        # no half a file.
+        # The file system has no links. Another process may create the file between the check and
+        # the renaming, but a file is never incomplete.
         if not path.exists():
             draft.replace(path)
 

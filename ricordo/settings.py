@@ -1,8 +1,8 @@
 """All settings with their descriptions.
 
 An option overrides the environment, which overrides `.env`, which overrides the default. Ricordo's
-own settings are named RICORDO_…; an unknown or malformed one stops the start. Providers are
-configured by their usual variables (OPENAI_API_KEY and so on).
+settings are named RICORDO_…; the server does not start with an unknown or malformed one. Providers
+are configured by their usual variables (OPENAI_API_KEY and so on).
 """
 
 import logging
@@ -33,7 +33,8 @@ from ricordo.setting_types import (
 log = logging.getLogger(__name__)
 SQLITE = "sqlite:///"
 POSTGRES = ("postgresql://", "postgres://")
-# The port of a server that listens nowhere, see `ricordo.open`; `ricordo serve` knows its own.
+# The port of a server that does not listen (see `ricordo.open`); `ricordo serve` has a port of its
+# own.
 NO_PORT = 0
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -511,8 +512,7 @@ class Settings(BaseSettings):
 
 
 _KNOWN = {*Settings.model_fields, "vector_prefix"}
-# Settings of YouLab's first server, by what follows RALPH_: the new name, and what the value begins
-# with there.
+# Settings of YouLab's first server, by the part after RALPH_: our name, and a prefix for the value.
 _OLDER = "RALPH_"
 _NAMES: Mapping[str, tuple[str, str]] = {
     "OPENROUTER_API_KEY": ("OPENROUTER_API_KEY", ""),
@@ -617,7 +617,7 @@ def _sentence(prefix: str, location: tuple[int | str, ...], message: str) -> str
 
 
 def _variable(prefix: str, name: str) -> str:
-    """Return the variable of a setting; of two names, the one that is set."""
+    """Return the variable of a setting; if it has two names, the one that is set."""
     names = next((names for names in _TWO_NAMES if name.lower() in names), (name,))
     variables = {**dotenv_values(".env"), **os.environ}
     set_names = {variable.lower() for variable, text in variables.items() if text}

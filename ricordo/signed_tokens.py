@@ -1,7 +1,7 @@
 """Signed tokens (JWT) of other servers.
 
 PyJWT checks the form, the signature and the usual claims. The caller names the allowed algorithms:
-with "none" there is no signature, and with HS256 a public key would be a password.
+"none" has no signature, and HS256 would use a public key as the shared secret.
 """
 
 from collections.abc import Mapping, Sequence
@@ -86,7 +86,7 @@ def _require_short(token: str) -> None:
 
 
 def _require_numbers(claims: Json) -> None:
-    """Raise Invalid for a time that is no number; PyJWT reads texts of digits too."""
+    """Raise Invalid for a time that is not a number, since PyJWT accepts strings of digits too."""
     for name in _TIMES:
         if name in claims and type(claims[name]) not in (int, float):
             raise Invalid("it is malformed")

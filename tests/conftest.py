@@ -25,7 +25,7 @@ from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.schema.columns import metadata
 from tests.seams import people
 from tests.seams.stores import ManualClock
-from tests.support import forks, order, postgres, sharing
+from tests.support import campaign_record, forks, order, postgres, sharing
 from tests.support.canaries import LogWatch
 from tests.support.ready import Helper, close_helper, fork_helper
 from tests.support.ready import helper as running_helper
@@ -45,9 +45,13 @@ settings.register_profile(
 settings.register_profile("long", settings.get_profile("ricordo"), max_examples=1000)
 settings.load_profile("ricordo")
 
-pytest_addoption = forks.pytest_addoption
-pytest_runtestloop = forks.pytest_runtestloop
 forks.at_end.append(postgres.stop_server)
+pytest_runtestloop = forks.pytest_runtestloop
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    forks.pytest_addoption(parser)
+    campaign_record.pytest_addoption(parser)
 
 
 @pytest.fixture
@@ -101,12 +105,13 @@ def pytest_runtest_call() -> Iterator[None]:
     assert not found, f"a text of a person is in the log: {found}"
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """What is imported is no garbage.
 
     To look through it again and again takes a fifth of the start.
     """
     gc.disable()
+    campaign_record.pytest_configure(config)
     _keep_files_in_memory()
 
 

@@ -210,6 +210,30 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(installed: I
     assert installed.sdist.name == f"ricordo-{__version__}.tar.gz"
 
 
+def test_a_release_lists_its_packages_with_hashes_and_licences(installed: Installed) -> None:
+    dist = installed.wheel.parent
+    listed = json.loads((dist / f"ricordo-{__version__}.cdx.json").read_text("utf-8"))
+    parts = {part["name"]: part for part in listed["components"]}
+    lock = (ROOT / "requirements/base.txt").read_text("utf-8")
+    pins = dict(re.findall(r"^([\w.-]+)(?:\[.*\])?==([^\s;]+)", lock, re.MULTILINE))
+    assert len(pins) > 50
+    for name, version in pins.items():
+        assert parts[name]["version"] == version
+        assert all(digest["content"] in lock for digest in parts[name]["hashes"])
+        assert parts[name]["hashes"]
+    assert (dist / f"ricordo-{__version__}-requirements.txt").read_text("utf-8") == lock
+
+    table = (dist / f"ricordo-{__version__}-licences.md").read_text("utf-8")
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()[2:]]
+    assert {name for name, _, _ in rows} == set(parts)
+    unknown = [name for name, _, licence in rows if licence == "not installed here"]
+    assert len(unknown) < len(rows) / 10  # packages for other platforms
+    gpl = re.compile(r"(?<!L)(?<!Lesser )(?:GPL|General Public License)")
+    assert [
+        name for name, _, licence in rows if gpl.search(licence) and " OR " not in licence
+    ] == []
+
+
 def test_the_command_runs_from_the_wheel_with_the_packages_of_the_base_alone(
     installed: Installed, tmp_path: Path
 ) -> None:

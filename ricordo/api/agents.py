@@ -131,7 +131,7 @@ def list_agents(
 ) -> list[Json]:
     """List agents, by default newest first.
 
-    They may be selected by name, a piece of it, tags, or the users they are kept to.
+    Filters are the name, a part of the name, tags, and the users that an agent is restricted to.
     """
     user_ids = users.ids_of(tx, context.scope, filters.identity_id, filters.identifier_keys or ())
     if user_ids is None:
@@ -175,7 +175,7 @@ def retrieve(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
 
 @router.patch("/{agent_id}", response_model=AgentResponse)
 async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> Json:
-    """Change an agent; fields that are left out stay.
+    """Change an agent; omitted fields keep their values.
 
     Its prompt follows at its next turn.
     """
@@ -218,7 +218,7 @@ async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> J
             )
         _change_attachments(tx, context, agent_id, body)
         if body.tool_rules is not None or body.tool_ids is not None:
-            # Rules under which no turn could end are refused now and not at the next message.
+            # Refuse rules under which no turn could end now, and not at the next message.
             rulebook(agents.load(tx, context.scope, agent_id))
         return whole_agent(tx, context, agent_id)
 
@@ -229,7 +229,7 @@ async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> J
 async def delete(context: RequestContext, agent_id: str) -> Json:
     """Delete an agent with its messages.
 
-    Its blocks and archives stay; delete them by their own routes.
+    Its blocks and archives are not deleted; they have routes for that.
     """
     await delete_agent(context.runtime, context.scope, agent_id)
     return note(f"Agent id={agent_id} successfully deleted")
@@ -323,7 +323,7 @@ def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
 def change_secret(
     tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str, change: tuple[str, str | None]
 ) -> None:
-    """Store one secret of the agent, or delete it where its text is None; the others stay.
+    """Store one secret of the agent, or delete it if its text is None.
 
     `change` is its name and text. Raises NotFound, Invalid.
     """

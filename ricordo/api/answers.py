@@ -1,8 +1,8 @@
 """Answers on their way to clients.
 
 Large answers are written as JSON in worker threads, limited in size each and together, and sent in
-pieces. A read whose answer finds no room is dropped and repeated later, so that waiting requests
-hold no memory.
+pieces. If there is no room for an answer, its data is dropped and read again later, so that waiting
+requests hold no memory.
 """
 
 import asyncio
@@ -103,7 +103,7 @@ class AnswerBudget:
             return True
 
     async def wait(self, ticket: "Ticket", size: int) -> None:
-        """Take this number of bytes as soon as there is room.
+        """Reserve this number of bytes as soon as there is room.
 
         Raises HTTPException (503) after a wait of `WAIT` seconds.
         """
@@ -161,7 +161,7 @@ class Ticket:
 
 
 class LargeAnswer(Response):
-    """A body in pieces, each sent as fast as the client takes it and then dropped."""
+    """A body in pieces, each of which is sent at the client's speed and then freed."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ async def read_answer(
 async def counted_answer(
     budget: AnswerBudget, scope: Scope, response: Response, *, reads: bool
 ) -> Response:
-    """Return this answer, whose bytes count while it is sent.
+    """Return the answer, wrapped so that its bytes count toward the limit until they are sent.
 
     Raises HTTPException (503) for a read.
     """
@@ -343,7 +343,7 @@ def json_pieces(content: Any) -> Iterator[bytes]:
 
 
 def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield short pieces joined, since each piece takes a call to be sent."""
+    """Join short pieces, since sending a piece costs a call."""
     batch: list[bytes] = []
     size = 0
     for piece in pieces:

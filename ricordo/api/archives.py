@@ -103,7 +103,7 @@ def retrieve(tx: Transaction, context: RequestContext, archive_id: str) -> Json:
 
 @router.patch("/archives/{archive_id}", response_model=ArchiveResponse)
 def modify(tx: Transaction, context: RequestContext, archive_id: str, body: ArchiveUpdate) -> Json:
-    """Change an archive; fields that are left out stay."""
+    """Change an archive; omitted fields keep their values."""
     archive = archives.get(tx, context.scope, archive_id)
     archives.require_changes(context.scope, archive)
     description = archive.description
@@ -152,8 +152,8 @@ async def create_passages(
 ) -> list[Json]:
     """Put passages into the archive, in their order, after all were checked.
 
-    They are stored in groups of 500, each whole or not at all. If the server is stopped during a
-    longer request, whole groups from its beginning are stored.
+    They are stored in groups of 500; each group is stored completely or not at all. If the server
+    stops during a longer request, the first groups are stored and the others are not.
     """
     return await _file(context, archive_id, body.passages)
 
@@ -183,7 +183,7 @@ def attach(tx: Transaction, context: RequestContext, agent_id: str, archive_id: 
 
 @router.patch("/agents/{agent_id}/archives/detach/{archive_id}", response_model=AgentResponse)
 def detach(tx: Transaction, context: RequestContext, agent_id: str, archive_id: str) -> Json:
-    """Take an archive from the agent; it stays, with its passages."""
+    """Detach an archive from the agent, without deleting the archive or its passages."""
     agents.require(tx, context.scope, agent_id)
     archives.get(tx, context.scope, archive_id)
     archives.detach(tx, agent_id, archive_id)
@@ -318,7 +318,7 @@ router.routes += _memory.routes
 async def _file(
     context: RequestContext, archive_id: str, items: Sequence[PassageItem]
 ) -> list[Json]:
-    # Dates are read before anything is stored: a malformed one refuses the whole request.
+    # Read all dates before storing anything, since a malformed date refuses the whole request.
     dated = [(item, item.timestamp(UTC)) for item in items]
     responses: list[Json] = []
 
@@ -354,7 +354,7 @@ def new_passage(
         created_at=now if timestamp is None else timestamp,
         updated_at=now,
     )
-    # Secrets are removed here too, so that the answer shows the stored text.
+    # Remove secrets here and not only in storage, so that the answer shows the stored text.
     return archives.redacted([passage])[0]
 
 

@@ -61,12 +61,12 @@ class _Failures(NamedTuple):
 class RequestLimits:
     """Counts each key's requests in a token bucket.
 
-    A whole minute's requests may come at once; then they are refilled gradually.
+    A token bucket: a minute's requests may come at once, then the bucket refills gradually.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._per_minute = settings.key_requests_per_minute
-        # The remaining requests of each key and the time of the count, by the key's name.
+        # By key name: the remaining requests, and the time when they were counted.
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def count(self, limits: Limits, now: float | None = None) -> int:
@@ -103,7 +103,8 @@ class Authentication:
         self._has_keys = False
         self._asked_until = 0.0
         self._writing: set[asyncio.Task[None]] = set()
-        # Counts changes, so that an answer from before a change is not cached after it.
+        # The number of changes, so that a result that was read before a change is not cached after
+        # it.
         self._changes = 0
 
     @cached_property
@@ -116,7 +117,8 @@ class Authentication:
 
         Returns None for a key that is unknown, expired or revoked, or of a disabled user.
 
-        `is_near` means that the caller is on this machine: then the operator's tokens count too.
+        `is_near` means that the caller is on this machine, where the operator's tokens are accepted
+        too.
         """
         if self._is_settings_key(key):
             return _ADMINISTRATOR
@@ -226,7 +228,7 @@ class Authentication:
     async def local(self, runtime: Runtime | None, *, asks: bool = True) -> Scope | None:
         """Return the local administrator if the server is local, without keys and login.
 
-        Without `asks` the database is not asked: its last answer counts.
+        Without `asks` the cached result is used, and the database is not read.
         """
         if self._key is not None or self._has_login or self._host not in LOOPBACK:
             return None
@@ -281,7 +283,7 @@ def _encoded(key: str) -> bytes:
 
 
 def network_of(address: str) -> str:
-    """Return the address, or an IPv6 address's network, since one client may have many."""
+    """Return the IP address; for IPv6 its network, since a client may have many addresses."""
     if ":" not in address:
         return address
     try:

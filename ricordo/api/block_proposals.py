@@ -1,6 +1,6 @@
 """Proposals for a block that is named by its id.
 
-These include proposals for an agent's own blocks, which the operators of the agents decide.
+They include proposals for an agent's own blocks; the operators of the agents decide about these.
 """
 
 from fastapi import Response
@@ -38,8 +38,8 @@ async def list_of_block(
 ) -> list[Json]:
     """Proposals for the block, newest first; by default the waiting ones.
 
-    There are fewer than `limit` if their texts are long. Ask for those `after` the last one, until
-    there are none.
+    There are fewer than `limit` if their texts are long. For the next page, pass the last
+    proposal's id as `after`, until a page is empty.
     """
 
     def of_block(tx: Transaction) -> ProposalFilter:

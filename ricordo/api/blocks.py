@@ -65,7 +65,7 @@ To = Annotated[
 
 @router.post("/blocks/", response_model=BlockResponse)
 def create(tx: Transaction, context: RequestContext, body: BlockRequest) -> Block:
-    """Create a block of its own, to be attached to agents."""
+    """Create a block that belongs to no agent or user yet, to be attached to agents."""
     chain = Chain(new_id("chain"), context.scope.organization_id, "block", "")
     block = new_block(tx, context.scope, body.spec(context.runtime.settings.data_dir), chain)
     chain = replace(chain, owner_id=block.id)
@@ -110,7 +110,8 @@ class BlockQuery:
         user_ids = users.ids_of(tx, scope, self.identity_id, self.identifier_keys or ())
         return blocks.BlockFilter(
             label=self.label,
-            # Only templates have names, and there are none here: `is_template` is always false.
+            # Only block templates have names, and this server has none: `is_template` is always
+            # false.
             ids=() if self.templates_only or self.name else None,
             pieces={name: piece for name, piece in searches.items() if piece},
             tags=tuple(self.tags or ()),
@@ -159,10 +160,10 @@ def modify(
     body: BlockUpdate,
     if_match: IfMatch = None,
 ) -> Response:
-    """Change a block; fields that are left out stay. Agents see it at their next turn.
+    """Change a block; omitted fields keep their values. Agents see it at their next turn.
 
-    If a user's block has a policy that demands it, the change of text or label becomes a proposal:
-    `proposal_id` and the header `x-proposal-id` name it, and the block stays as it is.
+    If the policy of a user's block demands it, a change of text or label becomes a proposal and
+    does not change the block: `proposal_id` and the header `x-proposal-id` have the proposal's id.
     """
     return _change(tx, context, _writable(tx, context.scope, block_id), body, if_match)
 
@@ -228,7 +229,7 @@ def attach(tx: Transaction, context: RequestContext, agent_id: str, block_id: st
     "/agents/{agent_id}/core-memory/blocks/detach/{block_id}", response_model=AgentResponse
 )
 def detach(tx: Transaction, context: RequestContext, agent_id: str, block_id: str) -> Json:
-    """Take a block out of the agent's prompt; the block itself stays."""
+    """Detach a block from the agent, without deleting the block."""
     agents.require(tx, context.scope, agent_id)
     blocks.get(tx, context.scope, block_id)
     blocks.detach(tx, agent_id, block_id)
@@ -247,10 +248,10 @@ def modify_of_agent(
     body: BlockUpdate,
     if_match: IfMatch = None,
 ) -> Response:
-    """Change the agent's block with this label; fields that are left out stay.
+    """Change the agent's block with this label; omitted fields keep their values.
 
-    If the agent's conversation belongs to a user, a block of the agent that is not shared is copied
-    for the user first.
+    If the agent's conversation belongs to a user, the change goes into the user's copy of the
+    block, unless the block is shared.
     """
     state = agents.load(tx, context.scope, agent_id)
     block = _labelled(tx, state, context.scope, block_label)
@@ -344,7 +345,7 @@ async def list_lines(context: RequestContext, block_id: str, part: Lines, at: At
 async def compare(
     context: RequestContext, block_id: str, part: Lines, from_: From = None, to: To = None
 ) -> Json:
-    """Compare two versions of the block, by lines and words; long answers have pages."""
+    """Compare two versions of the block, by lines and by words; a long comparison has pages."""
     return await comparison_of(
         context, lambda tx: _place(tx, context, block_id), part, older=from_, newer=to
     )
@@ -469,7 +470,7 @@ def page_of(
 
 
 def one_of(tx: Transaction, chain_id: str, label: str, sha: str) -> Json:
-    """Return the block's version at a version of its chain, with its text.
+    """Return the version that the block had at a version of its chain, with its text.
 
     Raises NotFound, Conflict.
     """

@@ -18,8 +18,8 @@ from starlette.types import Message, Receive, Scope
 from ricordo.offload import SMALL, offload
 
 T = TypeVar("T")
-# The most commas and brackets of a large body. A JSON value takes up to a hundred times its bytes
-# in memory, and one call decodes them all: 60 ms for so many.
+# The most commas and brackets of a large body. A decoded JSON value takes up to a hundred times its
+# bytes in memory. One call decodes the whole body; at this limit that takes 60 ms.
 MOST_MARKS = 200_000
 # Bytes of a large body.
 LARGE = 1024 * 1024
@@ -44,7 +44,7 @@ LARGE_BODIES = LargeBodies()
 
 @dataclass(slots=True)
 class CountedBody:
-    """The body of one request, which counts as long as it is in memory."""
+    """The body of one request, which counts toward the limit while it is in memory."""
 
     receive: Receive
     large_bodies: LargeBodies

@@ -44,7 +44,7 @@ class HttpCall(CallContext):
     request: Request
 
 
-# Query parameters of some version of `letta-client` without effect here, each with the reason.
+# Query parameters of `letta-client` that have no effect here, each with the reason.
 IGNORED_QUERIES: Mapping[str, str] = {
     "include": "Answers have all that belongs to an agent.",
     "include_relationships": "The older name of `include`.",
@@ -61,8 +61,8 @@ _USERS_ROLES = frozenset(("user", "user_message", "approval_response_message"))
 _SELECT_BY_USER = {"/v1/ledger"}
 
 
-# The prefixes of ids in paths. Conversations have other names too, and any text may be a provider's
-# id.
+# The prefixes of ids in paths. A conversation may also be named without an id, and any text may be
+# a provider's id.
 ID_PREFIXES: Mapping[str, str] = {
     **{
         f"{kind}_id": kind
@@ -125,8 +125,8 @@ def _require_fields(body: Any, allowed: Collection[str]) -> None:
         )
     messages = body.get("messages")
     for message in messages if isinstance(messages, list) else ():
-        # A message in the form of an answer has its role in `message_type`; a decision about a
-        # waiting call has none.
+        # A message in the response format has its role in `message_type`; a decision about a
+        # waiting call has no role.
         roles: list[Any] = []
         if isinstance(message, dict):
             roles = [message.get("role"), message.get("message_type")]
@@ -164,9 +164,9 @@ def _query_names(dependant: Dependant) -> Iterator[str]:
 async def for_user(
     context: RequestContext, user: str | None, *, reads: bool = True
 ) -> RequestContext:
-    """Return the context narrowed to this user's and shared objects; None narrows nothing.
+    """Return the context narrowed to this user's and shared objects; unchanged for None.
 
-    Unless it `reads`, the caller then acts for the user. Raises NotFound, and Forbidden if the
+    Unless `reads` is set, the caller then acts for the user. Raises NotFound, and Forbidden if the
     caller may not name the user.
     """
     if user is None:
@@ -216,8 +216,8 @@ async def scope_of_user(
 ) -> Scope | None:
     """Return the scope in which the caller acts for this user; None for an unknown user.
 
-    With `makes` a new user is created. `person_name` becomes the name of a user who has only an
-    identifier so far; a name that was chosen here stays. Raises Invalid, Forbidden.
+    With `makes` a new user is created. `person_name` becomes the user's name unless the user has a
+    name already. Raises Invalid, Forbidden.
     """
     organization = Scope(scope.organization_id)
     user = await store.read(lambda tx: users.named(tx, scope.organization_id, name))
@@ -270,7 +270,7 @@ class Paging:
         )
 
     def page_by_time(self, *, default: int) -> Page:
-        """Return the page where `before` means older and `after` newer, in either order.
+        """Return the page; `before` selects older and `after` newer objects, in either order.
 
         It holds the newest or the oldest of the selected items.
         """

@@ -135,7 +135,7 @@ class ConversationRequest(ConversationFields):
 class ConversationUpdate(ConversationFields):
     """The changes of a conversation.
 
-    A field that is left out stays, and null resets it to the agent's own.
+    An omitted field keeps its value, and null resets it to the agent's value.
     """
 
     last_message_at: str | None = None
@@ -251,7 +251,7 @@ async def create(
 def list_conversations(
     tx: Transaction, context: RequestContext, query: Annotated[ConversationQuery, Depends()]
 ) -> list[Json]:
-    """List conversations, most recent message first, without agents' own and hidden ones."""
+    """List conversations by their last message, without default and hidden ones."""
     if query.agent_id:
         agents.require(tx, context.scope, query.agent_id)
     return [
@@ -275,7 +275,7 @@ async def modify(
     body: ConversationUpdate,
     agent_id: AgentId = None,
 ) -> Json:
-    """Change a conversation; fields that are left out stay. Its next turn follows."""
+    """Change a conversation; omitted fields keep their values. Its next turn follows."""
     conversation = await _open(context, conversation_id, agent_id)
     changes = body.changes(context.store.clock.now())
     return await _response(

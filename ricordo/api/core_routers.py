@@ -22,7 +22,8 @@ CORE_ROUTERS = (
     server.router,
     agents.router,
     messages.router,
-    # Each route that is matched before takes its time: a search is short enough for that to count.
+    # Search comes early: every route that is tried before it takes time, and a search is a short
+    # request.
     search.router,
     conversations.router,
     block_proposals.router,
@@ -34,6 +35,6 @@ CORE_ROUTERS = (
     jobs.router,
     archives.router,
 )
-# A block's label may hold slashes: what can follow one is matched before the label itself, and
-# features before both.
+# A block's label may contain slashes. So routes with a fixed part behind the label are matched
+# before the label alone, and features' routes before both.
 LABEL_ROUTERS = (proposals.router, users.router)

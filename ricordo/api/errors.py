@@ -118,8 +118,8 @@ def text_conflict(reason: str | None, conflict: Json) -> Response:
 def _refused(content: Json, status: int, *, is_final: bool = False) -> Response:
     response = answer(content, status)
     if is_final or status in (409, 412):
-        # A client's retry would only repeat the answer: the server has retried already, or nothing
-        # can change.
+        # A client should not retry these: the server has retried already, or a retry cannot
+        # succeed.
         response.headers["x-should-retry"] = "false"
     return response
 
@@ -146,7 +146,7 @@ async def _invalid_request(request: Request, error: RequestValidationError) -> R
 
 
 def _fault(fault: Json) -> Json:
-    """Return the place and the message of a fault, shortened and without our types' names."""
+    """Return a fault's location and message, shortened and without names of our types."""
     path = [
         key if isinstance(key, int) else _shortened(key, _LONGEST_NAME)
         for key in fault["loc"][:_DEEPEST]

@@ -29,7 +29,7 @@ from ricordo.storage.keys import TOKEN
 
 # Open routes that must not wait for the database.
 _HEALTH = ("/v1/health", "/v1/health/", "/v1/health/live", "/v1/health/ready", "/health")
-# Open routes: they tell that a server is here and how to talk to it.
+# Open routes: a client learns from them that a server runs and how to talk to it.
 OPEN_PATHS = ("/", "/v1/health", "/v1/health/")
 # Paths whose clients read refusals in OpenAI's form: all of OpenAI's paths, served here or not.
 # `/v1/models/`, with a slash at its end, and the list of embedding models belong to Letta's API.
@@ -97,9 +97,9 @@ _SEND = (
     " include_return_message_types stream_tokens include_pings background client_tools enable_thinking"
     " include_compaction_messages"
 )
-# The right, the method, the path, and then the allowed query parameters (with ?) and fields of the
-# body. Parameters that name other objects are left out: other agents, blocks, users, models,
-# addresses.
+# Each row has the right, the method, the path, and then the allowed query parameters (with ?) and
+# body fields. Parameters that name other objects (agents, blocks, users, models, addresses) are not
+# allowed.
 _WAYS = """
 read_agent GET /v1/agents/<agent>
 read_agent GET /v1/agents/<agent>/core-memory/blocks ?PAGE
@@ -148,9 +148,9 @@ def route_path(scope: Scope) -> str:
 class Guard:
     """Identifies the caller before any route, and refuses callers without a needed key.
 
-    Without keys a browser is the only way in from outside: by a page of another origin, or by a
-    name that was made to point here (DNS rebinding). Both are refused by their Origin and Host.
-    With the cookie of a login only pages of this server may write.
+    Without keys, an attacker can only reach this server through a browser: with a page of another
+    origin, or with a name that was made to point here (DNS rebinding). Both are refused by their
+    Origin and Host. With the cookie of a login only pages of this server may write.
     """
 
     def __init__(
@@ -228,7 +228,8 @@ class Guard:
         key = ""
         if credential := headers.get(b"authorization"):
             key = _key(credential, is_git=bool(_GIT_PATH.match(path)))
-        # A tool's program or a page with a token is never the local user, even without keys.
+        # Programs of tools and pages with a token are never the local user, even on a server
+        # without keys.
         if not key.startswith((program_keys.PREFIX, TOKEN)):
             local = await self._authentication.local(runtime, asks=path not in _HEALTH)
             if local:
@@ -336,7 +337,7 @@ async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None
 
 
 def _agent_of(tx: Transaction, caller: Caller, ids: dict[str, str]) -> str | None:
-    """Return the agent of the ids in a path, also by conversation or run.
+    """Return the agent that a path names by its id, or by the id of a conversation or run.
 
     Returns None without one.
     """

@@ -40,7 +40,7 @@ class JobQuery:
 def list_jobs(
     tx: Transaction, context: RequestContext, paging: Paged, query: Annotated[JobQuery, Depends()]
 ) -> Sequence[Job]:
-    """List jobs, by default newest first: all, those not ended, by status or by kind."""
+    """List jobs, newest first by default, filtered by status, by kind or for unfinished ones."""
     return jobs.page(
         tx, context.scope, paging.page(), statuses=query.stored_statuses(), kind=query.kind
     )

@@ -152,7 +152,7 @@ class MessageQuery(MessageViewQuery):
 async def list_messages(
     context: RequestContext, agent_id: str, paging: Paged, query: Annotated[MessageQuery, Depends()]
 ) -> list[Json]:
-    """List messages of the agent's own conversation or another, by default the newest.
+    """List messages of a conversation, by default the newest of the agent's default conversation.
 
     `after` selects newer ones and `before` older ones, in either order.
     """
@@ -213,7 +213,7 @@ async def turn_request(
     is_background: bool = False,
     callback: Mapping[str, Any] | None = None,
 ) -> TurnRequest:
-    """Return the turn of a body in this conversation (None: the agent's default).
+    """Return the turn that the body requests in this conversation (None: the agent's default one).
 
     Raises Unsupported and Invalid.
     """
@@ -235,8 +235,8 @@ async def turn_request(
 async def sent_again(context: RequestContext, content: bytes | None = None) -> tuple[str, bool]:
     """Return the hash of the request's content, and whether the client marks it as a retry.
 
-    The content is the body unless it is given. Clients retry by themselves after a time-out, and an
-    equal body then means the same turn (design, invariant 8).
+    The content is the body unless it is given. Clients retry after a time-out without being told
+    to; then an equal body means the same turn.
     """
     hashed = await context.request.body() if content is None else content
     hash_content = partial(blake2b, hashed, digest_size=16)
@@ -367,7 +367,7 @@ def new_message(message: MessageRequest) -> NewMessage:
 def keeps_some(view: MessageFormat) -> Callable[[Message], bool]:
     """Return a test for messages with any piece for this view.
 
-    A page with messages that have none would look like the last one.
+    A page whose messages have no pieces would be empty, and look like the last page.
     """
     return lambda message: bool(message_responses(message, view))
 

@@ -24,12 +24,12 @@ MAY_FORK = hasattr(os, "fork") and sys.platform != "darwin"
 _PATIENCE = 300.0
 _CHUNK = 1 << 20
 _MOST_FILES = 1 << 16
-# Written last, so that half a document is none.
+# Written last, so that a partial document is recognized.
 _END = b"\0"
 
 
 class OpenApiDocument:
-    """The document's bytes, made once; `make` makes them in this process where no child can."""
+    """The document's bytes, computed once, in a child process if possible."""
 
     def __init__(self, make: Callable[[], bytes]) -> None:
         self._make = make
@@ -71,8 +71,8 @@ def _read_child(make: Callable[[], bytes]) -> bytes:
     reader, writer = os.pipe()
     try:
         with warnings.catch_warnings():
-            # Newer Pythons warn of a fork beside threads: the patience below is for what may come
-            # of it.
+            # Newer versions of Python warn of a fork while threads run; the time limit below ends a
+            # child that hangs.
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
     except OSError:
@@ -111,7 +111,7 @@ def _read(reader: int, deadline: float) -> bytearray:
 
 
 def _write_and_exit(make: Callable[[], bytes], writer: int) -> None:
-    """Write the document and end the child, which may touch nothing else of the server's."""
+    """Write the document and end the child process without running any cleanup of the server."""
     status = 1
     try:
         for number in (signal.SIGTERM, signal.SIGINT):

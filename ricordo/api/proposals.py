@@ -59,8 +59,8 @@ Status = Annotated[
 ]
 # Each has two texts and their difference.
 Limit = Annotated[int, Query(ge=1, le=100, description="How many proposals at most.")]
-# A decided proposal, its block after the decision, and the number of proposals that still wait for
-# it.
+# A decided proposal, its block after the decision, and the number of proposals that wait for this
+# block.
 Decided = tuple[Proposal, Block | None, int]
 After = Annotated[str | None, Query(description="Only proposals after the one with this id.")]
 
@@ -75,8 +75,8 @@ async def list_all(
 ) -> list[Json]:
     """Proposals for all blocks of the user, newest first; by default the waiting ones.
 
-    There are fewer than `limit` if their texts are long. Ask for those `after` the last one, until
-    there are none.
+    There are fewer than `limit` if their texts are long. For the next page, pass the last
+    proposal's id as `after`, until a page is empty.
     """
     return await _list(
         context, user_id, None, status, Page(limit=limit, after=after, is_bounded=True)
@@ -339,10 +339,10 @@ def _require(
 def _proposer(
     tx: Transaction, context: RequestContext, memory: UserMemory, agent_id: str | None
 ) -> Actor:
-    """Return the author as the user reads it: the named agent, else the caller.
+    """Return the author that the user reads: the named agent, else the caller.
 
     An agent of this server has its stored name, any other one the sent name. Raises Forbidden if
-    the caller runs no agents, so that no caller speaks in another's name.
+    the request names an agent and the caller may not run agents.
     """
     scope = context.scope
     is_local = scope.role == "admin" and scope.may(IMPERSONATE)

@@ -157,16 +157,16 @@ def retrieve(tx: Transaction, context: RequestContext, provider_id: str) -> Orga
 async def modify(
     context: RequestContext, provider_id: str, body: ProviderUpdate
 ) -> OrganizationProvider:
-    """Change a provider's keys or address; fields that are left out stay.
+    """Change a provider's keys or address; omitted fields keep their values.
 
-    The change counts from the next call of its models.
+    The change applies from the next call of its models.
     """
     models = context.runtime.organization_providers
     before = await _stored(context, provider_id)
     moved = body.base_url is not None and body.base_url != before.base_url
     if moved and before.secret and body.api_key is None:
-        # Else a caller who may change the address, but does not know the key, could have it sent to
-        # an address of theirs.
+        # Otherwise a caller who does not know the key could have it sent to an address of their
+        # choice.
         raise Invalid(
             "Send api_key together with a new base_url: a stored key goes to no other address."
         )
@@ -228,7 +228,7 @@ async def refresh(context: RequestContext, provider_id: str) -> OrganizationProv
 async def delete(context: RequestContext, provider_id: str) -> Json:
     """Delete a provider with its keys.
 
-    Agents that use one of its models stay, and need another model to answer.
+    Agents that use one of its models are not deleted, but need another model to answer.
     """
     await _changed(context, lambda tx: providers.delete_one(tx, context.scope, provider_id))
     return note(f"Provider id={provider_id} successfully deleted")

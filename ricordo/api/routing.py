@@ -49,7 +49,8 @@ from ricordo.offload import SMALL, offload
 E = TypeVar("E", bound=Callable[..., Any])
 # What only an escaped letter beyond ASCII or carriage return holds.
 _MAY_BE_ODD = re.compile(rb"%(?:[89a-fA-F][0-9a-fA-F]|0[dD])|[\x80-\xff]")
-# Every route may refuse; a class of codes, because which ones it gives depends on what is wrong.
+# Every route may refuse a request. The document names the class of codes, since the code depends on
+# the error.
 REFUSALS: Mapping[int | str, dict[str, Any]] = {
     "4XX": {"model": RefusalResponse, "description": "Refused: `detail` says why and what to do"}
 }
@@ -75,9 +76,9 @@ class ValidatedRoute(APIRoute):
 class GuardedRoute(Route):
     """A route that only callers with one of its scopes reach.
 
-    FastAPI makes a validator for each parameter, which takes a quarter of the start for all routes.
-    So its part of a route, `api_route`, is made at the first request. It gets no model of the
-    answer: the answer is written by the model's own `of`, and only the document shows its schema.
+    FastAPI builds a validator for each parameter; for all routes that takes a quarter of the start.
+    So its part of a route, `api_route`, is made at the first request. FastAPI gets no response
+    model, since the model's `of` writes the answer; only the document shows its schema.
     """
 
     validated_class: ClassVar[type[APIRoute]] = ValidatedRoute
@@ -100,7 +101,7 @@ class GuardedRoute(Route):
         )
         # The framework answers HEAD wherever it answers GET; FastAPI does not.
         self.methods = verbs
-        # None until the router sets its family's; empty where anybody may call the route.
+        # None until the router sets the scopes of its family; empty if anybody may call the route.
         self.scopes: tuple[str, ...] | None = getattr(endpoint, "scopes", None)
         # A route without one has FastAPI's placeholder, which only the document understands.
         if isinstance(response_model, DefaultPlaceholder):
@@ -138,8 +139,8 @@ class GuardedRoute(Route):
         if self._begin not in scope["path"]:
             return Match.NONE, {}
         match, child_scope = super().matches(scope)
-        # The framework's $ matches before a last line feed too: the list would answer for the id
-        # "\n".
+        # The framework's $ also matches before a final line feed, so the id "\n" would lead to the
+        # list.
         if scope["path"].endswith("\n") and not self.path_regex.fullmatch(route_path(scope)):
             return Match.NONE, {}
         if match != Match.NONE:
@@ -271,16 +272,17 @@ class Routes(APIRouter):
         prefix: Begins the paths of all its routes.
         tags: Group its routes in the document.
         scope: The family of scopes that its routes need: `<scope>:read` with GET, `<scope>:write`
-            with any other method. A route that needs others says so with `needs`, and each must say
-            it where there is no family.
+            with any other method. A route that needs other scopes says so with `needs`; without a
+            family, each route must.
         include_in_schema: Whether the document shows its routes.
-        goes_first: Match its routes before the core's, one of which has an id in the place of a
-            name.
-        open_paths: Paths, each of them whole, that the guard lets pass without a key, also on a
-            server that needs one.
+        goes_first: Match its routes before the core's, since a core route would take a name in the
+            path for an id.
+        open_paths: Complete paths that the guard lets pass without a key, even on a server that
+            needs keys.
         login_page: The path to which the guard sends a browser that has no key.
-        resources: Paths of resources, each with the path of its metadata. A request without a key
-            is refused with the latter, by which a program finds out how to get a token (RFC 9728).
+        resources: Paths of resources, each with the path of its metadata. A refusal of a request
+            without a key names the metadata's path, where a program reads how to get a token (RFC
+            9728).
     """
 
     guarded_class: ClassVar[type[GuardedRoute]] = GuardedRoute
@@ -437,12 +439,12 @@ def _normalise_address(scope: Scope) -> None:
     if not scope["path"].isascii():
         scope["path"] = normal_name(scope["path"])
     query: bytes = scope["query_string"]
-    # Only what is escaped can be in another form; servers pass no other bytes.
+    # Only an escaped path can have another form, since servers pass no other bytes.
     if _MAY_BE_ODD.search(query):
         pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
         normal = [(name, normal_text(value)) for name, value in pairs]
-        # One that is normal stays to the byte: a page leads back to the very address that was asked
-        # for.
+        # A normal path is not changed, since a page leads back to exactly the address of the
+        # request.
         if normal != pairs:
             scope["query_string"] = urlencode(normal).encode()
 
@@ -451,8 +453,8 @@ def _guarded(scope: Scope, receive: Receive, send: Send, statuses: list[int]) ->
     """Return a `send` that notes the answer's status, and adds security headers.
 
     The headers stop browsers from guessing another type of file, and caches from storing the
-    answer. An answer with 503 also gets a time for a retry. For a body that is too long the answer
-    says how long one may be, which the framework's does not.
+    answer. An answer with 503 also gets a time for a retry. The answer to a body that is too long
+    says how long a body may be; the framework's answer does not.
     """
     is_answered = False
 

@@ -60,7 +60,7 @@ class RunQuery:
 def list_runs(
     tx: Transaction, context: RequestContext, paging: Paged, query: Annotated[RunQuery, Depends()]
 ) -> Sequence[Run]:
-    """List runs, newest first: of agents, of a conversation, by status, or open ones."""
+    """List runs, newest first, filtered by agents, conversation, status or for open ones."""
     agent_ids = [*(query.agent_ids or ()), *((query.agent_id,) if query.agent_id else ())]
     statuses = [*(query.statuses or ()), *(("created", "running") if query.active else ())]
     columns = without_none(
@@ -235,7 +235,7 @@ def give_feedback(
     body: FeedbackRequest | None = None,
     feedback: Annotated[Feedback | None, Query(description="The form of older clients.")] = None,
 ) -> Step:
-    """Store an opinion of the step, and tags, which replace the earlier ones."""
+    """Store feedback on the step and its tags, in place of earlier ones."""
     if body is None:
         if feedback is None:
             raise Unsupported("Say feedback, tags, or both.")

@@ -107,6 +107,9 @@ class FoundMessageResponse(ResponseModel):
     shared: Annotated[bool, From("message.user_id", _has_no_user)] = Field(
         description="True where it is about no user."
     )
+    excerpt: str | None = Field(
+        None, description="The part of a long message that matches best; null for a short one."
+    )
     relevance: RelevanceResponse
 
 
@@ -126,6 +129,9 @@ class StoredMessageHitResponse(RelevanceResponse):
 
     embedded_text: str
     shared: bool = Field(description="True where the message is about no user.")
+    excerpt: str | None = Field(
+        None, description="The part of a long message that matches best; null for a short one."
+    )
     message: StoredMessageResponse
 
     @classmethod
@@ -134,7 +140,13 @@ class StoredMessageHitResponse(RelevanceResponse):
         message = StoredMessageResponse.of(hit.message)
         shared = _has_no_user(hit.message.user_id)
         text = searchable_text(hit.message)
-        return super().of(hit.relevance, embedded_text=text, shared=shared, message=message)
+        return super().of(
+            hit.relevance,
+            embedded_text=text,
+            shared=shared,
+            excerpt=hit.excerpt,
+            message=message,
+        )
 
 
 class PastText(TextContent):
@@ -204,8 +216,8 @@ async def search_messages(
     """Search the messages of users and agents, of one agent or all, best first.
 
     Dates without a zone are read in the agent's zone, or in UTC if no agent is named. Without a
-    query the newest are returned. A user's own messages come before shared ones, and agents without
-    any of them are left out unless one is named.
+    query the newest are returned. A user's own messages come before shared messages. Unless an
+    agent is named, agents without messages of the user are skipped.
     """
     return await _messages(context, body)
 
@@ -263,7 +275,7 @@ async def search_passages(
 
 @router.post("/agents/{agent_id}/messages/import", response_model=ImportResponse, tags=["messages"])
 async def import_past(context: RequestContext, agent_id: str, body: ImportRequest) -> Json:
-    """Store past messages, oldest first: searches find them, and the window stays as it is.
+    """Store past messages, oldest first; searches find them, but they do not enter the window.
 
     With an `otid` for each message the request can be repeated: stored messages are not stored
     again.

@@ -51,8 +51,8 @@ _TEXT_FIELDS = {"assistant_message": "content", "reasoning_message": "reasoning"
 class SseEncoder:
     """Encodes one turn for one reader.
 
-    With tokens, text that was sent in deltas is not sent again as a whole. With `first` the events
-    are numbered from there: their `seq_id`.
+    When tokens are streamed, text that was sent in deltas is not repeated as a whole. With `first`
+    the events are numbered from there: their `seq_id`.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class SseEncoder:
         return [self._data(unsent) for wire in wires for unsent in self._unsent(wire)]
 
     def _unsent(self, wire: Json) -> list[Json]:
-        """Return the part of a saved message that was not sent: all, the rest, or nothing."""
+        """Return the part of a saved message that was not sent yet, which may be empty."""
         if field := _TEXT_FIELDS.get(wire["message_type"]):
             return self._unsent_text(wire, field)
         if wire["message_type"] == "tool_call_message":
@@ -196,8 +196,8 @@ class SseEncoder:
             )
         if key not in self._speeches:
             return None
-        # Of several such calls in one message the first is sent in deltas and the others as a
-        # whole, so that each stays in one piece.
+        # If a message has several such calls, the first is sent in deltas and each other one as a
+        # whole, so that their pieces do not mix.
         call_id, arguments = self._speakers[event.message_id]
         if call_id == event.call_id:
             return arguments.feed(event.arguments)[0]
@@ -262,7 +262,8 @@ async def sse_stream(
 ) -> AsyncIterator[bytes]:
     """Yield one turn while it runs.
 
-    Pings, if wanted, come at its start and after each silence of `keepalive` seconds.
+    If the client asked for pings, one comes at the start and after each silence of `keepalive`
+    seconds.
     """
     encoder = SseEncoder(view, clock, has_tokens=has_tokens)
     run_id = ""

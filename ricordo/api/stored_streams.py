@@ -1,8 +1,8 @@
 """Streams that outlive their readers.
 
-One additional reader of a turn stores its stream, and all others read the stored one. The routes
-resume a run's stream, or find a conversation's. Only stored events are sent, so all readers get the
-same bytes, in this process or another, now or later.
+One reader of a turn stores the turn's stream, and all other readers read the stored stream. The
+routes resume a run's stream, or find a conversation's. Only stored events are sent, so all readers
+get the same bytes, in this process or another, now or later.
 """
 
 import asyncio
@@ -38,7 +38,8 @@ from ricordo.storage.runs import RunEvent
 
 log = logging.getLogger(__name__)
 router = Routes(prefix="/v1", tags=["runs"], scope="messages")
-# A process may store the end of a stream this long after its turn; then it counts as gone.
+# A process may store the end of a stream this long after its turn; after that it is considered
+# dead.
 GRACE = 1 * SECOND
 _SHORTEST_POLL = 0.02
 
@@ -61,7 +62,7 @@ class Resumption:
 class _StoredPart:
     """One read of a stored stream: further events, if there are any.
 
-    Otherwise the run (None: it is deleted) and the last event of the stream.
+    Otherwise returns the run (None if it is deleted) and the last event of the stream.
     """
 
     events: list[RunEvent]
@@ -90,7 +91,8 @@ async def follow(runtime: Runtime, run: Run, resumption: Resumption) -> AsyncIte
             sent_at = time.monotonic()
             continue
         if part and not changed and await _is_over(runtime, run, part, position):
-            # A reader behind the end gets the end again, so that it does not wait forever.
+            # A reader that asks for events after the end gets the end again, so that it does not
+            # wait forever.
             for chunk in _last_events(part):
                 yield chunk
             return
@@ -150,7 +152,7 @@ async def _is_over(runtime: Runtime, run: Run, part: _StoredPart, position: int)
 def _last_events(part: _StoredPart) -> list[bytes]:
     if part.run is None:
         return [encoded({"message_type": "stop_reason", "stop_reason": "error"}), DONE]
-    # A server that shuts down sends no end: the reader continues at another, or here later.
+    # A server that shuts down sends no end; the reader continues at another server, or here later.
     if part.run.ended_at is not None:
         return [DONE]
     return []
@@ -159,7 +161,7 @@ def _last_events(part: _StoredPart) -> list[bytes]:
 async def complete(runtime: Runtime, run: Run) -> None:
     """Store the missing end of an ended run's stream.
 
-    Its recording stopped too early, so saved messages and the end are missing.
+    The recording stopped too early, so some saved messages and the end are missing from the stream.
     """
     stored = await runtime.store.read(lambda tx: runs.events_after(tx, run.id))
     first = stored[-1].number + 1 if stored else 1

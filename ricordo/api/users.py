@@ -1,8 +1,8 @@
 """Routes of a user's memory: blocks by label, their versions and formats.
 
 A block is read and written as JSON or in a format of a plugin; Markdown and TOML are built in. A
-label may hold slashes, so the words that may follow it in a path are matched first; no part of a
-label can be one of these words.
+label may contain slashes. So routes with a fixed word behind the label are matched first; no part
+of a label can be such a word.
 """
 
 import asyncio
@@ -207,7 +207,7 @@ async def compare(
 def restore(
     tx: Transaction, context: RequestContext, user_id: str, label: str, body: RestoreRequest
 ) -> Response:
-    """Make the block's text at a version its next version, even after a deletion."""
+    """Restore the block's text of an earlier version as the next version, even after a deletion."""
     memory = user_memory.open_memory(tx, context.scope, user_id)
     edit = context.submission(memory.user, body.message)
     return _submitted(tx, submission.restore(tx, memory, label, body.sha, edit))

@@ -1,9 +1,9 @@
 """The background work of a server, and on PostgreSQL the distribution of its jobs.
 
-On PostgreSQL each server has a procrastinate worker. procrastinate decides which worker gets a
-wake-up next, and serves one of a key at a time. Our row decides whether its job may be claimed, and
-how it ended. So a wake-up that is lost (by a race, a cut connection, a frozen server) costs a
-moment and no job.
+On PostgreSQL each server has a procrastinate worker. procrastinate decides which worker gets the
+next wake-up, and handles one wake-up of each key at a time. The job's row in our own table says
+whether it may be claimed, and how it ended. So a wake-up that is lost (by a race, a cut connection,
+a frozen server) costs a moment and no job.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ class PostgresWorker:
                     queues=[wake_ups.QUEUE],
                     concurrency=pace.concurrency,
                     fetch_job_polling_interval=pace.poll,
-                    # A job runs on when its wake-up is deleted: the row keeps it, and its key.
+                    # Deleting a wake-up does not stop its job: our row keeps the job and its key.
                     shutdown_graceful_timeout=0,
                     delete_jobs="always",
                     install_signal_handlers=False,
@@ -175,7 +175,7 @@ class _SteadyManager:
                     "no wake-up could be fetched; it is tried again",
                     extra={"error": type(error).__name__},
                 )
-                # A worker that seemed dead was deleted by another server; it registers again.
+                # Another server considered this worker dead and deleted it, so it registers again.
                 await self.update_heartbeat(worker_id)
                 await asyncio.sleep(0.5)
                 return None

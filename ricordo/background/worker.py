@@ -25,8 +25,7 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.future_times import mend_future_times
 
 log = logging.getLogger(__name__)
-# A job of an unknown kind may be for a newer server, so it waits for one this long after it was
-# added.
+# A job of an unknown kind may be meant for a newer server, so it waits this long for such a server.
 _UNKNOWN_WAITS = 24 * 3600 * SECOND
 _UNKNOWN_AGAIN = 60 * SECOND
 _STOP_LIMIT = 10.0
@@ -164,7 +163,8 @@ class Worker:
         try:
             job = await self._store.write(lambda tx: jobs.claim_one(tx, self.name, id))
         except Collision:
-            # Another job with its key was claimed at this moment; this one is found again later.
+            # Another job with the same key was claimed at this moment; the worker finds this job
+            # again later.
             return None
         except RicordoError as error:
             log.warning(
@@ -185,7 +185,7 @@ class Worker:
 
     async def _claim(self, limit: int) -> int:
         try:
-            # Usually nothing is due, and reading costs almost nothing.
+            # Read first, since usually nothing is due and a read costs almost nothing.
             if not await self._store.read(jobs.is_due):
                 return 0
             claimed = await self._store.write(lambda tx: jobs.claim(tx, self.name, limit))
@@ -203,7 +203,8 @@ class Worker:
         this.end = asyncio.create_task(self._finish(this), name=f"job {job.kind}")
 
         def ended(_: object) -> None:
-            # After a take-over and a new claim, the job may be here a second time.
+            # The job may be in this process twice: another server took it over, then this one
+            # claimed it again.
             if self._running.get(job.id) is this:
                 del self._running[job.id]
             self._wake_up.set()
@@ -259,7 +260,8 @@ class Worker:
     async def _save(self, end: Callable[[Transaction], bool], job: Job) -> None:
         """Save the job's end.
 
-        If the database fails for this long, the job counts as a dead worker's and runs again.
+        If the database fails for this long, other servers consider the worker dead, and the job
+        runs again.
         """
         for delay in _SAVE_DELAYS:
             await asyncio.sleep(delay)
@@ -424,7 +426,8 @@ class Schedule:
 
 
 def _job(kind: str, slot: int) -> Job:
-    # The id is made of the period, so all servers add the same row, even if their clocks differ.
+    # The id is derived from the period, so all servers add the same row, even if their clocks
+    # differ.
     digits = hashlib.sha256(f"{kind}/{slot}".encode()).hexdigest()
     job_id = f"job-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:32]}"
     key = f"{jobs.PERIODIC}{kind}"

@@ -1,7 +1,7 @@
 """Limits of one connection: bytes of headers, time, and the number of connections.
 
-uvicorn and its parser have no such limits. A body, a push or a stream may last as long as it makes
-progress.
+uvicorn and its parser lack these limits. A body, a push or a stream may last any time while it
+makes progress.
 """
 
 import time

@@ -197,7 +197,7 @@ def _database(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
 
 
 def _absent(path: Path) -> DoctorFinding:
-    """Report a database that is not there yet, or no more."""
+    """Report a database that does not exist, or no longer exists."""
     try:
         notice = file_mark.look_for_absent(path)
     except RicordoError as error:
@@ -307,7 +307,7 @@ def _jobs(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFindin
         return
     late = queue["oldest_wait_seconds"]
     waiting = f"{queue['waiting']} waiting" + (f" (one for {late:.0f} s)" if late >= 1 else "")
-    # Without a server nothing runs: a killed one left them, and the next continues them.
+    # No server runs, so a killed server left these runs; the next one will end them.
     running = f"{queue['running']} {'running' if is_served else 'interrupted'}"
     if not is_served and not queue["running"]:
         running = "0 running"

@@ -63,7 +63,7 @@ class ModelReport:
     fails: list[str] = field(default_factory=list)
     weak: list[str] = field(default_factory=list)
     error: str | None = None
-    # That with which it did all that is needed; None where it did with none.
+    # The first form with which the model passed every required task; None if there is none.
     profile: ModelProfile | None = None
 
     @property
@@ -278,7 +278,7 @@ async def examine_models(
     can_all = True
     with tempfile.TemporaryDirectory(prefix="ricordo-doctor-") as folder:
         async with open_trial(settings, providers, Path(folder)) as runtime:
-            # The needs of these models that the running server learned count here too.
+            # Use the lessons about these models that the running server learned.
             runtime.models.learned.read(settings.data_dir)
             await runtime.models.find_local()
             for tried_handle in handles:

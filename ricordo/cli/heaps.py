@@ -7,7 +7,8 @@ from contextlib import suppress
 # Constants of glibc's malloc.h.
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
-# From this size in bytes a text has pages of its own, which are returned to the system with it.
+# From this size in bytes, a text has memory pages of its own, which the system gets back when the
+# text is freed.
 _LARGE = 256 * 1024
 
 

@@ -179,7 +179,7 @@ class AnswerPrinter:
                 call["tool_call_id"]: (call["name"], call["arguments"]) for call in calls
             }
             return
-        # A piece of a call: first its name, then its arguments in parts.
+        # A piece of a streamed call: first the call's name, then its arguments in parts.
         name, arguments = self._calls.get(calls["tool_call_id"], ("", ""))
         self._calls[calls["tool_call_id"]] = (
             name or calls.get("name", ""),
@@ -253,7 +253,7 @@ class ProgressLine:
 
 
 def as_typed(text: str) -> str:
-    """Return the text with each `ricordo …` in a form that works here.
+    """Return the text; each `ricordo …` in it becomes a command that works in this shell.
 
     The program may not be on the PATH.
     """

@@ -66,8 +66,8 @@ def serve(
         server = Server(
             app, settings, announce=lambda runtime: _announce(runtime, app.state.looking, port)
         )
-        # The command switched the collector off during imports; it need not examine what was
-        # imported.
+        # The command switched the garbage collector off during imports; exclude the imported
+        # objects from collection.
         gc.freeze()
         gc.enable()
         _run(server, sockets)
@@ -181,7 +181,8 @@ class Server(uvicorn.Server):
 
         Turns have the grace period of the settings.
         """
-        # The app does this too, but only after the streams are closed, which wait for the turns.
+        # The app does this too, but only after the streams are closed, and the streams wait for the
+        # turns.
         await finish_turns(self._app.state.runtime, must_hurry=lambda: self.force_exit)
         await super().shutdown(sockets)
 
@@ -194,8 +195,8 @@ class Server(uvicorn.Server):
 class RequestLog:
     """A log line for each request: caller, route and outcome.
 
-    It has the route in place of the address, which may hold names, and no query string, which may
-    hold a search. Probes and the files of pages are logged at level debug.
+    It logs the route and not the path or the query string, which may contain names or a search.
+    Probes and the files of pages are logged at level debug.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -249,7 +250,7 @@ def _print(line: str, *, as_json: bool) -> None:
 
 
 async def _announce(runtime: Runtime, looking: "asyncio.Task[DefaultModel]", port: int) -> None:
-    # The line names the model, and the app is still asking the providers for theirs.
+    # The line names the model, but the app may still be asking the providers for their models.
     await asyncio.wait({looking}, timeout=_LOOK_SECONDS)
     settings = runtime.settings
     default = runtime.models.default()

@@ -23,8 +23,8 @@ AgentType = Literal[
     "voice_sleeptime_agent",
 ]
 CompactionMode = Literal["all", "sliding_window", "self_compact_all", "self_compact_sliding_window"]
-# Share of the window's tokens from which a prompt is compacted before it is sent (the default of
-# the retired Letta V1 server).
+# A prompt that fills more than this share of the window is compacted before it is sent (the default
+# of the retired Letta V1 server).
 TRIGGER = 0.9
 # Keys of an agent's settings: a flag that other agents work on its memory, the id of the agent
 # whose memory this one works on, and the group it manages.
@@ -34,8 +34,8 @@ MANAGES = "manages_group"
 # Key of an agent's settings: the message limit of its window after a turn, and the number that
 # stays once the limit is passed.
 MESSAGE_BUFFER = "message_buffer"
-# By context window up to so many tokens: files open at a time, and characters shown of each (values
-# of the retired Letta V1 server).
+# For context windows of up to this many tokens: the number of open files, and the characters shown
+# of each (values of the retired Letta V1 server).
 _FILE_LIMITS = (
     (8_000, 3, 5_000),
     (32_000, 5, 15_000),
@@ -176,8 +176,8 @@ class Conversation:
     `window` lists the ids of the in-context messages, the system message first. `prompt_key`
     identifies the inputs of the stored system message (see prompt/system_prompt.py). The
     conversation with `is_default` is the agent's own: lists hide it, and its window is the agent's
-    `message_ids` on the wire. `has_untold` is set while the agent has not been told of a rejection;
-    the next turn looks for it.
+    `message_ids` on the wire. `has_untold` is set if the agent has not read about a rejection yet;
+    the next turn reports it.
     """
 
     id: str
@@ -293,7 +293,7 @@ class AgentState:
 def effective(state: AgentState) -> AgentState:
     """Return the state with the conversation's own model, settings and window.
 
-    The agent's apply where the conversation has none.
+    If the conversation has none, the agent's apply.
     """
     agent = state.agent
     conversation = state.conversation

@@ -18,8 +18,8 @@ _USER = "user-"
 _SYSTEM = "ricordo"
 _KINDS = frozenset(get_args(ActorKind))
 _PLAIN_KINDS = ("user", "agent", "system")
-# Git refuses these characters in names. It also cuts off those of _AT_ENDS at both ends of a name,
-# so a name may not consist of them alone.
+# Git refuses these characters in names. It also strips the characters of _AT_ENDS from both ends,
+# so a name must contain other characters.
 _NOT_IN_NAMES = re.compile(r"[<>\x00-\x1f\x7f]+")
 _AT_ENDS = " .,:;\"'\\"
 _SAFE = "/"
@@ -44,8 +44,8 @@ def signature(actor: Actor) -> str:
 def plain_signature(actor: Actor) -> str:
     """Return the author's plain form, which may not be reversible.
 
-    `signature` was this for every author at first, and still is where it can be read back. Ids of
-    stored versions may be computed from it.
+    The first version of `signature` wrote every author so; it still does if the author can be read
+    back. Ids of stored versions may be computed from it.
     """
     name = _NOT_IN_NAMES.sub(" ", actor.name or actor.id).strip(_AT_ENDS) or actor.kind
     mail = re.sub(r"[^\w.+@/-]+", "-", actor.id) or actor.kind

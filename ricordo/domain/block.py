@@ -55,7 +55,7 @@ class Chain:
     """The line of versions of one owner: a user, an agent or a standalone block.
 
     `head` is the id of the tip, the compare-and-swap point. `files` maps each label to the id of
-    its current text and the number of deltas between that text and a text stored whole.
+    its current text, and to the number of deltas from a text stored whole to that text.
     `history_bytes` is the size of its whole history (`storage.history_size`).
     """
 

@@ -19,7 +19,7 @@ KINDS: tuple[FieldKind, ...] = get_args(FieldKind)
 WORDED: tuple[FieldKind, ...] = ("string", "text", "list")
 # Keys of the edited TOML that are not fields.
 RESERVED = ("block", "body", "format", "layout")
-LARGEST = 2**63 - 1  # what TOML promises to keep of a whole number
+LARGEST = 2**63 - 1  # the largest integer that TOML guarantees
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 _NAMING = (

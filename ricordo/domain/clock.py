@@ -32,9 +32,9 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock, made monotonic within one process.
 
-    It waits instead of going back, so that order by time is the order of writing. If the machine's
-    clock is set back by more than a minute, it was wrong before, and the new time is used at once;
-    otherwise time would stand still until the difference has passed.
+    It stands still instead of going back, so that ordering by time gives the order of writing. If
+    the machine's clock is set back by more than a minute, it was wrong before, and the new time is
+    used at once; otherwise time would stand still until the difference has passed.
     """
 
     def __init__(self) -> None:
@@ -105,8 +105,8 @@ def parse_timestamp(text: str, zone: tzinfo, *, name: str = "created_at") -> int
     """
     micros = parse_date(text, zone, name=name)
     try:
-        # A day to spare on both sides: the time is shown in any time zone, and undated messages are
-        # placed next to it.
+        # A margin of a day on both sides, since the time may be shown in any time zone, and undated
+        # messages get times next to it.
         to_datetime(micros - DAY)
         to_datetime(micros + DAY)
     except OverflowError as error:

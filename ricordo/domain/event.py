@@ -67,7 +67,7 @@ class MessageRestarted:
 
 @dataclass(frozen=True, slots=True)
 class ToolProgress:
-    """Progress of a running tool call in the tool's own words, not stored."""
+    """Progress of a running tool call, as text by the tool; it is not stored."""
 
     run_id: str
     call_id: str

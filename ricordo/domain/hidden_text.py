@@ -59,7 +59,7 @@ _TAGS = ("\U000e0020", "\U000e007e")
 _TAG_OFFSET = 0xE0000
 _UNSPACED_SCRIPTS = frozenset(("THAI", "LAO", "KHMER", "MYANMAR", "TAI", "NEW"))  # new Tai Lue
 _MONGOLIAN = ("\u1800", "\u18af")
-# Characters below it are read once to find the scripts with a virama; none lies above.
+# All scripts with a virama are below this character; the characters below it are searched once.
 _LAST_VIRAMA = 0x12000
 _VIRAMA_CLASS = 9
 _LISTED_CHARACTERS = 4
@@ -67,7 +67,7 @@ _LISTED_CHARACTERS = 4
 
 @dataclass(frozen=True, slots=True)
 class UnseenRun:
-    """Characters in a row that are not shown, by their place in a text.
+    """A run of characters that are not shown, with its position in a text.
 
     With `is_hidden` they are hidden text; else they are direction marks in right-to-left text.
     """
@@ -161,7 +161,7 @@ def without_hidden_text(text: str, known_texts: Iterable[str] = ()) -> str:
     >>> without_hidden_text("on\u200bce"), without_hidden_text("\u2764\ufe0f") == "\u2764\ufe0f"
     ('once', True)
     """
-    # The removal of one character can put another out of its place.
+    # Removing one character can turn its neighbour into hidden text.
     texts = list(known_texts)
     while True:
         runs = [run for run in hidden_runs(text) if not _is_known(text, run, texts)]
@@ -248,7 +248,7 @@ class _Lines:
 
 
 def _hides(text: str, index: int, lines: _Lines) -> bool | None:
-    """Return True for hidden text, False for a direction mark in its place, None for no fault."""
+    """Return True for hidden text, False for a misused direction mark, None for no fault."""
     character = text[index]
     before = text[index - 1] if index else ""
     after = text[index + 1 : index + 2]

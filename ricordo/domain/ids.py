@@ -24,9 +24,9 @@ def is_id(text: str, prefix: str) -> bool:
 
 
 def is_any_id(text: str, prefix: str) -> bool:
-    """Return True if the text is an id with this prefix, also one that follows from a name.
+    """Return True if the text is an id with this prefix, random or derived from a name.
 
-    Such an id, as of a user's first conversation with an agent, has a uuid5.
+    A derived id, for example of a user's first conversation with an agent, has a uuid5.
     """
     return re.fullmatch(pattern(prefix).replace("-4[", "-[45][", 1), text) is not None
 

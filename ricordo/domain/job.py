@@ -23,8 +23,8 @@ class Job:
     """One piece of work.
 
     Jobs with the same `key` never overlap. A job runs at most `most_attempts` times, and not before
-    `not_before`. A job with `is_single` brings something up to date: while one of its kind and key
-    waits, no other is added. Times are in microseconds. `progress` holds `done` and `total`;
+    `not_before`. A job with `is_single` is not added if a job of its kind and key waits already,
+    since one update is enough. Times are in microseconds. `progress` holds `done` and `total`;
     `error` the `type` and `message` of the last failure.
     """
 

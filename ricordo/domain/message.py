@@ -104,7 +104,7 @@ class ToolReturnPart:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalPart:
-    """A person's decision on a waiting call, and the message that asked for it."""
+    """A person's decision about a waiting call, with the id of the message that asked for it."""
 
     call_id: str
     approves: bool

@@ -170,7 +170,7 @@ class ToolSchema:
 class ModelRequest:
     """One model call: the transcript, the system message first.
 
-    Hidden text is marked, so that no text reaches a model that people would not see.
+    Hidden text is marked, so that a model reads no text that people cannot see.
 
     `forced_tool` overrides `tool_choice`. `logprobs` asks for the probabilities of the answer's
     tokens, with this number of alternatives to each; None asks for none.
@@ -313,7 +313,7 @@ def _marked_message(message: Message) -> Message:
 
 def _marked_part(part: Part) -> Part:
     match part:
-        # A provider's signature is the proof of its own text, which stays as it is.
+        # A provider's signature proves the provider's text, so such a text is not changed.
         case TextPart(text=text, signature=None):
             marked = with_marks(text)
             return part if marked is text else replace(part, text=marked)

@@ -55,12 +55,13 @@ class Passage:
     seq: int = 0
 
 
-# Measured in docs/internals/retrieval.md: nearly every question about an earlier conversation has a
-# hit that reaches one of these.
+# Nearly every question about an earlier conversation has a hit that reaches one of these (measured
+# in docs/internals/retrieval.md).
 GOOD_WORD_MATCH = 0.3
 GOOD_SIMILARITY = 0.3
-# Fitted on the first ten hits of questions about two kinds of talk, as docs/internals/retrieval.md
-# says: the chance that a hit answers, by `word_match`, and by `similarity` if there is one.
+# The chance that a hit answers the question, by `word_match` and, if there is one, by `similarity`.
+# The values are fitted on the first ten hits of each question in two data sets
+# (docs/internals/retrieval.md).
 _CHANCE_BY_WORDS = (-3.38, 2.68)
 _CHANCE = (-4.17, 2.21, 2.89)
 

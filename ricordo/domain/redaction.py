@@ -1,10 +1,10 @@
 """Redaction: secrets in a text are replaced by a placeholder that names their kind.
 
 It applies to memory, traces, pushes and error messages. Models, people and remotes read memory for
-years, so it may hold no keys or passwords. Ordinary notes have to survive: a secret is recognized
-by its shape, or by a name before it together with its shape. In machines' texts (`is_strict`) a
-name or prefix is enough. Invisible characters and ornamental forms of letters hide no secret: the
-text is also searched without them.
+years, so it may hold no keys or passwords. Ordinary notes must not be changed, so a secret is
+recognized by its shape alone, or by its shape together with a name before it. In machines' texts
+(`is_strict`) a name or prefix is enough. Invisible characters and ornamental forms of letters hide
+no secret: the text is also searched without them.
 """
 
 import json
@@ -107,8 +107,8 @@ def _is_key(match: re.Match[str]) -> bool:
 def _is_prefixed_key(match: re.Match[str]) -> bool:
     """Return True for a long run of letters with several digits, or a very long run.
 
-    Words with a year or a number do not count. A key that its own dashes cut into short pieces is
-    recognized by frequent changes between upper case, lower case and digits.
+    Words with a year or a number do not count. A key that contains dashes, and so has short pieces,
+    is recognized by frequent changes between upper case, lower case and digits.
     """
     secret = match["secret"]
     turns = len(_TURN.findall(secret))
@@ -154,7 +154,7 @@ def _is_login(match: re.Match[str]) -> bool:
 def _is_named_key(match: re.Match[str]) -> bool:
     """Return True for a key behind its name.
 
-    After an equals sign anything but code counts; elsewhere the text has to look like a key.
+    After an equals sign, anything except code is a secret; elsewhere the text must look like a key.
     """
     secret = match["secret"]
     if not _is_no_code(match):
@@ -179,8 +179,8 @@ def _is_own_password(match: re.Match[str], word: str) -> bool:
 def _is_password(match: re.Match[str]) -> bool:
     """Return True for a password behind the word for it.
 
-    After an equals sign any word counts, after a colon at the end of a line nearly any, and
-    elsewhere one with mixed case, digits or signs.
+    After an equals sign any word is a secret, after a colon at the end of a line nearly any word,
+    and elsewhere a word with mixed case, digits or signs.
     """
     word = match["secret"].rstrip(_ENDINGS)
     if word.lower() in _NO_PASSWORDS or _DATE_OR_LENGTH.fullmatch(word) or not _is_no_code(match):
@@ -206,7 +206,7 @@ def _rule(
 
 
 def _by_sign(kind: str, starts: Iterable[str], pattern: str, is_secret: Any = None) -> list[_Rule]:
-    """Return rules for prefixes of keys, grouped by the sign that they hold: `_`, `-` or none."""
+    """Return rules for prefixes of keys, grouped by the sign in the prefix: `_`, `-` or none."""
     groups: dict[str, list[str]] = {}
     for start in starts:
         sign = next((sign for sign in "_-" if sign in start), "")
@@ -359,7 +359,7 @@ def without(text: str, secrets: Mapping[str, str]) -> str:
 def redact_values(content: Any) -> Any:
     """Return JSON that people and agents keep, with its texts redacted.
 
-    Each text is read behind the name of its field, as `password: …` is.
+    The name of its field is put before each text, as in `password: …`.
     """
     match content:
         case str():
@@ -506,8 +506,8 @@ def _secrets(text: str, rule: _Rule) -> list[_Span]:
 def _matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
     """Yield all matches, searching the text in pieces.
 
-    A search in a long text would stop all other threads until it ends. Each search reads further
-    than its piece by more than any match, and leaves matches that begin there to the next piece.
+    A search in a long text would stop all other threads until it ends. Each search reads beyond its
+    piece by more than the longest match; matches that begin there belong to the next piece.
     """
     position = 0
     while position <= len(text):

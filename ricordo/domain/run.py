@@ -46,7 +46,7 @@ def status_after(reason: StopReason) -> RunStatus:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One turn, or one talk with a group of agents, whose turns are runs too.
+    """One turn, or one talk with a group of agents; each turn of a talk is a run of its own.
 
     While `ended_at` is None, the row is the conversation's lease. Durations are in nanoseconds. The
     `metadata` of a turn in a group holds `group_id` and the `speaker`'s name. The `metadata` of a
@@ -75,7 +75,8 @@ class Run:
     lease_expires_at: int = 0
     # Purpose of a background run, e.g. "sleeptime"; None for a run started by a message.
     purpose: str | None = None
-    # Webhook for the end of the run: `url`, then `sent_at` (microseconds), `status_code`, `error`.
+    # The webhook for the end of the run: `url`, and after the request `sent_at` (microseconds),
+    # `status_code`, `error`.
     callback: dict[str, Any] = field(default_factory=dict)
     # Tokens in the window after the run, from its last step's usage; not a column.
     context_tokens: int | None = None
@@ -124,7 +125,7 @@ class Run:
     def total_usage(self) -> Usage:
         """The tokens of the run, or of all turns of a talk.
 
-        A talk's own row counts no tokens, since its turns' rows do.
+        A talk's run counts no tokens, since the runs of its turns count them.
         """
         if "usage" in self.metadata:
             return Usage(**self.metadata["usage"])

@@ -1,6 +1,6 @@
 """Callers and their rights.
 
-Every repository takes a Scope, so that no read or write is done without an owner.
+Every repository takes a Scope, so that every read and write is limited to what the caller may see.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ ActorKind = Literal["user", "agent", "system", "service", "administrator", "remo
 REQUEST_SCOPE = "ricordo.scope"
 # Key of the same scope, narrowed to the user for whom the caller acts.
 ACTING_SCOPE = "ricordo.acting"
-# Key under which a route names the scope to record a request for that is not recorded by default;
-# None: not recorded.
+# A route stores here the scope for which the audit log records a request that it does not record by
+# default; None: not recorded.
 RECORDED_SCOPE = "ricordo.recorded"
 OVERRIDE = "memory:override"
 IMPERSONATE = "users:impersonate"
@@ -110,7 +110,7 @@ class Actor:
     def shown_name(self) -> str:
         """The name for people.
 
-        An author at a remote is marked as such, since the name is self-chosen.
+        An author at a remote is marked as remote, since such a name can be chosen freely.
         """
         name = self.name or self.id
         if self.kind == "remote":
@@ -151,7 +151,7 @@ class Scope:
     `user_id`, `user_name` and `identifier` describe the user who asks, or for whom the caller acts.
     `caller` names the service or administrator who acts for another. `reach` is set for a browser's
     token, which may use only the routes in `api/guard.py`. `limits` are set for stored keys.
-    `is_local_user` is true for who uses a server without keys from its own machine.
+    `is_local_user` is true for a person on the same machine who uses a server without keys.
     """
 
     organization_id: str = LOCAL_ORGANIZATION
@@ -207,7 +207,7 @@ class Scope:
     def actor(self) -> Actor:
         """The author of the caller's writes.
 
-        A service that may not approve acts as itself and not as the user.
+        A service without the right to approve acts in its own name and not as the user.
         """
         if self.role == "service" and not (self.subject and self.may(APPROVE)):
             if self.subject:

@@ -57,9 +57,10 @@ VERBATIM_FIELDS = frozenset(
 
 
 def is_plain(text: str) -> bool:
-    """Return True for printable ASCII, which hides nothing and holds no marks, as most texts.
+    """Return True for printable ASCII, as most texts are.
 
-    It is six times faster than a regular expression.
+    It has no hidden characters and no combining marks. The check is six times faster than a regular
+    expression.
     """
     return text.isascii() and len(text.encode().translate(None, _ASCII_CONTROLS)) == len(text)
 
@@ -115,8 +116,8 @@ def spans_of(text: str, piece: str) -> list[tuple[int, int]]:
     if is_normal_text(text):
         return [match.span() for match in pattern.finditer(text)]
     normal_parts: list[str] = []
-    # The border before each letter, and the last one, by its position in the normal form. A letter
-    # without a normal form, as a byte order mark, belongs to the one before it.
+    # The border before each letter, and the last one, by its position in the normal form. A
+    # character without a normal form, such as a byte order mark, belongs to the letter before it.
     borders: dict[int, int] = {}
     position = 0
     length = 0

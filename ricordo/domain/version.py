@@ -19,7 +19,7 @@ PolicyDecision = Literal["apply", "propose", "refuse"]
 class ChangeMetadata:
     """Metadata of a change, kept with its version: author, reason, run and step.
 
-    `is_untrusted`: the step had read untrusted content. `is_quoted`: a user of the turn said the
+    `is_untrusted`: the step had read untrusted content. `is_quoted`: a user of the turn wrote the
     new text word for word. `approved_by`: the owner who accepted the proposal of `author`.
     `made_at`: the time of the change at a remote (microseconds), if the remote tells it.
     """
@@ -113,11 +113,11 @@ class Proposal:
     """A change that waits for the block's owner.
 
     The change sets the text to `value` (None: deletes the block), and renames the block to
-    `new_label` if that is set. `base` is the version it was made from (None: a new block) and
-    `base_value` that version's text. `confidence` lies between 0 and 1; times are in microseconds.
-    `result` is the version that an approval created. `note` is the reason of a rejection, or
-    describes a conflict. `is_untold`: the agent has not been told of the rejection yet.
-    `is_repeated`, not stored: the same proposal was waiting already.
+    `new_label` if that is set. `base` is the version that it changes (None: a new block), and
+    `base_value` is that version's text. `confidence` lies between 0 and 1; times are in
+    microseconds. `result` is the version that an approval created. `note` is the reason of a
+    rejection, or describes a conflict. `is_untold`: the agent has not been told of the rejection
+    yet. `is_repeated`, not stored: the same proposal was waiting already.
     """
 
     id: str

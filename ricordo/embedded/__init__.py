@@ -42,7 +42,7 @@ def open_client(
 ) -> Iterator[Letta]:
     """Run a server in a thread of its own, and provide its client."""
     app = _make_app(folder, models, options)
-    # Closed without the block's own error: the server stops as it does otherwise.
+    # Exit without the error of the `with` block, so that the server stops normally.
     with ExitStack() as parts:
         portal = parts.enter_context(start_blocking_portal(name="ricordo"))
         server = parts.enter_context(ExitStack())
@@ -77,7 +77,7 @@ async def open_async_client(
         server.push_async_callback(client.close)
         yield client
     finally:
-        # Without the block's own error: the server stops as it does otherwise.
+        # Exit without the error of the `with` block, so that the server stops normally.
         await server.aclose()
 
 

@@ -15,7 +15,7 @@ from anyio.from_thread import BlockingPortal
 from starlette.types import ASGIApp, Message, Scope
 
 T = TypeVar("T")
-# The guard takes this name for this machine; nothing is sent there.
+# The guard accepts this host name as the local machine; no request is sent to it.
 ADDRESS = "http://127.0.0.1"
 _CLIENT = ("127.0.0.1", 0)
 # Messages of an answer that may wait for their reader.

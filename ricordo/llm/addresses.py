@@ -1,4 +1,4 @@
-"""Connections to the outside, and the guard for addresses from others: only public ones are used.
+"""Connections to other hosts; addresses that users chose must be public.
 
 A name is resolved once, all its addresses are checked, and the connection goes to one of these
 addresses. A later change of the name has no effect.
@@ -23,12 +23,12 @@ TIMEOUT = 10.0  # seconds for the whole exchange
 _CONNECT = 3.0  # seconds to connect to one address of a name
 _MOST = 3  # addresses of a name that are tried
 _PORTS = {"http": 80, "https": 443}
-# Global by number, but answered inside a cloud's network, where they give out credentials.
+# Public address ranges that clouds serve inside their networks, where they give out credentials.
 _METADATA = frozenset(
     map(ipaddress.ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254"))
 )
-# Also global by number: old site-local addresses, and forms that name an IPv4 address by a
-# network's own rules.
+# Further ranges that count as public: old site-local addresses, and forms that embed an IPv4
+# address by a network's own rules.
 _INNER = tuple(
     map(ipaddress.ip_network, ("fec0::/10", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96"))
 )
@@ -58,7 +58,7 @@ def is_public(text: str) -> bool:
 
 
 def require_callable(url: str, *, allow_private: bool = False, setting: str = CALLBACKS) -> None:
-    """Raise Invalid unless this is an http address that is not literally private.
+    """Raise Invalid unless this is an HTTP address, and its host is not a private IP address.
 
     Nothing is resolved. `allow_private` permits private addresses; `setting` names the setting that
     does so.
@@ -245,7 +245,7 @@ class PublicConnections(Connections):
         self._lookup = lookup
 
     def _open(self) -> httpx2.AsyncClient:
-        # No proxy, since it would resolve the name again; no redirects, since they lead to
+        # Use no proxy, which would resolve the name again, and follow no redirects, which lead to
         # unchecked addresses.
         transport = PinnedTransport(PROVIDERS, lookup=self._lookup, limits=LIMITS)
         return BoundedClient(
@@ -261,7 +261,7 @@ async def _lookup(host: str, port: int) -> list[str]:
 def _checked(host: str, numbers: list[str], setting: str, *, allow_private: bool) -> list[str]:
     """Return the IP addresses to try, in order.
 
-    A host with any private address is refused, since its owner could choose that one.
+    Refuse a host with any private address, since its owner could choose which address is used.
     """
     if not numbers or not (allow_private or all(map(is_public, numbers))):
         raise Invalid(_refusal(host, setting))

@@ -27,11 +27,12 @@ ERROR_BYTES = 64 * 1024
 ANSWER_COMMAS = 600_000
 # Characters of text, reasoning and arguments: twice the longest answers of today's models.
 ANSWER_CHARACTERS = 1024 * 1024
-# The limit of a whole answer's time, in multiples of the limit of one silence.
+# The time limit of a whole answer, in multiples of the time limit of one pause.
 SILENCES = 6
 # The limit of calls in one answer; a model that makes more has lost its way.
 MOST_CALLS = 128
-# Characters added for each call, since a call without name and arguments costs something too.
+# Characters counted for each call in addition to its text, since even an empty call costs
+# something.
 _CALL_CHARACTERS = 64
 # Call ids that every provider except Mistral accepts: OpenAI's limit is 40 characters.
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_.:|-]{1,40}")

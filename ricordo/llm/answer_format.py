@@ -1,8 +1,8 @@
 """The demanded form of an answer: its instruction, its reading and its check.
 
-The form is a JSON schema (`response_format`) or one tool call (`forced_tool`). Some providers make
-their models keep to it and some ignore it, so each answer is read here. JSON in a fence or between
-sentences is taken out. An answer without it is asked for once more, with the fault named.
+The form is a JSON schema (`response_format`) or one tool call (`forced_tool`). Some providers
+enforce the format and some ignore it, so each answer is checked here. JSON in a fence or between
+sentences is taken out. An answer with another format is requested once more, with the fault named.
 """
 
 import json
@@ -69,7 +69,7 @@ def with_instruction(
 def in_format(reply: ModelReply, request: ModelRequest) -> ModelReply:
     """Return the reply with its text as the demanded JSON or tool call.
 
-    A reply that holds neither is returned as it is.
+    A reply that contains neither is returned unchanged.
     """
     if any(isinstance(part, ToolCallPart) for part in reply.parts):
         return reply
@@ -137,7 +137,7 @@ def _replace_text(reply: ModelReply, new_part: Part) -> tuple[Part, ...]:
 def _candidates(text: str) -> Iterator[str]:
     """Yield texts that may be the JSON.
 
-    These are the whole text, each fence, and each outermost object or list.
+    Candidates are the whole text, each fenced block, and each outermost object or list.
     """
     yield text
     for block in text.split(_FENCE)[1::2]:

@@ -1,7 +1,7 @@
-"""The usual limits of an answer: its tokens, and the time that it takes by earlier calls. Pure.
+"""The default limits of an answer: its tokens, and its time, estimated from earlier calls. Pure.
 
-A bound of tokens is always sent, since a small model may never end by itself. Slow models get
-longer time limits.
+A token limit is always sent, since a small model may never end by itself. Slow models get longer
+time limits.
 """
 
 from ricordo.domain.model import ModelInfo
@@ -26,8 +26,8 @@ def usual_output_tokens(
 
     The bound is `chosen` if that is set; otherwise it follows from `window`, the context window in
     tokens. It never exceeds the model's own limit of output. None for OpenAI's reasoning models
-    without a chosen bound: reasoning of unknown length counts as output there, and OpenAI ends
-    answers itself.
+    unless the agent has a limit: their reasoning, of unknown length, counts as output, and OpenAI
+    ends answers itself.
     """
     if chosen is None and is_openai(info.endpoint or "") and thinks_at_openai(info.name):
         return None

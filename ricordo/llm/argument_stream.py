@@ -1,6 +1,6 @@
 """A reader of a tool call's arguments while the model writes them.
 
-It gives the text of one argument as it comes, and the other arguments as JSON.
+It returns the text of one argument as it arrives, and the other arguments as JSON.
 """
 
 import json
@@ -11,10 +11,11 @@ from pydantic_core import from_json
 # The text is parsed again each time it has grown by 1/128, so the time grows with the length of
 # the text and not with its square.
 GROWTH = 128
-# Texts of more characters are parsed less often, since each parse takes time by the length.
+# Texts of more characters are parsed less often, since parsing takes time in proportion to the
+# length.
 _LONG = 32_000
 _GROWTH_OF_LONG = 16
-# No tool has more arguments; a call with more is read only as a whole.
+# No tool has more arguments; a call with more is not read before it is complete.
 _MOST_KEYS = 100
 _SIGNS = re.compile(r'\\.?|["{}]', re.DOTALL)
 

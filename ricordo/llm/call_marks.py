@@ -1,8 +1,8 @@
 """The marks around a tool call that a model wrote as text.
 
-One table lists the notations of models' templates; a rule covers unknown ones. The table says where
-a call may begin. `written_calls.py` reads the inside of all notations alike, so a new model needs
-at most one row, and none if its mark is a tag that names tool calls.
+One table lists the notations of models' templates; a rule covers unknown notations. The table says
+where a call may begin. `written_calls.py` reads the content of all notations in the same way. So a
+new model needs one row at most, and no row if its mark is a tag that names tool calls.
 """
 
 import re

@@ -59,7 +59,7 @@ class Embedder(Protocol):
 
 @runtime_checkable
 class KnowsWords(Protocol):
-    """An optional part of an embedder: words with a meaning near to a question's words."""
+    """An optional part of an embedder that finds words with meanings similar to a question's."""
 
     async def related(self, text: str) -> Mapping[str, Sequence[str]]:
         """Return related words for each word, nearest first.

@@ -9,7 +9,7 @@ from functools import cache
 from ricordo.domain.model import ModelRequest
 from ricordo.prompt.texts import all_texts
 
-# In characters. Shorter pieces may be a coincidence; longer ones were asked for.
+# In characters. A shorter copy may be a coincidence, and a longer one was requested.
 SHORTEST = 30
 LONGEST = 600
 _BLANKS = re.compile(r"\s+")

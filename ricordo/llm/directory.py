@@ -20,7 +20,7 @@ from ricordo.llm.model_lists import ModelList, list_models, probe
 from ricordo.llm.provider_table import Provider
 
 KEPT_SECONDS = 300.0
-# A provider that did not answer is asked again sooner, but not by every request.
+# A provider that did not answer is asked again earlier, but not at every request.
 FAILURE_KEPT_SECONDS = 30.0
 # The most handles that an error for an unknown handle names.
 NAMED_HANDLES = 60
@@ -137,7 +137,7 @@ class ModelDirectory:
         return [listed for listed in lists if listed]
 
     async def find_local(self, handle: str | None = None) -> tuple[ModelInfo, ...]:
-        """Search this machine for servers not yet found: all, or the one of the handle."""
+        """Search this machine for unknown model servers: all, or the handle's."""
         if handle is None:
             provider_name = None
         else:

@@ -15,14 +15,14 @@ Json = dict[str, Any]
 _MOST_BYTES = 4 * 1024 * 1024  # that are kept of one answer
 _LONG = 200
 _BASE64 = re.compile(r"[A-Za-z0-9+/_=-]*")
-# Fields whose pieces in a stream are joined to one text; of other fields the last piece counts.
+# Fields whose pieces in a stream are joined to one text; other fields keep their last piece.
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal", "arguments")
 
 
 class NotSent(BaseException):
     """The request was built for inspection only and not sent.
 
-    It is no Exception, so that no adapter takes it for an error to retry.
+    It is not an Exception, so that no adapter retries it like an error.
     """
 
 

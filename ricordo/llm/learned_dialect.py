@@ -1,7 +1,7 @@
 """The learned needs of models at an address.
 
-A lesson comes from a refusal and is learned once, beyond the known needs of the kind of server. It
-is kept by address and model for some days, in a file of the data folder.
+A lesson is learned once, from a refusal; it adds to the known needs of the kind of server. It is
+kept by address and model for some days, in a file of the data folder.
 """
 
 import logging
@@ -48,8 +48,8 @@ class LearnedDialect:
     Attributes:
         by_turns: User and model alternate, and the user speaks first and last.
         one_system: Only the first message may be a system message.
-        system_as_user: There is no role for the system.
-        calls_as_text: There are no roles for tool calls and their results.
+        system_as_user: The server has no system role.
+        calls_as_text: The server has no roles for tool calls and their results.
         one_message: Everything is sent as one message of the user, without tools.
         no_null: The content of a message is never null.
         bare: Every optional field is left out.
@@ -58,7 +58,8 @@ class LearnedDialect:
         most_output: The largest output budget, in tokens.
         window: The context window in tokens, if it is smaller than the server reports.
         told_window: The reported window at the time when `window` was learned.
-        clipped_at: The server's count of any longer prompt: it silently cuts off the rest.
+        clipped_at: The server silently cuts longer prompts to this number of tokens, by its own
+            count.
     """
 
     by_turns: bool = False
@@ -138,8 +139,8 @@ class _Entry:
 class Help:
     """The success of a guess.
 
-    `calls` counts the successive calls that it helped; `message_id` is the last message of the
-    request that was refused before.
+    `calls` is the number of successive calls that it helped; `message_id` is the last message of
+    the refused request.
     """
 
     calls: int
@@ -164,7 +165,8 @@ class CountWatch:
         """
         growth = estimate - self.estimate
         if not self.estimate or growth < 0 or counted < self.counted // 2:
-            # The first prompt, one after a compaction, or one whose cached part was not counted.
+            # This is the first prompt, or follows a compaction, or the server did not count its
+            # cached part.
             self._restart(estimate, counted)
         elif growth >= max(_LEAST_GROWTH, self.estimate * 15 // 100):
             if counted - self.counted < growth // 10:

@@ -37,7 +37,7 @@ def read_json(text: str | bytes) -> Any:
 
 
 def member_of(value: Any, name: str) -> Any:
-    """Return a member of a JSON object; None if it has none, and for every other value."""
+    """Return a member of a JSON object; None if it is missing, or if the value is not an object."""
     return value.get(name) if isinstance(value, dict) else None
 
 

@@ -216,7 +216,8 @@ def _info(row: dict[str, Any], name: str, provider: Provider) -> ModelInfo:
         # An Azure deployment may have any name, so its model decides.
         return replace(model, context_window=known_window(row["model"]))
     meta = row.get("meta")
-    # llama.cpp reports the window of its start, or else that of the model's training.
+    # llama.cpp reports the window that it was started with, or else the window of the model's
+    # training.
     window = member_of(meta, "n_ctx") or member_of(meta, "n_ctx_train")
     if not window:
         windows = (row.get(key) for key in _WINDOW_KEYS)
@@ -285,8 +286,8 @@ async def _shown_by_ollama(
 ) -> tuple[ModelInfo, ...]:
     """Return the models with their windows at Ollama.
 
-    The window is the loaded one, else that of the model's file, else that of the server's start,
-    else Ollama's smallest default.
+    The window is, in this order: the loaded window, the window in the model's file, the server's
+    setting, or Ollama's smallest default.
     """
     running = (await _ask(client, "GET", f"{root}/api/ps")).get("models")
     if isinstance(running, list):

@@ -100,7 +100,7 @@ class OpenAICompatibleModel:
                             continue
                         yield event
                     return
-                # A whole answer, an error, or the answer of a server that ignored `stream`.
+                # This is a whole answer, an error, or the answer of a server that ignored `stream`.
                 content = await response.aread()
         except (httpx2.TransportError, httpx2.DecodingError) as error:
             raise error_from_transport(self.info.provider, error) from error

@@ -19,11 +19,10 @@ class Dialect:
     """A server's reading of the format.
 
     `effort` is its way to set the reasoning effort and `efforts` its levels; `replays` is its way
-    to take its own reasoning back, and `provider` marks that reasoning. With
-    `reads_special_tokens` it reads special tokens in texts as tokens. `memory_in_prompt` says when
-    the memory in the prompt is rendered again: a server that evaluates prompts itself, and reuses
-    what it evaluated of the beginning, is faster with "lazy" (docs/internals/speed.md has the
-    figures).
+    to take its own reasoning back, and `provider` marks that reasoning. With `reads_special_tokens`
+    it reads special tokens in texts as tokens. `memory_in_prompt` says when the memory in the
+    prompt is rendered again: a local server, which reuses its work on an unchanged beginning, is
+    faster with "lazy" (docs/internals/speed.md has the figures).
     """
 
     provider: str = ""
@@ -61,7 +60,7 @@ _BY_KIND = {
         effort="none",
         replays="chunks",
     ),
-    # LM Studio takes tool_choice as a word only.
+    # LM Studio accepts tool_choice only as a string.
     "lmstudio": Dialect(forces_by_name=False, memory_in_prompt="lazy"),
     # DeepSeek refuses calls in the transcript without their reasoning, even if that is empty.
     "deepseek": Dialect(effort="deepseek", replays="field"),
@@ -121,7 +120,7 @@ def is_openai(base_url: str) -> bool:
 
 
 def is_providers_own(base_url: str) -> bool:
-    """Return whether this is OpenAI's or Anthropic's own server, which reads texts as texts."""
+    """Return True for OpenAI's and Anthropic's servers, which read no special tokens in texts."""
     return is_openai(base_url) or base_url.startswith("https://api.anthropic.com")
 
 

@@ -120,7 +120,7 @@ def to_messages(
 ) -> list[dict[str, Any]]:
     """Return the transcript in its order.
 
-    Reasoning is left out, except for servers that want their own back.
+    Reasoning is left out, except for servers that expect their own reasoning back.
     """
     dialect = dialect or Dialect()
     if dialect.short_call_ids:
@@ -224,7 +224,7 @@ def _picture(part: ImagePart) -> dict[str, Any]:
 
 
 def readable_name(name: str) -> str:
-    """Return a tool's name as every provider takes it, even if a model invented it."""
+    """Return a tool's name in a form that every provider accepts, even if a model invented it."""
     return _NO_NAME.sub("_", name)[:64] or "unknown"
 
 

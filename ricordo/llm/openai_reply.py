@@ -47,7 +47,7 @@ _FINISHES: dict[str, FinishReason] = {
 }
 # The server gave up in the middle of its answer: OpenRouter and Mistral; DeepSeek; vLLM.
 _BROKEN_OFF = {"error", "insufficient_system_resource", "abort", "aborted"}
-# Far above MOST_CALLS: a model that made a few calls too many is told so and asked again.
+# Far above MOST_CALLS, since a model with only a few calls too many is told so and asked again.
 _MOST_SLOTS = 8 * MOST_CALLS
 _MOST_DIGITS = 12
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -111,7 +111,7 @@ class _PartialCall:
     arguments: list[str] = field(default_factory=list)
     has_arguments: bool = False
     is_whole: bool = False
-    # A piece came without a name, so the next name begins another call.
+    # The piece before had no name, so the next name begins another call.
     is_named_once: bool = False
     _depth: int = 0
     _is_in_string: bool = False
@@ -251,8 +251,9 @@ class ReplyBuilder:
     def _slot(self, index: int | None, call_id: str, name: str, *, begins: bool) -> int:
         """Return the slot of the call that a piece belongs to.
 
-        That is the call of its index, unless the server counts wrongly or not at all. `begins`
-        means that the piece begins an object, so it cannot continue a call that is whole.
+        It is the call with the piece's index, unless the server numbers calls wrongly or not at
+        all. `begins` means that the piece begins an object, so it cannot continue a call that is
+        whole.
         """
         new = len(self._calls)
         last = new - 1
@@ -285,7 +286,7 @@ class ReplyBuilder:
     def _open_slot(self, slot: int, call_id: str, *, begins: bool) -> int:
         """Return the slot of the call that a piece without a name continues.
 
-        That is this call, unless it is whole and another is open.
+        It is this call, unless this call is complete and another one is open.
         """
         last = len(self._calls) - 1
         if not self._calls[slot].is_whole:
@@ -351,7 +352,7 @@ def read_fault(answer: dict[str, Any]) -> Any:
 
     Returns None without one.
 
-    An error beside a regularly finished answer is ignored, so that the answer is not lost.
+    Ignore an error in an answer that finished normally, so that the answer is not lost.
     """
     choices = answer.get("choices")
     if isinstance(choices, list) and choices:
@@ -461,7 +462,7 @@ def _content(message: dict[str, Any]) -> tuple[str, str]:
 
 
 def _reasoning(message: dict[str, Any]) -> str:
-    # Together and others send an object here if there is nothing to read.
+    # Together and others send an object here instead of null.
     reasoning = message.get("reasoning")
     if isinstance(reasoning, dict):
         return _piece_text(reasoning.get("text"))

@@ -53,7 +53,7 @@ _KINDS: dict[int, ModelErrorKind] = {
     403: "llm_authentication",
     408: "llm_timeout",
     409: "llm_error",
-    # Too large for the provider: a shorter transcript helps, as with a full window.
+    # The request is too large in bytes; a shorter transcript helps, as for a full window.
     413: "context_window_exceeded",
     425: "llm_error",
     429: "llm_rate_limit",
@@ -111,7 +111,8 @@ class CallPolicy:
         """
         if error.retry_after is not None:
             return min(error.retry_after, LONGEST_WAIT)
-        # Between a half and the whole wait: callers that failed together must not return together.
+        # A random time between half of the wait and all of it, so that callers that failed together
+        # do not return together.
         return Backoff(FIRST_WAIT, 2, LONGEST_WAIT).seconds(attempt + 1, self.jitter)
 
 
@@ -254,8 +255,8 @@ class _Retries:
 def with_fault_told(request: ModelRequest, reply: ModelReply, fault: Fault) -> ModelRequest:
     """Return the request with the broken answer and a complaint about it.
 
-    The complaint is in tool results if the answer called tools. A useless answer is left out, since
-    a model copies its input.
+    The complaint is in tool results if the answer called tools. Do not show the useless answer to
+    the model, since a model copies its input.
     """
     if fault.is_useless:
         return with_sentence(request, fault.sentence)
@@ -288,7 +289,8 @@ def with_sentence(request: ModelRequest, sentence: str) -> ModelRequest:
 
 
 def _shortened(part: Part) -> Part:
-    # A cut call may be as long as the model's limit; its beginning is enough to show the fault.
+    # A truncated call may be as long as the model's output limit; its beginning is enough to show
+    # the fault.
     if isinstance(part, ToolCallPart):
         return replace(part, arguments=part.arguments[:FAULT_LIMIT])
     if isinstance(part, TextPart):

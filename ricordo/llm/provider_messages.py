@@ -32,11 +32,12 @@ EMPTY = "(no output)"
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _REDACTED = ("redacted_thinking", "redacted_content")
 _SIGNATURE = "thought_signature"
-# pydantic-ai's name of OpenAI, whose reasoning comes as summaries with one id and is sent back so.
+# pydantic-ai's name of OpenAI, whose reasoning arrives as summaries with one id, and is sent back
+# in this form.
 OPENAI = "openai"
 # Between the summaries of one piece of reasoning.
 THOUGHT_BREAK = "\n\n"
-# Claude pauses and would continue on request; its text so far counts as an answer.
+# Claude paused and would continue on request; its text so far is used as the answer.
 _PAUSES = {"pause_turn"}
 _FINISHES: dict[str | None, FinishReason] = {
     "stop": "stop",
@@ -113,8 +114,8 @@ class _Transcript:
                 )
                 for part in message.tool_returns
             ]
-        # A later system message stays in its place as the user's: at the top it would change the
-        # cached prompt.
+        # A later system message is sent in its position with the user's role, since at the top it
+        # would change the cached prompt.
         content = [piece for part in message.parts if (piece := _piece(part)) is not None]
         if not content:
             return []

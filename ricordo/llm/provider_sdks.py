@@ -122,7 +122,8 @@ def _openai(
     from pydantic_ai.providers.openai import OpenAIProvider
 
     client = AsyncOpenAI(base_url=info.endpoint, **_client_settings(provider, connections))
-    # The SDK reads these from the environment, but an organization's own key must not use them.
+    # The SDK reads these from the environment, but a request with an organization's key must not
+    # use them.
     client.organization = client.project = None
     return OpenAIResponsesModel(info.name, provider=OpenAIProvider(openai_client=client))
 

@@ -153,8 +153,8 @@ ROWS = (
     ProviderRow("mistral", "https://api.mistral.ai/v1", "mistral_api_key"),
     ProviderRow("together", "https://api.together.xyz/v1", "together_api_key"),
     ProviderRow("openrouter", "https://openrouter.ai/api/v1", "openrouter_api_key"),
-    # Ports 8000 and 8080 may belong to any program, even to Ricordo, so those servers must name
-    # themselves in their lists.
+    # Ports 8000 and 8080 may belong to any program, even to Ricordo, so servers on them are used
+    # only if their model lists name them.
     ProviderRow("ollama", url="ollama_base_url", local=local_server("ollama", 11434, "/api/tags")),
     ProviderRow(
         "lmstudio",
@@ -169,7 +169,7 @@ ROWS = (
         local=local_server("llamacpp", 8080, owner="llamacpp"),
         type_when_added=None,
     ),
-    # Only organizations add these; they give the address if there is none here.
+    # Only organizations add these providers. They also give the address unless the table has it.
     ProviderRow("sglang", is_server=True),
     ProviderRow("cerebras", "https://api.cerebras.ai/v1"),
     ProviderRow("fireworks", "https://api.fireworks.ai/inference/v1"),

@@ -80,7 +80,7 @@ _FIELDS = (
     ("cache_control", "anthropic_cache_tool_definitions"),
     ("cache_control", "anthropic_cache_messages"),
 )
-# The library sets a limit of its agent_settings if this one is left out.
+# The library sets a limit of its own if this one is missing.
 _NEVER_LEFT_OUT = {"max_tokens"}
 
 
@@ -236,7 +236,7 @@ def our_error(provider: str, error: Exception) -> Exception:
             translated = ModelError(
                 "llm_bad_request", f"{provider} cannot take this request: {error}"
             )
-        # An answer of another form ends in one of these, in our code or the library's.
+        # An answer of another form raises one of these, in our code or the library's.
         case (
             sdk_errors.UnexpectedModelBehavior()
             | JSONDecodeError()
@@ -409,7 +409,7 @@ def _settings(
         _add_anthropic(settings, request, policy)
     if agent_settings.extra:
         _add_extra(settings, agent_settings.extra, model)
-    # Without unsupported settings, since the library would warn of them at every call.
+    # Leave out unsupported settings, since the library would warn of them at every call.
     unsupported = model.unsupported_settings
     return {name: setting for name, setting in settings.items() if name not in unsupported}
 
@@ -477,8 +477,8 @@ def _may_think(request: ModelRequest, info: ModelInfo, model: Model[Any]) -> boo
 
 def _unbind_thoughts(settings: dict[str, Any], request: ModelRequest) -> None:
     # Newer Claude models bind reasoning to the whole prompt before it, and refuse it after a
-    # change. Our prompts begin with memory, which changes: the API shall drop such reasoning, not
-    # fail.
+    # change. Our prompts begin with memory, which changes, so the API is asked to drop such
+    # reasoning instead of failing.
     if request.settings.reasoning_effort != "none":
         drop = {"prefix_mismatch_behavior": "drop_block"}
         settings["anthropic_thinking"] = (

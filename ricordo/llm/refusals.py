@@ -1,7 +1,7 @@
 """Reading of a model's refusal: fields, roles, streaming, budgets and length. Pure.
 
-Known words are searched first, in several languages. If they tell nothing, the form is guessed by
-ever plainer forms, and the length by size.
+Known words are searched first, in several languages. If they tell nothing, plainer and plainer
+forms are tried, and the length is judged by the size.
 """
 
 import re
@@ -72,7 +72,7 @@ _NUMBER = re.compile(r"(?<![\w.])\d{1,3}(?:[,. _'\u202f]\d{3})+(?![\d])|(?<![\w.
 _LIMIT_WORDS = _words_of("limit_words")
 _LIMIT_WORD_DISTANCE = 40
 _AFTER_NUMBER = re.compile(r"[\d\n]")
-# The joints between the words of a code, as in `ctx_limit` and `PromptTooLong`.
+# The boundaries between the words of a code, as in `ctx_limit` and `PromptTooLong`.
 _JOINTS = re.compile(r"[_-]+|(?<=[a-z])(?=[A-Z])")
 # A comparison of two numbers, or a number with a limit.
 _COMPARED = re.compile(r"\d ?>=? ?\d|<=? ?\d")
@@ -171,7 +171,7 @@ def speaks_of_length(text: str) -> bool:
 def _speaks_of(phrases: Iterable[str], text: str) -> bool:
     """Return whether a text contains one of the phrases.
 
-    They may stand in sentences or in codes such as `PromptTooLong` and `ctx_limit`.
+    They may be in sentences or in codes such as `PromptTooLong` and `ctx_limit`.
     """
     plain = " ".join(_WORD.findall(text))
     searched = f" {plain} {_JOINTS.sub(' ', plain)} ".casefold()
@@ -212,7 +212,7 @@ def limit_in(text: str, *, estimate: int, budget: int = 0) -> int | None:
     largest = 2 * estimate + budget
     possible = [number for number in limits if _LEAST_WINDOW <= number <= largest]
     if not possible:
-        # Two sizes without a word for a limit: the larger one is the size of the request.
+        # If there are two sizes and no word for a limit, the larger one is the size of the request.
         pair = {number for number in numbers if _LEAST_WINDOW <= number <= largest}
         return min(pair) if len(pair) == 2 else None
     smaller = [number for number in possible if number < maximum]
@@ -310,7 +310,7 @@ def _paths(body: Json) -> Iterator[str]:
 def _special_lesson(
     refusal: Refusal, learned: LearnedDialect, path: str, *, is_unknown: bool
 ) -> LearnedDialect | None:
-    """Return the form without this field, where that is more than leaving it out."""
+    """Return the form without this field, for fields that are not simply left out."""
     if path.startswith("messages.") and path.endswith(".content"):
         return replace(learned, no_null=True)
     if path in ("messages.*.tool_calls", "messages.*.tool_call_id") and is_unknown:
@@ -338,7 +338,8 @@ def _field_lessons(
             refused.append((path, "" if is_unknown or field is None else kind_of(field)))
     if refused:
         yield _with_refused(learned, refused)
-        # Then without any value: the field itself, or its other value too, may be refused.
+        # Then leave the field out, since the server may refuse the field itself, or its other value
+        # too.
         yield _with_refused(learned, [(path, "") for path, _ in refused])
 
 

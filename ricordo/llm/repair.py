@@ -2,10 +2,10 @@
 
 Pure: uncertain cases stay as they came.
 
-It repairs calls and reasoning written as text, channels, template tokens, arguments that are empty,
-encoded twice, wrapped in their schema, repeated or nearly JSON, names with additions, and a finish
-that contradicts the parts. `fault_in` names the remaining fault, so that the model can be asked
-once more.
+It repairs: calls and reasoning written as text, channels, template tokens; arguments that are
+empty, encoded twice, wrapped in their schema, repeated or almost JSON; names with additions; and a
+finish reason that contradicts the content. `fault_in` names the remaining fault, so that the model
+can be asked once more.
 """
 
 import json
@@ -382,7 +382,7 @@ def _dumps(arguments: Any) -> str:
 
 
 _THINKS = ("<think>", "<thinking>")
-# A fence that may hold a call; only the end of the text tells.
+# A fence that may contain a call; only the end of the text shows whether it does.
 _FENCE = r"```(?:tool_call|tool_code|(?:json|xml)?[ \t]*\n\s*[\[{<])"
 _HOLD = re.compile(f"(?:{ANY_MARK.pattern})|{_FENCE}|\\n[ \\t]{{0,9}}(?=[\\[{{])|\\nAction: |\\{{")
 _ACTION = "Action: "
@@ -390,7 +390,7 @@ _HALF_FENCE = re.compile(r"(?:`{1,2}|```[a-z_]*[ \t]*(?:\n\s*)?|\n[ \t]{0,9})$")
 # Searched after the first line of a fence, which cannot close it.
 _FENCE_END = re.compile(r"\n[ \t]*```")
 _LINE_START = 100
-# The most blanks that are held back; longer runs of blanks are shown.
+# The largest number of blanks that are held back; longer runs of blanks are shown at once.
 _LONGEST_BLANK = 1_000
 _CHANNEL_SIGNS = ("<|start|>", "<|channel|>", "<|constrain|>")
 # An object is likely to be a call if a tool's name stands within this number of characters
@@ -496,7 +496,7 @@ class StreamRepair:
             and self._state not in ("held", "mark")
             and (self._scanned or self._unscanned.strip())
         ):
-            # With a real call beside it, the held-back text is no call.
+            # If the reply has a real call, the held-back text is not a call.
             text = self._release()
             if self._state == "thinking":
                 yield ReasoningChunk(text)
@@ -572,7 +572,7 @@ class StreamRepair:
     def _opening_state(self, start: str) -> str:
         """Return the state of an answer with this beginning.
 
-        It stays "opening" if the beginning is too short.
+        The state stays "opening" until the beginning is long enough.
         """
         openings = ("analysis", *(f"{name}(" for name in self._names))
         if start and any(opening.startswith(start) for opening in openings):
@@ -708,7 +708,7 @@ class StreamRepair:
         yield from ()
 
     def _look_behind_fence(self) -> Iterator[Chunk]:
-        """Yield a fence if text follows it, since it is no call then."""
+        """Yield a fence if text follows it, since then it is not a call."""
         if not self._unscanned.strip():
             self._mark_scanned(len(self._unscanned))
             return

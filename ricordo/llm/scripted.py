@@ -122,7 +122,7 @@ _WORD = re.compile(r"\w+")
 class ScriptedEmbedder:
     """Vectors from hashes of words: texts that share words lie close together.
 
-    `asked` holds all texts, one list a call; `delay` is in seconds a call.
+    `asked` has all texts, a list for each call; `delay` is the time of a call in seconds.
     """
 
     def __init__(self, *, name: str = "embedder", dimensions: int = 64, delay: float = 0) -> None:

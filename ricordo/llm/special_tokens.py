@@ -3,7 +3,7 @@
 A server that renders a chat template reads `<|im_start|>` in any text as the beginning of a
 message, so a note, a tool result or a user could speak in another's name. An invisible character
 after the token's first character turns the token into ordinary text. Texts without such tokens are
-sent unchanged, and nothing that is stored changes.
+sent unchanged, and stored texts are never changed.
 """
 
 import re
@@ -16,8 +16,7 @@ from ricordo.domain.model import ModelReply, ModelRequest, ToolSchema
 
 _BREAK = "\u200b"
 _NAMES = "INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|MODEL_SETTINGS|THINK|ARGS|CALL_ID"
-# The rest of each token, by its first character. It is matched by lookahead, so that tokens inside
-# tokens are matched too.
+# The rest of each token, by its first character. A lookahead matches tokens inside of tokens too.
 _RESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "<",
@@ -55,7 +54,7 @@ def break_tokens(json: bytes) -> bytes:
 
 
 def mend_tokens(text: str) -> str:
-    """Return a model's text or JSON with the tokens whole that it copied from broken text."""
+    """Return a model's text or JSON, and restore tokens that it copied in their broken form."""
     if _BREAK in text or "\\u200" in text:
         return _BROKEN.sub("", text)
     return text

@@ -45,7 +45,8 @@ def text_tokens(text: str) -> int:
 def _wider_tokens(text: str) -> int:
     ascii_length = len(text.encode("ascii", "ignore"))
     other = len(text) - ascii_length
-    # If all take two bytes in UTF-8, none is wide, and the slow count is not needed.
+    # If every character takes at most two bytes in UTF-8, none is wide, and the slow count is not
+    # needed.
     is_narrow = len(text.encode("utf-8", "surrogatepass")) == len(text) + other
     if is_narrow:
         wide = 0
@@ -74,7 +75,8 @@ def writable(text: str) -> str:
 def part_tokens(part: Part) -> int:
     """Return the tokens of one part.
 
-    Reasoning counts if its provider may need it back: it is signed, redacted or marked as its own.
+    Reasoning counts if its provider may need it back, that is, if it is signed, redacted or marked
+    with the provider.
     """
     match part:
         case TextPart():

@@ -2,10 +2,10 @@
 
 Pure; only certain calls are read.
 
-A call is read if its tool was offered and its arguments are readable as a whole; otherwise the text
-stays text. The marks of `call_marks.py` tell the possible beginnings of calls. Without a mark, a
-text is a call only if nothing else in it addresses anybody. The time is linear in the length of the
-text: unreadable places are tried a limited number of times.
+A call is recognized only if its tool was offered and all of its arguments can be read; otherwise
+the text stays text. The marks of `call_marks.py` tell the possible beginnings of calls. Without a
+mark, a text is a call only if the rest of it addresses no reader. The time is linear in the length
+of the text: unreadable places are tried a limited number of times.
 """
 
 import ast
@@ -35,7 +35,7 @@ from ricordo.llm.loose_json import (
 Offered = Mapping[str, ToolSchema]
 Calls = list[ToolCallPart]
 
-# The name of an unreadable call beside readable ones: its result is an error.
+# The name given to an unreadable call among readable ones; its result is an error.
 UNREADABLE_CALL = "unreadable_call"
 _MOST_FAILURES = 16
 _MOST_LINES = 64
@@ -107,7 +107,7 @@ _PACKAGED = re.compile(
 _NAMES_A_TOOL = re.compile(
     r"[\s\[{]{1,99}[\"'](?:name|tool|tool_name|function|action)[\"']\s{0,9}:\s{0,9}[\"']([\w.:/-]{1,128})[\"']"
 )
-# Words of wrappers. Any other word beside a call's name and arguments is speech to a reader.
+# Words of wrappers. Any other text next to a call's name and arguments is meant for a reader.
 _WRAPPER_WORDS = frozenset(
     "tool tools call calls called calling function functions name args arguments argument "
     "parameters params parameter input action invoke json python xml assistant commentary code "
@@ -200,12 +200,13 @@ class _Reader:
     def __init__(self, text: str, offered: Offered) -> None:
         self.text = text
         self.offered = offered
-        # The end of the last sequence, at text that is neither a call nor part of a wrapper.
+        # The end of the last sequence of calls: the text after it is neither a call nor part of a
+        # wrapper.
         self.stop = 0
         self._failures = 0
 
     def calls_at(self, at: int) -> tuple[Calls, int] | None:
-        """Return the calls that begin here and their end; None without any."""
+        """Return the calls that begin here and their end; None if there are none."""
         sign = self.text[at : at + 1]
         if self._failures >= _MOST_FAILURES:
             return None
@@ -384,7 +385,7 @@ class _Reader:
         return ([_call_of(name, arguments)], end)
 
     def _typed(self, name: str, key: str, written: str, attributes: str = "") -> Any:
-        """Return a written argument with the type that the tool or the notation tells."""
+        """Return a written argument in the type that the tool or the notation declares."""
         schema = self.offered[name].parameters.get("properties", {}).get(key)
         kind: Any = "string"
         if isinstance(schema, dict) and "anyOf" not in schema:
@@ -406,7 +407,7 @@ class _MarkedReader(_Reader):
     """Reads the calls after marks of notations."""
 
     def read(self) -> Reading:
-        """Read the whole text; an unreadable call beside others becomes `UNREADABLE_CALL`."""
+        """Read the whole text; an unreadable call among others becomes `UNREADABLE_CALL`."""
         around: list[str] = []
         calls: Calls = []
         examples = _examples(self.text)
@@ -462,7 +463,7 @@ class _MarkedReader(_Reader):
         return is_sign or any(tool.startswith(name) for tool in names)
 
     def _begins_a_call(self, mark: re.Match[str]) -> bool:
-        """Return whether only a call can follow the mark, or the text was cut there."""
+        """Return True if only a call can follow the mark, or if the text was cut there."""
         names_a_call = any(name in mark[0] for name in ("function", "invoke", "<tool"))
         if mark[0].startswith("<") and names_a_call and mark[0].endswith("="):
             line_start = self.text[: mark.start()].rpartition("\n")[2]
@@ -485,7 +486,7 @@ class _MarkedReader(_Reader):
 class _BareReader(_Reader):
     """Reads the calls of a text without marks.
 
-    They are the whole text, or stand at one of its ends.
+    They are the whole text, or its beginning or end.
     """
 
     def read(self) -> Reading:
@@ -565,7 +566,7 @@ class _BareReader(_Reader):
         return None
 
     def _in_a_wrapper(self) -> Reading | None:
-        """Read calls in an unknown wrapper, if nothing else in the text addresses anybody."""
+        """Read calls in an unknown wrapper, if the rest of the text addresses no reader."""
         calls: Calls = []
         at = 0
         while (start := self.text.find("{", at)) >= 0:
@@ -753,7 +754,7 @@ def calls_in(decoded: Any, offered: Offered) -> Calls:
 
 
 def _call_with_keys(name: str, keys: dict[str, Any], offered: Offered) -> ToolCallPart | None:
-    """Return the call whose arguments stand beside its name."""
+    """Return the call whose arguments are next to its name."""
     if keys and _fits(offered[name], keys):
         return _call_of(name, keys)
     return None

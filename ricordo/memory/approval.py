@@ -1,8 +1,7 @@
 """An owner's decisions: approve, reject or edit proposals, and undo a run.
 
-Each decision is one transaction. It locks the chain first, then the proposal, so that of two
-concurrent decisions the second sees the first. A block that changes meanwhile is merged, or is a
-conflict.
+Each decision is one transaction. It locks the chain first, then the proposal, so that the second of
+two concurrent decisions sees the first. A block that changes meanwhile is merged, or is a conflict.
 """
 
 from collections.abc import Container, Sequence
@@ -26,8 +25,8 @@ from ricordo.storage.engine.store import Overtaken, Transaction
 EXPIRED_EVERY = 600.0
 _WITHDRAWAL_LIMIT = 1000
 _VERSION_LIMIT = 100
-# The most lines, and pairs of equal lines, that are compared to carry a proposal over versions; so
-# many take half a second.
+# The limit of lines, and of pairs of equal lines, that are compared to rebase a proposal onto newer
+# versions; this limit takes half a second.
 _COMPARISON_LIMIT = 200_000
 _CONFLICT = (
     "The block changed in the same lines since this was proposed. "
@@ -45,7 +44,7 @@ _DELETED = (
 
 @dataclass(frozen=True, slots=True)
 class Approved:
-    """An approved proposal, and the block now; None where the block is deleted."""
+    """An approved proposal, and the block now; None if the block is deleted."""
 
     proposal: Proposal
     block: Block | None
@@ -76,12 +75,12 @@ def approve(
 ) -> Approved | Conflicted:
     """Make the proposed text the block's next version, merged with later changes.
 
-    With `body`, that text is written instead. Hidden text is removed, unless the block has it
-    already or the owner keeps it, since a hidden text cannot be approved. The version's author
+    With `body`, that text is written instead. Hidden text is removed, since an owner cannot approve
+    what is not shown, unless the block has it already or the owner keeps it. The version's author
     is the agent that proposed it, or the owner who changed the text.
 
-    Raises NotFound, Conflict where it is decided already or a label is taken, TooLong, Invalid, and
-    Forbidden for all but people.
+    Raises NotFound, Conflict if it is decided already or a label is taken, TooLong, Invalid, and
+    Forbidden unless the author is a person.
     """
     chain, proposal = _lock_proposal(tx, scope, proposal_id, by)
     block = blocks.labelled(tx, chain.id, proposal.label)
@@ -252,7 +251,7 @@ def _versions_by_block(
     """Return the versions that the run wrote in these chains, by chain and label."""
     by_block: dict[tuple[str, str], list[BlockVersion]] = {}
     for version in history.of_run(tx, scope, run_id):
-        # A text that the owner wrote in place of a proposal is not the run's.
+        # A text that the owner wrote in place of a proposal does not belong to the run.
         if version.chain_id in chains and version.author.kind not in ("user", "administrator"):
             block = (version.chain_id, history.label_now(tx, version))
             by_block.setdefault(block, []).append(version)
@@ -260,10 +259,10 @@ def _versions_by_block(
 
 
 def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
-    """Take back a run's changes by new versions; later changes of others stay.
+    """Undo a run's changes with new versions; later changes by others are kept.
 
-    Approved proposals of the run are taken back too. A block where that is impossible stays, and is
-    reported. To undo twice has the same effect as once.
+    Approved proposals of the run are undone too. If this is impossible for a block, the block is
+    not changed, and is reported. To undo twice has the same effect as once.
 
     Raises NotFound, Conflict while the run is active, and Forbidden for all but people.
     """
@@ -389,7 +388,8 @@ def _undo_block(
                 old_label = version.old_label
         block_now = _write_block(tx, chain, block, value=text, label=old_label, metadata=metadata)
     except Overtaken:
-        # Half of this block's change is written, so the whole transaction has to be repeated.
+        # A part of this block's change is written already, so the whole transaction must be
+        # repeated.
         raise
     except RicordoError as error:
         return UndoneBlock(label, "conflicted", block, str(error))

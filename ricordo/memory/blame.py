@@ -18,7 +18,8 @@ from ricordo.storage.engine.store import Store, Transaction
 class BlamedLine:
     """A line, its number from 1, and the version that brought it.
 
-    With `or_earlier` that is only the oldest version that was read.
+    With `or_earlier`, an older version may have brought the line; `version` is the oldest one that
+    was read.
     """
 
     number: int
@@ -31,8 +32,8 @@ class BlamedLine:
 _PAGE = 200
 _READ_BYTES = 4_000_000
 # The work limit of one blame: changed lines, plus pairs of equal lines among these, plus one for
-# each version, plus one for each 200 characters. That takes a second: some hundred thousand small
-# edits of 2 kB, or two thousand of 100 kB.
+# each version, plus one for each 200 characters. The limit takes a second; it allows some hundred
+# thousand small edits of a text of 2 kB, or two thousand of a text of 100 kB.
 _WORK_LIMIT = 1_000_000
 _CHARACTERS = 200
 _Text = tuple[BlockVersion, str | None]
@@ -70,7 +71,8 @@ class Blame:
             block_then = history.block_at(tx, chain_id, label, history.get(tx, chain_id, at))
             if block_then is not None:
                 before = block_then.number + 1
-                # A block that was renamed or deleted since is followed by its label of that time.
+                # If the block was renamed or deleted since then, it is found by its label at that
+                # time.
                 versions_before = history.page(tx, chain_id, label=label, limit=1, before=before)
                 label = label if versions_before else block_then.label
         blame = cls(chain_id, label, before)
@@ -130,7 +132,7 @@ class Blame:
     def compare(self) -> None:
         """Compare the portion that was read.
 
-        Nothing remains to be read once each line's version is known, or the work limit is reached.
+        The blame is done once each line's version is known, or once the work limit is reached.
         """
         portion = self._portion
         self._portion = []
@@ -173,7 +175,7 @@ class Blame:
         ]
 
     def _look_back(self, since: BlockVersion, text: str, before: str | None) -> None:
-        """Credit `since` with the lines that the text before it lacks, and continue there."""
+        """Attribute to `since` the open lines that the previous text lacks."""
         self._work_left -= 1 + len(before or "") // _CHARACTERS
         if self._work_left <= 0:
             return
@@ -244,7 +246,7 @@ async def blame_beside(
 def _middle(text: str, head: int, tail: int) -> list[str]:
     """Return the lines between the ends that two texts share.
 
-    The last line belongs to the middle unless the shared end begins a line.
+    If the shared end begins within a line, that line belongs to the middle.
     """
     lines = text[head : len(text) - tail].split("\n")
     if tail:

@@ -1,8 +1,8 @@
 """Store a step's memory edits in the transaction that saves the step.
 
-If someone else changed a block meanwhile, both changes are merged by lines. Where that is
-impossible, the tool calls that edited the block fail, and the agent reads why. Nothing is
-overwritten unseen.
+If someone else changed a block meanwhile, both changes are merged by lines. If that is impossible,
+the tool calls that edited the block fail, and the agent reads the reason. Nothing is overwritten
+unseen.
 
 A step that creates, removes, renames or describes blocks, or whose calls change several blocks at
 once, is planned on the stored memory, under locks, before anything is written. Edits that share a
@@ -75,7 +75,7 @@ class CommitOutcome:
 class _StoredMemory:
     """The stored memory: the agent's blocks, and the chain for new ones.
 
-    That chain is the agent's own or the user's; None if it does not exist yet.
+    The chain is the agent's or the user's; None if it does not exist yet.
     """
 
     tx: Transaction
@@ -227,7 +227,7 @@ def _plan_group(
 
 
 def _require_room(stored_memory: _StoredMemory, after: _Blocks) -> None:
-    """Raise TooLong where the planned memory would be larger than allowed."""
+    """Raise TooLong if the planned memory would be larger than allowed."""
     changed: dict[str, list[tuple[Block | None, Block]]] = {}
     for id, block in after.items():
         if block != stored_memory.blocks.get(id):
@@ -245,7 +245,7 @@ def _require_room(stored_memory: _StoredMemory, after: _Blocks) -> None:
 def _merge_change(context: EditContext, base: Block, target: Block, current: Block) -> Block:
     """Return the stored block with the step's change of `base`.
 
-    Raises Invalid where someone else changed the same part.
+    Raises Invalid if someone else changed the same part.
     """
     for name in ("label", "description"):
         if getattr(target, name) != getattr(base, name):
@@ -267,7 +267,7 @@ def _require_same(base_text: str | None, stored_text: str | None, base: Block) -
 
 
 def _require_free(stored_memory: _StoredMemory, after: _Blocks, block: Block) -> None:
-    """Raise Conflict where another block has the block's new label.
+    """Raise Conflict if another block has the block's new label.
 
     That is a block of the agent, of the chain, or of another agent that sees this block.
     """
@@ -296,7 +296,7 @@ def _require_free(stored_memory: _StoredMemory, after: _Blocks, block: Block) ->
 def _require_distinct_label(
     chain: Chain, other_blocks: Sequence[Block], label: str, old_label: str | None
 ) -> None:
-    # The chain as it is, with the labels that this step gives other blocks.
+    # The chain, with the labels that this step gives to other blocks.
     renamed = {
         other_block.label: (b"", 0)
         for other_block in other_blocks
@@ -308,7 +308,7 @@ def _require_distinct_label(
 def _require_free_in_chain(
     stored_memory: _StoredMemory, after: _Blocks, label: str, chain_id: str
 ) -> None:
-    """Raise Conflict where a block that stays in the chain has the label."""
+    """Raise Conflict if a block that stays in the chain has the label."""
     has_label = blocks.BlockFilter(label=label, chain_id=chain_id)
     for other in blocks.page(stored_memory.tx, stored_memory.scope, blocks.ONE, has_label):
         # A block of the agent that will be deleted or renamed first is not in the way.
@@ -320,7 +320,7 @@ def _require_free_in_chain(
 
 
 def _require_free_at_agent(stored_memory: _StoredMemory, label: str, agent_id: str) -> None:
-    """Raise Conflict where another block that is attached to the agent has the label."""
+    """Raise Conflict if another block that is attached to the agent has the label."""
     # Users' blocks may be attached to this agent, even if this conversation does not show them.
     visible_ids = stored_memory.blocks if agent_id == stored_memory.agent_id else ()
     for other in blocks.attached(stored_memory.tx, agent_id):
@@ -364,7 +364,8 @@ def _store(
     new_labels = {block.label for block in after.values()}
     for block in changed:
         if block.label != stored_by_id[block.id].label in new_labels:
-            # Another block takes its old label: a temporary label lets two blocks swap labels.
+            # Another block gets its old label, so use a temporary label, which lets two blocks swap
+            # labels.
             with_id_as_label = replace(stored_by_id[block.id], label=block.id)
             stored_by_id[block.id] = blocks.update(
                 tx,
@@ -554,7 +555,7 @@ def _rotate_filled(
 ) -> tuple[tuple[Block, ...], list[Passage]]:
     """Rotate blocks that this step filled up; return all blocks and the removed passages.
 
-    A block that its owner filled stays as it is.
+    Do not change a block that its owner has filled.
     """
     before = {block.id: block.version for block in state.blocks}
     blocks_now: list[Block] = []
@@ -630,8 +631,9 @@ def file_passages(
     scope = Scope(state.agent.organization_id)
     if archives_now := _file(tx, owner.memory_id, state.archives, new_passages):
         return archives_now
-    # Since `state` was loaded, another turn of this agent may have created an archive, or another
-    # write deleted or detached the first one. The lock lets one transaction at a time do so.
+    # Read again: since `state` was loaded, another turn may have created an archive, or another
+    # write may have deleted or detached the first one. The lock lets one transaction at a time do
+    # so.
     agents.lock(tx, scope, owner.memory_id)
     if archives_now := _file(
         tx, owner.memory_id, archives.of_agent(tx, owner.memory_id), new_passages

@@ -1,6 +1,6 @@
 """Authors of commits from elsewhere: users by address, others by name.
 
-A commit's own author line is a claim and grants no right: policies are asked for the user who
+A commit's author line is only a claim and grants no rights: policies are applied to the user who
 brought the commit.
 """
 
@@ -28,8 +28,9 @@ class CommitAuthors:
     """The authors of commits that were brought by `by`, in one transaction.
 
     At a remote that an owner configured, the address of any user of the organization is believed.
-    Of commits pushed with a credential, only the credential's user is believed: by their e-mail
-    address, the address that Ricordo writes, or an address in `own_addresses`.
+    In a push, only the author lines of the credential's user are trusted. They are recognized by
+    the user's e-mail address, by the address that Ricordo writes, or by an address in
+    `own_addresses`.
     """
 
     tx: Transaction

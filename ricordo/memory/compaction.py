@@ -64,18 +64,18 @@ def cut(
     keep_from: int,
     fewest: int = 1,
 ) -> Cut | None:
-    """Choose at least `fewest` messages that leave the window; None where none can.
+    """Choose at least `fewest` messages that leave the window; None if none can leave.
 
     Args:
         window: The messages, the system message first.
         mode: The sliding modes evict only part of the conversation.
-        share: The share of the conversation that leaves first in the sliding modes. More leaves
-            until system message and rest are within `1 - share` of `window_tokens`.
+        share: The share of the conversation that leaves first in the sliding modes. More messages
+            leave until the system message and the rest take at most `1 - share` of `window_tokens`.
         window_tokens: The size of the window.
         overhead: The tokens of the tools.
         percent: The provider's tokens for a hundred of our estimate.
         keep_from: The index where this turn begins, or the window's length if no turn runs.
-            Exchanges of this turn go only when nothing else is left.
+            Messages of this turn leave only if no others are left.
         fewest: The least number of messages to evict.
     """
     if len(window) < 2:
@@ -124,15 +124,16 @@ def _make_plan(
     """Find the window's exchanges and the tokens that may stay."""
     pieces = [piece for piece in exchanges(window) if piece[0] > 0 or piece[1] > 1]
     if pieces and pieces[0][0] == 0:
-        # The message behind the system message claims to belong to it; the system message stays.
+        # The message behind the system message belongs to a group that would include the system
+        # message, which must stay.
         pieces[0] = (1, pieces[0][1])
     factor = percent / 100
     sums = list(accumulate((message_tokens(message) * factor for message in window), initial=0.0))
     room = summary_room(window_tokens)
     fixed = sums[1] + overhead * factor
     limit = TRIGGER * window_tokens - room
-    # Where system message and tools take much, the goal is a share of the rest: otherwise
-    # everything would be evicted at every turn.
+    # If system message and tools take much of the window, the goal is a share of the rest;
+    # otherwise every turn would evict everything.
     goal = min(max((1 - share) * window_tokens, fixed + (1 - share) * (limit - fixed)), limit)
     turn = next(
         (begin for begin, end in pieces if begin <= keep_from < end),
@@ -150,7 +151,7 @@ def _make_plan(
 
 
 def _start_of_waiting(window: Sequence[Message], pieces: Sequence[tuple[int, int]]) -> int:
-    """Return the index of calls that may still be answered, else the window's end.
+    """Return the index of the message whose calls may still be answered, else the window's end.
 
     Only messages of people may follow such calls.
     """

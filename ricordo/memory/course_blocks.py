@@ -20,8 +20,8 @@ def begin_as_course(
 ) -> dict[str, Any]:
     """Return a new block's settings, filled up from a course's block of the same label.
 
-    A student who writes such a block first gets its schema, description, limit, policy and the
-    teachers who see it, like one that the tutor began.
+    If a student creates such a block before the tutor does, it gets the same schema, description,
+    limit, policy and teachers.
     """
     if chain.owner_kind != "user" or settings.get("agent_id") or settings.get("course"):
         return dict(settings)

@@ -1,7 +1,7 @@
 """Declined thoughts: an agent does not propose again what the owner rejected lately.
 
-A thought counts as the same in equal or nearly equal words. Lines that differ in a number or a
-negation are different thoughts.
+Two thoughts count as the same if their wording is equal or nearly equal. Lines that differ in a
+number or a negation are different thoughts.
 """
 
 from collections.abc import Iterable
@@ -30,10 +30,10 @@ class Declined(Conflict):
 def require_not_declined(
     tx: Transaction, chain_id: str, label: str, texts: tuple[str, str | None], by: ChangeMetadata
 ) -> None:
-    """Raise Declined where an agent's change repeats its rejected proposals.
+    """Raise Declined if an agent's change repeats its rejected proposals.
 
-    `texts` are those before and after the change; None after it is a deletion. What a user of the
-    turn asks for word for word may be proposed.
+    `texts` are the texts before and after the change; the second one is None for a deletion. A text
+    that a user of the turn asks for word for word may be proposed again.
     """
     if by.author.kind != "agent" or by.is_quoted:
         return

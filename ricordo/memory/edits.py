@@ -36,7 +36,7 @@ from ricordo.memory.matching import hint, search, with_line_breaks
 from ricordo.memory.schemas import Schemas, no_schemas, require_follows
 from ricordo.memory.text import common_ends
 
-# An added text is a repetition if this share of it, in runs of words, stands elsewhere.
+# An added text is a repetition if another text contains this share of it, in runs of words.
 CONTAINED = 0.9
 _RUN = 5
 # Shorter texts occur anywhere: a name, a fact, a line of a list.
@@ -89,10 +89,11 @@ class EditGuard:
     read: Callable[[], GuardSources]
 
     def require_new(self, added: str, block_text: str = "", *, is_archived: bool = False) -> None:
-        """Raise Invalid where nearly all of the added text repeats the sources.
+        """Raise Invalid if nearly all of the added text repeats the sources.
 
-        The lines of `block_text`, the block's text so far, may be reordered. Earlier texts of the
-        user may become part of a block; in the archive they would only copy what a search finds.
+        The lines of `block_text`, the block's text so far, may be reordered. A block may quote
+        earlier texts of the user; in the archive they would only duplicate what a search finds
+        anyway.
         """
         added_words = _words(added)
         if len(added_words) < _FEWEST_CHECKED_WORDS or len(added) < _FEWEST_CHARACTERS:
@@ -128,7 +129,7 @@ NO_GUARD = EditGuard(GuardSources)
 
 
 def search_results(window: Iterable[Message]) -> tuple[list[str], list[str]]:
-    """Return the texts of search results in the window: others' texts, and the user's."""
+    """Return the texts of search results in the window: texts by others, and texts by the user."""
     other_texts: list[str] = []
     user_texts: list[str] = []
     for tool_return in (tool_return for message in window for tool_return in message.tool_returns):
@@ -145,7 +146,8 @@ def search_results(window: Iterable[Message]) -> tuple[list[str], list[str]]:
 def _hits(tool_return: ToolReturnPart) -> list[Any] | None:
     """Return a result's parts, one for each of its sources, in their order.
 
-    Returns None where the parts cannot be matched with the sources, as in a result that was cut.
+    Returns None if the parts cannot be matched with the sources, for example because the result was
+    cut.
     """
     if tool_return.is_json:
         content = orjson.loads(tool_return.content)
@@ -164,7 +166,7 @@ def _hits(tool_return: ToolReturnPart) -> list[Any] | None:
 
 
 def _turns(hit: Any) -> list[Any]:
-    """Return a hit with the turns before and after it, which are sources too."""
+    """Return a hit and the turns before and after it, which are sources too."""
     if not isinstance(hit, dict):
         return [hit]
     before, after = (_list(hit.get(name)) for name in ("before", "after"))
@@ -243,7 +245,8 @@ def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> 
     added = [line for line in added_lines(before, after) if _is_checked(line)]
     if not added:
         return []
-    # A replaced line may be like its replacement, so only remaining lines of this block count.
+    # Compare with the remaining lines of this block only, since a replaced line may resemble its
+    # replacement.
     remaining_keys = {_key(line) for line in after.split("\n")}
     known_lines = [
         KnownLine(name, number, line, is_same=True)
@@ -459,14 +462,14 @@ class EditContext:
         return int(self.proposal_days * DAY) or None
 
     def require_follows(self, block: Block, value: str) -> None:
-        """Raise Invalid where the edit would follow the block's schema less than before."""
+        """Raise Invalid if the edit would follow the block's schema less than before."""
         if block.schema_ref:
             require_follows(block.shown_label, block.value, value, self.schemas(block.schema_ref))
 
     def metadata(self, reasons: Iterable[EditReason], otherwise: str) -> ChangeMetadata:
         """Return the metadata of one change by these calls.
 
-        `otherwise` is the reason where the calls gave none.
+        `otherwise` is the reason if the calls gave none.
         """
         all_reasons = list(reasons)
         texts = dict.fromkeys(reason.text.strip() for reason in all_reasons if reason.text.strip())
@@ -651,7 +654,7 @@ class WorkingMemory:
     def rename(self, label: str, new_label: str, call_id: str) -> None:
         """Give the block another label.
 
-        Raises NotFound, Forbidden, Invalid, and Conflict where the new label is taken.
+        Raises NotFound, Forbidden, Invalid, and Conflict if the new label is taken.
         """
         block = self._reshapable(label)
         new_label = normal_name(new_label)
@@ -741,8 +744,8 @@ class WorkingMemory:
     ) -> str:
         """Return a text without hidden text, and without copied marks of it.
 
-        It stays where the text had it before, or the user wrote it. Raises Invalid where the
-        block's policy refuses it.
+        Hidden text is kept if the earlier text had it, or if the user wrote it. Raises Invalid
+        where the block's policy refuses it.
         """
         if is_plain(text):
             return text
@@ -798,7 +801,7 @@ class WorkingMemory:
 def _shortened(reasoning: str) -> str:
     """Return the reasoning as it is stored.
 
-    Raises Invalid where it cannot be stored.
+    Raises Invalid if it cannot be stored.
     """
     require_storable(reasoning, subject="A reasoning")
     # Owners base their decisions on it, so it has no hidden characters.
@@ -817,7 +820,7 @@ def require_free(label: str, existing_labels: Container[str]) -> None:
 def require_storable(*texts: str | None, subject: str = "A memory block") -> None:
     """Raise Invalid for a text that the database cannot store.
 
-    Here only the call fails by it; later the whole step would.
+    Check here, where only the call fails; later the whole step would fail.
     """
     joined = "".join(text for text in texts if text)
     if "\0" in joined:

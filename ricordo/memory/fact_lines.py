@@ -39,7 +39,7 @@ class FactEdit:
 def person_block(blocks: Iterable[Block]) -> Block | None:
     """Return the block about the person that an agent may write to, if any.
 
-    A text that begins with a heading has fields, and takes no lines.
+    A text that begins with a heading has fields, so no line can be added.
     """
     usable = [
         block for block in blocks if not block.is_read_only and not block.value.startswith("## ")
@@ -69,7 +69,7 @@ def fact_line(text: str) -> str:
 def with_fact(text: str, fact: str) -> FactEdit | None:
     """Return the text with the fact in it; None if it is there already.
 
-    The fact takes the place of the line that it makes untrue.
+    The fact replaces the line that it makes untrue.
     """
     lines = text.split("\n") if text else []
     line = fact_line(fact)
@@ -139,7 +139,7 @@ def _find_line(lines: Sequence[str], old: str) -> int | None:
 
 
 def _piece(line: str, phrase: str) -> str:
-    """Return the words as the line spells them; "" where it lacks them."""
+    """Return the words in the line's spelling; "" if the line lacks them."""
     if not phrase:
         return ""
     match = re.search(rf"(?<!\w){re.escape(phrase.rstrip('.'))}(?!\w)", line, re.IGNORECASE)

@@ -46,7 +46,7 @@ _CLAUSE = re.compile(r"[,;] ?[^\s,;]+ [^\s,;]|\b(?:and|but|und|aber|et|mais|y|pe
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A fact as a text states it, with the position of its value.
+    """A fact that a text states, with the position of its value.
 
     `topic` names the kind of favourite, as in "tea".
     """
@@ -60,7 +60,7 @@ class Fact:
     instead_of: str = ""
 
     def is_same_as(self, other: "Fact") -> bool:
-        """Return whether both facts state the same property, of which there is one value."""
+        """Return True if both facts are about the same property, and it can have only one value."""
         if self.kind != other.kind or not _is_same_subject(self.subject, other.subject):
             return False
         return not (self.topic and other.topic) or self.topic == other.topic
@@ -231,7 +231,7 @@ def _replaces(new: Fact, old: Fact, statement: str) -> bool:
 def _revised(line: str, index: int, statement: str, old: Fact, new: Fact) -> Revision:
     """Return the line with one value changed.
 
-    If the line says nothing else, the statement takes its place.
+    If the line says nothing else, the statement replaces it.
     """
     if len(facts_in(line)) == 1 and not _says_more(line, old):
         return Revision(index, statement, is_whole=True)

@@ -1,4 +1,4 @@
-"""Lines of memory, scored by the words that they share with a query. Pure."""
+"""Score lines of memory by the words that they share with a query. Pure."""
 
 from collections.abc import Sequence
 from math import log

@@ -1,8 +1,8 @@
 """Facts about the local user of a server without keys.
 
 An agent that was made without a user edits its own blocks, as clients of the retired server expect.
-On a server without keys the one who talks with it is the local user, so its new lines about the
-person are also proposed for the local user's memory (decision 0065).
+On a server without keys the local user talks with it. So its new lines about the person are also
+proposed for the local user's memory (decision 0065).
 """
 
 import logging
@@ -32,8 +32,8 @@ def share_facts(
 ) -> None:
     """Propose a step's changes of blocks about the person to the local user.
 
-    Nothing is proposed in a conversation about a user, whose memory gets the edits themselves, and
-    nothing that others or sources said.
+    Nothing is proposed in a conversation about a user, where the edits themselves go into the
+    user's memory. Texts by others or from sources are not proposed either.
     """
     if state.conversation.user_id or context.is_untrusted:
         return
@@ -47,7 +47,7 @@ def share_facts(
         except Overtaken:
             raise  # the store runs the step's transaction again
         except RicordoError as error:
-            # A full or declining memory of the user is no failure of the agent's own edit.
+            # If the user's memory is full, or refuses the line, the agent's edit still succeeds.
             log.info("a fact was not proposed", extra={"reason": type(error).__name__})
 
 

@@ -1,4 +1,4 @@
-"""Find a piece in a text: word for word, else as people read it.
+"""Find a piece of text: word for word, or else ignoring differences that people do not see.
 
 A model that copies text from its prompt often changes details that it does not see: typographic
 quotes, dashes and the ellipsis, no-break and doubled spaces, spaces at the end of a line, or a line
@@ -14,7 +14,7 @@ from difflib import SequenceMatcher
 from ricordo.domain.hidden_text import UNSEEN_CLASS, without_marks
 from ricordo.domain.text import normal_text
 
-# In a longer text only the search word for word is done.
+# A longer text is only searched word for word.
 _TEXT_LIMIT = 400_000
 _LINE_LIMIT = 2_000
 _LINE_LENGTH = 400
@@ -63,8 +63,8 @@ class _Folded:
 
     def __init__(self, text: str) -> None:
         pieces: list[str] = []
-        # For each segment: its start in the folded text and in the original. The size is its
-        # length in the original where the segment is one folded letter, else 0.
+        # For each segment: its start in the folded text and in the original. The size is the
+        # segment's length in the original if it is a single folded letter, else 0.
         self._folded_starts: list[int] = []
         self._original_starts: list[int] = []
         self._sizes: list[int] = []
@@ -199,7 +199,7 @@ def nearest_line(text: str, piece: str) -> tuple[int, str] | None:
 
 
 def hint(text: str, piece: str) -> str:
-    """Return a sentence that quotes the nearest line, or "" where none is near.
+    """Return a sentence that quotes the most similar line, or "" if no line is similar.
 
     It starts with a space.
     """

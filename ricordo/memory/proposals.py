@@ -158,7 +158,7 @@ def propose_edits(
 def _draft(tx: Transaction, group: Sequence[MemoryEdit], home_chain: Chain | None) -> ProposalDraft:
     """Return the proposal draft of one block's edits.
 
-    Raises Conflict where a new block's label is taken in the chain `home_chain`.
+    Raises Conflict if a new block's label is taken in the chain `home_chain`.
     """
     block = group[0].base
     after = group[-1].after
@@ -219,8 +219,8 @@ def propose(
     Only older proposals of the same author are superseded. A change that waits already, or is part
     of one, makes no new proposal: the older one is returned, with `is_repeated`.
 
-    Raises Unchanged where the block has the change already, Conflict at a limit of waiting
-    proposals, Declined where the owner rejected the same lately, NotFound where the chain is
+    Raises Unchanged if the block has the change already, Conflict at a limit of waiting
+    proposals, Declined if the owner rejected the same lately, NotFound if the chain is
     erased, TooLong.
     """
     before = draft.block.value if draft.block else ""
@@ -287,7 +287,7 @@ def propose(
 def _text_base(chain: Chain, draft: ProposalDraft) -> versions.TextBase | None:
     """Return the text from which the new text is stored as a difference.
 
-    That is a text that the chain holds; the block may have changed since.
+    It is a text that the chain contains; the block may have changed since.
     """
     file = chain.files.get(draft.label)
     block = draft.block
@@ -297,9 +297,9 @@ def _text_base(chain: Chain, draft: ProposalDraft) -> versions.TextBase | None:
 
 
 def require_shown(metadata: ChangeMetadata, *texts: str | None, before: str = "") -> None:
-    """Raise Invalid where an agent or a service writes hidden text that the block lacks.
+    """Raise Invalid if an agent or a service writes hidden text that the block lacks.
 
-    In a turn the user's own words may hold it; `WorkingMemory` knows them.
+    In a turn the user may have written it; `WorkingMemory` checks that.
     """
     if metadata.author.kind not in ("agent", "service"):
         return
@@ -309,7 +309,7 @@ def require_shown(metadata: ChangeMetadata, *texts: str | None, before: str = ""
 
 
 def _require_below_limits(tx: Transaction, chain: Chain, label: str, author_count: int) -> None:
-    """Raise Conflict where too many proposals wait, of this author or for this owner."""
+    """Raise Conflict if too many proposals by this author, or for this owner, wait."""
     if author_count >= _AUTHOR_LIMIT:
         raise Conflict(AUTHOR_LIMIT_REACHED.format(author_count, label))
     if (owner_count := sum(proposals.waiting_counts(tx, chain.id).values())) >= _OWNER_LIMIT:
@@ -317,9 +317,9 @@ def _require_below_limits(tx: Transaction, chain: Chain, label: str, author_coun
 
 
 def _require_change(tx: Transaction, chain: Chain, draft: ProposalDraft) -> None:
-    """Raise Unchanged where the block has the change already.
+    """Raise Unchanged if the block has the change already.
 
-    Raises NotFound where it was deleted since the draft was made.
+    Raises NotFound if it was deleted since the draft was made.
     """
     if draft.block and draft.label not in chain.files:
         raise NotFound(
@@ -341,7 +341,8 @@ def _require_change(tx: Transaction, chain: Chain, draft: ProposalDraft) -> None
 class _DraftComparison:
     """A draft compared with the author's older proposals for the block.
 
-    Once the limit of work is reached, other proposals simply wait beside it.
+    Once the work limit is reached, the remaining proposals are not compared and simply keep
+    waiting.
     """
 
     def __init__(self, draft: ProposalDraft) -> None:
@@ -387,7 +388,7 @@ class _DraftComparison:
         is_overtaken = older.base is None and self._draft.block and removes_lines(before, text)
         if is_overtaken or touch_same_lines(older_before, older_text, before, text):
             return "superseded"
-        # Both are compared on the older proposal's base; later text of the block is in neither.
+        # Compare both on the older proposal's base, without later text of the block.
         after = merge_changes(before, older_before, text)
         if after is None:
             return "beside"
@@ -406,7 +407,7 @@ class _DraftComparison:
         return "beside"
 
     def _has_room(self, texts: Sequence[str]) -> bool:
-        """Return whether the limit allows a comparison of these texts, and count it."""
+        """Return True if the work limit allows a comparison of these texts, and count it."""
         lines = sum(text.count("\n") for text in texts)
         if lines > self.room:
             return False

@@ -3,8 +3,8 @@
 It also finds passages that say the same as a new text.
 
 The query is embedded, and outside indexes are asked, before the transaction: nothing waits inside
-it. Where either fails, the search continues with words alone: a provider that is down makes results
-poorer, but never empty.
+it. If either fails, the search continues with words alone: if a provider is down, results get
+poorer but not empty.
 """
 
 import logging
@@ -23,9 +23,9 @@ from ricordo.llm.registry.models import Embedders
 from ricordo.memory.edits import PassageDraft
 from ricordo.search import index
 from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchMode, SearchResult
+from ricordo.search.text_parts import MOST_CHARACTERS, part_of_text
 from ricordo.search.vector_index import VectorFilter, VectorIndex
 from ricordo.search.words import QUESTION_LENGTH, terms
-from ricordo.search.write_buffer import MOST_CHARACTERS
 from ricordo.storage import archives, messages
 from ricordo.storage.engine.store import Store, Transaction
 
@@ -35,26 +35,34 @@ F = TypeVar("F", MessageFilter, PassageFilter)
 _CACHE_SIZE = 256
 # Characters of a query whose words are expanded by related words.
 _RELATED_LENGTH = 2_000
-# An outside index is asked for more than a page, since words count in the order too; the number is
-# the same for every page.
+# Ask an outside index for more hits than a page has, since words influence the order too; use the
+# same number for every page.
 _OUTSIDE_LIMIT = 100
 
 
 @dataclass(frozen=True, slots=True)
 class FoundMessage:
-    """A message with its relevance, and the turn before it if requested."""
+    """A message with its relevance, and the turn before it if requested.
+
+    `excerpt` is the part of a long message that matches best; None for a short one.
+    """
 
     message: Message
     relevance: Relevance
     before: Message | None = None
+    excerpt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPassage:
-    """A passage with its relevance."""
+    """A passage with its relevance.
+
+    `excerpt` is the part of a long passage that matches best; None for a short one.
+    """
 
     passage: Passage
     relevance: Relevance
+    excerpt: str | None = None
 
 
 class Recall:
@@ -89,8 +97,8 @@ class Recall:
         search_query = await self._make_query(query, mode)
         if self._messages_index in self._indexes:
             message_filter = await self._filter_of(message_filter)
-            # Such an index filters by one conversation or none; messages outside the fork are
-            # left out below.
+            # Such an index can filter by one conversation only; messages outside the fork are
+            # removed below.
             if message_filter.shared:
                 conversation = None
             else:
@@ -126,6 +134,7 @@ class Recall:
                     messages_by_number[hit.document],
                     hit.relevance,
                     messages_by_number.get(hit.before or 0),
+                    part_of_text(messages.indexed_text(messages_by_number[hit.document]), hit.part),
                 )
                 for hit in search_result.hits
                 if hit.document in messages_by_number
@@ -168,10 +177,14 @@ class Recall:
             search_result = index.find_passages(
                 tx, search_query, _filter_of(tx, passage_filter), limit, offset
             )
-            relevances = {hit.document: hit.relevance for hit in search_result.hits}
+            hits = {hit.document: hit for hit in search_result.hits}
             return search_result, [
-                FoundPassage(passage, relevances[passage.seq])
-                for passage in archives.passages_by_numbers(tx, list(relevances))
+                FoundPassage(
+                    passage,
+                    hits[passage.seq].relevance,
+                    part_of_text(passage.text, hits[passage.seq].part),
+                )
+                for passage in archives.passages_by_numbers(tx, list(hits))
             ]
 
         return await self._find(search_query, find)
@@ -191,8 +204,8 @@ class Recall:
             new_vectors = {}
         if not new_vectors:
             return hits
-        # A partition has vectors of another model than the default, as while vectors are rebuilt:
-        # search again with that model's vector.
+        # A partition has vectors of another model, for example while vectors are rebuilt: search
+        # again with a vector of that model.
         second_query = replace(search_query, vectors={**search_query.vectors, **new_vectors})
         return (await self._store.read(lambda tx: find(tx, second_query)))[1]
 
@@ -288,7 +301,8 @@ _CANDIDATE_LIMIT = 10
 class Likeness:
     """The text most like another.
 
-    `is_same`: they differ only in white space. `is_kept`: it has all the other's tags too.
+    `is_same`: they differ only in white space. `is_kept`: the stored passage has all tags of the
+    new one.
     """
 
     existing: Passage | PassageDraft
@@ -301,7 +315,7 @@ async def passages_like(
 ) -> list[Passage]:
     """Return passages of these archives that may be like the text.
 
-    They are visible to the subject, and are the first results for the text's own words.
+    They are visible to the subject, and are the first hits of a search for the text itself.
     """
     passage_filter = PassageFilter(tuple(archive.id for archive in archives), subject_id=subject_id)
     if archives:

@@ -22,8 +22,8 @@ class RemoteKind(Protocol):
     def read(self, access: Access, settings: Settings) -> Access:
         """Return the access as it is stored; runs in a thread.
 
-        An address's password is stored apart from the address. Raises Invalid where no such remote
-        may exist.
+        An address's password is stored apart from the address. Raises Invalid if the address is not
+        allowed.
         """
         ...
 
@@ -36,7 +36,7 @@ class RemoteKind(Protocol):
         Unavailable where it cannot be reached, Conflict or Invalid where its content cannot be
         pulled.
 
-        Once another server has taken the job over, each write to `store` raises LeaseLost: call
-        `require_lease` before you write to the remote.
+        Call `require_lease` before each write to the remote. It raises LeaseLost if another server
+        has taken the job over, as every write to `store` does.
         """
         ...

@@ -2,7 +2,7 @@
 
 The rest moves to the archive. A block's metadata switches it on: `{"rotation": {"strategy":
 "adaptive", "threshold": 0.8, "keeps": 0.5}}`. Above the threshold, a share of the block's limit,
-the block is cut down to the share `keeps`. That is a version of its own, whose reason names the
+the block is cut down to the share `keeps`. The cut is a version of its own; its reason names the
 passage with the removed text.
 """
 
@@ -29,7 +29,7 @@ KEY = "rotation"
 TAG = "rotated"
 ARCHIVED = "ARCHIVED"
 _DOTS = "..."
-_WORTH_CUTTING = 20  # characters of room; the start of a line in fewer says nothing
+_WORTH_CUTTING = 20  # characters; with less room, the start of a line is not worth keeping
 _SCORES = {"[TASK]": 100, "[USER]": 90, "[CONTEXT]": 80}
 _DEFAULT_SHARE = 0.5
 
@@ -132,7 +132,7 @@ def rotate(
 ) -> tuple[Block, Passage] | None:
     """Rotate a block that was just written if it is too full.
 
-    Returns the block and the removed passage; None where nothing was removed. The block's chain is
+    Returns the block and the removed passage; None if nothing was removed. The block's chain is
     locked.
     """
     try:

@@ -1,8 +1,8 @@
 """Block schemas that course designers write, and checks of texts against them.
 
 Schemas are TOML texts and files of a folder. A tool's edit must not follow its block's schema less
-than the text before. A text that its owner let stray from the schema may be edited freely, since it
-is readable as it is. TOML errors name their line; the standard library does not keep lines.
+than the text before. If a text does not follow the schema already, it may be edited freely. TOML
+errors name their line; the standard library does not keep lines.
 """
 
 import logging
@@ -22,7 +22,7 @@ from ricordo.errors import Invalid, NotFound, RicordoError, TooLong, Unavailable
 from ricordo.memory.sections import ParsedSections, Problem, read_sections, refuse
 
 log = logging.getLogger(__name__)
-# Returns the schema of this name; None where it does not exist.
+# Returns the schema of this name; None if it does not exist.
 Schemas = Callable[[str], BlockSchema | None]
 
 _EDIT_REFUSED = (
@@ -65,8 +65,7 @@ _LONG_BASIC = r'"""[^"\\]*(?:(?:\\.|"{1,2}(?!"))[^"\\]*)*"{3,5}'
 _LONG_LITERAL = r"'''[^']*(?:'{1,2}(?!')[^']*)*'{3,5}"
 _COMMENT = r"#[^\n]*"
 _STRING = re.compile("|".join((_LONG_BASIC, _LONG_LITERAL, _BASIC, _LITERAL)), re.DOTALL)
-# A quote without an end is no TOML: nothing is read beyond it, since a second search for its end
-# would be slow.
+# A quote without an end is not TOML; stop there, since searching for its end again would be slow.
 _STRING_OR_COMMENT = re.compile(rf"{_STRING.pattern}|[\"'].*\Z|{_COMMENT}", re.DOTALL)
 _BLANK = re.compile(rf"(?:\s+|{_COMMENT})*")
 _PART = re.compile(rf"[ \t]*([A-Za-z0-9_-]+|{_BASIC}|{_LITERAL})[ \t]*")
@@ -75,7 +74,7 @@ _HEAD = re.compile(
 )
 _IN_VALUE = re.compile(rf"{_STRING.pattern}|{_COMMENT}|[\[\]{{}}\n]", re.DOTALL)
 _LONG = re.compile("[ \t]*(?:\"\"\"|''')")
-# Nothing is tried twice (`++`), as a name can be as long as the text.
+# Possessive repeats (`++`) avoid backtracking, since a name can be as long as the text.
 _DEEP_KEY = re.compile(
     rf"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++(?:[ \t]*+\.[ \t]*+[A-Za-z0-9_-]++){{{_PART_LIMIT}}}"
 )
@@ -152,8 +151,8 @@ def deep_key(text: str) -> int | None:
     The standard library's time for a key grows with the square of its parts: 10 kB of dots would
     take two seconds.
     """
-    # Strings and comments may contain any dots: only their line breaks stay, and one letter for a
-    # string, since it can be a part of a key.
+    # Dots in strings and comments do not count. So replace a string, which can be a part of a key,
+    # by one letter and its line breaks, and a comment by its line breaks.
     bare = _STRING_OR_COMMENT.sub(
         lambda match: ("" if match[0][0] == "#" else "s") + "\n" * match[0].count("\n"), text
     )
@@ -179,7 +178,7 @@ class Lines:
         return TomlLines(line, line)
 
     def of(self, *path: str | int) -> TomlLines:
-        """Return the lines of a key, else of its nearest parent or the end."""
+        """Return the lines of a key; if missing, of its nearest parent or of the end."""
         while path and path not in self._places:
             path = path[:-1]
         return self._places.get(path) or self._end
@@ -463,7 +462,7 @@ def no_schemas(_name: str) -> BlockSchema | None:
 
 
 def require_follows(label: str, before: str, after: str, schema: BlockSchema | None) -> None:
-    """Raise Invalid where the later text follows the schema less than the earlier one.
+    """Raise Invalid if the later text follows the schema less than the earlier one.
 
     The error lists the wrong lines.
     """

@@ -1,6 +1,6 @@
 """Statements in a message, and the notes that may be made of them. Pure.
 
-A small model that takes notes also writes down junk: questions, requests, its own examples. The
+A small model that takes notes also notes junk: questions, requests, the examples of its prompt. The
 filter reads the message before the model does, and checks every line that the model wrote against
 the message. Questions, requests, hypotheses, greetings and inventions become no notes.
 """

@@ -1,6 +1,6 @@
 """Edits of blocks by anybody: applied or proposed.
 
-An edit is applied where the author owns the block or the policy allows it; else it is proposed to
+An edit is applied if the author owns the block or the policy allows it; otherwise it is proposed to
 the owner.
 """
 

@@ -1,9 +1,9 @@
 """Summaries of evicted messages: by a model, else an outline. This never fails.
 
 The material is cut into pieces that the writer's window holds. Each is summarized together with the
-summary so far, so any length works. An outside writer gets plain text between tags, as data. An
-agent that summarizes its own window gets its own messages, behind the same system message and tools
-as always, so that its provider's cache is used.
+summary so far, so any length works. An outside writer gets plain text between tags, as data. If an
+agent's own model summarizes, the request has the usual system message and tools and the agent's
+messages, so that the provider's cache is used.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 # The share of a writer's window for one request: even if our estimate were half of the truth, there
 # would be room for the answer.
 _WRITER_SHARE = 0.4
-# The agent's own messages fitted its window a moment ago, so nearly all of it may be used.
+# The agent's messages fitted into the window a moment ago, so nearly the whole window may be used.
 _OWN_SHARE = 0.85
 # Pieces are halved after a refusal down to this many tokens.
 _SMALLEST_PIECE = 128
@@ -105,7 +105,7 @@ class Writer:
 class Summary:
     """The text in place of messages, with its mode, writer and usage.
 
-    `model` is the writer's handle, "" where no model wrote it.
+    `model` is the writer's handle, "" if no model wrote it.
     """
 
     text: str
@@ -125,7 +125,7 @@ class RestingWriters:
 
     def holds(self, agent_id: str, writer: Writer, now: int) -> bool:
         remaining = self._until.get((agent_id, writer.model.info.handle), 0) - now
-        # More than a pause remains where the clock was set back meanwhile.
+        # If the clock was set back meanwhile, more than a pause would remain.
         return 0 < remaining <= _PAUSE
 
     def note(self, agent_id: str, writer: Writer, summary: Summary, now: int) -> None:
@@ -175,7 +175,7 @@ async def summarize(
     Args:
         evicted: The messages.
         settings: The agent's compaction settings; `clip_chars` bounds the summary.
-        writer: The model; None for an outline without a model. The modes that begin with
+        writer: The model; With None, an outline is made without a model. The modes that begin with
             `self_` need the agent's own model, and become `all` with another one.
         room: The largest summary in tokens, by our estimate.
         timezone: The time zone of times in the text.
@@ -392,7 +392,7 @@ def _part_lines(part: Part, speaker: str) -> Iterator[str]:
 
 
 def _entry(message: Message, timezone: str) -> str:
-    """Return the message as lines of plain text, "" where it says nothing.
+    """Return the message as lines of plain text, "" if it says nothing.
 
     The lines after the first are indented, so that none looks like a new message.
     """
@@ -495,7 +495,7 @@ class _OutlineParts:
 
 
 def _read_outline(earlier: str) -> _OutlineParts:
-    """Parse an earlier outline; a summary by a model is `written` as a whole."""
+    """Parse an earlier outline; a summary by a model goes into `written` as a whole."""
     if not earlier.startswith(_OUTLINE_NOTE):
         return _OutlineParts(earlier.strip())
     rest, _, listed = earlier.removeprefix(_OUTLINE_NOTE).partition(_BEGINNINGS)

@@ -1,7 +1,7 @@
 """Merges of texts by lines, and comparisons of two changes of one text.
 
-A merge is bounded in time for any texts. A comparison may be with a change that waited long, so it
-combines more: neighbouring lines, and additions at the same position.
+A merge is bounded in time for any texts. A merge with a proposal that waited long combines more:
+changes of neighbouring lines, and additions at the same position.
 """
 
 import re
@@ -111,10 +111,10 @@ class _Comparison:
 
 
 def merge_lines(base: str, our_text: str, their_text: str) -> str | None:
-    r"""Return the text with both changes; None where they touch the same lines.
+    r"""Return the text with both changes; None if they touch the same lines.
 
-    Returns None also where the texts are too large to be compared. Lines that are only written
-    differently (see `line_key`) are the same, and stay as in the base.
+    Returns None also where the texts are too large to be compared. Lines that differ only in
+    notation (see `line_key`) count as equal, and keep the form of the base.
 
     >>> merge_lines("a\nb\nc", "A\nb\nc", "a\nb\nC")
     'A\nb\nC'
@@ -201,7 +201,7 @@ def common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
 
 
 def unified(old: str, new: str, old_name: str, new_name: str) -> str:
-    """Return the unified diff of two texts; empty where they are equal.
+    """Return the unified diff of two texts; empty if they are equal.
 
     It has three lines around each change.
     """
@@ -233,9 +233,9 @@ def unified(old: str, new: str, old_name: str, new_name: str) -> str:
 def _changed_region(old: str, new: str) -> tuple[int, int, int]:
     """Return the region between the first and the last change.
 
-    It is the common start, and the ends in both texts, with whole lines around the changes. Most
-    changes of a long text are small: its equal ends are found a thousand times quicker than the
-    text is split into lines.
+    It consists of the common start, and the ends in both texts; whole lines are around the changes.
+    Most changes of a long text are small: its equal ends are found a thousand times quicker than
+    the text is split into lines.
     """
     shorter = min(len(old), len(new))
     head = _equal_length(shorter, lambda low, high: old.startswith(new[low:high], low))
@@ -267,7 +267,8 @@ def _equal_length(limit: int, is_equal: Callable[[int, int], bool]) -> int:
 def by_words(old: str, new: str) -> list[DiffPiece]:
     """Return the texts as pieces that are the same, added or removed.
 
-    All but the added pieces join to the old text, all but the removed ones to the new text.
+    Without the added pieces they join to the old text, and without the removed pieces to the new
+    text.
     """
     before = _lines(old)
     after = _lines(new)
@@ -309,8 +310,8 @@ def _word_pieces(
 ) -> Iterator[tuple[PieceKind, str]]:
     """Return the pieces of two matched sequences of words.
 
-    Words match without the spaces behind them; where only the spaces differ, they alone are removed
-    and added.
+    Words are matched without the spaces behind them; if only the spaces differ, only the spaces are
+    removed and added.
     """
     for tag, start, stop, start_new, stop_new in matcher.get_opcodes():
         if tag != "equal":
@@ -576,7 +577,7 @@ def _lines_within(text: str) -> list[str]:
 def touch_same_lines(base: str, first: str, base_since: str, second: str) -> bool:
     """Return whether both changes replace or remove one line differently.
 
-    Returns True also where that cannot be computed. `base_since` is the base of `second`.
+    Returns True if it cannot be computed. `base_since` is the base of `second`.
     """
     first_changes = line_changes(base, first)
     since = line_changes(base, base_since)
@@ -755,7 +756,7 @@ def _insertions(
 def _added_by_both(first: Sequence[str], second: Sequence[str]) -> Sequence[str]:
     """Combine the lines that two sides added at one position.
 
-    Of `second` only lines that `first` lacks are used, as far as lines can be told apart.
+    Lines of `second` that `first` contains too are skipped, if equal lines can be distinguished.
     """
     if _contains_in_order(second, first):
         return second

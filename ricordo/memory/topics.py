@@ -1,7 +1,7 @@
-"""Topics that a person wants no agent to remember, each known by the words of its lines.
+"""Topics that a person may not want agents to remember; each topic has a list of words and phrases.
 
 A rule is a topic if it is a topic's name, alone or behind "topic:". A line is about a topic if it
-has one of the topic's words, whatever its ending, or one of its phrases.
+has one of the topic's words, in any inflection, or one of its phrases.
 """
 
 import re
@@ -10,7 +10,7 @@ from functools import cache
 
 _WORD = re.compile(r"[^\W\d_]+")
 _PREFIX = re.compile(r"(?:topic|thema)\s*:\s*", re.IGNORECASE)
-# A word stands for itself, and one with * for every word that begins so.
+# A word with * matches every word that begins with it; other words match exactly.
 _WORDS: Mapping[str, str] = {
     "health": "health* ill illness* sick sickness* disease* disorder* diagnos* symptom* doctor* "
     "physician* hospital* clinic* medic* medication* pill* therap* psych* depress* anxi* "
@@ -59,7 +59,7 @@ _NAMES = {name.casefold(): name for name in TOPICS} | {
 
 
 def topic_of(rule: str) -> str | None:
-    """Return the topic that a rule names; None for a rule about a line."""
+    """Return the topic that a rule names; None if the rule is a line of text."""
     name = " ".join(_PREFIX.sub("", rule.strip(), count=1).split()).rstrip(".").casefold()
     return _NAMES.get(name)
 

@@ -1,11 +1,11 @@
 """Things that a person wants no agent to remember.
 
-The person's rules are the lines of a block of their own, `never-remember`. An agent's edit or
-proposal that adds a line like one of them is refused, and one about a topic that a rule names. The
+The person's rules are the lines of the person's block `never-remember`. An agent's edit or proposal
+is refused if it adds a line that resembles a rule, or is about a topic that a rule names. The
 person, and callers who write with the person's rights, may write anything.
 
-The rule of something forgotten does not say it. It has a short tag of each of its words, which
-many other words have too.
+The rule of something forgotten does not say it. It consists of a short tag for each word; many
+other words have the same tag.
 """
 
 import re
@@ -33,7 +33,7 @@ _QUOTES = "\"'“”„«» "
 _LONGEST_RULE = 400  # characters
 _FORGOTTEN = "What was forgotten on {day} ({salt}: {tags})"
 _UNREADABLE = re.compile(r"^What was forgotten on [\d-]{10} \(([0-9a-f]{8}): ([0-9a-f ]+)\)$")
-# Hex digits of a word's tag: 12 bits, so a dozen of a language's words share it.
+# Hex digits of a word's tag. These are 12 bits, so that a dozen words of a language share each tag.
 _TAG_LENGTH = 3
 
 
@@ -105,7 +105,7 @@ class Rules:
     def refuse(self, before: str, after: str) -> bool:
         """Return whether the later text adds a line like a rule.
 
-        A rule does not apply where the earlier text had such a line already.
+        A rule does not apply if the earlier text had such a line already.
         """
         if not self:
             return False
@@ -127,7 +127,7 @@ class Rules:
         )
 
     def require_wanted(self, before: str, after: str) -> None:
-        """Raise Unwanted where a rule refuses the later text."""
+        """Raise Unwanted if a rule refuses the later text."""
         if self.refuse(before, after):
             raise Unwanted(REFUSED)
 
@@ -151,7 +151,7 @@ def unwanted_calls(
 ) -> Mapping[str, str]:
     """Return the refusals of a step's calls by call id.
 
-    With an edit of a block all edits of this block are refused, and all edits of its call.
+    If one edit is refused, all edits of its block and all edits of its call are refused.
     """
     passages = list(passages)
     user_id = state.conversation.user_id

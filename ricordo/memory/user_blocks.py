@@ -14,7 +14,7 @@ from ricordo.domain.block import Policy
 from ricordo.domain.scope import ActorKind
 from ricordo.domain.version import ProposalStatus
 
-# The client is a package of its own, and only its methods are used here.
+# `letta-client` is a separate package, of which only methods of the client object are used here.
 if TYPE_CHECKING:
     from letta_client import AsyncLetta, Letta
 

@@ -29,7 +29,7 @@ _UNFIT = re.compile(r"[^a-z0-9]+")
 def needs_copy(block: Block, user_id: str | None) -> bool:
     """Return whether an edit of this block is made in the user's copy.
 
-    That is so for a block of the agent's own in a conversation about a user.
+    In a conversation about a user, this is true for blocks of the agent that are not shared.
     """
     return bool(user_id and block.chain_id and not block.is_users and not block.shared)
 
@@ -37,7 +37,7 @@ def needs_copy(block: Block, user_id: str | None) -> bool:
 def users_chain(tx: Transaction, agent: Agent, user_id: str) -> Chain:
     """Return the user's chain; create it if missing.
 
-    Raises NotFound where the user was erased.
+    Raises NotFound if the user was erased.
     """
     return open_memory(tx, Scope(agent.organization_id), user_id, makes=True).chain
 
@@ -47,7 +47,7 @@ def with_copies(
 ) -> tuple[AgentState, list[MemoryEdit]]:
     """Replace the agent's own blocks by the user's copies.
 
-    They are replaced in the state and in the edits. The copies are in this chain, which is locked.
+    Both the state and the edits get the copies, which are in this locked chain.
     """
     user_id = state.conversation.user_id
     originals = {edit.base.id: edit.base for edit in edits if needs_copy(edit.base, user_id)}
@@ -70,7 +70,8 @@ def with_copies(
 def copy_of(tx: Transaction, agent: Agent, block: Block, chain_id: str, author: Actor) -> Block:
     """Return the user's copy of an agent's block, with the block's text.
 
-    The chain is locked. A copy that was created meanwhile is used, and merged with later.
+    The chain is locked. If the copy was created meanwhile, it is used, and the edit is merged with
+    its text later.
     """
     chain = versions.lock(tx, chain_id)
     assert chain is not None  # noqa: S101 - the caller has locked it

@@ -132,7 +132,7 @@ def put(
 ) -> Block:
     """Write the block, merged with changes since `options.expected`.
 
-    Raises Stale where they cannot be merged, Invalid, TooLong, Forbidden.
+    Raises Stale if they cannot be merged, Invalid, TooLong, Forbidden.
     """
     label = require_label(label)
     memory = _lock_memory(tx, memory)
@@ -171,7 +171,7 @@ def make(
 ) -> Block:
     """Store a new block in a locked chain; a revival creates a deleted one again.
 
-    Raises Conflict where the label is taken, TooLong, Forbidden.
+    Raises Conflict if the label is taken, TooLong, Forbidden.
     """
     label = require_label(label)
     text = normal_text(text)
@@ -214,7 +214,7 @@ def restore(
     *,
     message: str | None = None,
 ) -> Block:
-    """Make the text at a version the next one; a deleted block comes back.
+    """Restore the text of a version as the next version; a deleted block is created again.
 
     Raises NotFound, Conflict, TooLong, Forbidden.
     """
@@ -248,7 +248,7 @@ def text_at(
 def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: ChangeMetadata) -> Block:
     """Create a deleted block again, with its id, settings and agent.
 
-    The chain is locked. Raises as `make` does, and Conflict where the agent has another block with
+    The chain is locked. Raises as `make` does, and Conflict if the agent has another block with
     this label.
     """
     last_deleted = history.take_deleted(tx, chain, label)
@@ -311,7 +311,7 @@ def rename(
 
 
 def require_free(tx: Transaction, block: Block, new_label: str) -> None:
-    """Raise Conflict where the block cannot have this label.
+    """Raise Conflict if the block cannot have this label.
 
     The label must be free in its chain and in each agent that the block is attached to.
     """
@@ -399,7 +399,7 @@ def _metadata(by: Actor | ChangeMetadata, message: str) -> ChangeMetadata:
 def merged(tx: Transaction, block: Block, text: str, expected: str | None) -> str:
     """Return the text merged with changes since the expected version.
 
-    Raises Stale where that is impossible.
+    Raises Stale if that is impossible.
     """
     if expected is None or is_current(block, expected):
         return text

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 MOST_MARKDOWN = 20_000
 _MOST_QUERY = 500  # characters of a query whose words are marked
 _SHORT = 4  # characters of a word that is matched without its ending
-# Longer lines (characters) are shown in pieces: browsers take seconds to find the direction of a
-# line of a megabyte.
+# Lines with more characters are shown in pieces, since browsers take seconds to find the text
+# direction of a line of a megabyte.
 _LONG_LINE = 50_000
 _PIECE = 5_000
 # A tag of rendered Markdown, whose attributes are quoted and escaped, or the number of a marked run
@@ -36,7 +36,7 @@ _TAG_OR_MARK = re.compile("<[^<>]*>|\ue000([0-9]{1,9})\ue001")
 def at(timestamp: str | None) -> Markup:
     """Format a time of the API for the browser's own time zone.
 
-    None gives an empty text, and so does the beginning of 1970: such a thing was always there.
+    None and the beginning of 1970 give an empty text; the latter marks things that always existed.
     """
     if not timestamp or timestamp.startswith("1970-01-01T00:00:00"):
         return Markup("")
@@ -49,7 +49,7 @@ def at(timestamp: str | None) -> Markup:
 def shown(content: Any) -> Any:
     """Return the printed form of a template's expression, with marks for hidden text.
 
-    Markup stays as it is: the filter that made it has marked its text.
+    Markup is not changed, since the filter that produced it has marked hidden text already.
     """
     if isinstance(content, str) and not isinstance(content, Markup):
         return with_marks(content)
@@ -92,14 +92,14 @@ def markdown(text: str | None) -> Markup:
 
 
 def editable_markdown(text: str) -> Markup:
-    """Render Markdown for an editor that writes it back: formulas and signs stay as written."""
+    """Render Markdown for an editor that saves it again; formulas are kept as written."""
     if len(text) > MOST_MARKDOWN:
         return Markup("<pre>{}</pre>").format(text)
     return Markup(_markdown(has_formulas=False).render(text))  # noqa: S704 - no HTML of the text
 
 
 def plain(text: str | None) -> Markup:
-    """Return a text as it is, with marks for characters that are not shown."""
+    """Return a text with marks in place of hidden characters, otherwise unchanged."""
     text = text or ""
     if len(text) > _LONG_LINE and max(map(len, text.split("\n"))) > _LONG_LINE:
         pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
@@ -114,7 +114,7 @@ def _plain(text: str) -> Markup:
 
 
 def _shown_marks(text: str, render: Callable[[str], str]) -> Markup:
-    """Return the rendered text, with an element in the place of each run that is not shown.
+    """Return the rendered text with an element in place of each run of hidden characters.
 
     In a tag's attribute the run's placeholder stays.
     """
@@ -195,7 +195,7 @@ def texts(message: Mapping[str, Any]) -> str:
 
 
 def stems(query: str) -> list[str]:
-    """Return the words of a query without their endings, to find them in texts."""
+    """Return the words of a query without their endings, which can be found in texts."""
     query_words = re.findall(r"\w{2,40}", query.casefold()[:_MOST_QUERY])
     beginnings = (
         word if len(word) < _SHORT else word[: max(_SHORT, len(word) - 2)] for word in query_words

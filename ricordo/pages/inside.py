@@ -21,7 +21,7 @@ _LATER = 503
 class RefusedByApi(RicordoError):
     """A refusal of the API.
 
-    `status` and `detail` are those of its answer, `content` is the whole answer.
+    `status` and `detail` are from its answer; `content` is the whole answer.
     """
 
     def __init__(self, status: int, content: Any) -> None:
@@ -55,7 +55,7 @@ class Api:
     async def get(self, path: str, **query: Any) -> Any:
         """Return the answer to GET. Raises RefusedByApi.
 
-        A query parameter of None is left out, one of a list is repeated.
+        A query parameter with the value None is omitted; a list repeats the parameter.
         """
         return await self.ask("GET", path, query=query)
 

@@ -1,7 +1,7 @@
 """The navigation of the pages: entries in groups, by the rights of the caller.
 
-Everybody has Chat, Memory and Search. Builders also have agents and what agents use, operators the
-server. All other pages are behind "More".
+Everybody has Chat, Memory and Search. Builders also see agents, tools, files and archives;
+operators also see the server's pages. All other pages are behind "More".
 """
 
 import re
@@ -78,7 +78,7 @@ _SERVER = (
     Link("Users and keys", "/ui/settings", "key", (ADMIN,)),
     Link("Invitations", "/ui/invitations", "people", (ADMIN,)),
 )
-# Pages that the frame's own feature serves; others are shown if their feature is on.
+# Pages of the feature `web`; other pages are shown if their feature is loaded.
 _OWN = {
     "/ui/chat",
     "/ui/search",

@@ -10,7 +10,7 @@ STAYS = "stays"
 
 
 def session_seconds(choice: str | None) -> int:
-    """Return a session's length: 30 days if the person chose to stay, else 12 hours."""
+    """Return a session's length: 30 days if the person chose to stay logged in, else 12 hours."""
     return LONG_SESSION_SECONDS if choice else SESSION_SECONDS
 
 

@@ -153,7 +153,7 @@ async def render(
     response = HTMLResponse(text, status, HEADERS)
     if notice:
         response.delete_cookie(_NOTICE_COOKIE, path=f"{base_of(request)}/")
-    # Otherwise each request with an ended session would count as a wrong key.
+    # Otherwise every request with an ended session would count as an attempt with a wrong key.
     if me is None and COOKIE in request.cookies:
         response.delete_cookie(COOKIE, path=f"{base_of(request)}/")
     return response
@@ -212,7 +212,7 @@ def require_id(text: str, kind: str) -> str:
 def typed_number(text: str) -> int | str | None:
     """Return a number from a form; other text as it is, and None if it is empty.
 
-    A number with more digits than any setting has stays text, which the API then refuses.
+    A number with too many digits for any setting is returned as text, which the API then refuses.
     """
     text = text.strip()
     if text.isdecimal() and len(text) <= _MOST_DIGITS:

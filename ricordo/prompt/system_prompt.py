@@ -1,8 +1,8 @@
 """The system message: template, memory section and metadata.
 
 It is rendered again only when it must change. The memory replaces `{CORE_MEMORY}` in the template,
-or is appended where the template lacks it. The parts that change often stand last, so that
-providers' prompt caches hit.
+or is appended if the template lacks it. Parts that change often come last, so that providers'
+prompt caches hit.
 
 The format of the memory section is the retired Letta V1 server's (blueprint §0.3), to the byte.
 Only a closing tag inside a value is disarmed, so that no text can leave its block.
@@ -76,7 +76,7 @@ class SystemPrompt:
     Attributes:
         memory: Digest of the template and the memory section.
         date: Digest of the local date.
-        archive: Digest of whether the archive has passages, and of its tags.
+        archive: Digest of the archive's tags, and of the fact that it has passages.
     """
 
     text: str
@@ -93,13 +93,14 @@ class SystemPrompt:
     ) -> bool:
         """Return whether the stored prompt can stay.
 
-        The memory section decides; at a turn's first step the date and the archive count too. The
-        modes "turn" and "lazy" also keep a prompt whose memory has changed only by edits in the
+        Compare the memory section; at a turn's first step, also compare the date and the archive.
+        The modes "turn" and "lazy" also keep a prompt whose memory has changed only by edits in the
         transcript behind it: "turn" until the next turn, "lazy" until the next day. In "lazy" mode
         the archive does not count.
         """
         memory, date, archive, in_transcript = (*stored_key.split(":"), "", "", "", "")[:4]
-        # With edits behind it, memory as the prompt shows it was restored by someone else.
+        # There are edits behind the prompt, so if the memory equals the prompt's, someone else has
+        # restored it.
         may_be_older = mode == "lazy" or (mode == "turn" and not first_step)
         knows_memory = self.memory == ((in_transcript if may_be_older else "") or memory)
         if not first_step:
@@ -244,8 +245,8 @@ def _digest(*parts: str) -> str:
 def sections(system: str) -> dict[str, str]:
     """Split a stored system message into its sections by their tags.
 
-    `base` is the text outside all other sections. Of two sections with one name the later one
-    counts: the template may contain the tag, and our sections follow it.
+    `base` is the text outside all other sections. If two sections have the same name, use the later
+    one: the template may contain the tag, and our sections follow the template.
     """
     spans: dict[str, tuple[int, int]] = {}
     without_end: set[str] = set()
@@ -274,8 +275,8 @@ def sections(system: str) -> dict[str, str]:
 class MemorySection:
     """The content of the memory section.
 
-    `provider` is the model's: one provider's models edit better with line numbers. They are left
-    out without `has_line_numbers`, where edits may be newer than the section.
+    `provider` is the model's: one provider's models edit better with line numbers. Without
+    `has_line_numbers` they are left out, since edits may be newer than the section.
     """
 
     agent_type: AgentType
@@ -319,8 +320,8 @@ def _blocks(section: MemorySection) -> str:
             f"<{block.shown_label}>\n<description>\n{disarm(block.description or '', *tags)}\n</description>\n"
             f"<metadata>\n{_RULE_LINES.get(block.rule, '')}{_SHARED if block.shared else ''}"
             f"- chars_current={len(block.value)}\n"
-            # The value is disarmed last, since a line's number can complete a tag: in a block
-            # labelled "5" with `</` at the end of its fourth line.
+            # Disarm the value last, since a line number can complete a tag, for example in a block
+            # labelled "5" whose fourth line ends with `</`.
             "- "
             f"chars_limit={block.limit}\n</metadata>\n{warning}<value>\n{disarm(text, *tags)}</value>\n</{block.shown_label}>\n"
         )

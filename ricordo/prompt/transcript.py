@@ -159,9 +159,9 @@ def has_pictures(messages: Iterable[Message]) -> bool:
 def paired(messages: Iterable[Message]) -> list[Message]:
     """Return the messages with every tool call answered exactly once, right after it.
 
-    Missing results are added, stray ones are left out. Answers to calls that waited are left out:
-    the outcome is in the results. A call with the id of an earlier one, as some models make, gets
-    another id, and so does its result.
+    Missing results are added, and results without a call are left out. Answers to calls that waited
+    are left out: the outcome is in the results. A call with the id of an earlier one, as some
+    models make, gets another id, and so does its result.
     """
     valid: list[Message] = []
     open_calls: dict[str, ToolCallPart] = {}
@@ -271,7 +271,7 @@ def _plain_result(part: ToolReturnPart, call: ToolCallPart | None, cap: int) -> 
 
 
 def _changed_lines(block_text: str, call: ToolCallPart) -> str:
-    """Return the text that an edit wrote, in place of the whole block.
+    """Return only the text that an edit wrote instead of the whole block.
 
     If the result says something else, it is returned itself.
     """
@@ -377,7 +377,7 @@ def login_event(time: str) -> EventPart:
 def summary_event(summary: str, count: int | None, time: str) -> EventPart:
     """Return the alert in place of evicted messages.
 
-    They are the first `count` messages, or all of them (None).
+    They are the first `count` messages, or all messages if it is None.
     """
     # wire facts of the retired Letta V1 server, with the space before the summary.
     if count is None:

@@ -1,8 +1,8 @@
 """The last resort before a call: cut a transcript until it fits.
 
-It stays valid. Compaction comes first and loses nothing. This helps where compaction cannot: one
-message is larger than a window, or a turn's newest exchange alone fills it. Only the model's input
-gets shorter; stored messages stay whole.
+It stays valid. Compaction comes first and loses nothing. This helps if compaction cannot: one
+message is larger than the window, or a turn's newest exchange alone fills it. Only the model's
+input gets shorter; stored messages stay whole.
 """
 
 from bisect import bisect_left
@@ -29,7 +29,7 @@ Excess = Callable[[Iterable[Message]], int]
 
 # The fewest tokens beside the system message that allow a request.
 LEAST_ROOM = 64
-# Shorter texts, in characters, stay whole while any longer one can be cut.
+# In characters: shorter texts are not cut while a longer text can be cut.
 _SHORT_TEXT = 300
 _CHARACTERS = 4
 # The note is ASCII, since the tokens of other letters take longer to count.
@@ -55,8 +55,8 @@ def fit(
     """Cut the transcript until `percent` of its estimate is within `budget` tokens.
 
     The longest texts are cut first, and the user's last message after all others; then whole
-    exchanges go, oldest first. The system message stays whole, and every call keeps its one result.
-    Raises SystemPromptTooLong where the system message leaves no room.
+    exchanges are removed, oldest first. The system message stays whole, and every call keeps its
+    one result. Raises SystemPromptTooLong if the system message leaves no room.
     """
     allowed = budget * 100 // max(1, percent)
 
@@ -150,7 +150,7 @@ def _attempts(
 def _newest_user_index(messages: Sequence[Message]) -> int:
     """Return the index of the newest user message, else of the newest event.
 
-    Where there is neither, it is the last message.
+    If there is neither, it is the last message.
     """
     users = [index for index, message in enumerate(messages) if message.role == "user"]
     spoken = [index for index in users if not messages[index].is_event]

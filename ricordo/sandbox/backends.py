@@ -39,8 +39,8 @@ _SETTINGS = (
 )
 _DEVICES = ("/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _WORKSPACE = "/sandbox"
-# Numbers of users that exist nowhere. If root runs the server, each process gets one of its own: it
-# owns nothing, and the limit on processes counts only its own.
+# Numbers of users that exist nowhere. If root runs the server, each process gets a user of its own,
+# which owns nothing, so that the limit on processes counts only its own processes.
 _USERS = range(1 << 30, 1 << 31)
 BackendName = Literal["bubblewrap", "landlock", "none"]
 
@@ -66,7 +66,7 @@ class Confinement:
     def visible(self) -> list[Path]:
         """Return the readable folders besides the system's.
 
-        They are the call's own, and those of the interpreter and its environment.
+        They are the call's own folders, and the folders of the interpreter and its environment.
         """
         return [*self.readable, *places_of(self.python)]
 

@@ -41,7 +41,7 @@ _IOCTL = 1 << 15
 
 
 def main(options: dict[str, Any]) -> None:
-    """Confine this process if that is not done yet, receive a call, run it."""
+    """Confine this process unless that is done already, then receive a call and run it."""
     if "life" in options:
         _watch_over_a_child(options["life"], options["status"])
         _confine(options)
@@ -177,7 +177,7 @@ def _limit(limits: dict[str, int]) -> None:
 
 
 def _drop_user(user: int) -> None:
-    """Become this user, or nobody if the number is too high for the machine.
+    """Become this user, or `nobody` if the machine has no such number.
 
     0 keeps the current user.
     """

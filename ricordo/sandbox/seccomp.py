@@ -94,8 +94,8 @@ _SHARED = {
     "pidfd_open": (434, 434),
     "pidfd_send_signal": (424, 424),
 }
-# Calls that then succeed without effect: Landlock guards no modes, owners and times, and a process
-# that left its group would outlive the call.
+# System calls that then succeed without effect: Landlock does not protect modes, owners and times,
+# and a process that left its group would outlive the call.
 _WITHOUT_EFFECT = {
     "setsid": (112, 157),
     "setpgid": (109, 154),
@@ -169,7 +169,8 @@ def make_filter(*, is_shared: bool, may_signal: bool = True, has_sockets: bool =
 
     Args:
         is_shared: The program sees the machine's processes and network, as under Landlock.
-        may_signal: The kernel keeps the program's signals inside; it only matters if shared.
+        may_signal: The kernel keeps the program's signals inside; this matters only with
+            `is_shared`.
         has_sockets: The program may open internet sockets, in a network namespace of its own.
     """
     column, architecture = _ARCHITECTURES[platform.machine()]

@@ -268,7 +268,8 @@ class Sandbox:
     def _folder(self) -> Path:
         """Return the folder of this sandbox's workspaces."""
         if self._workspaces is None:
-            # Not in the data folder: programs run as other users, who may not enter that.
+            # Not in the data folder, since programs run as other users, who may not enter that
+            # folder.
             parent = Path(tempfile.gettempdir())
             self._workspaces = open_work_folder(self._data_dir, SANDBOX, place=parent, mode=0o711)
         return self._workspaces.path
@@ -347,8 +348,8 @@ class Sandbox:
     def _room_of_others(self, process: SandboxProcess, limits: SandboxLimits) -> int:
         """Return the number of processes that the kernel's limit allows beyond the call's.
 
-        The limit counts all processes of a user. If the call shares its user with others, they have
-        processes now and may start some more; `watch` bounds the call's own.
+        The limit counts all processes of a user. Other calls with the same user have processes now
+        and may start some more; `watch` limits the call's own processes.
         """
         if not process.workspace or os.geteuid() == 0:
             return 0

@@ -22,7 +22,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes
 
 
 async def watch(process: "SandboxProcess", limits: "SandboxLimits") -> Literal["memory", "cpu"]:
-    """Return the resource that the program used too much of, once it did.
+    """Return the resource once the program has used too much of it.
 
     "memory" also means too many processes and files.
     """

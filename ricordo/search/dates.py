@@ -73,7 +73,7 @@ _YEAR_FIRST = re.compile(
 def named_times(query: str, now: int) -> list[tuple[int, int]]:
     """Return the ranges [start, end) in µs UTC that a question names, in order.
 
-    Of a time without a year only past occurrences count, by `now` (µs UTC).
+    A time without a year means its last occurrence before `now` (µs UTC).
     """
     text = _fold(query[:QUERY_LENGTH])
     if "hier" in text and language_of(query) == "fr":
@@ -194,7 +194,8 @@ def _season_of(year: int, season: str) -> list[Days]:
 def _last_one(match: re.Match[str], today: date, _: bool) -> list[Days]:
     """Return the days of "last May", "last summer" or "last Monday".
 
-    It is the latest month that has begun, season that is over, or weekday before today.
+    It is the latest month that has begun, the latest season that is over, or the latest weekday
+    before today.
     """
     word = match["word"]
     years = (today.year, today.year - 1)

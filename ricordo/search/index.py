@@ -39,7 +39,7 @@ _SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): "
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query: its text, and its meaning.
+    """A query: its text, and data about its meaning.
 
     `vectors` are its vectors by model, `nearest` the hits of an outside index by partition, and
     `related` are related words.
@@ -58,10 +58,10 @@ class MessageFilter:
 
     Times are microseconds, both ends included. `subject_id` is as in a Scope: None for all
     messages, NOBODY for those about no user, a user's id for these and the user's. Messages of
-    `own_conversation` match whatever their user, except those since `turn_began`: they are in the
-    window, and a question would be its own best answer. `reads_before` adds the turn before each
-    hit. `own_first` puts messages about the subject before shared ones, and leaves out agents
-    without any about the subject. `shared` are the conversations whose messages a fork shares, each
+    `own_conversation` match with any user. Its messages since `turn_began` never match: they are in
+    the window, and the question would be its own best hit. `reads_before` adds the turn before each
+    hit. `own_first` puts messages about the subject before shared messages, and skips agents that
+    have none about the subject. `shared` are the conversations whose messages a fork shares, each
     with the seq of the last one (see `conversations.shared_by`).
     """
 
@@ -102,19 +102,21 @@ class PassageFilter:
 class SearchHit:
     """One hit: the document's number (`seq`), its relevance, and the turn `before` it.
 
-    `before` is None if that turn may not be seen.
+    `before` is None if that turn may not be seen. `part` is the number of the part of a long text
+    that matches best, 0 for an uncut text (see `text_parts.py`).
     """
 
     document: int
     relevance: Relevance
     before: int | None = None
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
     """The best hits, best first.
 
-    `missing` names the models whose vector of the query was missing.
+    `missing` names models for which the query has no vector, although documents have one.
     """
 
     hits: tuple[SearchHit, ...] = ()
@@ -173,7 +175,8 @@ def index_messages(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
 def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
     """Index stored passages in their transaction.
 
-    Passages that are stored together are parts of one text, and lift each other's hits.
+    Passages that are stored together count as parts of one text, so a hit in one also raises its
+    neighbours.
     """
     entries = [
         (
@@ -220,7 +223,7 @@ def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
 
 
 def tags_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the tags of these passages, by the ids of those with tags."""
+    """Return the tags of these passages by id; passages without tags are not in it."""
     tags: dict[str, list[str]] = {}
     for row in tx.all(_LABELS, {"ids": list(ids)}):
         tags.setdefault(row.passage_id, []).append(row.tag)

@@ -52,7 +52,8 @@ _MAX_DIMENSIONS = 4000  # of a halfvec in an index
 # it finds 0.968 of the nearest ten with 200 candidates, and 0.986 with 400.
 _LINKS = 16
 _LINKS_WEIGHED = 100
-# The disk or the memory is full; here that is the shared memory of parallel workers.
+# The disk or the memory is full; when an index is built, this is the shared memory of parallel
+# workers.
 _OUT_OF_ROOM = ("53100", "53200")
 _MAX_GROUPS = 10_000
 
@@ -188,7 +189,8 @@ class PgVectorIndex:
         self._plan = plan or BuildPlan()
         # The time before which a group is not checked: new vectors and checks put it off.
         self._not_before: dict[VectorGroup, float] = {}
-        # Taken before the database's lock, so that the builds of one process wait for each other.
+        # Acquired before the database's lock, so that the builds of one process wait for each
+        # other.
         self._build_lock = asyncio.Lock()
         self._task: asyncio.Task[bool] | None = None
         self._connection: Any = None

@@ -1,12 +1,12 @@
 """The terms of a text, the same for the index, for queries and on every database.
 
-Words are folded to one spelling and stemmed. Only the word itself decides: a query of one word must
-give the term that a long text gave. Scripts without spaces give overlapping pairs of characters. A
-compound gives its parts and the whole without joiners: `foo_bar`, `foo-bar` and `fooBar` give foo,
-bar and foobar; `user@example.com` gives user, example, com and userexamplecom; `GPT-4` gives gpt, 4
-and gpt4. `don't` is dont, `Caroline's` caroline, `l'eau` eau. A number keeps its points and loses
-its thousands' commas: 3.14, 1.2.3 (of `v1.2.3` too), 1000000. Slashes and colons separate. An emoji
-is a term, and so are `C++` and `C#`.
+Words are folded to one spelling and stemmed. A term depends only on the word itself, since a query
+of one word must give the same term as a long text. Scripts without spaces give overlapping pairs of
+characters. A compound gives its parts and the whole without joiners: `foo_bar`, `foo-bar` and
+`fooBar` give foo, bar and foobar; `user@example.com` gives user, example, com and userexamplecom;
+`GPT-4` gives gpt, 4 and gpt4. `don't` is dont, `Caroline's` caroline, `l'eau` eau. A number keeps
+its points and loses its thousands' commas: 3.14, 1.2.3 (of `v1.2.3` too), 1000000. Slashes and
+colons separate. An emoji is a term, and so are `C++` and `C#`.
 """
 
 import re
@@ -45,6 +45,11 @@ _ASKER_WORDS, _ASKED_WORDS = (
     for person in ("asker", "asked")
 )
 LATIN_STEMMER: Final = "english"  # for every word in Latin letters, whatever its language
+# What a question about an earlier answer says, and words of a request for a summary, by language.
+_ANSWERED, _SUMMARY = (
+    {language: frozenset(words.split()) for language, words in _LISTS[name].items()}
+    for name in ("answered", "summary")
+)
 TERM_LENGTH: Final = 64
 
 # Scripts without spaces, and Hangul, whose particles are written with their words. Digits and
@@ -132,7 +137,7 @@ _STEMMERS: Final = (
 _FOREIGN_PLURAL: Final = re.compile(
     r"(?<=..)(?:(?<=ung|eit|aft)en|(?<=[sz]ion)en|(?<=in)nen|(?<=cion)es)$"
 )
-# Such as PDFs and 1990s: the stemmer needs a vowel before a plural s.
+# Words such as PDFs and 1990s: the stemmer removes a plural s only after a vowel.
 _SHORT_PLURAL: Final = re.compile(r"(?<=^[^aeiouy]{3})(?<!s)s$|(?<=^[0-9]{4})s$")
 _PLURAL_LETTERS: Final = ("s", "n", "x")
 _PLURAL_OF: Final = ((re.compile(r"(?<=...)coes$"), "cao"), (re.compile(r"(?<=..[mnv])aux$"), "al"))
@@ -183,8 +188,8 @@ _LANGUAGES_OF: Final[dict[str, list[str]]] = {}
 for _code, _stop_words in STOP_WORDS.items():
     for _stop_word in _stop_words:
         _LANGUAGES_OF.setdefault(_stop_word, []).append(_code)
-# In a shorter query two foreign stop words may be its subject: "dog" and "men" are Danish for
-# though and but.
+# Two stop words of another language may be the subject of a shorter query: "dog" and "men" are also
+# Danish, for though and but.
 _FEW_WORDS: Final = 6
 # Stop words that are usually names when they are written like one.
 _ALSO_NAMES: Final = frozenset({"will", "may"})
@@ -193,7 +198,7 @@ _LETTERS_ONLY = re.compile(rf"(?:[^\W\d_]|[{MARKS}])+")
 # Endings of German, Dutch and the Romance languages, cut from a word that is searched inside
 # others.
 _INFLECTION = re.compile(r"(?<=.....)(?:en|er|es|em|e|n|s|a|o|i)$")
-# More related words for one word would blur the query.
+# More related words for one word would make the query too vague.
 MOST_RELATED = 3
 _QUESTION_MARKS = ("?", "？", "؟", "⁇", "⁈", "՞", "፧")
 _AFTER_QUESTION = " \t\r\n\"')]}»”’*_!"
@@ -218,7 +223,7 @@ def terms(text: str) -> list[str]:
 def query_terms(text: str) -> list[str]:
     """Return the distinct terms of a query in order, at most 64.
 
-    The stop words of its language are left out, unless it has nothing else.
+    The stop words of the query's language are left out, unless there are no other words.
     """
     words = _question(text)
     all_pieces = [piece for _, pieces in words for piece in pieces]
@@ -261,9 +266,10 @@ def other_forms(text: str) -> list[str]:
 
 
 def persons(text: str) -> tuple[bool, bool]:
-    """Return whether a query speaks of the person who asks, and of the one who is asked.
+    """Return whether a query speaks of the person who asks, and of an answer of the one asked.
 
-    "Where do I work?" is about the first, "What did you recommend me?" about both.
+    "Where do I work?" is about the first, "What did you recommend me?" about both. "Can you tell me
+    where I work?" is a request, and only about the first.
     """
     pieces = [piece for _, pieces in _question(text) for piece in pieces]
     language = _language(pieces)
@@ -272,7 +278,16 @@ def persons(text: str) -> tuple[bool, bool]:
         or any(pronoun in text for pronoun in words["spaceless"])
         for words in (_ASKER_WORDS, _ASKED_WORDS)
     )
+    if language in _ANSWERED:
+        pairs = {f"{first}_{second}" for first, second in pairwise(pieces)}
+        speaks_of_asked = not _ANSWERED[language].isdisjoint(pairs.union(pieces))
     return speaks_of_asker, speaks_of_asked
+
+
+def asks_for_summary(text: str) -> bool:
+    """Return whether a query requests a summary, e.g. of a year."""
+    pieces = [piece for _, pieces in _question(text) for piece in pieces]
+    return not _SUMMARY.get(_language(pieces), frozenset()).isdisjoint(pieces)
 
 
 def language_of(text: str) -> str:

@@ -1,7 +1,7 @@
 """Agents with their attachments.
 
-Loading an agent for a turn takes three statements, and loading any number for the wire takes three
-too.
+Loading an agent for a turn takes three statements; loading any number of agents for an answer takes
+three too.
 """
 
 from collections.abc import Sequence

@@ -37,7 +37,7 @@ _ATTACHED_ARCHIVES = ROWS.select.join(
     agents_archives, agents_archives.c.archive_id == archives.c.id
 ).where(equal(agents_archives, "agent_id"))
 _OF_AGENT = _ATTACHED_ARCHIVES.order_by(agents_archives.c.seq)
-# Taken before the count or the tags change; databases with one writer take no lock.
+# Lock the archive before its count or tags change; databases with one writer need no lock.
 _LOCK = ROWS.select.where(equal(archives, "id", "organization_id")).with_for_update()
 # It also locks the agent's attachment, which another transaction may be about to remove.
 _LOCK_FOR_AGENT = _ATTACHED_ARCHIVES.where(

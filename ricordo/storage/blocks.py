@@ -72,8 +72,8 @@ _TEXTS = ("value", "description", "title", "metadata", "tags", "schema_ref", "ag
 # The log has only the author of a change's metadata.
 _LOG = Repository(ChangeMetadata, blocks_log)
 _COLUMNS = ROWS.columns
-# A row for each tag, and one for a block without tags: few blocks have many tags, and a second
-# statement costs more.
+# One row for each tag of a block, or one row without a tag. Few blocks have many tags, so this
+# costs less than a second statement.
 _TAGGED = (
     select(*_COLUMNS, blocks_tags.c.tag)
     .outerjoin(blocks_tags, blocks_tags.c.block_id == blocks.c.id)
@@ -237,9 +237,9 @@ def insert_all(
 ) -> list[Block]:
     """Store new blocks with their first versions and new chains.
 
-    A block whose text its chain already has keeps its `head`. In a revival, blocks come back with
-    settings that they had. An `is_copy` needs no policy and no quota, since nothing in it is new.
-    Raises Forbidden, Conflict, TooLong.
+    A block keeps its `head` if its chain already has the text. In a revival, blocks come back with
+    settings that they had. With `is_copy` no policy and no quota applies, since the text is not
+    new. Raises Forbidden, Conflict, TooLong.
     """
     new_chains = {chain.id: chain for chain in chains_of}
     if not is_copy:
@@ -572,7 +572,8 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
     """Delete the block as it was read in this transaction, its attachments and its tags.
 
     A chain of its own is deleted too, and open proposals expire. The chain of a user or an agent
-    keeps its history, and the settings needed to restore the block. Raises Forbidden, Overtaken.
+    keeps the block's history, and the settings that are needed to restore it. Raises Forbidden,
+    Overtaken.
     """
     metadata = metadata_without_secrets(metadata)
     chain = _locked(tx, block.chain_id)
@@ -647,7 +648,7 @@ def _written(
 ) -> Block:
     """Return the block as it is stored.
 
-    An owner's edit makes the block trusted again, but a version without a change does not.
+    An owner's edit makes the block trusted again, unless the text stays the same.
     """
     is_untrusted = block.is_untrusted
     if new_version:

@@ -99,7 +99,8 @@ _WHOLE = _ORIGIN.union_all(
 )
 _LINEAGE = select(_WHOLE).order_by(_WHOLE.c.depth)
 OrderBy = Literal["created_at", "last_message_at", "last_run_completion"]
-# A conversation without messages is ordered by its creation; one that never ran comes last.
+# A conversation without messages is ordered by its creation; a conversation without runs comes
+# last.
 _POSITIONS: dict[OrderBy, ColumnElement[Any]] = {
     "created_at": conversations.c.created_at,
     "last_message_at": func.coalesce(conversations.c.last_message_at, conversations.c.created_at),

@@ -19,8 +19,8 @@ from ricordo.storage.engine.store import Transaction, to_json
 from ricordo.storage.schema.history_sum import COUNTED, ROW_BYTES
 from ricordo.storage.schema.memory_tables import blobs, chains, is_in_chain
 
-# Description and metadata of a block that a full history still takes: a new policy, a block that
-# comes back.
+# A full history still accepts this much of a block's description and metadata, for a new policy or
+# a restored block.
 _SMALL = KILOBYTE
 
 _GROW = (
@@ -98,7 +98,7 @@ def require_history(
 
 
 def require_history_for_proposal(tx: Transaction, chain: Chain) -> None:
-    """Raise TooLong where a locked chain's history is full: a proposal is always new."""
+    """Raise TooLong if a locked chain's history is full: a proposal is always new."""
     if is_full(tx, chain):
         tx.quotas.require_history(chain.history_bytes)
 

@@ -59,7 +59,8 @@ def require_room(
             quotas.require_block(after.shown_label, size, size_before)
         growth += size - size_before
         new_blocks += (before is None) - (after is None)
-    # As large as it was when this transaction began to write it: what is begun is finished.
+    # Use the size at the time when this transaction began to write, so that a transaction is not
+    # refused half-way.
     if tx.history_bytes.setdefault(chain.id, chain.history_bytes) >= quotas.history_bytes:
         require_history(tx, chain, changed, is_revival=is_revival)
     if new_blocks > 0:

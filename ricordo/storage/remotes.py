@@ -66,7 +66,7 @@ note = _REMOTES.updates("followed", "seen", "last_error", "last_at")
 def insert_one(tx: Transaction, remote: Remote) -> None:
     """Store a new remote.
 
-    Raises Collision if the chain has one of this kind at this address.
+    Raises Collision if the chain has a remote of this kind at this address.
     """
     _REMOTES.insert(tx, remote)
 

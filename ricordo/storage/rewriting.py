@@ -86,7 +86,7 @@ ChangeText = Callable[[Place, str], str]
 
 @dataclass(frozen=True, slots=True)
 class TextChanges:
-    """The changes to make: of blocks' texts, of words about them, and of JSON with settings."""
+    """Functions that change the texts of blocks, texts about blocks, and JSON with settings."""
 
     text: ChangeText
     words: ChangeText
@@ -309,13 +309,13 @@ class _Rewriting:
         self.new_objects[new] = (kind, body)
 
     def _keep_side_objects(self) -> None:
-        """Rewrite what no version led to, such as the tip without a change of its own."""
+        """Rewrite commits that belong to no version, such as a tip without a change."""
         for id, (kind, _) in self.objects.items():
             if kind == "commit":
                 self._new_commit(id)
 
     def _proposal_changes(self) -> tuple[list[tuple[Any, dict[str, Any]]], list[str]]:
-        """Return the proposals with their new values, and those that change nothing any more."""
+        """Return the changed proposals, and the proposals that no longer change anything."""
         drafts: list[tuple[Any, dict[str, Any]]] = []
         dropped: list[str] = []
         for row in self.tx.all(_PROPOSALS, {"chain_id": self.chain.id}):
@@ -396,7 +396,7 @@ class _Rewriting:
         self.tx.run(_PUT_OBJECT, rows)
 
     def _store_texts(self) -> None:
-        """Store the texts in use anew, each as a delta of its block's text before."""
+        """Store the texts in use again, each as a delta of its block's previous text."""
         self._keep_texts_of_trees()
         number = {"chain_id": self.chain.id}
         self.tx.run(delete(blobs).where(blobs.c.chain == number_of_chain()), number)

@@ -120,7 +120,7 @@ _EVENTS_AFTER = _OF_RUN.where(run_events.c.number > bindparam("after")).order_by
 _EVENTS_AFTER = _EVENTS_AFTER.limit(bindparam("limit"))
 _LAST_EVENT = _OF_RUN.order_by(run_events.c.number.desc()).limit(1)
 _INSERT_EVENT = insert(run_events)
-# First by the event's own time, which has an index: no event is younger than its run's end.
+# Filter by the event's own time first, which has an index: no event is newer than its run's end.
 _OLD_EVENTS = (
     select(run_events.c.seq)
     .join(runs, runs.c.id == run_events.c.run_id)
@@ -317,7 +317,8 @@ def page_of_steps(
         conditions.append(false())
     if run_ids:
         conditions.append(steps.c.run_id.in_(run_ids))
-    # Steps are stored as they end. An agent's are read by its index, others from the newest row on.
+    # Steps are stored as they end. Runs of one agent are read by its index, all others from the
+    # newest row on.
     return _STEPS.page(
         tx,
         scope,

@@ -15,7 +15,8 @@ from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.migrations import HALF_COPIED
 from ricordo.storage.schema.columns import metadata
 
-# A larger table is not rewritten while servers work, since all its readers would wait for seconds.
+# A larger table is not rewritten while servers run, since all readers of the table would wait for
+# seconds.
 MOST_REWRITTEN = 256 * 1024 * 1024
 # Every erasure deletes rows of these tables.
 _ALWAYS = ("users", "conversations", "messages", "jobs", "search_")

@@ -139,7 +139,7 @@ _LINEAGE = _lineage(blobs.c.id == bindparam("blob"))
 class StoredText(NamedTuple):
     """A text in a chain.
 
-    It has an id, its number of steps from a text that is stored whole, and its size in the history.
+    It has an id, the number of deltas to a text that is stored whole, and its size in the history.
     """
 
     id: bytes
@@ -151,7 +151,8 @@ class StoredText(NamedTuple):
 class Change:
     """A block's next state.
 
-    It is its text (None: deleted), the text `before` (None: new), and `old_label` in a rename.
+    It has the new text (None: deleted), the text `before` (None: new block), and `old_label` for a
+    rename.
     """
 
     label: str

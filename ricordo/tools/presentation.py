@@ -4,8 +4,8 @@ An agent's style may add arguments of its own to every tool: `thinking`, for mod
 in their output, and `request_heartbeat`, by which a model asks for another step. Tools that edit
 memory also get `quote`, where a block changes only in the user's own words, and `reasoning`, where
 the agent sees a user's memory. Tools of an agent that speaks aloud get `pre_exec_msg`, a sentence
-to say while they run. No tool ever receives these arguments. A tool's own property of such a name
-stays the tool's.
+to say while they run. No tool ever receives these arguments. If a tool already has a property with
+such a name, nothing is added for it.
 """
 
 import re
@@ -76,7 +76,7 @@ class ToolPresentation:
     """The arguments that a style adds to tools.
 
     Attributes:
-        heartbeat: Add `request_heartbeat`.
+        heartbeat: Add the argument `request_heartbeat`.
         thinks_in_arguments: Add `thinking`.
         response_format: The format of the text that `send_message` takes, as in
             `response_format`.
@@ -210,7 +210,7 @@ def _added_names(
 
 
 def without_nulls(call: ToolCallPart, schema: ToolSchema | None) -> ToolCallPart:
-    """Return the call without optional arguments at null whose schema has no null.
+    """Return the call without optional arguments that are null although their schema forbids null.
 
     Models write null for "not given".
     """
@@ -227,7 +227,7 @@ def without_nulls(call: ToolCallPart, schema: ToolSchema | None) -> ToolCallPart
 
 
 def given_arguments(arguments: Mapping[str, Any], schema: ToolSchema) -> dict[str, Any]:
-    """Return the arguments without optional ones at null whose schema has no null.
+    """Return the arguments without optional ones that are null although their schema forbids null.
 
     Objects within them are treated too.
     """

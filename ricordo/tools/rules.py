@@ -10,14 +10,14 @@ this is ours:
 - A terminal tool ends the turn, even if it has children, but only when its call succeeded (or
   the answer would not be seen) and no required call is missing. Otherwise the turn
   continues, and the terminal tool's children apply.
-- `required_before_exit` needs a call that succeeded. A required tool that failed as often as it
-  may be called is required no more.
+- `required_before_exit` needs a call that succeeded. A required tool is no longer required once it
+  has failed as often as it may be called.
 - `parent_last_tool` applies even if the parent is not attached: its children cannot be called
   then. Other rules about a tool that is not attached have no effect, except two: all tools of
   `run_first`, and any of `required_before_exit`, must be attached.
-- With no tool left the model may still speak; that is a dead end only where a call is required.
-  A turn that can no longer end, or no longer make its required calls, is a dead end too.
-  Impossible rules are refused when the rulebook is created, as far as that can be proved.
+- If no tool is left, the model may still speak; this is a dead end only if a call is required. A
+  turn that can no longer end, or no longer make its required calls, is a dead end too. Impossible
+  rules are refused when the rulebook is created, as far as that can be proved.
 """
 
 from collections import Counter, defaultdict
@@ -148,7 +148,7 @@ class Rulebook:
     def allowed(self, history: Sequence[FinishedCall]) -> Allowed:
         """Return the tools that may be called now.
 
-        Raises DeadEnd where a call is required and no tool is left, or the turn can no longer end.
+        Raises DeadEnd if a call is required and no tool is left, or the turn can no longer end.
         """
         if self.is_empty:
             return self._all
@@ -313,7 +313,7 @@ class Rulebook:
         return reached
 
     def _trap(self, reachable: set[str]) -> str | None:
-        """Return one of these tools after which no turn can end, if any."""
+        """Return one of these tools after which the turn could never end, if there is one."""
         escaping = reachable & self._endings
         while more := {
             name for name in reachable - escaping if not escaping.isdisjoint(self._following[name])
@@ -391,7 +391,7 @@ def _merge_arguments(
 ) -> dict[str, dict[str, Any]]:
     """Merge arguments by tool and name.
 
-    Raises Invalid where two rules fill one argument in two ways.
+    Raises Invalid if two rules fill one argument in two ways.
     """
     merged: dict[str, dict[str, Any]] = {}
     for name, arguments in fixed_arguments:

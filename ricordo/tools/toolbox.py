@@ -1,8 +1,8 @@
 """Run tool calls: each call gets exactly one result, even if it fails.
 
-Tools are functions of this server, or stored ones of a type that a `ToolRunner` runs elsewhere: in
-a sandbox, on another server. A tool's schema comes from its function: parameters from the
-signature, descriptions from the docstring's `Args:` section.
+A tool is a function of this server, or a stored tool that a `ToolRunner` for its type runs
+elsewhere: in a sandbox or on another server. A tool's schema comes from its function: parameters
+from the signature, descriptions from the docstring's `Args:` section.
 """
 
 import asyncio
@@ -70,8 +70,8 @@ class CallingStep:
     Attributes:
         callers: The agents whose calls led to its turn, the first one first.
         is_untrusted: Returns whether its prompt contains untrusted content.
-        jobs: Added in the transaction that saves the step: a kill neither loses nor doubles
-            one.
+        jobs: Jobs to add in the transaction that saves the step, so that a kill neither loses nor
+            duplicates a job.
     """
 
     id: str = ""
@@ -89,8 +89,8 @@ class ToolContext:
         quoted: Records the authors of stored texts in the result.
         turn_began: Returns the time of the turn's first message.
         view_began: Returns the time of the oldest message in the agent's view.
-        call_tool: Calls another of the agent's tools, as the rules allow it then; a tool that
-            needs an approval is refused.
+        call_tool: Calls another tool of the agent if the rules allow it at that time; tools that
+            need an approval are refused.
         report: Reports the progress of a long call to the turn's readers.
         step: The step that makes the call.
         runtime: The server's Runtime, for tools that begin turns or run programs.
@@ -144,10 +144,10 @@ class ServerTool:
         acts_outside: A call is saved before it runs, since it may change something that no
             rollback restores.
         brings_untrusted: Its results are untrusted: pages, files, texts from other systems.
-        edits_memory: Its calls may quote the user's request for the edit, where a block needs
-            that.
+        edits_memory: Its calls may quote the user's request for the edit, which some blocks need.
         is_read_only: An equal call in the same turn would have the same result.
-        searches: The stores that it searches; models get it once one of them has content.
+        searches: The stores that it searches; the tool is offered to models once one of them has
+            content.
         is_base: New agents get it beside the base tools of their type, where that allows it.
         is_stored: False for a tool of a model profile: it cannot be attached, so its name stays
             free for other tools.
@@ -275,7 +275,7 @@ class Toolbox:
         return self._unstored[name]
 
     def traits(self, tool: Tool) -> "ToolTraits":
-        """Return the traits of the tool's calls; those of a tool without a function do nothing."""
+        """Return the traits of the tool's calls; calls of a tool without a function do nothing."""
         executor = self.find(tool)
         if isinstance(executor, ServerTool):
             return executor
@@ -307,7 +307,7 @@ class Toolbox:
     ) -> list[ToolReturnPart]:
         """Run the calls of one step; results come in the order of the calls.
 
-        Neighbouring calls of tools that allow it run at the same time, all others one after the
+        Consecutive calls run in parallel if their tools allow it; all others run one after the
         other.
         """
         results: list[ToolReturnPart] = []

@@ -1,8 +1,12 @@
 """The two sizes of a campaign: a short one in every run, and a long one that `make soak` runs."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+# Pytest's fixture `record_property`, which tells a campaign's counts and its seed.
+RecordProperty = Callable[[str, object], None]
 
 # Of each campaign of agents together in its long form: those of asks, groups, sleep and voice make
 # 500 on each database.

@@ -21,7 +21,7 @@ import pytest
 from ricordo.domain.model import ModelRequest
 from ricordo.domain.scope import ROLE_SCOPES
 from ricordo.llm.scripted import Line, call
-from tests.campaigns.sizes import short_and_long
+from tests.campaigns.sizes import RecordProperty, short_and_long
 from tests.seams.people import OPERATOR, People, all_text, bearer
 from tests.seams.routes import HEADERS, Cell, cells_of
 from tests.seams.server import MODEL, serving
@@ -278,8 +278,11 @@ def begin(campaign: Campaign, keys: Mapping[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("seed", "calls"), short_and_long((1, 150), (None, 10_000)))
-def test_no_word_of_a_user_is_told_to_another(tmp_path: Path, seed: int | None, calls: int) -> None:
+def test_no_word_of_a_user_is_told_to_another(
+    tmp_path: Path, seed: int | None, calls: int, record_property: RecordProperty
+) -> None:
     seed = random.SystemRandom().randrange(2**32) if seed is None else seed
+    record_property("seed", seed)
     done = run_campaign(tmp_path, seed, calls)
     answered = {name.rsplit(" ", 1)[0] for name in done if name.endswith("2xx")}
     assert len(answered) > min(70, calls / 5), sorted(answered)

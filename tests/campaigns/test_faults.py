@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaigns.sizes import short_and_long
+from tests.campaigns.sizes import RecordProperty, short_and_long
 from tests.support.crash_servers import run_kills
 from tests.support.faults import run_campaign
 from tests.support.faults_model import FaultyModel
@@ -16,10 +16,12 @@ from tests.support.server_process import CAN_FORK
 @pytest.mark.campaign
 @pytest.mark.parametrize("faults", short_and_long(4, 300))
 async def test_after_any_fault_the_next_message_is_answered_and_nothing_is_lost(
-    tmp_path: Path, faults: int
+    tmp_path: Path, faults: int, record_property: RecordProperty
 ) -> None:
     report = await run_campaign(tmp_path, faults=faults, seed=7)
     print(report)
+    record_property("seed", 7)
+    record_property("faults", sum(report.kinds.values()))
     # The campaign itself checks everything; this is that it was one.
     assert sum(report.kinds.values()) >= faults
     assert report.restarts > 0
@@ -30,10 +32,12 @@ async def test_after_any_fault_the_next_message_is_answered_and_nothing_is_lost(
 @pytest.mark.soak
 @pytest.mark.campaign
 async def test_the_same_holds_on_a_shared_database_whose_connections_break_and_whose_runs_others_take_over(
-    tmp_path: Path,
+    tmp_path: Path, record_property: RecordProperty
 ) -> None:
     report = await run_campaign(tmp_path, faults=300, seed=3, database="postgresql")
     print(report)
+    record_property("seed", 3)
+    record_property("faults", sum(report.kinds.values()))
     assert sum(report.kinds.values()) >= 300
     assert report.kinds.keys() & {"cut", "overtaken"}
     assert report.requests > 300
@@ -43,10 +47,12 @@ async def test_the_same_holds_on_a_shared_database_whose_connections_break_and_w
 @pytest.mark.skipif(not CAN_FORK, reason="the campaign's helper forks")
 @pytest.mark.parametrize("kills", short_and_long(1, 30))
 async def test_a_server_that_is_killed_in_a_turn_or_an_approval_answers_the_next_message(
-    tmp_path: Path, kills: int
+    tmp_path: Path, kills: int, record_property: RecordProperty
 ) -> None:
     report = await run_kills(tmp_path, kills=kills, seed=3)
     print(report)
+    record_property("seed", 3)
+    record_property("kills", kills)
     assert report.requests >= kills
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaigns.sizes import short_and_long
+from tests.campaigns.sizes import RecordProperty, short_and_long
 from tests.support.fuzz import fuzz, stream_faults
 from tests.support.sweep import sample, sweep
 
@@ -25,10 +25,11 @@ def errors_behind(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.campaign
 @pytest.mark.parametrize("requests", short_and_long(10, 5_000))
 def test_no_request_breaks_the_server_or_is_answered_otherwise_than_documented(
-    tmp_path: Path, requests: int, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, requests: int, caplog: pytest.LogCaptureFixture, record_property: RecordProperty
 ) -> None:
     report = fuzz(tmp_path, requests, number=1)
     print(report)
+    record_property("requests", report.statuses.total())
     assert not report.faults, str(report)
     assert errors_behind(caplog) == []
     # That it was a campaign: most routes were asked, and not all of it was refused.
@@ -39,9 +40,12 @@ def test_no_request_breaks_the_server_or_is_answered_otherwise_than_documented(
 
 @pytest.mark.soak
 @pytest.mark.campaign
-def test_the_same_holds_on_postgresql(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_same_holds_on_postgresql(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, record_property: RecordProperty
+) -> None:
     report = fuzz(tmp_path, 2000, number=2, database="postgresql")
     print(report)
+    record_property("requests", report.statuses.total())
     assert not report.faults, str(report)
     assert errors_behind(caplog) == []
     assert report.requests >= 2000
@@ -49,10 +53,11 @@ def test_the_same_holds_on_postgresql(tmp_path: Path, caplog: pytest.LogCaptureF
 
 @pytest.mark.parametrize("every", short_and_long(4, 1))
 def test_a_hostile_value_of_a_route_is_refused_or_can_be_read_again(
-    tmp_path: Path, every: int, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, every: int, caplog: pytest.LogCaptureFixture, record_property: RecordProperty
 ) -> None:
     report = sample(tmp_path, number=3, most=1, every=every)
     print(report)
+    record_property("requests", report.statuses.total())
     assert not report.faults, str(report)
     assert errors_behind(caplog) == []
     assert len(report.routes) > 300 / every
@@ -63,12 +68,13 @@ def test_a_hostile_value_of_a_route_is_refused_or_can_be_read_again(
 @pytest.mark.soak
 @pytest.mark.campaign
 def test_hostile_values_in_each_field_are_refused_or_can_be_read_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, record_property: RecordProperty
 ) -> None:
     """Of all values in all fields an eighth: all of them take half an hour."""
     share = 0.125
     report = sweep(tmp_path, number=4, share=share)
     print(report)
+    record_property("requests", report.statuses.total())
     assert not report.faults, str(report)
     assert errors_behind(caplog) == []
     assert len(report.places) > 1000
@@ -79,10 +85,11 @@ def test_hostile_values_in_each_field_are_refused_or_can_be_read_again(
 @pytest.mark.soak
 @pytest.mark.campaign
 def test_the_same_holds_of_some_fields_of_each_route_on_postgresql(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, record_property: RecordProperty
 ) -> None:
     report = sample(tmp_path, number=5, most=4, every=1, database="postgresql")
     print(report)
+    record_property("requests", report.statuses.total())
     assert not report.faults, str(report)
     assert errors_behind(caplog) == []
     assert len(report.routes) > 300

@@ -87,7 +87,7 @@ def _without_shown(secrets: Any) -> Any:
 
 
 def _name_of(tool: Any) -> Any:
-    """Return a tool's name, even if the whole tool was sent."""
+    """Return a tool's name; clients may send the whole tool instead."""
     if isinstance(tool, dict) and "name" in tool:
         return tool["name"]
     return tool
@@ -221,7 +221,7 @@ class AgentRequest(AgentFields):
 
 
 class AgentUpdate(AgentFields):
-    """The changes of an agent. A field that is left out stays."""
+    """The changes of an agent. An omitted field keeps its value."""
 
     ignored: ClassVar = AgentFields.ignored | {
         "include_default_source": "The folder is made with the agent. Make another one, and attach it.",
@@ -311,8 +311,8 @@ class AgentResponse(HostedFields, AuthorFields):
     ) -> Json:
         """Return the whole agent.
 
-        `info` describes its model. `embedding` is the model of its texts, shown only if the agent
-        names one.
+        `info` describes its model. `embedding` is the model that embeds its texts, shown only if
+        the agent names one.
         """
         agent = state.agent
         conversation = state.conversation
@@ -437,7 +437,8 @@ class ContextResponse(ResponseModel):
     system_prompt: str
     num_tokens_core_memory: int
     core_memory: str
-    # Agents with memory as a tree of files had one; here every agent's memory is blocks.
+    # Only agents whose memory was a tree of files had a value here; agents of this server have
+    # blocks.
     num_tokens_memory_filesystem: int = 0
     memory_filesystem: str | None = None
     num_tokens_tool_usage_rules: int

@@ -31,7 +31,7 @@ Tag = Annotated[str, Field(min_length=1, max_length=LONGEST_TAG)]
 
 
 def few(noun: str) -> BeforeValidator:
-    """Return a check of a list's length: neither empty nor longer than a request may be."""
+    """Return a check that a list is not empty and not longer than a request may be."""
 
     def check(rows: Any) -> Any:
         if isinstance(rows, list) and not 1 <= len(rows) <= MOST_ITEMS:
@@ -45,7 +45,7 @@ def few(noun: str) -> BeforeValidator:
 
 
 class ArchiveUpdate(RequestModel):
-    """The changes of an archive. A field that is left out stays."""
+    """The changes of an archive. An omitted field keeps its value."""
 
     name: str | None = Field(None, min_length=1, max_length=256)
     description: str | None = None
@@ -127,8 +127,8 @@ PassageItem.take_back(PassageResponse)
 class RelevanceResponse(ResponseModel):
     """The relevance of a search result.
 
-    Ranks count from 1 and are null if that kind of search did not find it. `rrf_score` orders the
-    results of one search. `word_match` and `similarity` tell the quality of the match;
+    A rank counts from 1; it is null if that kind of search did not find the passage. `rrf_score`
+    orders the results of one search. `word_match` and `similarity` tell the quality of the match;
     `matches_well` is true if one of them is at least 0.3.
     """
 
@@ -152,6 +152,9 @@ class PassageHitResponse(ResponseModel):
     timestamp: Annotated[str, From("passage.created_at", date)]
     content: Annotated[str, From("passage.text")]
     tags: Annotated[list[str], From("passage.tags")]
+    excerpt: str | None = Field(
+        None, description="The part of a long passage that matches best; null for a short one."
+    )
     relevance: RelevanceResponse
 
 
@@ -168,3 +171,6 @@ class FoundPassageResponse(ResponseModel):
     passage: PassageResponse
     score: Annotated[float, From("relevance.score")]
     metadata: Annotated[RelevanceResponse, From("relevance")]
+    excerpt: str | None = Field(
+        None, description="The part of a long passage that matches best; null for a short one."
+    )

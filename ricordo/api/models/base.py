@@ -57,8 +57,8 @@ def without_none(**fields: Any) -> Json:
 class RequestPart(BaseModel):
     """The base of all parts of requests.
 
-    An unknown field is refused by name, since its wish would not be carried out. The `ignored`
-    fields and those that only answers have (`take_back`) are known too.
+    An unknown field is refused by name, since it would have no effect. `ignored` fields are
+    accepted without effect, and so are fields that only answers have (`take_back`).
     """
 
     # Some clients write NaN and Infinity, which could be stored but not shown as JSON.
@@ -111,9 +111,9 @@ def _aliases(model: type[BaseModel]) -> frozenset[str]:
 
 
 class TolerantPart(RequestPart):
-    """A part whose unknown fields are left out with a warning, since each new model brings more.
+    """A part of a request whose unknown fields are dropped with a warning.
 
-    An impossible value of a known field is refused as everywhere.
+    New models bring new fields. An impossible value of a known field is refused as everywhere.
     """
 
     shown_as: ClassVar[str]
@@ -136,7 +136,7 @@ class TolerantPart(RequestPart):
 class RequestModel(RequestPart):
     """The base of whole requests, which are checked once with all their parts."""
 
-    # The validators of its parts are built with it and not each by itself before.
+    # Build the validators of its parts together with its own, which is faster than one by one.
     model_config = ConfigDict(defer_build=False)
     unsupported: ClassVar[tuple[str, ...]] = ()
     """Fields of clients without support here: they are refused by name unless they are empty."""
@@ -180,8 +180,8 @@ class From:
     convert: Callable[[Any], Any] | None = None
 
 
-# The place of an object in a hosted product. Here is one project, and only an agent that was made
-# from a template has one of these.
+# The place of an object in a hosted product. This server has one project. Only an agent that was
+# created from a template has a value here.
 _HOSTED = "project project_id template template_id base_template_id deployment_id entity_id"
 IN_ONE_PROJECT = dict.fromkeys(
     _HOSTED.split(),
@@ -198,8 +198,8 @@ VersionId = Annotated[str, From(convert=hex_of)]
 class ResponseModel(BaseModel):
     """The base of all answers. Only declared fields are sent.
 
-    `of` makes an answer as the plain JSON object that the model documents. A block takes 2.2 µs to
-    JSON that way (written out by hand: 1.2), 3.3 as an instance without validation, and 7 by
+    `of` returns the plain JSON object that the model documents. A block takes 2.2 µs to JSON that
+    way (written out by hand: 1.2), 3.3 as an instance without validation, and 7 by
     `model_construct`.
     """
 

@@ -23,7 +23,7 @@ _NULLABLE = ("model", "model_settings", "api_model_settings", "prompt", "clip_ch
 class CompactionSettingsRequest(RequestPart):
     """The settings of compaction.
 
-    A field that is left out keeps its setting, or its default for a new agent.
+    An omitted field keeps its setting; for a new agent it has its default.
     """
 
     model: Annotated[
@@ -98,7 +98,7 @@ class CompactionSettingsResponse(ResponseModel):
 
 
 class CompactRequest(RequestModel):
-    """A compaction; fields that are left out are as the agent has them."""
+    """A request for a compaction; omitted fields have the agent's settings."""
 
     compaction_settings: CompactionSettingsRequest | None = None
     agent_id: Annotated[str | None, Field(description="Whose conversation `default` is meant.")] = (

@@ -49,7 +49,7 @@ def tagged(
 def require_match(
     block: Block | None, if_match: str | None, if_none_match: str | None = None
 ) -> None:
-    """Raise PreconditionFailed unless the block is as the caller believes it to be.
+    """Raise PreconditionFailed unless the block has the version that the caller expects.
 
     None is a block that does not exist.
     """

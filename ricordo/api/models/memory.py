@@ -38,7 +38,7 @@ Reason = Annotated[
 
 
 class BlockUpdate(RequestModel):
-    """The changes of a block. A field that is left out stays."""
+    """The changes of a block. An omitted field keeps its value."""
 
     ignored: ClassVar = IN_ONE_PROJECT | dict.fromkeys(
         ("name", "template_name", "is_template", "preserve_on_migration"), "There are no templates."
@@ -118,7 +118,7 @@ class BlockResponse(HostedFields, AuthorFields):
     version: Annotated[VersionId | None, From("head")]
     # The proposal that waits for the owner, after an edit that was not applied.
     proposal_id: str | None = None
-    # In a list: the text was cut, and its last line says where to read all of it.
+    # In a list: true if the text was cut; its last line then says where to read the whole text.
     is_cut: bool
 
 
@@ -128,7 +128,7 @@ BlockUpdate.take_back(BlockResponse)
 class BlockSettings(RequestModel):
     """The settings of a user's block.
 
-    A field that is left out stays; null resets it.
+    An omitted field keeps its value; null resets it.
     """
 
     title: str | None = Field(None, max_length=_SHORT)
@@ -394,7 +394,8 @@ class UndoneBlockResponse(ResponseModel):
 class UndoneResponse(ResponseModel):
     """The result of undoing a run.
 
-    It has each changed block, and the ids of the run's waiting proposals, which are now rejected.
+    It lists the changed blocks, and the ids of the run's proposals that were waiting and are now
+    rejected.
     """
 
     run_id: str
@@ -474,8 +475,8 @@ class BlamedLineResponse(ResponseModel):
 class BlameResponse(ResponseModel):
     """Lines of a block and the versions that wrote them, each once.
 
-    `count` is the number of all lines. If `next` is a number there are more lines: ask for those
-    `after` it.
+    `count` is the number of all lines. If `next` is a number, there are more lines: pass it as
+    `after`.
     """
 
     count: int
@@ -510,8 +511,8 @@ class ComparisonResponse(ResponseModel):
 
     A side is null without the block.
 
-    If `next` is a number there are more lines of `unified`, or pieces of `words`: ask for those
-    `after` it.
+    If `next` is a number, there are more lines of `unified` or pieces of `words`: pass it as
+    `after`.
     """
 
     from_version: str | None

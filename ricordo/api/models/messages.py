@@ -1,6 +1,6 @@
 """Response models of messages.
 
-One stored message becomes several pieces, all with its id and each with its own otid.
+One stored message becomes several pieces, which share its id and have an otid each.
 """
 
 from collections.abc import Iterable, Iterator
@@ -291,7 +291,7 @@ def message_responses(message: Message, format: MessageFormat) -> list[Json]:
 
 
 def messages_response(messages: Iterable[Message], format: MessageFormat) -> list[Json]:
-    """Return the pieces of all messages in the messages' order, each message's in their own."""
+    """Return the pieces of all messages, in order."""
     return [piece for message in messages for piece in message_responses(message, format)]
 
 

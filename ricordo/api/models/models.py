@@ -18,9 +18,9 @@ from ricordo.domain.model import ModelInfo, ModelSettings, settings_changes
 from ricordo.domain.text import Json
 from ricordo.llm.provider_table import CLAUDES
 
-# Our own setting here: the retired Letta V1 server has it only in `llm_config`.
+# The retired Letta V1 server has this setting only in `llm_config`.
 _THINKS = "put_inner_thoughts_in_kwargs"
-# In `llm_config`: settings with the same name there, settings passed on to the provider, and the
+# About `llm_config`: settings with the same name there, settings passed on to the provider, and the
 # temperature that is shown if none is set.
 _SAME = ("reasoning_effort", "parallel_tool_calls", "response_format")
 _PASSED_ON = ("strict", "verbosity", "frequency_penalty")
@@ -83,8 +83,8 @@ class ModelSettingsRequest(RequestPart):
 
         Null resets a setting.
 
-        The values that an agent shows for unset settings change nothing, since clients send them
-        back.
+        Clients send back the values that an agent shows for unset settings; these values change
+        nothing.
         """
         settings = _without_shown(self.model_dump(exclude_unset=True), current or ModelSettings())
         has_no_temperature = current is not None and current.temperature is None

@@ -90,7 +90,7 @@ class UsageResponse(ResponseModel):
 
     `context_tokens` are in the window after it, if they were counted.
 
-    `run_ids` are the runs of sleeping agents after it; without such agents it is the turn's own
+    `run_ids` are the ids of the sleeping agents' runs that follow, or else the id of the turn's
     run.
     """
 
@@ -150,7 +150,7 @@ class StepResponse(TokenFields):
 class FeedbackRequest(RequestModel):
     """A person's opinion of a step.
 
-    A field that is left out stays as it is; null and an empty list reset it.
+    An omitted field keeps its value; null and an empty list reset it.
     """
 
     feedback: Feedback | None = None

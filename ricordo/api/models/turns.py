@@ -76,7 +76,7 @@ class MessageRequest(RequestPart):
     @model_validator(mode="before")
     @classmethod
     def _read_type(cls, body: Any) -> Any:
-        """Accept a message in the form of the server's answers, whose type names its role."""
+        """Accept a message in the response format, in which `message_type` names the role."""
         if not isinstance(body, dict) or "message_type" not in body:
             return body
         message = {name: field for name, field in body.items() if name != "message_type"}
@@ -91,7 +91,7 @@ MessageRequest.take_back(SystemMessage, UserMessage, AssistantMessage, StoredMes
 class CallDecisionRequest(RequestPart):
     """A decision about one waiting call.
 
-    With the type `tool` it is the result of the client's own tool.
+    A message of the type `tool` is the result of a client's tool.
     """
 
     type: Literal["approval", "tool"] | None = None
@@ -112,8 +112,8 @@ class CallDecisionRequest(RequestPart):
 class ApprovalDecisionRequest(RequestPart):
     """An answer to waiting calls: one item for each of them, or `approve` for all.
 
-    With the type `tool_return` the items are the results of the client's own tools, and may be
-    called `tool_returns`.
+    Items of the type `tool_return` are results of the client's tools; the field may also be named
+    `tool_returns`.
     """
 
     ignored: ClassVar = dict.fromkeys(
@@ -215,7 +215,7 @@ class SendRequest(RequestModel):
         return None
 
     def warn_of_logprobs(self, reason: str) -> None:
-        """Warn the client that its answer has no probabilities, if it asked for them."""
+        """If the client asked for probabilities, warn it that the answer has none."""
         if names := [name for name in ("return_logprobs", "top_logprobs") if getattr(self, name)]:
             warn(names, reason)
 

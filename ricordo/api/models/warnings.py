@@ -1,7 +1,7 @@
 """Warnings about fields and parameters without effect, in one header of the answer.
 
-A documented parameter of a client that has no effect here is no reason to refuse its request, but
-none to be silent either.
+A client may send a documented parameter that has no effect here. Its request succeeds, and the
+answer has a warning.
 """
 
 from collections.abc import Iterable, Mapping

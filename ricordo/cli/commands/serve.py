@@ -21,14 +21,15 @@ def run_server(
     ),
 ) -> None:
     """Start the server."""
-    # The collector would examine the imported modules again and again, a sixth of the start.
-    # `serve` switches it on.
+    # Otherwise the garbage collector examines the imported modules repeatedly, which takes a sixth
+    # of the start. `serve` switches it on.
     gc.disable()
     settings, providers = load_settings(
         host=host, port=port, data_dir=data_dir, database_url=database_url
     )
     with listening(settings.host, settings.port) as sockets:
-        # It takes a second, so that a port in use is reported before it.
+        # Imported after the port is bound, since the import takes a second and a port in use is
+        # reported at once.
         from ricordo.cli.serve import serve
 
         serve(settings, providers, sockets)

@@ -1,6 +1,6 @@
-"""`GET /v1/agents/{agent_id}/card`: a summary for those who choose among agents.
+"""`GET /v1/agents/{agent_id}/card`: a summary by which people and programs choose an agent.
 
-It has no text of memory. Descriptions of users' blocks are left out too, since users write them.
+It has no text of memory. It has no descriptions of users' blocks either, since users write them.
 """
 
 from dataclasses import replace

@@ -1,7 +1,8 @@
 """One agent's message to another: permission, turn, and answer.
 
 The turn runs for the same user, in that user's default conversation with the other agent. A chain
-of such turns is bounded. An agent in the chain waits for its answer, so it is not asked again.
+of such turns is bounded. An agent in the chain of callers waits for an answer itself, so it is not
+asked again.
 """
 
 import asyncio
@@ -110,7 +111,7 @@ async def conversation_with(runtime: Runtime, scope: Scope, agent_id: str) -> st
     Without a user, it is the agent's own. Raises NotFound.
     """
     conversation = await open_conversation(runtime, scope, DEFAULT, agent_id)
-    # Without a user in the scope, the agent's own conversation may still have one.
+    # If the scope has no user, the agent's default conversation may still belong to one.
     if conversation.user_id != scope.subject:
         raise NotFound(f"Agent with ID {agent_id} not found")
     return conversation.id

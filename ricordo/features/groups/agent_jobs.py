@@ -2,8 +2,8 @@
 
 The step that sends a message adds its job, and the job starts the turn. The message has the same
 otid each time the job runs, so no kill delivers it twice. A job waits a little for the end of its
-turn. If that takes longer, another job checks later if a kill cut the turn off; then it is started
-again.
+turn. If the turn takes longer, another job checks later whether a kill interrupted it, and starts
+it again if so.
 """
 
 import asyncio
@@ -31,7 +31,8 @@ from ricordo.storage.engine.store import Transaction
 
 KIND = "groups.message"
 PURPOSE = "message"  # of the run, in the ledger
-# The last attempts are ten minutes apart, so they last longer than an approval can wait.
+# The last attempts are ten minutes apart, so all attempts together take longer than an approval can
+# wait.
 _ATTEMPTS = 160
 _PATIENCE = 20.0  # seconds that a job waits for its turn
 _LOOK_AGAIN = 30 * SECOND

@@ -86,7 +86,7 @@ async def send_message_to_agent_async(
     return SENT
 
 
-# The turns of other agents are saved even if the step of the first two tools fails.
+# Other agents' turns that the first two tools start are saved even if the calling step fails.
 TOOLS = (
     ServerTool(
         send_message_to_agent_and_wait_for_reply, "letta_multi_agent_core", acts_outside=True
@@ -113,8 +113,8 @@ def _matching(
 ) -> list[str]:
     """Return the ids of the agents with these tags, oldest first.
 
-    Only agents that the caller may use count. The sender is left out, and without any tag also
-    hidden agents and sleeping agents.
+    Only agents that the caller may use count. The sender is excluded; without tags, hidden agents
+    and sleeping agents are excluded too.
     """
     has_some = tagged_with(
         core_tables.agents_tags, core_tables.agents.c.id, match_some, all_tags=False

@@ -17,7 +17,7 @@ from ricordo.storage.engine.repository import Missing, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import numbers, reference, root, seq, strings, table, timestamps
 
-# "read" means that the one-off agent is not deleted yet; its id is used only once.
+# The state "read" means that the one-off agent is not deleted yet; no other agent gets its id.
 ReadingStatus = Literal["waiting", "read", "done", "failed"]
 _MOST = 500  # new files of one look
 
@@ -171,7 +171,7 @@ def is_attached(tx: Transaction, agent_id: str, folder_id: str) -> bool:
 def block_of(tx: Transaction, agent_id: str, folder_id: str) -> str | None:
     """Return the id of the block that was created for the folder, or None.
 
-    It is None too if a person's block serves.
+    It is also None if a block that a person created is used.
     """
     row = tx.first(_BLOCK, {"agent_id": agent_id, "folder_id": folder_id})
     return row.block_id if row else None

@@ -75,7 +75,7 @@ class GroupRequest(RequestModel):
 class GroupUpdate(RequestModel):
     """Changes to a group.
 
-    A field that is left out stays; 0, null and [] are values.
+    An omitted field keeps its value; 0, null and [] are values.
     """
 
     ignored: ClassVar = IN_ONE_PROJECT
@@ -115,8 +115,8 @@ class GroupResponse(ResponseModel):
     ) -> Json:
         """Return the group as JSON.
 
-        `turns` is the number of turns since its sleeping agents ran, `last_message` the last that
-        they read.
+        `turns` is the number of turns since its sleeping agents ran; `last_message` is the last
+        message that they read.
         """
         counter = None
         if group.sleeptime_agent_frequency is not None:

@@ -79,7 +79,7 @@ sleep_counters = table(
     reference("group_id", "groups"),
     *strings("user_id", null=False),
     *numbers("turns"),
-    # The user said "not now": nothing of theirs is read then.
+    # The user said "not now": until then, no messages of this user are read.
     flag("is_paused"),
     UniqueConstraint("group_id", "user_id"),
     Index("sleep_counters_by_user", "user_id"),
@@ -169,8 +169,8 @@ _BLOCKS = (
     .where(one_of(groups_blocks.c.group_id, "group_ids"))
     .order_by(groups_blocks.c.seq)
 )
-# A run's messages are selected by the run alone: with the conversation, SQLite would use its index
-# and read all of it.
+# Select a run's messages by the run alone: with a condition on the conversation, SQLite would use
+# that index and read the whole conversation.
 _OF_RUN = equal(messages, "run_id")
 _AT_TURN_END = (
     select(

@@ -61,7 +61,7 @@ def retrieve(tx: Transaction, context: RequestContext, group_id: str) -> Json:
 
 @router.patch("/{group_id}", response_model=GroupResponse)
 def modify(tx: Transaction, context: RequestContext, group_id: str, body: GroupUpdate) -> Json:
-    """Change a group; fields that are left out stay."""
+    """Change a group; omitted fields keep their values."""
     return groups_json(tx, context.scope, [service.change(tx, context.scope, group_id, body)])[0]
 
 

@@ -182,7 +182,7 @@ def skip(tx: Transaction, group_id: str, user_id: str | None) -> None:
 
 
 def begin(tx: Transaction, mark: Mark) -> None:
-    """Store the start of reading a conversation, unless there is a mark already."""
+    """Store the message from which a conversation is read, unless there is a mark already."""
     tx.run(_BEGIN, _MARKS.values(mark))
 
 

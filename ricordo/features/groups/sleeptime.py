@@ -106,8 +106,8 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
             sleep_queries.say(tx, replace(mark, said_to=readable_to))
         else:
             sleep_queries.begin(tx, replace(mark, said_to=before))
-    # A run is due after the first turn, and then after each `frequency` turns; with null after
-    # each turn, with 0 never.
+    # A run is due after the first turn, and then after every `frequency` turns. With null it is due
+    # after each turn, and with 0 never.
     count = sleep_queries.count_turn(
         tx, turn_end.group_id, run.user_id, turn_end.frequency or 1, turn_end.counted
     )
@@ -142,7 +142,7 @@ def _plan(
     """Plan a run of a sleeping agent for this run's user, and add its job.
 
     Returns the planned run's id. It is None if the sleeping agent has no conversation and cannot
-    get one: that is no failure of the other agent's turn.
+    get one, which must not fail the other agent's turn.
     """
     conversation_id = conversations.default_id(member_id)
     if run.user_id:
@@ -187,7 +187,7 @@ def add_job(tx: Transaction, organization_id: str, member_id: str) -> None:
 async def carry_out(runtime: Runtime, job: Job, report: Report) -> None:
     """Finish the open transcripts, then make new ones for the planned runs.
 
-    A failure of one user's run does not stop other users' runs; the job is tried again later.
+    If one user's run fails, other users' runs still happen, and the job is tried again later.
     """
     agent_id = job.payload["agent_id"]
     finished = 0
@@ -266,8 +266,8 @@ async def _sleep(runtime: Runtime, run: Run) -> None:
 class Batch:
     """The content of one transcript, with the last seq of each conversation in it.
 
-    With `is_numbered` it is for the keeper of a voice agent's memory, and has in `newer` the lines
-    that the agent still has in view.
+    `is_numbered` is for the agent that edits a voice agent's memory; `newer` has the lines that the
+    voice agent still has in view.
     """
 
     group: Group
@@ -410,7 +410,7 @@ async def _finish(runtime: Runtime, transcript: Transcript) -> None:
     elif run.status in ("completed", "cancelled"):
         await runtime.store.write(lambda tx: _close(tx, transcript, "done"))
     elif (is_open := run.ended_at is None or was_cut_off(run)) or not _is_hopeless(run, transcript):
-        # A message of a run that was cut off is sent again unchanged. After a failure it is in the
+        # A message of an interrupted run is sent again unchanged. After a failure it is in the
         # agent's view, and the work only has to be finished.
         parts = sent_message.parts
         otid = sent_message.otid

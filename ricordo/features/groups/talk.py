@@ -88,7 +88,7 @@ async def run_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> Liv
         raise Invalid("There is no message to answer. Send at least one, with some content.")
     if runtime.is_stopping:
         raise Unavailable("The server is shutting down. Send the message again in a moment.")
-    # After the run is stored it must be driven, even if the caller is cancelled at this moment.
+    # Once the run is stored it must be carried out, even if the caller is cancelled at this moment.
     return await asyncio.shield(asyncio.ensure_future(_begin_talk(runtime, group_id, request)))
 
 
@@ -376,9 +376,9 @@ class Talk(LiveRun):
     def _noting_run(self, tx: Transaction, *, is_asked: bool) -> Run:
         """Return the run that records a turn.
 
-        A member that a supervisor asks may answer even if the talk was cut off: the resumed talk
-        adopts its turn. No member is asked twice, since the otids of the questions are derived
-        from the talk.
+        A member that a supervisor asks may answer even if the talk is interrupted: the resumed talk
+        adopts its turn. No member is asked twice, since the otids of the questions are derived from
+        the talk.
 
         Raises:
             LeaseLost: The talk has ended, or another server resumed it.
@@ -537,8 +537,8 @@ class Talk(LiveRun):
         return isinstance(error, Invalid | Conflict | NotFound)
 
     async def _after_close(self, run: Run) -> None:
-        # A talk that was cut off, or taken over by another server, delivers its messages itself
-        # after it is resumed.
+        # An interrupted talk, or one that another server has taken over, delivers its messages
+        # itself after it is resumed.
         if was_cut_off(run):
             return
         try:

@@ -85,8 +85,8 @@ class Entry:
 def named_member(answer: str, members: Sequence[Speaker], last_id: str | None) -> Speaker | None:
     """Return the last member whose name or id occurs in the manager's answer.
 
-    It is never the one who spoke last. Case makes no difference. A name within a longer name that
-    occurs there does not count: "Ann" is not named by "Anna".
+    It is never the one who spoke last. Case makes no difference. A name inside a longer name of a
+    member does not count: the answer "Anna" does not name "Ann".
     """
     text = normal_text(answer).casefold()
     named_ids: set[str] = set()

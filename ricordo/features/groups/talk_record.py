@@ -32,7 +32,7 @@ _SPOKEN = MessageFormat(types=frozenset(("assistant_message",)))
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """A text of a talk, as others hear it.
+    """A text of a talk, as the other members read it.
 
     `speaker_id` is None for a message of the request.
     """
@@ -45,9 +45,9 @@ class Utterance:
 class TalkRecord:
     """The metadata of a talk's run.
 
-    `turns` are the turns of this run, `before` those of the runs before it, and `asked` the members
-    that a supervisor asked. A run that was resumed after an approval names in `talks` the runs
-    before it, each with the number of turns at its start.
+    `turns` are the turns of this run, `before` are the turns of earlier runs, and `asked` are the
+    members that a supervisor asked. A run that was resumed after an approval names in `talks` the
+    runs before it, each with the number of turns at its start.
     """
 
     plan: TalkPlan
@@ -116,7 +116,7 @@ def is_talk(run: Run) -> bool:
 def is_answer_elsewhere(run: Run) -> bool:
     """Return True if a member's approval was answered here, outside of the talk.
 
-    A turn that was cut off may still be sent again, so it does not count.
+    An interrupted turn does not count, since it may still be sent again.
     """
     is_ours = "group_id" in run.metadata and "talk_id" not in run.metadata
     return is_ours and _has_ended(run) and run.stop_reason != "requires_approval"
@@ -276,7 +276,7 @@ def history_of_talk(
 ) -> TalkHistory:
     """Return the utterances before this run and in its request.
 
-    `has_turns` adds those in the run's own turns.
+    `has_turns` adds the messages of the run's own turns.
     """
     history = TalkHistory()
     plan = record.plan

@@ -1,7 +1,7 @@
 """Talks that resume by themselves, after an approval was answered outside of the group.
 
-The end of the member's turn resumes the talk at once. No message is sent again, so a talk that
-a kill cut off there is found by its stored rows: `HANDLER` looks for it.
+The end of the member's turn resumes the talk at once. The client sends no message again, so a talk
+that a kill interrupts here is found by its stored rows: the jobs of `HANDLER` look for it.
 """
 
 import logging
@@ -90,8 +90,8 @@ async def resume_talks(runtime: Runtime, _job: Job, report: Report) -> None:
 def _scopes_of(tx: Transaction, run: Run) -> list[Scope]:
     """Return the scopes in which the talk may have started.
 
-    There are none if its user is disabled. An agent that was made for a user also talks with them
-    if the caller is not that user.
+    There are none if its user is disabled. An agent that was created for one user talks with that
+    user even if the caller is another.
     """
     everything = Scope(run.organization_id)
     if run.user_id is None:

@@ -56,8 +56,8 @@ async def send_message_to_all_agents_in_group(context: ToolContext, message: str
     return await ask(context, message)
 
 
-# A kill undoes the call with its step, and no member is asked twice. So the call need not be noted
-# as an act outside.
+# A kill undoes the call together with its step, but no member is asked twice. So the call need not
+# be noted as an act outside.
 TOOL = ServerTool(send_message_to_all_agents_in_group, "letta_multi_agent_core", is_stored=False)
 
 
@@ -102,7 +102,8 @@ async def _ask(
     otid = f"{plan.key}-{member.id}"
     conversation = await open_conversation(runtime, talk.scope, DEFAULT, member.id)
     earlier = await runtime.store.read(lambda tx: messages.by_otids(tx, conversation.id, [otid]))
-    # After a kill the supervisor may ask in other words; the first message of a member counts.
+    # After a kill the supervisor may phrase its message differently; a member's first message
+    # counts.
     parts: tuple[Part, ...] = (TextPart(message_of_supervisor(manager.name, manager.id, message)),)
     question = NewMessage(
         "system",

@@ -1,4 +1,4 @@
-"""The transcript that a sleeping agent reads: a talk, line by line.
+"""The transcript that a sleeping agent reads: a conversation, line by line.
 
 It has the format of the retired Letta V1 server.
 """

@@ -2,8 +2,8 @@
 
 Pure.
 
-It has the format of the retired Letta V1 server. The lines can be read back from the text, so that
-pieces of it are kept by line numbers.
+It has the format of the retired Letta V1 server. The lines can be parsed again from the text, so
+that pieces can be archived by line numbers.
 """
 
 import re
@@ -70,7 +70,7 @@ def lines_in(transcript: str) -> list[str]:
 
 
 def memory_text(lines: Iterable[str], context: str) -> str:
-    """Return a piece of a talk as the XML text of a passage."""
+    """Return a piece of a conversation as the XML text of a passage."""
     messages = "".join(f"<message>{escape(line)}</message>" for line in lines)
     return f"<memory><messages>{messages}</messages><context>{escape(context)}</context></memory>"
 

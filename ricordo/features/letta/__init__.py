@@ -1,4 +1,4 @@
-"""Small routes of the retired Letta V1 server that its clients still call.
+"""Minor routes of the retired Letta V1 server that clients still call.
 
 They are for tags, environments, and an answer without a turn.
 """

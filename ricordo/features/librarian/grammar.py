@@ -73,7 +73,7 @@ def found_in(name: str, text: str) -> re.Match[str] | None:
     return _compiled(name).search(text, 0, READ_LENGTH)
 
 
-# A person has one of these at a time, and one of each favourite.
+# A person has one value of these at a time, and one value of each favourite.
 _SINGLE = {
     "name",
     "full name",
@@ -128,7 +128,7 @@ def read(text: str) -> tuple[Intent, ...]:
 def _without_code(text: str) -> str:
     """Return the text without pasted code.
 
-    Of a very long text that begins with code, only a question at its end remains.
+    From a very long text that begins with code, only a question at its end remains.
     """
     lines = _compiled("fence").sub("\n", text[:READ_LENGTH]).split("\n")
     prose: list[str] = []
@@ -266,7 +266,7 @@ def _with_person(subject: str, clause: str) -> str:
 def corrected(intents: Sequence[Intent], filed: str) -> tuple[Intent, ...]:
     """Return the intents with "No, green." completed to a sentence.
 
-    The sentence begins like the last filed one, for example "My favourite colour is blue.".
+    The sentence begins like the last filed sentence, for example "My favourite colour is blue.".
     """
     start = frame(filed)
     end = start.lower().rpartition(" ")[2] + " "
@@ -318,7 +318,7 @@ def is_same_frame(statement: str, other: str) -> bool:
 def _read_note(text: str) -> tuple[Intent, ...]:
     if found_in("secret", text):
         return (Intent("secret"),)
-    # Of a very long text, the end is read too, since it may be a question.
+    # The end of a very long text is read too, since it may be a question.
     parts = sentences(text[-READ_LENGTH:])
     if wish := found_in("keep", text):
         text = text[wish.start("rest") :].strip()
@@ -459,7 +459,7 @@ def topic(text: str) -> frozenset[str]:
 
 
 def shared(terms: frozenset[str], text: str) -> int:
-    """Return the number of terms that the text has, also in another form."""
+    """Return the number of terms that the text contains, in any inflection."""
     text_terms = words_in(text)
     return sum(
         1

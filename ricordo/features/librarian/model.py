@@ -28,9 +28,10 @@ from ricordo.llm.chat import chunks_of
 from ricordo.llm.tokens import estimated_usage
 
 _FILED = ("I have put this in my notes about you:", "I have filed this in the archive:")
-# Openings of answers that quote a filed or corrected statement, so that "No, green." has a context.
+# Openings of answers that quote a filed or corrected statement, to which a correction such as "No,
+# green." refers.
 _WAS_FILED = ('- "', "I have put", "I have filed", "I have corrected")
-# Words of its introduction, by which it knows that it has introduced itself in the conversation.
+# Words of its introduction, by which it recognizes that it has introduced itself already.
 _MARK = "not a language model"
 _TEXTS: dict[str, str] = grammar.read_toml("texts")
 _FIXED = ("help", "talk", "task", "secret", "fragment", "code")
@@ -361,7 +362,7 @@ def _best(
 
     It shares a term or a kind of fact with the question.
     """
-    # The last line comes first, since of two lines of one day, the later is the newer.
+    # The last line comes first, since a later line of the same day is newer.
     notes = [
         Evidence(note.text, _opening(note.said_on, note.label), 0, note.said_on)
         for note in reversed(view.notes)
@@ -374,7 +375,7 @@ def _best(
             points += 2
         if not points:
             continue
-        # A note with another value has replaced words that were said before.
+        # A note with another value has replaced the earlier statement.
         is_old = evidence.rank and (
             _is_replaced(view, evidence.text) or _is_outdated(view, evidence)
         )
@@ -449,7 +450,7 @@ def _is_past(evidence: Evidence, ranked: Sequence[Evidence]) -> bool:
 def _hits(view: LibrarianView) -> Iterator[Evidence]:
     """Yield the evidence of the searches.
 
-    Of a message, only its statements count: an earlier question is no answer.
+    Only the statements of a message count, since an earlier question is no answer.
     """
     rows = [
         row

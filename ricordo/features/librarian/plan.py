@@ -100,7 +100,7 @@ class Statement:
     def rest(self) -> str:
         """Return the note without this statement.
 
-        Sentences that continue it are left out too, since they mean nothing alone.
+        Sentences that refer to it are left out too, since they mean nothing alone.
         """
         removed = [self.text]
         removed += [
@@ -200,8 +200,8 @@ def matching(view: LibrarianView, phrase: str) -> list[Statement]:
 def _is_said_in(wish: str, text: str) -> bool:
     """Return True if the words contain the statement that a wish names.
 
-    A wish that names no whole sentence fits any words. "I do not like tea" does not contain "I like
-    tea".
+    A wish fits any words unless it names a whole sentence. "I do not like tea" does not contain "I
+    like tea".
     """
     if not found_in("is_clause", wish):
         return True
@@ -245,8 +245,8 @@ def is_confirmed(view: LibrarianView, intents: Sequence[Intent]) -> bool:
 def _to_forget(view: LibrarianView, intents: Sequence[Intent]) -> list[Statement]:
     """Return the statements to forget.
 
-    These are the listed ones if the person confirmed the list, else those that a wish names without
-    doubt.
+    These are the listed statements if the person confirmed the list, else the statements that a
+    wish names unambiguously.
     """
     if is_confirmed(view, intents):
         lines = view.last_answer.partition(FORGET_WHICH)[2].splitlines()
@@ -432,7 +432,7 @@ def revised_words(old_words: str, statement: str) -> str:
 
 
 def _adds_to(revised: str, statement: str) -> bool:
-    """Return True if a correction says more than the value that it changes."""
+    """Return True if a correction contains more than the corrected value."""
     added = topic(statement) - words_in(revised) - words_in(_OF_CORRECTIONS)
     return len(added) >= _LEAST_ADDED
 

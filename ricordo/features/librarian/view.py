@@ -177,8 +177,8 @@ def view_of(request: ModelRequest) -> LibrarianView:
     system = next((message.text for message in messages if message.role == "system"), "")
     spoken = [index for index, message in enumerate(messages) if _spoken_words(message) is not None]
     last = spoken[-1] if spoken else len(messages)
-    # A client may send several messages at once, also answers of others. The person's words are all
-    # since the last answer of this agent.
+    # A client may send several messages at once, among them answers by other assistants. The
+    # person's words are all of their messages since this agent's last answer.
     earlier = messages[:last] if spoken else ()
     answered = max(
         (index for index, message in enumerate(earlier) if _is_answer(message, messages[last])),
@@ -311,7 +311,7 @@ def _today(system: str, message: Message | None) -> date:
 
     Without one, it is the day of the message in UTC.
     """
-    # The last match: dates in blocks come before the prompt's own line.
+    # Take the last match, since dates in blocks come before the prompt's line with the date.
     for text in _TODAY.findall(system)[-1:]:
         with suppress(ValueError):
             return datetime.strptime(text, "%B %d, %Y").date()  # noqa: DTZ007 (a day has no zone)

@@ -39,9 +39,9 @@ Noting = Callable[["AnswerReader"], Awaitable[None]]
 class AnswerReader:
     """Reads the events of a turn as deltas, and collects its text.
 
-    `page` is the address where a person decides about waiting calls of the agent's own tools. With
-    `has_form`, as of JSON, the answer is the last text only, sent once it is whole: text before a
-    call or before a correction is dropped.
+    `page` is the address of the page on which a person decides about waiting calls of the agent's
+    tools. With `has_form`, as of JSON, the answer is the last text only, sent once it is whole:
+    text before a call or before a correction is dropped.
     """
 
     clock: Clock
@@ -184,7 +184,7 @@ def _call_json(call: ToolCallPart) -> Json:
 
 
 async def no_note(_reader: AnswerReader) -> None:
-    """Record nothing of an answer that is not kept."""
+    """Record nothing, since this answer is not kept."""
 
 
 def data(event_json: Json) -> bytes:
@@ -209,7 +209,7 @@ async def deltas_of(
     *,
     stops_when_left: bool,
 ) -> AsyncGenerator[Json | None]:
-    """Yield the turn's additions to the message, and None after a silent while.
+    """Yield the turn's additions to the message, and None after a pause.
 
     `noting` is called at the start and at the end. With `stops_when_left` the turn is cancelled
     when its client leaves the stream.

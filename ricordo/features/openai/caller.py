@@ -19,13 +19,13 @@ SIGNED_USER = "x-openwebui-user-jwt"
 PLAIN_USER = ("x-openwebui-user-id", "x-openwebui-user-email")
 _PLAIN_NAME = "x-openwebui-user-name"
 _ISSUER = "open-webui"
-# The prefix of its users' identifiers, in its pipe (features/openwebui/mirror/pipe.py) too. So none
-# of them can be another user of this server.
+# The prefix of the identifiers of Open WebUI's users, also written by the pipe
+# (features/openwebui/mirror/pipe.py). So none of them can be another user of this server.
 PREFIX = "open-webui:"
 
 
 async def acting(context: RequestContext) -> RequestContext:
-    """Return the call in the name of Open WebUI's user, if there is one.
+    """Return the call in the name of the Open WebUI user that the request names, if any.
 
     The headers count only with a key that may act for users. Raises Forbidden.
     """

@@ -4,10 +4,10 @@ A client sends its whole chat each time. Each answering run is recorded by two d
 an exact one of all messages, and, for clients that name their chats, a loose one of the user's
 messages, since clients change how answers look. The longest known beginning of the next request
 names the conversation to continue: one that the exact digest knows, or whose shown answers are
-those of the agent. If that conversation has other messages since, as after an edit or "regenerate",
-it is forked. So where a person edited or deleted an answer, all from there on is new. Both digests
-are stored in the transaction that ends the run. The loose digest of a new chat is stored in the one
-that starts it: until then nothing else leads to its conversation.
+those of the agent. If that conversation has newer messages, as after an edit or "regenerate", it is
+forked. So if a person edited or deleted an answer, everything after it is new. Both digests are
+stored in the transaction that ends the run. The loose digest of a new chat is stored in the
+transaction that starts its run, since nothing else leads to the conversation before the run ends.
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,9 +82,8 @@ class ClientChat:
 class Continuation:
     """The conversation that continues a chat, and the index of its new messages.
 
-    `shown` is text of a stopped answer that the client shows and the conversation lacks. `own` are
-    the keys of the answers that the agent gave in this chat, if there are answers among the new
-    messages.
+    `shown` is text of a stopped answer that the client shows and the conversation lacks. `own` has
+    the keys of the agent's answers in this chat, if the new messages contain answers.
     """
 
     conversation_id: str
@@ -96,7 +95,7 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """A state of a chat after some of its messages, by its two keys."""
+    """The two keys of a chat's state after some of its messages."""
 
     exact: str
     loose: str
@@ -106,7 +105,7 @@ class _State:
 class _Beginning:
     """A beginning of a chat that a run answered, up to `index`.
 
-    `rest` is text of its last answer that the client shows and that is not stored.
+    `rest` is text of its last answer that the client shows although it is not stored.
     """
 
     index: int
@@ -157,8 +156,8 @@ def _digested(role: str, message: ChatMessage) -> bytes:
 class ChatNotes:
     """Records the run that answers a chat.
 
-    It writes in the run's own transactions, and again once the run's answer was read, if that
-    differs.
+    It writes in the run's transactions, and once more after the run's answer was read, if the
+    answer differs.
     """
 
     store: Store
@@ -201,7 +200,7 @@ async def continue_chat(
 ) -> Continuation:
     """Return the conversation that continues the chat.
 
-    An unknown chat begins a conversation, with its earlier messages to be recalled. Raises
+    An unknown chat begins a conversation; its earlier messages are stored for recall. Raises
     NotFound, and Invalid for results of unknown calls.
     """
     if answered := await _last_answered(context, chat, states.all):
@@ -238,7 +237,7 @@ async def continue_chat(
 
 
 async def _own_answers(context: RequestContext, chat: ClientChat, new_from: int) -> frozenset[str]:
-    """Return the agent's answers in this chat, if there are answers among its new messages."""
+    """Return the keys of the agent's answers in this chat, if the new messages contain answers."""
     new_messages = chat.messages[new_from:]
     if not any(message.role == "assistant" and message.text.strip() for message in new_messages):
         return frozenset()
@@ -306,7 +305,7 @@ def _answered_beginning(
         if state := answered.get(states[index].loose):
             if chat.is_answer:
                 return _Beginning(index, state)
-            break  # whether it is what the client shows takes a comparison
+            break  # only a comparison tells whether the client shows this answer
     if chat.is_answer or not (answered or indexes[_LIKELY:]):
         return None
     answered = answered_states(tx, [key for index in indexes for key in keys_of(index)])
@@ -342,7 +341,7 @@ def _longest_shown(
 
 
 def _with_rest(tx: Transaction, chat: ClientChat, index: int, state: AnsweredState) -> _Beginning:
-    """Return the beginning with what the client shows of a stopped answer, and nothing keeps."""
+    """Return the beginning with the text of a stopped answer that only the client has."""
     if state.is_whole:
         return _Beginning(index, state)
     stored = answers_of(tx, [state.run_id])[state.run_id]
@@ -404,7 +403,8 @@ async def continue_call(context: RequestContext, chat: ClientChat) -> Continuati
     """Return the caller's default conversation, with the last messages as new.
 
     Voice clients shorten interrupted answers, and greet on their own, so their earlier messages are
-    not compared. An answer that they stopped reading is stopped when the next message comes.
+    not compared. An answer that the client stopped reading is cancelled when the next message
+    comes.
     """
     default = await open_conversation(context.runtime, context.scope, DEFAULT, chat.agent_id)
     for run in await context.store.read(lambda tx: runs.open_runs(tx, conversation_id=default.id)):

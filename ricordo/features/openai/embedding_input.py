@@ -16,7 +16,7 @@ from ricordo.errors import Invalid
 from ricordo.offload import SMALL, offload
 
 _VOCABULARY = "data/cl100k_base.tiktoken.gz"
-# Marks such as the end of a text, which have no text of their own.
+# Special tokens without a text, such as the end of a text.
 _SPECIAL = range(100_256, 100_277)
 
 

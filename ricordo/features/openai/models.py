@@ -98,7 +98,7 @@ class ChatMessage(LenientPart):
 
     @property
     def has_passages(self) -> bool:
-        """True if passages of documents, which the user need not have written, come first."""
+        """True if the message begins with passages of documents, which may be by other authors."""
         return self.text.startswith(_PASSAGES[0])
 
 

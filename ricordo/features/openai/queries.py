@@ -105,7 +105,7 @@ class UnknownModel(NotFound):
 class AnsweredState:
     """The run that answered a state of a chat.
 
-    `open_conversation_id` is its conversation, if nothing came after the run there. `is_whole` is
+    `open_conversation_id` is its conversation, if the run is the conversation's last. `is_whole` is
     true if the run ended by itself, so that everything shown is stored.
     """
 
@@ -140,7 +140,7 @@ def runs_of_chat(tx: Transaction, agent_id: str, user_id: str | None, name: str)
 
 
 def note_run(tx: Transaction, keys: Sequence[str], run: Run) -> None:
-    """Store that this run answered these states of a chat, instead of earlier runs."""
+    """Store that this run answered these states of a chat; it replaces earlier runs."""
     row: dict[str, Any] = {
         "conversation_id": run.conversation_id,
         "user_id": run.user_id,

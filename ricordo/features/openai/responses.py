@@ -1,7 +1,7 @@
 """OpenAI's responses in their common part: text and pictures in, text out.
 
-They come whole or streamed, one after another. Functions of the client are tools that the client
-runs: a call is an item of the output, and its result comes in as an item.
+They come whole or streamed, one after another. Functions of the request are tools that the client
+runs: a call is an item of the output, and its result is an item of the next input.
 """
 
 from collections.abc import AsyncGenerator, Iterator

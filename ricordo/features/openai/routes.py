@@ -61,7 +61,7 @@ router = OpenAIRoutes(prefix="/v1", tags=["openai"], scope="messages")
     "/chat/completions/chat/completions", response_model=OpenAIAnswer, include_in_schema=False
 )
 async def create_chat_completion(context: RequestContext, body: ChatRequest) -> Json | Response:
-    """Continue a chat: the agent answers its new messages in its own conversation."""
+    """Continue a chat: the agent answers the chat's new messages in the chat's conversation."""
     context = await acting(context)
     agent = await context.store.read(lambda tx: agent_of(tx, context.scope, body.model))
     has_usage = bool(body.stream_options and body.stream_options.include_usage)

@@ -58,7 +58,7 @@ def own_answers(
 
 
 def unsaved_rest(stored: str, shown: str) -> str:
-    """Return what of a shown answer is not stored, as after it was stopped half-way."""
+    """Return the part of a shown answer that is not stored, as after it was stopped."""
     if answer_key(stored) == answer_key(shown):
         return ""
     bare = shown.strip()

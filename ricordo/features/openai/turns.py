@@ -41,7 +41,7 @@ from ricordo.storage import agents, runs
 from ricordo.storage.engine.store import Transaction
 
 CHAT_HEADER = "x-openwebui-chat-id"
-# Open WebUI begins the ids of its temporary chats with these, since 0.12.4 and before.
+# Open WebUI begins the ids of temporary chats with these (checked with 0.12.4).
 _TEMPORARY = ("temporary:", "local:")
 TASK_HEADER = "x-ricordo-task"
 TOOLS_HEADER = "x-ricordo-tools"
@@ -86,8 +86,8 @@ async def chat_turn(
         agent: The agent that answers.
         body: The request as a chat.
         after: The id of the run to continue after.
-        is_retry: OpenAI's clients mark a retry in a header; then the answer to an equal request is
-            taken up again.
+        is_retry: OpenAI's clients mark a retry in a header; it gets the answer of the equal request
+            before it.
         sent: The bytes that tell this request from others, by default its body.
 
     Raises:
@@ -255,7 +255,7 @@ def state_within_budget(tx: Transaction, context: RequestContext, agent_id: str)
 
 
 async def save_cost(context: RequestContext, agent_id: str, model: str, usage: Usage) -> None:
-    """Store the cost of an answer outside a turn, by the handle of its model."""
+    """Store the cost of an answer without a turn, by the handle of its model."""
     expense = Expense(
         context.scope.organization_id,
         purpose="other",

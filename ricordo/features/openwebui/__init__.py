@@ -1,4 +1,4 @@
-"""Open WebUI: the sync of its files and notes, its pipe, and memory in the shape of its notes."""
+"""Open WebUI: the sync of files and notes, the pipe, and an API that serves memory as notes."""
 
 from ricordo.plugins import Commands, Feature
 

@@ -327,7 +327,7 @@ class QdrantIndex(ServiceIndex):
     async def _prepare(self, client: Any, collection: str, dimension: int) -> None:
         """Create the collection and its indexes, once in a process.
 
-        It may be done again, or at the same time by another process.
+        The call may be repeated, or made by another process at the same time.
         """
         if collection in self._prepared:
             return

@@ -76,7 +76,7 @@ def conditions(filter_: VectorFilter) -> list[Condition]:
 def by_size(items: Iterable[T], most_items: int, most_bytes: int) -> Iterator[list[T]]:
     """Yield the items in batches, limited by number and by bytes as JSON.
 
-    An item that is larger alone is a batch of its own.
+    A single item that exceeds the limit is a batch of its own.
     """
     batch: list[T] = []
     filled = 0
@@ -167,7 +167,7 @@ class ServiceIndex(ABC):
     ) -> list[tuple[int, float]]:
         """Return the nearest documents, 10,000 at most.
 
-        Of equally near ones, the older comes first.
+        If two are equally near, the older one comes first.
         """
         if limit < 1:
             return []

@@ -1,4 +1,4 @@
-"""The embedding model that comes as a package: pooled token vectors of WordLlama.
+"""The embedding model from an installed package: WordLlama, which averages token vectors.
 
 It needs no key, no download and no network. Only the two data files of the package `wordllama`
 (MIT) are used, not its code, which would import more and try a download. The table of vectors is
@@ -132,7 +132,7 @@ def _load(folder: Path | None) -> "tuple[Any, NDArray[np.float16]]":
     tokenizer = Tokenizer.from_buffer(_checked(folder, *TOKENIZER)[:])
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    # By default it caches 10,000 whole texts of 2 KB each, which hardly ever repeat.
+    # By default the tokenizer caches 10,000 texts of 2 KB each, although texts hardly ever repeat.
     tokenizer.model._resize_cache(CACHED_TEXTS)
     mapped = _checked(folder, *TABLE)
     data_start = 8 + int.from_bytes(mapped[:8], "little")

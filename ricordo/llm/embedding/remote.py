@@ -123,7 +123,7 @@ class RemoteEmbedder:
     ) -> list[list[float]]:
         nonempty = [text for text in texts if text.strip()]
         if texts and not nonempty and self._info.dimensions is None:
-            # One request with a word tells the number of zeros for texts without words.
+            # Texts without words get zeros; one request with a word shows how many.
             await self._embed_batch(["words"], purpose, policy)
         vectors_of_nonempty: list[list[float]] = []
         for batch in self._batches(nonempty):
@@ -165,7 +165,7 @@ class RemoteEmbedder:
             if error.kind != "context_window_exceeded" or is_shortest:
                 raise
         if len(texts) > 1:
-            # Either one text or their sum is too long, so each half is tried.
+            # Either one text or the sum of all is too long, so try each half.
             half = len(texts) // 2
             first = await self._embed_batch(texts[:half], purpose, policy)
             return first + await self._embed_batch(texts[half:], purpose, policy)
@@ -196,7 +196,7 @@ class RemoteEmbedder:
 def metered() -> Iterator[Counter[str]]:
     """Count the tokens embedded inside the `with`, by the model's handle.
 
-    Tasks that are started there are counted too.
+    Usage of tasks that start inside the block is counted too.
     """
     counter: Counter[str] = Counter()
     before = _COUNTED.set(counter)

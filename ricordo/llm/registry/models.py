@@ -71,7 +71,8 @@ class Embedders(Registry[Embedder]):
         provider, name, listed = await self._find(handle)
         names = {name}
         if listed:
-            # A name may hide a model's purpose, so a model in the list of chat models counts too.
+            # A name may not show a model's purpose, so a model in the list of chat models is
+            # accepted too.
             names = {model.name for model in listed.embedding}
             names |= {model.name for model in listed.chat}
         if not names & {name, f"{name}:latest"} and provider.name not in _INCOMPLETE:

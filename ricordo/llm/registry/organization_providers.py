@@ -1,8 +1,8 @@
 """Models of providers that an organization added with its own key.
 
-No other organization sees them; they exist beside the providers of the settings. A changed key is
-used by the next call of a model, even within a running turn, since each call asks here for the
-current key. Other processes read the providers again after `fresh_for` seconds.
+Other organizations do not see them. They are used in addition to the providers of the settings. The
+next call of a model uses a changed key, even within a running turn, since each call looks up the
+current key here. Other processes read the providers again after `fresh_for` seconds.
 """
 
 import asyncio
@@ -144,7 +144,7 @@ class OrganizationProviders:
         try:
             return Keys(**orjson.loads(self._cipher.decrypt(provider.secret)))
         except (RicordoError, ValueError, TypeError):
-            # `from None`, since the cause may hold decrypted text.
+            # `from None`, since the cause may contain decrypted text.
             raise Unavailable(
                 f'The key of provider "{provider.name}" cannot be read: it was encrypted with another secret.key. Put the file '
                 "secret.key of the server that saved it into this server's data folder, or save the key again."
@@ -162,7 +162,7 @@ class OrganizationProviders:
             )
 
     async def ask(self, provider: OrganizationProvider, keys: Keys | None = None) -> ModelList:
-        """Return the provider's list of models, by these keys or the stored ones.
+        """Return the provider's list of models, read with these keys or the stored keys.
 
         Raises ModelError, or Unsupported for a provider without a list.
         """

@@ -187,9 +187,9 @@ class Repository(Generic[V]):
     ) -> list[V]:
         """Return one page of the entities that meet all conditions.
 
-        A None among `conditions` does not count; neither does a None among `equal`, which are
-        values of columns. `caller` is the scope for the cursor if the conditions replace the scope
-        of the rows. `marked` returns more conditions on the cursor's row.
+        None in `conditions` is ignored, and so is None in `equal`, which has values by column.
+        `caller` is the scope for the cursor if the conditions replace the scope of the rows.
+        `marked` returns more conditions on the cursor's row.
         """
         conditions_of_rows = self._conditions(scope, conditions, equal)
         marks = known_to(self.table, scope or caller, marked)
@@ -303,9 +303,9 @@ def read_page(
 ) -> Sequence[sa.Row[Any]]:
     """Return the statement's rows on the page, ordered by these columns; the last is unique.
 
-    There are none if the cursor's row was deleted, or if `marks` does not admit its id: these are
-    the conditions under which the caller may know of that row. Otherwise a page would reveal the
-    position of another user's row.
+    There are none if the cursor's row was deleted, or if it does not meet `marks`, the conditions
+    under which the caller may know of it. Otherwise a page would reveal the position of another
+    user's row.
     """
     columns = [table.c[name] for name in by]
     ascending = page.order == "asc"
@@ -316,7 +316,7 @@ def read_page(
             mark = sa.select(*columns).where(table.c.id == id, *admitted).scalar_subquery()
             is_greater = ascending == is_after
             statement = statement.where(position > mark if is_greater else position < mark)
-    # The last rows ahead of the mark are read backwards from it, and then turned around.
+    # The rows right before the mark are read backwards from it, and then reversed.
     backwards = page.is_backwards
     statement = statement.order_by(
         *(column.asc() if ascending != backwards else column.desc() for column in columns)

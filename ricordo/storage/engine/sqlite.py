@@ -162,7 +162,7 @@ def open_sqlite(
         with plain_errors(sqlite3, _ADVICE, path), first_connection(engine, path) as connection:
             migrations.migrate(connection, back_up=lambda version: back_up(path, version, clock))
             with connection.begin():
-                # A backup that is opened as a database changes from now on, so its hashes go.
+                # A backup that is opened as a database will change, so delete its hashes.
                 connection.exec_driver_sql(f"DROP TABLE IF EXISTS {seal.TABLE}")
             raw: Any = connection.connection.driver_connection
             file_mark.begin(raw, path)

@@ -1,9 +1,9 @@
 """Wake-ups: the jobs of procrastinate that wake workers on PostgreSQL.
 
 A wake-up is a procrastinate job whose only argument is the id of one of our jobs: it lets a worker
-on some machine claim that row at once. Our row decides, so a wake-up too many claims nothing, and a
-lost one is sent again. Only due jobs have one: procrastinate serves a lock in order, so a job that
-waits for tomorrow would hold up its key.
+on some machine claim that row at once. Our row decides. So a superfluous wake-up claims nothing,
+and a lost wake-up is sent again. Only due jobs have a wake-up: procrastinate handles the jobs of
+one lock in order, so a job that is due tomorrow would delay its key.
 """
 
 from collections.abc import Iterable, Sequence
@@ -69,7 +69,7 @@ def send_missing(tx: Transaction) -> None:
 
 
 def finish(tx: Transaction, numbers: Iterable[int]) -> None:
-    """Delete used wake-ups, and notify the workers if the next one of a key waits."""
+    """Delete used wake-ups, and notify the workers if another wake-up with the same key waits."""
     tx.all(_FINISH.bindparams(numbers=list(numbers)))
 
 

@@ -46,7 +46,7 @@ users = table(
     # Identities: users in the terms of clients of the retired Letta V1 server.
     *strings("identity_type", erasure="keep"),
     json_value("properties", "'[]'"),
-    # The same spelling for all identifiers that look like this one; only to find such users.
+    # A spelling that all identifiers that look alike share; it is only used to find such users.
     *strings("look"),
     # Identifiers and names before a rename: messages may contain them, and erasure looks for them.
     json_value("former", "'[]'"),

@@ -17,7 +17,7 @@ from ricordo.storage.schema.memory_tables import (
     proposals,
 )
 
-# What a row takes with its ids, names and indexes, besides what is counted of it.
+# The size of a row's ids, names and indexes, which is added to its counted content.
 ROW_BYTES = 200
 
 

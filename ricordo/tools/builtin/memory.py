@@ -221,7 +221,7 @@ def propose_memory_edit(
 
 
 def refuse_line_numbers(name: str, text: str) -> None:
-    """Raise Invalid where a text repeats the prompt's line numbers or their note."""
+    """Raise Invalid if a text repeats the prompt's line numbers or their note."""
     rest = "when calling memory tools (line numbers are for display purposes only)."
     if LINE_NUMBER_WARNING in text:
         raise Invalid(

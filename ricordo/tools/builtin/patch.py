@@ -175,7 +175,7 @@ def _new_lines(lines: Sequence[str]) -> list[str]:
 def _patched(original: str, lines: Sequence[str]) -> str:
     """Return the text with every hunk applied.
 
-    Raises Invalid where a hunk fits nowhere, or in several places.
+    Raises Invalid if a hunk fits nowhere, or in several places.
     """
     text = original.split("\n") if original else []
     shift = 0

@@ -1,8 +1,8 @@
 """The job that answers a batch's requests, a few agents at a time.
 
 Each request is an ordinary turn; requests to one agent run in their order. The otids of messages
-are made of the batch and their index. So a job that is killed and runs again finds the turns that
-it started, and starts none twice. A turn that was cut off with the server is run again.
+are made of the batch and their index. So a job that runs again after a kill finds the turns that it
+had started, and starts no turn twice. A turn that was cut off with the server is run again.
 """
 
 import asyncio

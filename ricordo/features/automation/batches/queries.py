@@ -14,8 +14,8 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import json_value, numbers, reference, seq, strings, table
 from ricordo.storage.schema.core_tables import messages as message_rows
 
-# `status` is "waiting", "completed" or "failed". `request` is emptied when it is answered: from
-# then on the agent's history has it.
+# `status` is "waiting", "completed" or "failed". `request` is emptied when it is answered, since
+# the agent's history then contains it.
 batch_items = table(
     "batch_items",
     seq(),

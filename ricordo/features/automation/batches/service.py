@@ -20,8 +20,7 @@ from ricordo.storage.engine.store import Transaction
 RUN = "batches.run"
 CALL_BACK = "batches.callback"
 MAX_OPEN = 50  # of one organization
-# Failed requests do not fail the job: an attempt is spent only if a server is killed, or the
-# database is down.
+# Failed requests do not fail the job: only a killed server or a failed database uses up an attempt.
 _ATTEMPTS = 100
 _CALLBACK_ATTEMPTS = 6
 

@@ -1,9 +1,9 @@
 """The next time of a cron expression in a time zone.
 
 Its fields are minute, hour, day of the month, month and day of the week. The library steps through
-the times as Debian's cron does. Named hours are times of the clock: an hour that a night skips
-comes once, at the end of the gap; of an hour that a night has twice, only the first counts. With
-`*` every real hour counts.
+the times as Debian's cron does. Named hours are times of the local clock, also when daylight saving
+begins or ends: a skipped hour comes once, at the end of the gap, and a repeated hour comes only the
+first time. With `*` every real hour counts.
 """
 
 import re
@@ -66,7 +66,7 @@ class Cron:
         start = to_datetime(micros).astimezone(zone(self.timezone))
         try:
             for time in CronSim(_stepped(self.fields), start):
-                # In an hour that comes twice, the library may name a time of its first round.
+                # In a repeated hour, the library may return a time of the first pass.
                 timestamp = to_micros(time.astimezone(UTC))
                 if timestamp > micros:
                     return timestamp
@@ -144,7 +144,7 @@ def _fault_of(fields: list[str]) -> str | None:
 def _stepped(fields: tuple[str, ...]) -> str:
     """Return the expression for the library, with named hours as times of the clock.
 
-    The library takes them so only if minute and hour do not begin with a star.
+    The library does so only if neither minute nor hour begins with a star.
     """
     minute, hour, *rest = fields
     if hour != "*":

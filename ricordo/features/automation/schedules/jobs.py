@@ -1,8 +1,8 @@
 """Jobs that send due messages.
 
 A repeated job sends the same otids, so a kill never sends a message twice. A job ends when its turn
-has started. Another job checks half a minute later if a kill cut the turn off; then it is run
-again.
+has started. Another job checks half a minute later whether a kill interrupted the turn, and runs it
+again if so.
 """
 
 from ricordo.agents.deferred import scope_of_sender, with_otids

@@ -1,8 +1,8 @@
 """The table of schedules, and its SQL.
 
 `next_at` is the next time of the message, `due_at` the time that is being sent now. A row belongs
-to `user_id` (None: shared). It stores the key that created it with the key's scopes, since its
-turns may do no more.
+to `user_id` (None: shared). It stores the key that created it with that key's scopes, which limit
+its turns.
 """
 
 from dataclasses import dataclass, field

@@ -121,7 +121,7 @@ def job_of(
 def begin(tx: Transaction, schedule_id: str, due_at: int) -> ScheduledMessage | None:
     """Start this due time, and plan the next one, once.
 
-    Returns None for a deleted schedule, or if a later time has come meanwhile.
+    Returns None if the schedule is deleted, or if a later time is due already.
     """
     row = queries.lock(tx, schedule_id)
     if row is None:
@@ -138,7 +138,8 @@ def begin(tx: Transaction, schedule_id: str, due_at: int) -> ScheduledMessage | 
 def finish(tx: Transaction, schedule_id: str, due_at: int, problem: str | None = None) -> None:
     """End this due time.
 
-    A one-time schedule is deleted with it; with a problem it stays, and shows the problem.
+    After its message a one-time schedule is deleted; if there was a problem, it is kept and shows
+    the problem.
     """
     row = queries.lock(tx, schedule_id)
     if row is None or row.due_at != due_at:
@@ -150,7 +151,7 @@ def finish(tx: Transaction, schedule_id: str, due_at: int, problem: str | None =
 
 
 def take_up(tx: Transaction, silent_for: int = 3600 * SECOND) -> None:
-    """Plan schedules again whose jobs were deleted or failed.
+    """Add jobs for schedules whose jobs were deleted or failed.
 
     The missed time is not made up for.
     """

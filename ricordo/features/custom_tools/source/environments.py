@@ -43,7 +43,8 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 _OPTIONS = (
     "--quiet --no-input --disable-pip-version-check --progress-bar=off --retries=1 --timeout=15 "
     "--only-binary=:all: "
-    # The check reads the server's own packages, which takes two seconds and does not concern tools.
+    # Skip pip's check, which reads the server's packages for two seconds and says nothing about
+    # tools.
     "--no-warn-conflicts"
 )
 _VARIABLES = (

@@ -59,7 +59,7 @@ class ToolCreateRequest(RequestModel):
 
 
 class ToolUpdateRequest(RequestModel):
-    """Changes of a tool; a field that is left out stays."""
+    """Changes of a tool; an omitted field keeps its value."""
 
     ignored: ClassVar = _IGNORED
 

@@ -52,7 +52,7 @@ def main() -> None:
     else:
         client = None
     # Clients send the function without the lines above it. So the names of `typing` are defined
-    # here, and other types of its signature are never looked up.
+    # here, and other types in its signature are not evaluated.
     module.__dict__.update({name: getattr(typing, name) for name in typing.__all__}, client=client)
     try:
         code = compile(
@@ -139,7 +139,7 @@ def _with_fields(argument: typing.Any, kind: type[Fields]) -> typing.Any:
 class ServerClient:
     """A client of this server, created at its first use.
 
-    It takes long to import, and most tools that could use it do not.
+    Its import is slow, and most tools do not use it.
     """
 
     def __getattr__(self, name: str) -> typing.Any:

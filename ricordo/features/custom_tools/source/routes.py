@@ -44,7 +44,7 @@ async def create(context: RequestContext, body: models.ToolCreateRequest) -> Too
 
 @router.put("/tools/", response_model=ToolResponse)
 async def upsert(context: RequestContext, body: models.ToolCreateRequest) -> Tool:
-    """Store a tool, or change the tool of its name; a missing field stays."""
+    """Store a tool, or change the tool with this name; an omitted field keeps its value."""
     name = await asyncio.to_thread(service.name_for, body)
     tool = await context.store.read(lambda tx: service.tool_by_name(tx, context.scope, name))
     if tool is None:

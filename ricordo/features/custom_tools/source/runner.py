@@ -88,7 +88,7 @@ class CustomTools:
         return replace(call, python=python)
 
     async def close(self) -> None:
-        """Nothing is held between calls: each sandbox ends by itself."""
+        """There is nothing to close between calls, since each sandbox ends by itself."""
 
 
 def custom_tools_of(runtime: Runtime) -> CustomTools:
@@ -203,7 +203,7 @@ def _without_network() -> str:
 def _output_of(result: SandboxResult, call: ToolCall) -> ToolOutput:
     """Return the output for the agent.
 
-    The answer may be anything, since the tool's own code can write it.
+    Check the answer, since the tool's code can write anything there.
     """
     stdout = _lines(result.stdout)
     stderr = _lines(result.stderr)

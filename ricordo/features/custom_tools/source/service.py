@@ -207,7 +207,7 @@ def change(
 
 
 def new_schema(tool: Tool, update: ToolUpdateRequest) -> ToolSchema | None:
-    """Return the tool's schema after a change, None if it stays."""
+    """Return the tool's schema after a change; None if the change does not affect it."""
     schema_fields = update.model_fields_set & {
         "source_code",
         "source_type",
@@ -239,7 +239,8 @@ def new_schema(tool: Tool, update: ToolUpdateRequest) -> ToolSchema | None:
 def _kept_description(tool: Tool, source: str, language: str) -> str | None:
     """Return the description to keep when a change has none.
 
-    Returns None if the description came from the old source and the new source has one.
+    Returns None if the new source has a description and the old description came from the old
+    source.
     """
     if language != "python" or tool.description != _docstring(tool.source_code or ""):
         return tool.description or None

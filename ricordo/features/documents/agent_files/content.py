@@ -13,7 +13,7 @@ from ricordo.features.automation.schedules.models import ScheduleRequest
 VERSION = 1
 MOST_VERSIONS = 10_000
 MOST_PROPOSALS = 1_000
-# A day is spare on both sides, since a time is shown in any time zone.
+# A margin of a day on both sides, since a time may be shown in any time zone.
 Micros = Annotated[int, Field(strict=True, ge=EARLIEST + DAY, le=LATEST - DAY)]
 _Label = Annotated[str, Field(max_length=255)]
 
@@ -79,7 +79,7 @@ class _FileChange(RequestPart):
 class FileVersion(_FileChange):
     """One version of one block.
 
-    `value` is its text, or None where the block was deleted. The author is a claim, `Name
+    `value` is its text, or None if the block was deleted. The author is a claim, `Name
     <id@ricordo>`.
     """
 
@@ -116,8 +116,8 @@ class FileMemory(RequestPart):
 class FileAgent(RequestPart):
     """The parts of one agent that only this server reads.
 
-    `messages` are those of its default conversation. `unread` holds unknown fields of the file that
-    the agent was imported from, by their path there.
+    `messages` are those of its default conversation. `unread` has the unknown fields of the file
+    from which the agent was imported, by their path in that file.
     """
 
     messages: list[FileMessage] | None = None

@@ -1,9 +1,10 @@
 """Export an agent as a file.
 
 The file starts with the parts that other servers read (`.af` of the retired Letta V1 server
-0.16.8). The part `ricordo` then holds all of the agent. Ids are local to the file. Conversations,
-passages, blocks and folders of one user are not in it, since a file is passed on; its thread is the
-caller's own. Of secrets, only the names are in it.
+0.16.8). The part `ricordo` then holds all of the agent. Ids are local to the file. It has no
+conversations, passages, blocks and folders that are about one user, since files are passed on to
+others. Its messages are those of the caller's default conversation. Of secrets, only the names are
+in it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -117,8 +118,8 @@ def export(
 ) -> Json:
     """Return the agent's file, with the group that it manages and its members.
 
-    Its thread is this conversation (None: the caller's own), or with `scrubs` none. Raises
-    NotFound.
+    Its messages are those of this conversation (None: the caller's default one); with `scrubs` it
+    has none. Raises NotFound.
     """
     ids = LocalIds()
     agents.require(tx, context.scope, agent_id)
@@ -168,7 +169,8 @@ def _agent_file(
     """
     (state,) = context.runtime.complete(tx, (agents.load_whole(tx, context.scope, agent_id),))
     if conversation_id:
-        # The whole state stays, since a state of `load` has no tags and no additions of plugins.
+        # Keep the complete state, since the state that `load` returns lacks tags and additions by
+        # plugins.
         thread_state = agents.load(tx, context.scope, agent_id, conversation_id)
         state = replace(state, conversation=thread_state.conversation)
     if scrubs:

@@ -1,8 +1,8 @@
 """Export and import an agent's memory: versions, detached blocks and proposals.
 
-Anybody can write a file. So an author that it names is stored as a remote author, and the importer
-as the approver. Ids of versions are computed: they are equal if all the facts that they are
-computed from are equal.
+Anybody can write a file. So the authors that it names are stored as remote authors, and the
+importing user as the approver. Ids of versions are computed: they are equal if all the facts that
+they are computed from are equal.
 """
 
 import re
@@ -80,7 +80,7 @@ def memory_json(
         waiting = []
     for block in attached:
         if chain is None or block.chain_id != chain.id:
-            # The block becomes one of the agent's own under its present label.
+            # The block becomes a block of the agent, with its present label.
             block_versions = history.page(tx, block.chain_id, label=block.label, limit=limit)[::-1]
             exported += [
                 replace(version, label=block.label, old_label=None) for version in block_versions
@@ -151,7 +151,7 @@ def _proposal(proposal: Proposal) -> Json:
 def _is_about_user(tx: Transaction, proposal: Proposal) -> bool:
     """Return True if the proposal came from a user's turn.
 
-    Such a proposal is erased with the user, and is in no file.
+    Files do not contain such a proposal, which is erased with the user.
     """
     if not proposal.run_id:
         return False
@@ -162,7 +162,7 @@ def _is_about_user(tx: Transaction, proposal: Proposal) -> bool:
 def _author(actor: Actor) -> str:
     """Return the author in the form of a commit's author.
 
-    An author who came with a file is written as in that file.
+    An author from an imported file is written as in that file.
     """
     imported_form = f"{actor.name} <{actor.id}{DOMAIN}>"
     if actor.kind == "remote" and _AUTHOR.fullmatch(imported_form):

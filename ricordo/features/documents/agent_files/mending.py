@@ -58,7 +58,7 @@ _AGENT_FILE_FIELDS = (
     " parallel_tool_calls enable_sleeptime reasoning agent_id"
 ).split()
 _NOT_TAKEN_OF_AGENTS = {"identity_ids": "users of another server are not known here"}
-# Fields of an agent that belong to its model's settings, with their names there.
+# Fields of an agent that move into its model's settings, with their names there.
 _MODEL_FIELDS = {
     "context_window_limit": "context_window",
     "max_tokens": "max_tokens",
@@ -108,7 +108,8 @@ _NOT_IN_LABELS = re.compile(r"[\x00-\x1f\x7f<>\\]+")
 class MendedFile:
     """A file that can be imported.
 
-    `tools` are those with source code. `labels` are mended labels by the labels of the file.
+    `tools` are the tools with source code. `labels` maps invalid labels of the file to mended
+    labels.
     """
 
     content: Json
@@ -500,7 +501,7 @@ def mended_label(label: str) -> str:
         return label
     parts = [_NOT_IN_LABELS.sub(" ", part).strip() for part in label.replace("\\", "/").split("/")]
     invalid_parts = {part for part in parts if part and not _is_label(part)}
-    # Parts that get a mark: none, those that are invalid on their own, or all.
+    # Append "_" to no part, then to the invalid parts, then to all parts, until the label is valid.
     for reserved in (set[str](), invalid_parts, set(parts)):
         marked = [f"{part}_" if part in reserved else part for part in parts if part]
         plain = "/".join(marked)[:255].rstrip("/ ")

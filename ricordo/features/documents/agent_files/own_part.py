@@ -65,7 +65,7 @@ def _agent(id: str, part: Any, labels: Mapping[str, str], notes: ImportNotes) ->
 
 
 def _relabel(memory: Json, labels: Mapping[str, str]) -> Json:
-    """Return the memory with mended labels instead of those of the file."""
+    """Return the memory with the mended labels in place of the file's invalid labels."""
     if not labels:
         return memory
     changed = dict(memory)

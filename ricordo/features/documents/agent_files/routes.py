@@ -38,7 +38,8 @@ async def export_file(
 ) -> Response:
     """Return the agent as an agent file.
 
-    Other servers read its first part; under `ricordo` is all of its history and archives.
+    Other servers read the standard fields; the field `ricordo` has the complete history and the
+    archives.
     """
     if use_legacy_format:
         raise Invalid("Legacy format is not supported. Leave use_legacy_format out.")
@@ -63,7 +64,7 @@ async def import_file(
 ) -> Json:
     """Create the agents of an agent file, all of them or none.
 
-    Parts that do not fit are mended or left out, and named in the response.
+    Invalid parts are mended or left out, and listed in the response.
     """
     options = body.options(x_override_embedding_model)
     data = await body.file.read()

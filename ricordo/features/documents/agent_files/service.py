@@ -77,7 +77,7 @@ def read(
     file = mend(content, notes)
     content = file.content
     parts_by_id = read_own_part(content, file.labels, notes)
-    # The exported agent comes first, and only it gets the name of the options.
+    # The exported agent comes first; the name in the options is for this agent alone.
     specs = [
         read_spec(runtime, agent, content, replace(options, name=None) if index else options)
         for index, agent in enumerate(content["agents"])

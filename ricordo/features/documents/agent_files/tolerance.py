@@ -1,7 +1,7 @@
 """Notes of an import's changes, and helpers that fit values to a model.
 
-The rule: an import refuses only a broken file. Any other part that does not fit is mended, or left
-out on its own and named in a note.
+The rule: an import refuses only a broken file. Any other invalid part is mended, or left out alone
+and named in a note.
 """
 
 from collections import Counter
@@ -92,7 +92,7 @@ def without_unknown(
 def fitted(model: type[BaseModel], fields: Json, kind: str, path: str, notes: ImportNotes) -> Json:
     """Return the part of the fields that the model accepts.
 
-    Each part that it refuses is left out on its own and noted.
+    Each part that it refuses is left out alone and noted.
     """
     accepted = deepcopy(fields)
     for _ in range(_MOST_ROUNDS):
@@ -140,7 +140,7 @@ def _remove(
     outermost = [
         path for path in faults if not any(path[:end] in faults for end in range(1, len(path)))
     ]
-    # From the end of each list, so that the positions of the others stay.
+    # From the end of each list, so that the positions of the remaining entries do not change.
     for path in sorted(outermost, key=_sort_key, reverse=True):
         *parents, last = path
         holder: Any = accepted

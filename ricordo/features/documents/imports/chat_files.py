@@ -1,7 +1,7 @@
 """Read exported files of ChatGPT, Claude, Open WebUI and mem0, chat by chat.
 
 Of a chat with branches, the branch that was shown last is read. No content is trusted: an entry
-that is no chat is left out with a reason, and a file that is too large is an error.
+that is not a chat is skipped with a reason, and a file that is too large is an error.
 """
 
 import re
@@ -161,7 +161,8 @@ class _Bounded:
 def _streams(file: IO[bytes]) -> Iterator["_Bounded | SkippedMember"]:
     """Yield the JSON streams of the file.
 
-    Of a zip file, these are the members that hold chats; of the others, only the names are yielded.
+    For a zip file, it yields the contents of members with chats, and only the names of other
+    members.
     """
     magic = file.read(4)
     file.seek(0)

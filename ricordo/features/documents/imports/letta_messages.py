@@ -1,7 +1,7 @@
 """Import messages of a Letta database, in their order, and fill the context windows.
 
-They keep their times, reasoning, tool calls and results. They are stored in batches, and stored
-messages of a batch are skipped, so that a killed import continues with the next.
+They keep their times, reasoning, tool calls and results. They are stored in batches. Messages that
+are stored already are skipped, so that an interrupted import can continue.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,8 +29,8 @@ _MESSAGE = (
 class _Thread:
     """A conversation while its messages are read.
 
-    `prompt` is the id of its system message there, which one of this server replaces. Times are in
-    microseconds.
+    `prompt` is the id of its system message there, which a system message of this server replaces.
+    Times are in microseconds.
     """
 
     home: formats.Home
@@ -133,8 +133,8 @@ def _read(run: LettaRun, row: Row, thread: _Thread, calls: _Calls) -> Message | 
     calls.names.update((call.call_id, call.name) for call in message.tool_calls)
     if message.role == "approval" and message.tool_calls:
         calls.of_approvals[row["id"]] = [call.call_id for call in message.tool_calls]
-    # Letta orders messages by number, this server by time. So a message that is earlier than the
-    # one before gets the time of that one.
+    # Letta orders messages by number, this server by time. So a message with an earlier time than
+    # its predecessor gets the predecessor's time.
     thread.newest = max(thread.newest, message.created_at)
     thread.oldest = thread.oldest or thread.newest
     thread.count += 1

@@ -80,7 +80,7 @@ async def import_users(run: LettaRun) -> None:
 async def import_tools(run: LettaRun) -> None:
     """Import custom tools.
 
-    Instead of other tools, agents get the tools here with the same names.
+    Agents get this server's tools with the same names in place of their tools there.
     """
 
     def import_row(tx: Transaction, outcome: Outcome, row: Row) -> None:

@@ -59,6 +59,6 @@ async def _list(request: Request, problem: str = "", status: int = 200) -> Respo
         agents=agents[:_AGENTS_PER_PAGE],
         older=older,
         jobs=await api.find("/v1/jobs/", kind="imports.upload", limit=_MOST_JOBS) or [],
-        # None for a caller who sees everybody: they choose a person first.
+        # None for a caller who sees all users, and must choose a user first.
         memory_of=scope.subject if scope.may("memory:read") else None,
     )

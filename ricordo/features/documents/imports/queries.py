@@ -56,7 +56,7 @@ _REFUSED = "refused"
 class Outcome:
     """Counts of imported items by kind, and the items that were left out.
 
-    Of an item that is left out, it holds the kind, the name and the reason.
+    For each item that was left out, it has the kind, the name and the reason.
     """
 
     counts: dict[str, int] = field(default_factory=dict)

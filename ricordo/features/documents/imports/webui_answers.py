@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Each match ends before the next begins. Else a text with many blocks that never end would take
-# time quadratic in its length.
+# Each match ends before the next begins. Otherwise a text with many blocks without an end would
+# take time quadratic in its length.
 _DETAILS = re.compile(
     r"<details\b([^<>]*)>((?:(?!<details\b).)*?)</details>\n?", re.DOTALL | re.IGNORECASE
 )

@@ -1,8 +1,8 @@
 """Templates: create them, save versions, roll back, and create agents from a version.
 
-A template follows the agent that it was made from: its content is the agent's present state, until
-the agent is deleted, or an update or a rollback replaces the content. Contents are agent files with
-settings, prompt, tools and blocks only.
+A template follows its source agent: its content is that agent's present state, until the agent is
+deleted, or an update or a rollback replaces the content. Contents are agent files with settings,
+prompt, tools and blocks only.
 """
 
 import re
@@ -209,7 +209,7 @@ def put(
 ) -> Template:
     """Replace the content of a template, which then follows no agent.
 
-    With the message `saves`, content that is not saved yet becomes a version first.
+    With a message in `saves`, unsaved content is saved as a version first.
     """
     if saves:
         present = current(tx, context, template)

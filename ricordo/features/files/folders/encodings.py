@@ -62,7 +62,7 @@ class GuessedEncoding:
 
 
 def wide_encoding(content: bytes) -> str | None:
-    """Recognize UTF-16 or UTF-32 without a mark by the places of its zeros.
+    """Recognize UTF-16 or UTF-32 without a byte order mark by the positions of zero bytes.
 
     Texts in other scripts than Latin are recognized by their spaces.
     """

@@ -21,7 +21,7 @@ LongText = Annotated[str, Field(max_length=20_000)]
 
 
 class FolderUpdate(RequestModel):
-    """Changes to a folder. A field that is left out stays."""
+    """Changes to a folder. An omitted field keeps its value."""
 
     ignored: ClassVar = IN_ONE_PROJECT | {
         "embedding_config": "What is stored stays embedded by its model."

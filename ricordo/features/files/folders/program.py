@@ -16,7 +16,7 @@ MOST_PAGES = 5_000
 _LEVELS = frozenset("123456789")  # of headings in Word
 MOST_ROWS = 200_000
 MOST_UNPACKED = 300 * 2**20
-MOST = 10_000_001  # characters: one more than the caller allows, so that it refuses the text
+MOST = 10_000_001  # characters: one more than the caller accepts, so that it notices a longer text
 
 
 class Unreadable(Exception):

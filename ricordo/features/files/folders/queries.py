@@ -481,8 +481,8 @@ def page_of_agents_folders(
 def opened_by_agent(tx: Transaction, agent_id: str, user_id: str | None) -> list[AgentFile]:
     """Return the agent's windows for this user, least recently used first.
 
-    They are files that it has or had open; some may be deleted meanwhile. None means in turns
-    without a user.
+    They are files that the agent has or had open; some of them may be deleted by now. None means in
+    turns without a user.
     """
     windows = _OPENED.all(tx, _OF_AGENT, {"agent_id": agent_id})
     return [window for window in windows if window.user_id == user_id]

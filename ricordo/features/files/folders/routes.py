@@ -133,7 +133,7 @@ def retrieve(tx: Transaction, context: RequestContext, folder_id: str) -> Json:
 
 
 def modify(tx: Transaction, context: RequestContext, folder_id: str, body: FolderUpdate) -> Json:
-    """Change a folder; fields that are left out stay."""
+    """Change a folder; omitted fields keep their values."""
     folder = queries.get_folder(tx, context.scope, folder_id)
     texts = {
         name: getattr(body, name)

@@ -1,8 +1,8 @@
 """Tables of folders and files: texts, uploads, and attachments to agents.
 
-A folder has an archive with the folder's own id, which the archives' routes do not show. Its
-passages are the chunks of the folder's files, so they are indexed, embedded, searched, rebuilt and
-purged as all passages are. A folder that belongs to a user names the user in each of its rows.
+A folder has an archive with the same id; the routes of archives do not show it. Its passages are
+the chunks of the folder's files, so they are indexed, embedded, searched, rebuilt and purged as all
+passages are. A folder that belongs to a user names the user in each of its rows.
 """
 
 from sqlalchemy import Column, Index, LargeBinary, UniqueConstraint

@@ -5,8 +5,8 @@ files were opened.
 
 Files are open from the start, as in the retired Letta V1 server 0.16.8: a file that was neither
 opened nor closed in a view counts as open while fewer than `max_files_open` files have a stored
-window there, the newest files first. Nothing is stored for that until the first change in the view,
-which stores all open windows.
+window there, the newest files first. Such windows are not stored until the first change in the
+view, which stores all open windows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -108,9 +108,9 @@ def _by_access(windows: Iterable[tuple[AgentFile, File]]) -> list[tuple[AgentFil
 def untouched_windows(
     view: View, stored: Sequence[tuple[AgentFile, File]], newest: Iterable[File]
 ) -> list[tuple[AgentFile, File]]:
-    """Return windows of files that were neither opened nor closed in this view.
+    """Return the windows of files that were neither opened nor closed in this view.
 
-    The first are open, as many as `max_files_open` allows beside the stored windows.
+    The first of them are open, until `max_files_open` is reached together with the stored windows.
     """
     stored_ids = {file.id for _, file in stored}
     fresh = [file for file in newest if file.id not in stored_ids and file.status in READABLE]
@@ -274,8 +274,8 @@ def render_window(
 ) -> str:
     """Render an open file for a prompt: a heading, then numbered lines.
 
-    The heading has the line range. `beginning` are the first characters of a file that is seen from
-    its first line to its last, if they were read already.
+    The heading has the line range. `beginning` has the file's first characters, if they were read
+    already and the whole file is shown.
     """
     start = min(window.start_line or 0, file.lines)
     if window.end_line is None:

@@ -143,7 +143,7 @@ async def render(sandbox: Sandbox, title: str, content: str) -> tuple[bytes, dic
 
 
 def document(title: str, content: str) -> str:
-    """Return a whole document with this body, whose first line is the document's second."""
+    """Return a complete document; the body's first line is the document's second line."""
     letters = (
         _ESCAPED.get(letter, letter) for letter in " ".join(title.split()) if letter.isprintable()
     )

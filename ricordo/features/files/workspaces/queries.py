@@ -1,6 +1,6 @@
 """The table of workspace files.
 
-Files are rows, so that backups, erasure and several servers need no code of their own for them.
+Files are rows, so that backups, erasure and several servers need no additional code for them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,7 +70,8 @@ class Space:
     def may_change(self, path: str) -> bool:
         """Return False for shared instructions, unless a teacher writes.
 
-        A folder of their name counts too, since it would keep teachers from writing them.
+        A folder with such a name is also refused, since it would keep teachers from writing the
+        file.
         """
         if not self.is_shared or self.is_teachers:
             return True

@@ -164,8 +164,8 @@ def edit(
 ) -> int:
     """Replace text in a text file, and return the number of replacements.
 
-    The old text must occur once, unless `everywhere` is set. It is compared in normal form, and the
-    file keeps its own form and its line ends. Raises NotFound, Invalid, TooLong.
+    The old text must occur once, unless `everywhere` is set. The texts are compared in normal form,
+    but the file keeps its own form and line ends. Raises NotFound, Invalid, TooLong.
     """
     text = read_text(tx, space, path)
     spans = spans_of(text, old)

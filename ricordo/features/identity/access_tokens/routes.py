@@ -26,8 +26,8 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import ApiKey, hash_of
 
 router = Routes(prefix="/v1/client-side-access-tokens", tags=["access tokens"])
-# Scopes of callers who may act for a user, or for all. The program of a tool has none of them; a
-# token would outlive its call.
+# Scopes of callers who may act for a user, or for all. A tool's program may not use these routes,
+# since a token would outlive its call.
 _makes = needs(ADMIN, IMPERSONATE, APPROVE)
 _ADDRESS = re.compile(r"https?://[^/?#@]+/?", re.IGNORECASE)
 Access = Literal["read_messages", "write_messages", "read_agent", "write_agent"]

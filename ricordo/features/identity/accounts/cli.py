@@ -1,8 +1,8 @@
 """`ricordo key`, `ricordo user` and `ricordo organization`.
 
 They use the terms of `/v1/keys/`, `/v1/users/` and `/v1/organizations/`. The running server does
-the work; without one, a server is started just for the command. A caller who may read the data
-folder of a server on this machine needs no key.
+the work; without one, a server is started just for the command. No key is needed on the server's
+machine if the caller may read the data folder.
 """
 
 import re

@@ -2,7 +2,7 @@
 
 `identity-<uuid>` is the user `user-<uuid>`; its key is the user's identifier. An agent that is
 attached to identities is limited to these users. Blocks that are attached to an identity are stored
-and returned, and change nothing.
+and returned, but have no effect.
 """
 
 from collections.abc import Sequence

@@ -109,7 +109,7 @@ async def modify_user(context: RequestContext, user: str, body: UserUpdate) -> U
         changed = replace(before, **fields)
         if body.disabled is not None and body.disabled != (before.disabled_at is not None):
             changed = replace(changed, disabled_at=tx.clock.now() if body.disabled else None)
-            # Neither comes back when the user is enabled: a lost device stays logged out.
+            # Enabling the user restores neither, so that a lost device stays logged out.
             keys.end_sessions_of(tx, before.id)
             sign_in_links.revoke_all_of(tx, before.id)
         return users.change(tx, context.scope, replace(changed, email=changed.email or None))

@@ -59,7 +59,7 @@ def begin(next: str, *, stays: bool = False) -> LoginAttempt:
 def read_attempt(secret: bytes, cookie: str, state: str) -> LoginAttempt:
     """Return the login that this browser began.
 
-    Raises Invalid if it began none with this state, or too long ago.
+    Raises Invalid if the browser began no login with this state, or began it too long ago.
     """
     text, _, signature = cookie.encode().rpartition(b".")
     is_ours = hmac.compare_digest(hmac.digest(secret, text, "sha256").hex().encode(), signature)

@@ -1,4 +1,4 @@
-"""Jobs of sign-in links: one finds who asked for a login, the other sends a link."""
+"""Jobs of sign-in links: one finds the users with an address, the other sends a link."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ from ricordo.secret import Secret
 async def begin_login(runtime: Runtime, job: Job, _report: Report) -> None:
     """Make login links for an address that a person typed.
 
-    A job does it, so that the answer to the person takes the same time for any address.
+    A job does this, so that the response takes the same time for known and unknown addresses.
     """
     secret = await _secret(runtime)
     address = secret.decrypt(job.payload["address"])

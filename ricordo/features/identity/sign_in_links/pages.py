@@ -1,6 +1,6 @@
 """Pages of sign-in links: invitations for administrators, and the links themselves.
 
-A look at a link changes nothing; only its form opens a session, once.
+Opening a link changes nothing; only its form starts a session, once.
 """
 
 import asyncio
@@ -191,7 +191,7 @@ async def _accept(request: Request, page: str) -> Response:
 
 
 def _require_same_user(request: Request, user: User) -> None:
-    """Raise Forbidden if another user is logged in: the link is bound to its own."""
+    """Raise Forbidden if another user is logged in, since a link belongs to one user."""
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     if me is not None and me.key_id is not None and me.user_id != user.id:
         raise Forbidden("You are logged in as another user. Log out, and open the link again.")

@@ -51,7 +51,7 @@ def can_mail(settings: NotificationSettings) -> bool:
 def invite(
     tx: Transaction, scope: Scope, secret: Secret, people: Sequence[Person], lifetime: int
 ) -> list[NewInvitation]:
-    """Make an invitation for each person, all or none; new people become users.
+    """Invite each person, or nobody if one cannot be invited; new people become users.
 
     Raises Invalid with a line for each person who cannot be invited, Forbidden.
     """
@@ -83,8 +83,7 @@ def invite(
 def _user_of(tx: Transaction, scope: Scope, person: Person, invited_ids: Collection[str]) -> User:
     """Return the person's user: the one of the identifier or the address, or a new one.
 
-    Raises Invalid for a user who is among those invited already, and for one who may be another
-    person.
+    Raises Invalid for a user who is in the list twice, and for a user who may be another person.
     """
     user = users.named(tx, scope.organization_id, person.identifier)
     if user is None and person.email and not person.user:
@@ -211,7 +210,7 @@ def landing_page(tx: Transaction, link: SignInLink) -> str:
 
 
 def begin_logins(tx: Transaction, secret: Secret, address: str) -> None:
-    """Make a login link for each user with this address, unless too many were made lately."""
+    """Create a login link for each user with this address, unless they have too many already."""
     now = tx.clock.now()
     for user in queries.with_address(tx, address):
         if user.id == LOCAL_USER:
@@ -229,7 +228,7 @@ def begin_logins(tx: Transaction, secret: Secret, address: str) -> None:
 def prepare_mail(
     tx: Transaction, link_id: str, secret: Secret, settings: NotificationSettings
 ) -> EmailMessage | None:
-    """Return the e-mail with the link; None for one that is not needed any more."""
+    """Return the e-mail with the link; None if the link is no longer needed."""
     link = queries.by_id(tx, link_id)
     if link is None or link.mailed_at is not None:
         return None

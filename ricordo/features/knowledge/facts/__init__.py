@@ -1,1 +1,1 @@
-"""Facts about users, each one sentence with the words that it rests on."""
+"""Facts about users: a fact is one sentence, with quotes of messages as its evidence."""

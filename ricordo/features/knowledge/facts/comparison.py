@@ -1,7 +1,7 @@
 """Compare a new fact with an older one: the same, more precise, a contradiction, or both hold.
 
-Pure. Only facts of one subject are compared, and by rules only those of one slot. A model may
-relate a fact to another one; that counts only if both are about the same thing.
+Pure. Facts are compared only if they have the same subject; rules also require the same slot. A
+model's statement that two facts are related is used only if both are about the same thing.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from ricordo.features.knowledge.facts.extraction import content_words
 from ricordo.features.knowledge.facts.records import FactDraft, Relation, UserFact
 from ricordo.memory.line_likeness import says_same
 
-# A person may have several of these, unless the words of the new fact say otherwise.
+# A person may have several values of these, unless the new fact's wording says otherwise.
 _SEVERAL = ("job", "workplace")
 _DENIED = "not "
 _FAVOURITE = "favourite"
@@ -24,7 +24,7 @@ _COMMON = content_words(
 
 
 def relation_of(draft: FactDraft, older: UserFact, live: Iterable[UserFact] = ()) -> Relation:
-    """Return how a draft meets an older fact; both hold where they are unrelated.
+    """Return the relation of a draft to an older fact; unrelated facts both hold.
 
     `live` are the facts among which a favourite without a topic must be the only one.
     """

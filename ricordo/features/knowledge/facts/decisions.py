@@ -23,7 +23,7 @@ LONGEST_SENTENCE = 400
 class FactChange:
     """New values of a fact; None keeps the old one.
 
-    Times are in microseconds. `is_open` takes the end away, so that the fact holds on.
+    Times are in microseconds. `is_open` removes the end, so that the fact continues to hold.
     """
 
     sentence: str | None = None
@@ -59,7 +59,7 @@ def approve(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
     relations = {
         older.id: relation_of(draft, older, live)
         for older in live
-        # A proposal that was said later waits for its own decision.
+        # A proposal from a later message waits for a decision of its own.
         if older.state == "current" or older.said_at <= fact.said_at
     }
     settle(tx, fact, live, relations, resolved_by=by)
@@ -75,7 +75,7 @@ def reject(tx: Transaction, fact: UserFact, by: str | None) -> UserFact:
 
 
 def change(tx: Transaction, fact: UserFact, changed: FactChange, by: str | None) -> UserFact:
-    """Store a corrected fact in place of this one, which stays as its older wording.
+    """Store the corrected fact; the old one is kept as its earlier wording.
 
     Raises Invalid, and Conflict for a fact that is no longer valid.
     """

@@ -1,8 +1,8 @@
 """The check that facts rest on words of the user. Pure.
 
-A fact without a quote that stands in a message of its user is refused. Untrusted and recalled
-text, events and results of tools are no evidence. The agent's own words are evidence only if the
-user's next message confirms them.
+A fact is refused unless it quotes a message of its user. Untrusted and recalled text, events and
+results of tools are no evidence. The agent's own words are evidence only if the user's next message
+confirms them.
 """
 
 from collections.abc import Sequence
@@ -31,17 +31,17 @@ def is_evidence(message: Message, user_id: str) -> bool:
 
 
 def is_shown(message: Message, user_id: str) -> bool:
-    """Return whether a message is read for facts: the user's words, and the agent's answers."""
+    """Return True if facts are read from a message: the user's, or an answer."""
     if message.role == "assistant":
         return bool(message.spoken.strip())
     return is_evidence(message, user_id) and bool(message.text.strip())
 
 
 def checked(draft: FactDraft, messages: Sequence[Message], user_id: str) -> FactDraft | None:
-    """Return the draft with the evidence that holds; None if nothing of it does.
+    """Return the draft with its valid evidence; None if no evidence is valid.
 
-    `messages` are those that were read, in order. A model's sentence may hold no number or name,
-    and few other words, that its messages do not hold.
+    `messages` are those that were read, in order. A model's sentence may not contain numbers and
+    names that are missing from its messages, and only few other such words.
     """
     places = {message.id: place for place, message in enumerate(messages)}
     pieces: dict[Evidence, None] = {}

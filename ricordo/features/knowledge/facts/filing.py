@@ -186,7 +186,7 @@ def settle(
     *,
     resolved_by: str | None = None,
 ) -> list[UserFact]:
-    """Make a stored fact current, end what it contradicts, and return the facts still live."""
+    """Make a fact current, end facts that it contradicts, and return the facts that still hold."""
     now = tx.clock.now()
     fact = replace(fact, state="current", resolved_at=now, resolved_by=resolved_by)
     remaining: list[UserFact] = []
@@ -200,7 +200,7 @@ def settle(
             fact = replace(fact, holds_from=min(fact.holds_from, older.holds_from))
             queries.update(tx, _replaced(older, fact, "replaced", now))
         elif older.state == "current" and fact.holds_from < older.holds_from:
-            # It was said later, about an earlier time, so the known fact still holds.
+            # The new fact is about an earlier time, so the known fact still holds.
             fact = replace(
                 fact, state="ended", holds_until=older.holds_from, replacement_id=older.id
             )

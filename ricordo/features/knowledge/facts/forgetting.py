@@ -1,7 +1,7 @@
-"""Facts whose words are forgotten: without a quote that stands, a fact goes.
+"""Facts whose evidence is forgotten: a fact without any remaining quote is deleted.
 
-A model may have written a fact in words of its own, which the search for the forgotten words does
-not reach. So facts follow the messages on which they rest.
+A model may have phrased a fact differently, so that the search for the forgotten words does not
+find it. So facts follow the messages on which they rest.
 """
 
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ def _with_standing(
 
 
 def _is_taken_out(piece: Evidence, stored: dict[str, Message]) -> bool:
-    """Return whether a mark is in the place of the quote; deleted messages say nothing."""
+    """Return True if a mark has replaced the quote; for deleted messages this is unknown."""
     message = stored.get(piece.message_id)
     return message is not None and MARK in message.spoken and not stands_in(piece.quote, message)
 

@@ -1,8 +1,9 @@
-"""Jobs that read facts from idle conversations, each range of messages once, even after a kill.
+"""Jobs that read facts from idle conversations.
 
-A search for unread messages runs every minute, so a turn costs nothing more. A job works for one
-user and agent. The mark of a conversation moves in the transaction that stores its facts; a model
-is asked before it, and asked again after a kill.
+Each range of messages is read once, even after a kill. A search for unread messages runs every
+minute, so a turn costs nothing more. A job works for one user and agent. The transaction that
+stores a conversation's facts also moves its mark. The model is asked before this transaction, so
+after a kill it is asked again.
 """
 
 import asyncio
@@ -66,7 +67,7 @@ class _Range:
 async def find_unread(runtime: Runtime, _job: Job, _report: Report) -> None:
     """Add a job for each user and agent with enough unread messages in idle conversations.
 
-    Where a job failed, the next one comes an hour later: a model is not asked each minute.
+    After a failed job the next one comes an hour later, so that a model is not asked every minute.
     """
     since, idle_since = _times(runtime)
 
@@ -231,7 +232,7 @@ def _drafts_by_rules(range_: _Range) -> list[FactDraft]:
 def _groups(ranges: Sequence[_Range], turns: int) -> list[list[_Range]]:
     """Return groups of ranges, each with `turns` messages of the user at least.
 
-    The rest waits for more messages, so that `turns` messages cost at most one call.
+    The remaining messages wait for more, so that `turns` messages cost at most one call.
     """
     groups: list[list[_Range]] = []
     group: list[_Range] = []
@@ -296,7 +297,7 @@ def _file(
 def _as_stored(tx: Transaction, reading: Reading) -> Reading:
     """Return the reading with its messages as they are now.
 
-    What was forgotten or deleted while a model read it is no evidence any more.
+    Messages that were forgotten or deleted while a model read them are no evidence.
     """
     ids = [message.id for message in reading.messages]
     stored = {message.id: message for message in messages.by_ids(tx, ids)}

@@ -32,9 +32,9 @@ class EvidenceResponse(ResponseModel):
 class FactResponse(ResponseModel):
     """A fact about a user, with its evidence.
 
-    `text` is the sentence for prompts: of a fact that has ended, it says until when it held.
-    `change` says what a proposed fact replaces. `starts_at` and `ends_at` are the time that the
-    sentence names, `holds_from` and `holds_until` the time for which the fact holds.
+    `text` is the sentence for prompts; if the fact has ended, the sentence says when. `change` says
+    what a proposed fact replaces. `starts_at` and `ends_at` are the time that the sentence names,
+    `holds_from` and `holds_until` the time for which the fact holds.
     """
 
     id: str

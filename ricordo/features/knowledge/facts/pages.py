@@ -31,7 +31,7 @@ POLICIES = {
 
 @router.get("")
 async def show_facts(request: Request, user_id: str) -> Response:
-    """Show what holds now or held on a day, what waits, and what has ended."""
+    """Show the facts that hold now or held on a day, the proposed facts, and the ended facts."""
     scope: Scope = request.scope[REQUEST_SCOPE]
     memory = await request.app.state.runtime.store.read(
         lambda tx: user_memory.open_memory(tx, scope, user_id)

@@ -1,4 +1,4 @@
-"""What is known of a user in one text, within a number of tokens, each line with its source."""
+"""A profile of a user as one text within a number of tokens; each line has its source."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -90,8 +90,8 @@ def profile_of(
 ) -> Profile:
     """Return the best lines about a user within `limit` tokens.
 
-    Lines that share words with the question are chosen first; without a question, facts by their
-    kind, then the lines of blocks.
+    With a question, lines that share words with it come first. Without one, facts come first, by
+    their kind, then lines of blocks.
     """
     lines = list(_lines(tx, scope, user, has_question=bool(question)))[:_MOST_LINES]
     scores = line_scores([line.text for line in lines], question)

@@ -205,11 +205,13 @@ def set_mark(tx: Transaction, conversation_id: str, user_id: str, read_to: int) 
 def unread(tx: Transaction, since: int, idle_since: int) -> list[Unread]:
     """Return idle conversations with unread messages, the longest waiting first.
 
-    Only messages after `since` count; a conversation is idle without one after `idle_since`.
+    Only messages after `since` count; a conversation is idle if it has no message after
+    `idle_since`.
     """
     unread_rows: list[Unread] = []
     parameters = {"since": since, "idle_since": idle_since, "after": 0, "limit": MOST_AT_ONCE}
-    # Conversations whose user chose off, or with too few messages, are before others for weeks.
+    # Filter in SQL, since conversations with too few messages, or of users who chose "off", may
+    # come before all others for weeks.
     while rows := tx.all(_UNREAD, parameters):
         unread_rows += [Unread(*row) for row in rows]
         if len(rows) < MOST_AT_ONCE:
@@ -256,7 +258,7 @@ def policies(tx: Transaction, organization_id: str, user_id: str) -> dict[str, F
 def set_policy(
     tx: Transaction, organization_id: str, user_id: str, policy: FactPolicy | None
 ) -> None:
-    """Store the choice of a user or of EVERYBODY; None takes it back."""
+    """Store the choice of a user or of EVERYBODY; None removes it."""
     if policy is None:
         is_choice = (fact_policies.c.organization_id == organization_id) & (
             fact_policies.c.user_id == user_id

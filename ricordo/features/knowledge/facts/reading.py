@@ -196,7 +196,7 @@ class Chunk:
 
 
 def _line(text: str) -> str:
-    """Return a model's words as one line in normal form, without what is not shown."""
+    """Return a model's text as one line in normal form, without hidden characters."""
     return " ".join(normal_text(without_hidden_text(text)).split())
 
 
@@ -207,7 +207,7 @@ def _numbered(items: Sequence[Any], number: int) -> Any:
 
 
 def _object_in(answer: str) -> str:
-    """Return the JSON object of an answer, without a fence or words around it."""
+    """Return the JSON object of an answer, without a fence or text around it."""
     start, end = answer.find("{"), answer.rfind("}")
     return answer[start : end + 1]
 

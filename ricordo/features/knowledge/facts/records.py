@@ -33,8 +33,8 @@ class StatedTime:
 class FactDraft:
     """A fact as it was read from messages, not yet checked or stored.
 
-    `corrects`: its words say that something has changed. `old_id` is the fact that a model
-    relates it to, as `relation` says.
+    `corrects`: its words say that something has changed. `old_id` is the fact to which a model
+    relates it, and `relation` is how.
     """
 
     sentence: str
@@ -58,7 +58,7 @@ class UserFact:
 
     Times are in microseconds. `starts_at` and `ends_at` are the time that the sentence names;
     `holds_from` and `holds_until` are the time for which the fact holds. `replaces_id` is the fact
-    that it meets as `relation` says; `replacement_id` is the fact that replaced it.
+    to which it has `relation`; `replacement_id` is the fact that replaced it.
     """
 
     id: str

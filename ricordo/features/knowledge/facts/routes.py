@@ -62,7 +62,7 @@ def list_facts(
         str | None, Query(description="Only facts after the one with this id.")
     ] = None,
 ) -> list[Json]:
-    """List the user's facts with their evidence, newest first: what holds now, or held then."""
+    """List the user's facts that hold now, or held at a time, newest first."""
     user = users.require(tx, context.scope, user_id)
     if as_of is not None and state is not None:
         raise Invalid("Ask for facts as of a time, or in a state, not for both.")
@@ -88,7 +88,7 @@ def add_fact(tx: Transaction, context: RequestContext, user_id: str, body: FactR
 
 @router.get("/policy", response_model=FactPolicyResponse)
 def retrieve_policy(tx: Transaction, context: RequestContext, user_id: str) -> Json:
-    """Return whether facts about the user are read from conversations, and who chose so."""
+    """Return the policy for reading facts about the user, and who chose it."""
     user = users.require(tx, context.scope, user_id)
     return policy_response(tx, user.organization_id, user.id)
 
@@ -165,7 +165,7 @@ def retrieve_common_policy(tx: Transaction, context: RequestContext) -> Json:
 @_of_organization.put("/policy", response_model=FactPolicyResponse)
 @needs(ADMIN)
 def choose_common_policy(tx: Transaction, context: RequestContext, body: FactPolicyRequest) -> Json:
-    """Choose for all users of the organization who chose nothing; null leaves it to the server."""
+    """Set the policy of users without a choice of their own; null leaves it to the server."""
     queries.set_policy(tx, context.scope.organization_id, EVERYBODY, body.policy)
     return policy_response(tx, context.scope.organization_id, EVERYBODY)
 
@@ -215,7 +215,7 @@ def retrieve_profile(
         str, Query(max_length=1000, description="What it is for; without it, what matters most.")
     ] = "",
 ) -> Json:
-    """Return what is known of a user: facts and lines of blocks, ranked, with their sources."""
+    """Return the user's profile: facts and lines of blocks, ranked, with their sources."""
     user = users.require(tx, context.scope, user_id)
     profile = profile_of(
         tx, context.scope, user, limit=tokens, question=question, tokens_of=text_tokens

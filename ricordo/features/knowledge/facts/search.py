@@ -1,4 +1,4 @@
-"""Facts that share words with a query; what holds now comes before what has ended."""
+"""Search for facts that share words with a query; current facts come before ended ones."""
 
 from ricordo.features.knowledge.facts import queries
 from ricordo.features.knowledge.facts.records import UserFact
@@ -6,7 +6,7 @@ from ricordo.memory.line_scores import line_scores
 from ricordo.storage.engine.store import Transaction
 
 _MOST_SEARCHED = 2_000
-# The share of its score that a fact keeps once it has ended.
+# The score of an ended fact is multiplied by this.
 _ENDED = 0.8
 
 

@@ -46,7 +46,7 @@ _DATED_SLOTS = ("birthday", "name", "age")
 
 
 def stated_time(sentence: str, said_at: int, *, is_ahead: bool = False) -> StatedTime | None:
-    """Return the time that a sentence names, by the time when it was said.
+    """Return the time that a sentence names, relative to the time of its message.
 
     A month or day without a year is the last one; with `is_ahead`, as in a plan, the next one.
     """

@@ -1,18 +1,18 @@
-"""Facts in words: until when they held, and what they would replace. Pure."""
+"""Sentences about facts: when they ended, and which facts they would replace. Pure."""
 
 from ricordo.domain.clock import to_datetime
 from ricordo.features.knowledge.facts.records import UserFact
 
 
 def text_of(fact: UserFact) -> str:
-    """Return the sentence, with the time until which it held if it has ended."""
+    """Return the fact's sentence; if the fact has ended, it says when."""
     if fact.state == "ended" and fact.holds_until is not None:
         return f"Until {to_datetime(fact.holds_until):%d %B %Y}: {fact.sentence}"
     return fact.sentence
 
 
 def change_of(fact: UserFact, replaced: UserFact | None) -> str | None:
-    """Return what a proposed fact would replace; None if it replaces nothing."""
+    """Return the sentence that a proposed fact would replace; None if it replaces none."""
     if fact.state != "proposed" or replaced is None or fact.relation is None:
         return None
     return f"replace: {_dated(replaced)} -> {_dated(fact)}"

@@ -1,8 +1,8 @@
 """Jobs that send messages to Honcho, in order and once, even after a kill.
 
 A conversation's row stores the last message that was sent. Before messages are sent, the row stores
-that they are tried. After a kill, Honcho is asked first which of them it has: they carry their ids
-as metadata.
+that they are tried. After a kill, Honcho is asked first which messages it has; their ids are in the
+metadata.
 """
 
 from dataclasses import replace
@@ -113,7 +113,7 @@ async def _deliver(
 async def catch_up(runtime: Runtime, _job_of_all: Job, _report: Report) -> None:
     """Add jobs for conversations whose messages were not all sent.
 
-    A kill kept them back, or their job failed too often.
+    A kill prevented sending them, or their job failed too often.
     """
     if is_on():
         since = runtime.store.clock.now() - _CATCH_UP

@@ -92,7 +92,7 @@ class Fact:
 def agent_ids_of(organization_id: str) -> list[str]:
     """Return the ids that the organization's filing agent may have.
 
-    A deleted agent's history keeps its id, so the next agent gets another one.
+    The history of a deleted agent keeps the agent's id, so the next agent gets another id.
     """
     return [f"agent-{_uuid(organization_id, NAME, str(number))}" for number in range(_MOST_AGENTS)]
 
@@ -160,7 +160,7 @@ async def add(runtime: Runtime, scope: Scope, agent_id: str, body: AddRequest) -
         overrides=TurnOverrides(max_steps=_MOST_STEPS),
     )
     answer = await collect(await run_turn(runtime, request))
-    # The assistant's last messages need no answer here: they are only stored for searches.
+    # The last messages of the assistant need no answer; they are only stored for searches.
     past = [
         PastMessage("assistant", (message.text,), message.name, None, message.otid)
         for message in spoken[end:]

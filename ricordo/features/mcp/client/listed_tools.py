@@ -60,7 +60,8 @@ def fingerprint_of(description: str, parameters: Mapping[str, Any]) -> str:
 class ToolList:
     """Reduces lists of tools to names, descriptions and schemas.
 
-    It records each tool that is left out; the library would refuse the whole list.
+    It records each tool that is left out. Without it, the library would refuse the whole list for
+    one bad tool.
     """
 
     def __init__(self) -> None:

@@ -67,7 +67,7 @@ class ServerConfig(RequestPart):
     env: Environment | None = None
 
     def applied(self, before: McpServer, secrets: ServerSecrets) -> tuple[McpServer, ServerSecrets]:
-        """Return the server and its secrets after this change; a missing field stays."""
+        """Return the server and its secrets after this change; an omitted field keeps its value."""
         if self.command:
             default_kind: ServerKind = "stdio"
         else:
@@ -89,7 +89,8 @@ class ServerConfig(RequestPart):
             config.get(name) != before.config.get(name) for name in ("server_url", "command")
         )
         if is_moved and before.secret:
-            # Otherwise a caller without the token could have it sent to an address of their own.
+            # Otherwise a caller who does not know the token could have it sent to an address of
+            # their choice.
             if not (self.auth_token or self.custom_headers or self.env):
                 raise Invalid(
                     "Send the token and headers together with a new address: stored ones go to no "

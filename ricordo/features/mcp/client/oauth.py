@@ -151,7 +151,8 @@ def provider_for(
         url, OAuthClientMetadata.model_validate(about), tokens, redirect, consent
     )
     tokens.provider = provider
-    # The SDK forgets these with the process, and would ask for consent where a refresh is enough.
+    # The SDK keeps these in the process only, and after a restart it would ask for consent although
+    # a refresh is enough.
     provider.context.token_expiry_time = tokens.credentials.get("expires_at")
     if "metadata" in tokens.credentials:
         provider.context.oauth_metadata = OAuthMetadata.model_validate(

@@ -215,9 +215,9 @@ async def refresh(
 ) -> Response:
     """Read the server's tools again.
 
-    New tools are added, changed ones wait until they are accepted, and missing ones are deleted. A
-    missing tool that an agent has stays, with the reason why it cannot be called. `agent_id`
-    changes nothing.
+    New tools are added, changed tools wait until a person accepts them, and missing tools are
+    deleted. A missing tool that an agent has is kept, with the reason why it cannot be called.
+    `agent_id` changes nothing.
     """
     server = await stored(context, mcp_server_id)
     try:

@@ -1,8 +1,8 @@
 """MCP servers: secrets, connections, and the tools that were accepted.
 
 A server may change a tool's description and schema at any time, and a model may follow what they
-say. So the accepted version stays in use, and the server's new version is held until a person
-accepts it.
+say. So the accepted version stays in use, and the server's new version waits until a person accepts
+it.
 """
 
 import re

@@ -1,8 +1,9 @@
-"""Sessions with MCP servers: opened on use, kept for a while, and bounded.
+"""Sessions with MCP servers: opened on use, kept for a while, limited in number.
 
 A server may be careless or hostile. Each session is a task of its own, so a server's fault ends no
 more than its session. Each request has a deadline. The bytes of a server are counted before they
-are read. Addresses are checked like those of organization providers, at every request and redirect.
+are read. Addresses are checked at every request and redirect, like the addresses of organization
+providers.
 """
 
 import asyncio
@@ -67,9 +68,9 @@ class TooMuch(httpx2.StreamError):
 class Traffic:
     """The amount that a server sent, and the reasons why it is not read.
 
-    `status` is the status of its last refusal. `post_status` is that of the last message to the
-    server, since the stream of the server's own messages may be refused at any time. `fault` is set
-    once no more is read.
+    `status` is the status of its last refusal. `post_status` is the status of the last message to
+    the server. The stream of the server's own messages does not change it, since servers may refuse
+    that stream at any time. `fault` is set once no more is read.
     """
 
     def __init__(self) -> None:
@@ -80,7 +81,7 @@ class Traffic:
         self.tools = ToolList()
 
     def too_much(self, fault: str) -> TooMuch:
-        """Return the error, and keep its text, since the library may replace the error."""
+        """Return the error, and remember its text, since the library may replace the error."""
         self.fault = fault
         return TooMuch(fault)
 
@@ -89,7 +90,7 @@ class Traffic:
         size = commas = lines = 0
         questions = self.questions
         async for piece in pieces:
-            if questions != self.questions:  # a long stream is counted again for each question
+            if questions != self.questions:  # each request to the server renews the limits
                 questions = self.questions
                 size = commas = lines = 0
             size += len(piece)

@@ -26,8 +26,8 @@ class McpServer:
 
     `config` has `server_url` and `auth_header`, or `command` and `args`; and `allowed_tools`, if
     not all may be used. It also has the names of headers and variables; their values are encrypted
-    in `secret`. `refused` is the reason for each of its tools that is not used, `last_error` the
-    reason of the last failed connection.
+    in `secret`. `refused` has the reason for each tool that cannot be used, `last_error` the reason
+    of the last failed connection.
     """
 
     id: str
@@ -50,8 +50,8 @@ class ServedTool:
     """The state of a stored tool of a server.
 
     `remote_name` is its name there. `fingerprint` is that of the accepted description and schema.
-    `held` is the server's current version if it differs; `reason` is set if the tool cannot be
-    called.
+    `held` is the server's current version if it differs from the accepted one; `reason` is set if
+    the tool cannot be called.
     """
 
     tool_id: str

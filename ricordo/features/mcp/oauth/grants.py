@@ -103,7 +103,7 @@ def _signature(secret: bytes, text: str) -> str:
 def open_grant(tx: Transaction, secret: bytes, consent: ProgramConsent) -> Issued | Scope | None:
     """Store the grant and its first tokens.
 
-    A code that was used before ends the grant; then the scope of its person is returned.
+    If the code was used before, the grant ends, and the scope of its person is returned.
     """
     user = users.named(tx, consent.organization_id, consent.user_id)
     if user is None or user.disabled_at is not None:
@@ -139,8 +139,9 @@ def refresh_grant(
 ) -> Issued | Scope | None:
     """Return new tokens for a refresh token, which ends.
 
-    A token that was used before ends the grant; then the scope of its person is returned. The
-    token's signature proves that this server issued it: a grant's id alone ends nothing.
+    If the token was used before, the grant ends, and the scope of its person is returned. The
+    token's signature proves that this server issued it, so that a guessed id of a grant ends
+    nothing.
     """
     grant = find_grant(tx, token)
     holder = authenticate(tx, grant.hash) if grant else None

@@ -38,7 +38,7 @@ _LONGEST_NAME = 60  # characters
 
 
 class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, AccessToken]):
-    """Serves one request, and sets the caller in whose name it is recorded."""
+    """Serves one request, and sets its caller for the audit log."""
 
     def __init__(self, request: Request) -> None:
         self._request = request

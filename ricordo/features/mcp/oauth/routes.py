@@ -1,7 +1,7 @@
 """The authorization server of `/mcp`: metadata, endpoints, and consent page.
 
-The SDK's endpoints are below `/oauth`. The SDK is imported at a program's first request: it takes
-25 MB and a quarter of the start, and few servers let programs in.
+The SDK's endpoints are below `/oauth`. The SDK is imported at the first request of an MCP client:
+it takes 25 MB and a quarter of the start, and most servers have no such clients.
 """
 
 import time
@@ -118,7 +118,7 @@ async def ask(request: Request) -> Response:
         goes_to=origin,
         question=question,
     )
-    # Browsers apply the policy for forms to a redirect after the form, too.
+    # Browsers also apply the policy for forms to the redirect that follows the form.
     policy = HEADERS["Content-Security-Policy"].replace(
         "form-action 'self'", f"form-action 'self' {origin}"
     )

@@ -82,7 +82,7 @@ class McpResponse(Response):
             async with manager.run():
                 await manager.handle_request(scope, receive, send)
         except ExceptionGroup as group:  # from the manager's tasks
-            # A refusal, such as of a too long body, is answered like in other routes.
+            # A refusal, for example of a body that is too long, is answered as in other routes.
             if (refusal := group.subgroup(HTTPException)) is None:
                 raise
             raise refusal.exceptions[0] from group

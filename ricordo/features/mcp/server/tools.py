@@ -29,7 +29,7 @@ class Memory:
     """One person's memory, as the client of a request may see it.
 
     A client acts as a service for its key's person. Its writes obey the policies of blocks, and it
-    approves nothing. So a block that waits for its owner's approval waits, even if the key could
+    approves nothing. So a change that needs the owner's approval waits for it, even if the key may
     approve.
     """
 

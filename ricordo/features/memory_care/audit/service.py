@@ -2,8 +2,8 @@
 
 The audit only reads. A line is supported if most of its words occur in users' messages, in the
 conversation of the step that added it, up to that time. A line that a person wrote or approved
-needs no support. Dates, times and other numbers support a line if users said them, and do not count
-against it otherwise: agents write "today" as a date.
+needs no support. Dates, times and other numbers support a line if users said them, and are ignored
+otherwise, since agents write "today" as a date.
 """
 
 import re
@@ -56,7 +56,7 @@ _HEADING = re.compile(r"^\s*(?:#{1,6}\s.*|\[[A-Z_ ]+\]\s*|[\w ]{1,40}:\s*|---+\s
 class Growth:
     """The growth of a block.
 
-    It has the characters of the first version and now, and the number of versions.
+    It has the number of characters in the first version and now, and the number of versions.
     """
 
     owner: str

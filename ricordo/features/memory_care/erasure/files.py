@@ -45,7 +45,8 @@ def erase_files(
             )
         _remove_remotes(data_dir, erasure, others, updated)
         for path in _backups(data_dir, database):
-            # Other files than SQLite's, such as dumps, cannot be read: only their age tells.
+            # Files that SQLite did not write, such as dumps, cannot be read, so only their age
+            # decides.
             is_theirs = None
             if path.suffix == ".db":
                 is_theirs = holds(path, erasure.user_id)
@@ -78,7 +79,7 @@ def erase_files(
 
 
 def note_sweep(erasure: Erasure, swept: Sweep, data_dir: Path) -> None:
-    """Record the files that a sweep removed, and those it could not remove."""
+    """Record the files that a sweep removed, and the files that it could not remove."""
     erasure.files.update(
         {_name(path, data_dir): "removed, since a killed process left it" for path in swept.removed}
     )
@@ -110,7 +111,7 @@ def _remove(path: Path) -> None:
 
 
 def _count_unused(remotes_folder: Path, used_paths: Sequence[Path]) -> int:
-    """Count the entries of the folder that hold something, and that no memory uses."""
+    """Count the folder's entries that are not empty and that no memory uses."""
     if not remotes_folder.is_dir():
         return 0
     unused = [
@@ -129,7 +130,7 @@ def _remove_remotes(
 ) -> None:
     """Remove the user's remotes in the data folder.
 
-    Remotes elsewhere, and those that others use too, are named in the receipt.
+    The receipt names remotes on other machines, and remotes that others use too.
     """
     remotes_folder = (data_dir / REMOTES).resolve()
     used_paths = [path for path in map(_path_at, others) if path]
@@ -147,7 +148,7 @@ def _remove_remotes(
             for file in filter(Path.exists, (path, *side_files)):
                 _remove(file)
                 updated.files[_name(file, remotes_folder.parent)] = "removed"
-    # Repositories whose remote was removed before still name their owner.
+    # A repository whose remote was removed earlier still names its owner.
     for marker in sorted(remotes_folder.rglob(OWNER_FILE)):
         path = marker.parent
         owner = marker.read_text("utf-8", "replace").strip()

@@ -2,7 +2,7 @@
 
 Each step finds rows in reads and erases them in short writes. Steps are repeated until a whole
 round finds nothing, since a turn or an import may have added rows meanwhile. Each write saves its
-results too, so after a kill nothing is counted twice.
+counts in the same transaction, so after a kill nothing is counted twice.
 """
 
 import asyncio
@@ -81,7 +81,8 @@ class ErasureWork(PortionedWork[Erasure]):
             # Imports numpy, which a server loads at its first search.
             from ricordo.search.reader import IndexCache
 
-            # The cached index of this process holds words of the user; a search reads it again.
+            # Drop this process's cached index, which has words of the user; the next search reads
+            # it again.
             await self._store.write(lambda tx: tx.cache.pop(IndexCache, None))
             remains = await scrub(self._store, touched)
 
@@ -158,8 +159,8 @@ class ErasureWork(PortionedWork[Erasure]):
     async def _cover_rest(self) -> None:
         """Cover the user's traces in rows that stay.
 
-        Those are traces of model calls, windows, summaries, prompts, and columns with the user's
-        id.
+        The remains are in traces of model calls, windows, summaries, prompts, and columns with the
+        user's id.
         """
         archives = [id for id, kind in self.state.partitions.items() if kind == "passages"]
         seeing = await self._store.read(lambda tx: queries.conversations_showing(tx, archives))
@@ -246,7 +247,7 @@ async def _erase(runtime: Runtime, job: Job, report: Report) -> None:
 
 
 async def _sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Resume erasures whose job was deleted, since that only interrupts them."""
+    """Resume erasures whose job was deleted, which does not cancel an erasure."""
 
     def new(user_id: str, organization_id: str) -> Erasure:
         scope = Scope(organization_id, user_id)

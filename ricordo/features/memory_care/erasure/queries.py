@@ -1,8 +1,8 @@
 """Queries of erasure: hide a user, find their traces, erase or cover them.
 
-Rows are found in reads, which block no writer, some ten thousand at a time: so rare a query
-deserves no index. Each function with a change is one portion; it records its work in the erasure,
-which is saved in the same transaction.
+Rows are found by reads of some ten thousand rows, which block no writer. The queries are too rare
+for an index. Each function with a change is one portion; it records its work in the erasure, which
+is saved in the same transaction.
 """
 
 from collections import Counter
@@ -233,9 +233,9 @@ def purge_rows(
 
 
 def _count_agents_versions(tx: Transaction, erasure: Erasure, run_ids: Sequence[str]) -> None:
-    """Count the versions that these runs wrote in agents' own memory.
+    """Count the versions that these runs wrote in the memory of agents.
 
-    They stay, and the operator should know where they are.
+    These versions are not deleted, so the operator should know where they are.
     """
     count = select(chains.c.owner_id, func.count().label("versions")).join(
         commits, commits.c.chain == chains.c.seq
@@ -288,7 +288,7 @@ def purge_proposals(tx: Transaction, erasure: Erasure, items: Sequence[Any]) -> 
     """Delete these proposals for others' memory, with texts that only they held."""
     trees: dict[str, list[bytes]] = {}
     for chain_id in sorted({row.chain_id for row in items}):
-        # A version that is written meanwhile could rely on a text that is deleted here.
+        # Without the lock, a concurrent write could use a text as its base that is deleted here.
         versions.lock(tx, chain_id)
         statement = select(git_objects.c.data).where(
             is_in_chain(git_objects), git_objects.c.kind == "tree"
@@ -308,7 +308,7 @@ def purge_proposals(tx: Transaction, erasure: Erasure, items: Sequence[Any]) -> 
 def _delete_blob(blob: bytes) -> Any:
     """Delete a text that no version and no other proposal has.
 
-    A text that is the base of a later text's difference stays too.
+    A text that is the base of a later text's delta is kept too.
     """
     based = blobs.alias("based")
     is_proposed = (proposals.c.blob == blob) | (proposals.c.base_blob == blob)
@@ -337,7 +337,7 @@ def blank_column(
 ) -> None:
     """Take the user's id out of this column of others' rows.
 
-    If the column cannot be empty, the name and text beside it are blanked too.
+    If the column cannot be empty, the name and text in the same row are blanked too.
     """
     table: Any = column.table
     blank: dict[str, str | None] = {column.name: None}

@@ -65,7 +65,8 @@ class ErasureFacts(BaseModel):
 class Erasure(ErasureFacts):
     """The state of a user's erasure, from which any worker can continue."""
 
-    # The user's id, and names that others may have used in messages; empty once not needed.
+    # The user's id, and names that other users may have written in messages; emptied when no longer
+    # needed.
     user_id: str
     identifier: str = ""
     name: str = ""
@@ -74,11 +75,11 @@ class Erasure(ErasureFacts):
     began_at: int | None = None
     # All rows are erased; only the database's files are left to rewrite.
     is_erased: bool = False
-    # Conversations of others with messages of the user, or forked from the user's; and agents'
-    # default conversations with the user.
+    # Other users' conversations that have messages of the user or are forks of the user's
+    # conversations; and agents' default conversations in which the user wrote.
     shown_in: set[str] = set()
     defaults: set[str] = set()
-    # The user's agents, each with the number of versions of its own memory from the user's turns.
+    # The user's agents; for each, the number of versions of its memory that the user's turns wrote.
     agents: dict[str, int] = {}
     # Partitions of the search index with text of the user, by owner, with the kind of their rows.
     partitions: dict[str, str] = {}

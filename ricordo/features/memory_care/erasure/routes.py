@@ -30,7 +30,7 @@ class ChainReceipt(ResponseModel):
 
 
 class AgentReceipt(ResponseModel):
-    """An agent of the user, with versions of its memory from their turns.
+    """An agent of the user, with the number of versions of its memory that the user's turns wrote.
 
     If the user's own agents were to be deleted, `stays` is the reason why this one was not.
     """
@@ -52,7 +52,7 @@ class SignatureResponse(ResponseModel):
 class ReceiptResponse(ErasureFacts):
     """The receipt of an erasure.
 
-    Its `scope` is "one thing" where not a whole user was forgotten.
+    `scope` is "one thing" if one thing was forgotten and not a whole user.
     """
 
     status: Literal["done"]

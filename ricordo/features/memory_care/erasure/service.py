@@ -27,7 +27,7 @@ from ricordo.storage.schema.core_tables import users as users_table
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, chains, proposals
 
 log = logging.getLogger(__name__)
-# The request hides this number of conversations; the job searches for the others, and hides them.
+# The request itself hides up to this number of conversations; the job finds and hides the others.
 _HIDDEN_AT_ONCE = 250
 NAMELESS = (
     "The user's name was not known any more when the erasure was resumed: messages in others' "
@@ -40,7 +40,7 @@ async def forget(
 ) -> Receipt:
     """Forget the user, and their own agents if `with_agents`.
 
-    Returns the state or the receipt, also if asked again. Raises NotFound, Conflict.
+    Returns the state or the receipt; a repeated call returns it too. Raises NotFound, Conflict.
     """
     user = await runtime.store.read(lambda tx: users.find(tx, scope, name))
     if user is None:
@@ -52,7 +52,8 @@ async def forget(
         )
     rows = await runtime.store.read(lambda tx: tx.all(queries.conversations_of(user.id)))
     about = {user.id, *(row.id for row in rows)}
-    # Turns of this process are cancelled and saved first, so that they write nothing later.
+    # The user's turns in this process are cancelled and saved first, so that they write nothing
+    # later.
     await _cancel(runtime, await runtime.store.read(lambda tx: _running(tx, about)))
     erasure = await asyncio.to_thread(begin, runtime, scope, user, name)
 
@@ -62,7 +63,7 @@ async def forget(
         # From now on a user with this name is a new user.
         hidden.asked_at = to_datetime(tx.clock.now()).isoformat()
         for agent_id in agent_access.agents_of(tx, user.id):
-            # An agent limited to this user is then open to no user, not to all.
+            # An agent that was restricted to this user must not become open to all users.
             agent_access.attach_user(tx, agent_id, LOCAL_USER)
         if with_agents:
             hide_agents(tx, scope, hidden)
@@ -231,7 +232,7 @@ def hide_agents(tx: Transaction, scope: Scope, erasure: Erasure) -> None:
 def agents_of(
     tx: Transaction, organization_id: str, user_id: str
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the agents that are the user's alone, and the others with the reason of each."""
+    """Return the user's own agents, and the other agents, each with its reason."""
     partners = select(conversations.c.agent_id).where(conversations.c.user_id == user_id)
     is_known = (agents.c.created_by == user_id) | agents.c.id.in_(partners)
     known_agents = select(agents.c.id, agents.c.created_by).where(
@@ -253,7 +254,7 @@ def archives_of(tx: Transaction, agent_ids: list[str]) -> list[str]:
 
 
 def is_chain_of(tx: Transaction, agent_ids: list[str]) -> ColumnElement[bool]:
-    """Return the condition of these agents' own chains, and of blocks that no other agent has."""
+    """Return the SQL condition for these agents' chains, and for blocks that no other agent has."""
     own_blocks = _attached_to_these_alone(tx, agents_blocks.c.block_id, agent_ids)
     own_chains = select(blocks.c.chain_id).where(is_in(blocks.c.id, own_blocks))
     is_shared_block = (chains.c.owner_kind == "block") & chains.c.id.in_(own_chains)
@@ -316,7 +317,7 @@ def said_as(erasure: Erasure) -> ColumnElement[bool]:
         (users_table.c.organization_id == erasure.organization_id) & has_name
     )
     senders = [name for name in (erasure.identifier, *erasure.former) if name]
-    # A former name may be another user's by now, and later messages that user's.
+    # Another user may have this name by now, and newer messages with it are that user's.
     has_sender = exists().where(
         users_table.c.organization_id == erasure.organization_id,
         users_table.c.identifier == column.sender_id,

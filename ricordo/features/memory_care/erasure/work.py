@@ -1,7 +1,7 @@
 """Work of a job in portions, whose state is saved with each of them.
 
-Each portion is one transaction that saves its results too, so after a kill nothing is counted
-twice, and any worker continues.
+Each portion is one transaction that also saves its counts, so after a kill any worker can continue,
+and nothing is counted twice.
 """
 
 import asyncio
@@ -101,7 +101,7 @@ class PortionedWork(Generic[S]):
         raise Unavailable(otherwise)
 
     async def _flush(self, owner_id: str) -> None:
-        """Take deleted words out of a partition of the index.
+        """Remove the words of deleted documents from a partition of the index.
 
         It waits for a job that rebuilds the partition, and for texts that are being embedded.
         """
@@ -127,8 +127,8 @@ class PortionedWork(Generic[S]):
     async def _sweep_copies(self) -> None:
         """Remove leftovers of killed database copies, once no copy is in progress.
 
-        A copy in progress may hold what is erased, and is not complete yet. Each sweep is recorded,
-        since the next finds the removed files no more. Raises Unavailable.
+        A copy that is still being written may contain erased data. Record each sweep, since the
+        next one cannot find the removed files. Raises Unavailable.
         """
         settings = self._runtime.settings
         for _ in range(_TRIES):

@@ -1,4 +1,4 @@
-"""Forget one thing: list a user's items that say it, and remove the chosen ones.
+"""Forget one thing: list the user's items that mention it, and remove the chosen items.
 
 Decision 0066 gives the reasons.
 """

@@ -1,4 +1,7 @@
-"""A user's rows: their own, and those of agents, archives and chains that only they use."""
+"""The rows that belong to a user alone.
+
+They are the user's own, and the rows of agents, archives and chains that only this user uses.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,9 +24,11 @@ from ricordo.storage.schema.core_tables import agents, conversations, passages, 
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, chains
 
 _OF_USER = ("user_id", "sender_id", "owner_id")
-# Rows of these tables belong to the row that such a column names, also where it is no foreign key.
+# A row of these tables belongs to the row that this column names, even if the column is no foreign
+# key.
 _NAMED = {"run_id": "runs", "conversation_id": "conversations", "agent_id": "agents"}
-# Tables of accounts, of the search index, and of chains, which have a source of their own.
+# Skipped: tables of accounts, of the search index, and of chains; chains have a source of their
+# own.
 _LEFT_OUT = frozenset(
     "agents_blocks api_keys audit_people blobs blocks blocks_log chains commits decision_links"
     " git_objects memory_remotes notices notification_preferences oauth_grants organizations"
@@ -36,12 +41,12 @@ _NO_WORDS = ("id", "hash", "key", "digest", "otid", "address", "email", "created
 class Belongings:
     """A user with the agents, archives and chains that are theirs alone.
 
-    `shared_agents` are the others that they talk with. `fixed_agents` are theirs alone too, but the
-    user may not change their instructions, and no `fixed_blocks`: those are read-only for the
-    agents, each a pair of a chain and a label. Of `fixed_archives`, which are attached to such
-    agents alone, only what agents noted or the user stored is theirs. `conversations` are about no
-    user, of agents that the user made and others talk with too: what they say is the user's, and
-    the memory of those agents is not.
+    `shared_agents` are the others that they talk with. The user may not change the instructions of
+    `fixed_agents`, which belong to the user alone too, and may not change `fixed_blocks`: pairs of
+    a chain and a label that are read-only for the agents.
+    Of `fixed_archives`, which are attached to such agents alone, only what agents noted or the user
+    stored is the user's. `conversations` are about no user, of agents that the user made and others
+    talk with too: what they say is the user's, and the memory of those agents is not.
 
     Without a user (`user_id` is "") they are what a conversation about no user can reach.
     """
@@ -61,7 +66,7 @@ class Belongings:
 def belongings_of(
     tx: Transaction, organization_id: str, user_id: str, *, changes_agents: bool = True
 ) -> Belongings:
-    """Return what is the user's; with `changes_agents` nothing in it is fixed."""
+    """Return the things that belong to the user; with `changes_agents` none of them is fixed."""
     own_agents, kept_agents = agents_of(tx, organization_id, user_id)
     is_users = (chains.c.owner_kind == "user") & (chains.c.owner_id == user_id)
     is_own = is_users | is_chain_of(tx, own_agents)
@@ -162,7 +167,7 @@ def _read_only_blocks(tx: Transaction, agent_ids: Sequence[str]) -> frozenset[tu
 
 
 def tables_with_words() -> list[Table]:
-    """Return the tables whose rows can be a user's, and hold words."""
+    """Return the tables with texts whose rows can belong to a user."""
     return [
         table
         for table in metadata.sorted_tables
@@ -205,7 +210,7 @@ def is_owned(table: Table, owned: Belongings, depth: int = 0) -> ColumnElement[b
         conditions = [_is_owned_passage(owned, or_(false(), *conditions))]
     condition = or_(false(), *conditions)
     if "user_id" in table.c:
-        # In a user's conversation another one may have said something too.
+        # Another user may also have written in this user's conversation.
         column = table.c.user_id
         condition &= column.is_(None) | (column == owned.user_id)
     return condition

@@ -170,7 +170,7 @@ def _changes(
 
 
 def shared_blocks_with(tx: Transaction, owned: Belongings, needle: Needle) -> list[str]:
-    """Return sentences about blocks of agents that others use too, which say the thing."""
+    """Return a sentence for each block of a shared agent that mentions the thing."""
     statement = (
         select(blocks.c.id, blocks.c.chain_id, blocks.c.label, blocks.c.value)
         .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)

@@ -29,7 +29,7 @@ def forget_thing(
 ) -> None:
     """Forget one thing about a user, wherever it was said.
 
-    Without --yes it only lists what says it.
+    Without --yes it only lists the items that mention it.
     """
     path = f"/users/{quote(user, safe='')}/forget"
     with any_server(

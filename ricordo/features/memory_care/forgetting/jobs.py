@@ -1,7 +1,7 @@
-"""The job that forgets one thing: it finds and cleans until a whole round finds nothing.
+"""The job that forgets one thing: it searches and removes until a whole round finds nothing.
 
-Rows are found in reads and cleaned in short writes. A turn that had read the thing may still run
-meanwhile, so the job waits for it and looks again.
+Rows are found in reads and cleaned in short writes. A turn that has read the thing may still be
+running, so the job waits for the turn and searches again.
 """
 
 import asyncio
@@ -238,7 +238,8 @@ class ForgettingWork(PortionedWork[Forgetting]):
         from ricordo.search.reader import IndexCache
 
         await self._store.write(lambda tx: tx.cache.pop(IndexCache, None))
-        # Rows that were deleted long ago, such as uploads, may have left bytes of it too.
+        # Rows that were deleted long ago, such as uploads, may have left bytes with it in free
+        # pages.
         words = (table.name for table in tables_with_words())
         touched = [*self.state.removed, *self.state.changed, *_TOUCHED, *words]
         remains = await scrub(self._store, touched)
@@ -268,13 +269,13 @@ def _remove(
     perhaps = [item for item in items if item.match == "perhaps"]
     sentences = (sentence for item in perhaps for sentence in item.excerpts)
     forgetting.sentences = list(dict.fromkeys((*forgetting.sentences, *sentences)))
-    # Facts are filed under the same lock, from messages as they are then.
+    # Facts are stored under the same lock, and only from messages that still exist then.
     users.lock(tx, owned.user_id)
     source.remove(tx, owned, forgetting, items)
 
 
 def _add_rule(tx: Transaction, forgetting: Forgetting) -> None:
-    """Add the rule that it is not remembered again; without room the receipt says so."""
+    """Add the rule against remembering it again; if there is no room, the receipt says so."""
     try:
         rules.add_rule(tx, forgetting)
     except (Invalid, Forbidden) as error:

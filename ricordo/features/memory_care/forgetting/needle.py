@@ -1,9 +1,9 @@
-"""Find the sentences of a text that say a thing, and take them out. Pure.
+"""Find the sentences of a text that mention a thing, and remove them. Pure.
 
-A sentence says the thing if it holds the words asked for, whatever the case, the kind of quotes,
-dashes and blanks, the form of accented letters, and the characters that are not shown. It may say
-the thing if it shares most of its words. The whole sentence is taken out, or the line in a
-text of one thought a line: taking out the words alone would leave the thought readable.
+A sentence mentions the thing if it contains the given words; case, kinds of quotes, dashes and
+blanks, forms of accented letters, and hidden characters are ignored. A sentence perhaps mentions
+the thing if it shares most of the thing's words. The whole sentence is removed, or the whole line
+of a list: without the words alone, the rest could still be understood.
 """
 
 import re
@@ -42,7 +42,7 @@ _UNSEEN = f"[{UNSEEN_CLASS}]*"
 _BLANKS = rf"(?:[\s{UNSEEN_CLASS}]|\\[nrt])+"
 _SPACELESS = re.compile(f"[{SPACELESS}]")
 _STOP = frozenset().union(*STOP_WORDS.values())
-# The share of the shorter side's words that both have, from which they perhaps say the same.
+# The share of the shorter text's words that must occur in both for a "perhaps".
 _ALIKE = 0.6
 _LONGEST = 200_000  # characters of a text that are compared by words
 _MOST_WORDS = 60
@@ -57,7 +57,7 @@ OPAQUE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A sentence or line of a text, by its place, and how it matches."""
+    """A sentence or line of a text: its position, and how it matches."""
 
     start: int
     end: int
@@ -85,7 +85,7 @@ class Needle:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """The thing in each way of writing it; it matches nothing for a thing without words."""
+        """A pattern for the thing in all spellings; without words it matches nothing."""
         return re.compile("|".join(map(_pattern, self.parts)) or r"(?!)", re.IGNORECASE)
 
     @cached_property
@@ -134,14 +134,14 @@ def words_of(sentence: str) -> frozenset[str]:
 
 
 def blank(text: str, needle: Needle, matches: Matches = EXACT) -> str:
-    """Return the text with a mark in the place of each sentence that says the thing."""
+    """Return the text with a mark in place of each sentence that mentions the thing."""
     for unit in reversed(needle.units(text, matches)):
         text = f"{text[: unit.start]}{MARK}{text[unit.end :]}"
     return _MARKS.sub(MARK, text)
 
 
 def remove(text: str, needle: Needle, matches: Matches = EXACT) -> str:
-    """Return the text without the sentences that say the thing; lines that get empty go too."""
+    """Return the text without sentences that mention the thing, and without emptied lines."""
     units = needle.units(text, matches)
     if not units:
         return text
@@ -218,7 +218,7 @@ def _are_near(part: frozenset[str], sentence: frozenset[str]) -> bool:
     shared = len(part & sentence)
     if not shared:
         return False
-    # One shared word of a long thing is no sign; of a thing of one word it is the whole.
+    # One shared word means nothing if the thing has several words.
     return shared >= _ALIKE * len(part) or (len(sentence) > 1 and shared >= _ALIKE * len(sentence))
 
 

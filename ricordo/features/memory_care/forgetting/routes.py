@@ -55,10 +55,10 @@ class ForgetItemResponse(ResponseModel):
 
 
 class ForgetListResponse(ResponseModel):
-    """The items that say a thing, and those that perhaps do; nothing was changed.
+    """The items that mention a thing, certainly or perhaps; nothing was changed.
 
-    `remains` are sentences about things of others that say it too. `is_cut` is true where there is
-    more than the list holds.
+    `remains` are sentences about other people's items that mention it too. `is_cut` is true if
+    there are more items than the list has.
     """
 
     status: Literal["preview"]
@@ -87,7 +87,7 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 @router.post("/users/{user_id}/forget", response_model=ForgetListResponse, responses=_RESPONSES)
 @needs("memory:approve", "users:write")
 async def forget_one_thing(context: RequestContext, user_id: str, body: ForgetBody) -> Response:
-    """List everything of a user that says a thing; with a choice, remove it.
+    """List all items of a user that mention a thing; with a choice, remove the chosen items.
 
     The removal continues in the background, and cannot be undone. Its receipt says what was
     removed and what remains.

@@ -1,4 +1,4 @@
-"""Forget one thing: list the items that say it, remove the chosen ones, write a receipt."""
+"""Forget one thing: list the items that mention it, remove the chosen items, write a receipt."""
 
 import asyncio
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ _ATTEMPTS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The items that say a thing, or perhaps do; `remains` names others' blocks that say it."""
+    """The items that mention a thing; `remains` names other people's blocks that mention it."""
 
     items: tuple[Item, ...]
     remains: tuple[str, ...]
@@ -233,7 +233,7 @@ async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Recei
 
 
 def receipt_of(secret: Secret, forgetting: Forgetting) -> Receipt:
-    """Return the signed receipt: counts, ids and hashes, and nothing of the forgotten text."""
+    """Return the signed receipt: counts, ids and hashes, without any part of the forgotten text."""
     facts = forgetting.model_dump(mode="json", include=set(receipts.ErasureFacts.model_fields))
     chains = [{"chain": id, **chain} for id, chain in sorted(forgetting.chains.items())]
     return receipts.signed(

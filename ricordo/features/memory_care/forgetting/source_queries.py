@@ -1,8 +1,8 @@
 """Sources: the kinds of rows that may say a thing about a user, each searched and cleaned.
 
-Any table whose rows can be a user's is a source already, by the settings of its columns for
-erasure. A feature adds an entry (`Feature.forget_sources`) only where its table needs another name
-or another removal.
+Every table whose rows can belong to a user is a source already; its columns' erasure rules say so.
+A feature adds an entry (`Feature.forget_sources`) only if its table needs another name or another
+way of removal.
 """
 
 from collections import defaultdict
@@ -58,7 +58,7 @@ _FOLLOWING = frozenset(
     "batch_items file_uploads forget_requests import_parts imported_items jobs openwebui_items"
     " run_events runs sleep_transcripts steps traces".split()
 )
-# Deleted instead of blanked: a fact says nothing else, and a trace is only a record.
+# Rows of these are deleted and not blanked: a fact says nothing else, and a trace is only a record.
 _DELETED = frozenset("file_uploads forget_requests run_events traces user_facts".split())
 _FOLDER = archives.FOLDER
 JOB = "forgetting"
@@ -70,7 +70,7 @@ class Source(Protocol):
     def find(
         self, tx: Transaction, owned: Belongings, needle: Needle, after: int
     ) -> tuple[list[Item], int | None]:
-        """Return the items among the next rows, and the place to continue; None at the end."""
+        """Return the items among the next rows, and the next position; None at the end."""
 
     def remove(
         self, tx: Transaction, owned: Belongings, forgetting: Forgetting, items: Sequence[Item]
@@ -85,7 +85,7 @@ class TableSource:
     Attributes:
         kind: The name of a row for people.
         follows: Its rows are cleaned with any item, without being listed.
-        deletes: A row that says it is deleted, not blanked.
+        deletes: A row that mentions the thing is deleted and not blanked.
         condition: Rows that do not meet it are left as they are.
     """
 
@@ -217,7 +217,7 @@ class MessageSource:
 
 
 class PassageSource:
-    """Passages of archives. A passage that says nothing else is deleted, a file's part is not."""
+    """Passages of archives. A passage without other content is deleted; a part of a file is not."""
 
     def find(
         self, tx: Transaction, owned: Belongings, needle: Needle, after: int
@@ -266,7 +266,7 @@ class PassageSource:
 
 
 def built_in_sources(named: Sequence[Any], existing: Collection[str]) -> list[Any]:
-    """Return all sources: those of features, then one for each other table with users' words.
+    """Return all sources: the sources of features, then one for each other table with users' texts.
 
     `existing` are the names of the database's tables.
     """
@@ -285,14 +285,15 @@ def built_in_sources(named: Sequence[Any], existing: Collection[str]) -> list[An
                     condition=jobs.c.kind != JOB if table is jobs else None,
                 )
             )
-    # Sources that follow come last: they are also searched for the sentences chosen before.
+    # Sources with `follows` come last, since they are also searched for the sentences chosen
+    # before.
     return sorted(sources, key=lambda source: bool(getattr(source, "follows", False)))
 
 
 def portion(
     tx: Transaction, table: Table, statement: Any, after: int
 ) -> tuple[Sequence[Any], int | None]:
-    """Return the rows among the next AT_ONCE, and the place to continue; None at the end."""
+    """Return the rows among the next AT_ONCE, and the next position; None at the end."""
     seq = table.c.seq
     newest_row = tx.first(select(seq).order_by(seq.desc()).limit(1))
     newest = newest_row.seq if newest_row else 0
@@ -332,7 +333,7 @@ def changed_words(
 
 
 def without_words(message: Message, needle: Needle, matches: Matches) -> Message:
-    """Return the message with a mark in the place of each sentence that says the thing.
+    """Return the message with a mark in place of each sentence that mentions the thing.
 
     A changed part loses its provider's signature, which no longer matches, and the message loses
     its unreadable reasoning.

@@ -46,7 +46,8 @@ class Forgetting(ErasureFacts):
     passes: int = 0
     # Emptied at the end of the work.
     text: str = ""
-    # Chosen sentences that only perhaps say it; items that follow are searched for them too.
+    # Chosen sentences that only perhaps mention it; sources with `follows` are searched for them
+    # too.
     sentences: list[str] = Field(default_factory=list)
     ids: list[str] = Field(default_factory=list)
     takes_all: bool = False
@@ -54,7 +55,8 @@ class Forgetting(ErasureFacts):
     is_never_again: bool = True
     # Some of the choice may be by its meaning.
     by_meaning: bool = False
-    # False: what others set in the user's own agents stays (`Belongings.fixed_agents`).
+    # False: settings that others made in the user's agents are not changed
+    # (`Belongings.fixed_agents`).
     changes_agents: bool = True
     # All rows are changed; only the files are left to rewrite.
     is_done: bool = False

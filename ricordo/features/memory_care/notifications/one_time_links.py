@@ -1,7 +1,7 @@
 """One-time links: their tokens, the hashes that are stored, and their addresses.
 
-A page of such a link shows what it does and changes nothing, so that programs which fetch links for
-a preview use none up; only its form does.
+The page of such a link explains it; only the page's form uses the link up, so that programs that
+fetch links for previews do not.
 """
 
 import hashlib

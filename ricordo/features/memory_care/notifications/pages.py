@@ -1,4 +1,4 @@
-"""The page of a one-time link: a look changes nothing, only its form decides.
+"""The page of a one-time link: opening it changes nothing, its form decides.
 
 So programs that fetch links for a preview decide nothing.
 """

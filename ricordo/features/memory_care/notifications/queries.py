@@ -1,7 +1,7 @@
 """The tables of notifications, and their SQL.
 
 `owner_id` of preferences is a user's or an organization's id. `notices` has a row for each proposal
-and channel that its owner was told of; `owner_visits` the time of the owner's last look.
+of which a channel has told the owner; `owner_visits` has the time of the owner's last visit.
 """
 
 from dataclasses import dataclass
@@ -82,7 +82,10 @@ owner_visits = table(
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """When a user, or an organization's users, are notified; None: as the next wider says."""
+    """When a user, or an organization's users, are notified.
+
+    None: as the organization, or else the settings, say.
+    """
 
     organization_id: str
     owner_id: str
@@ -111,7 +114,7 @@ class DecisionLink:
 
 @dataclass(frozen=True, slots=True)
 class UntoldProposal:
-    """A proposal that waits, and of which its owner was not told by a channel."""
+    """A waiting proposal of which a channel has not told the owner."""
 
     id: str
     organization_id: str
@@ -164,7 +167,7 @@ _OF_ORGANIZATION = preferences.alias("of_organization")
 def _owners_by(channel: Channel) -> Select[Any]:
     """Return the query of active owners with untold proposals whose channel is on.
 
-    It groups by owner, so proposals of owners whose channel is off hold up no others.
+    It groups by owner, so that many proposals of owners whose channel is off do not delay others.
     """
     choice = func.coalesce(_OWN.c[channel], _OF_ORGANIZATION.c[channel], bindparam("default"))
     by_this_channel = (notices.c.proposal_id == proposals.c.id) & (notices.c.channel == channel)
@@ -246,7 +249,7 @@ def save(tx: Transaction, row: Preferences) -> None:
 def untold_owners(tx: Transaction, channel: Channel, default: When) -> list[UntoldOwner]:
     """Return the owners with untold proposals for whom this channel is on.
 
-    `default` is the choice for owners without one, of their own or of their organization.
+    `default` applies to owners without a choice of their own or of their organization.
     """
     parameters = {"channel": channel, "default": default, "now": tx.clock.now()}
     return [UntoldOwner(*row) for row in tx.all(_UNTOLD_OWNERS[channel], parameters)]
@@ -288,7 +291,7 @@ def use_link(tx: Transaction, link: DecisionLink) -> bool:
 
 
 def note_visit(tx: Transaction, user_id: str) -> None:
-    """Store that the owner looks at what waits now."""
+    """Store the time at which the owner looks at the waiting proposals."""
     row: dict[str, Any] = {"user_id": user_id, "seen_at": tx.clock.now()}
     tx.run(Replacing(owner_visits, "seen_at"), row)
 

@@ -36,7 +36,7 @@ class NotificationsRequest(RequestModel):
 
 
 class NotificationsResponse(ResponseModel):
-    """The stored choice, what follows from it, and the number of proposals that wait.
+    """The stored choice, the resulting delivery, and the number of waiting proposals.
 
     `problem` is the reason of the last failure.
     """
@@ -99,7 +99,7 @@ def modify(
 @router.get("/v1/notifications", response_model=NotificationsResponse)
 @needs("admin")
 def retrieve_default(tx: Transaction, context: RequestContext) -> Json:
-    """When the organization's users are told unless they chose themselves."""
+    """When users of the organization without a choice of their own are told."""
     return _shown(tx, context.scope, None)
 
 

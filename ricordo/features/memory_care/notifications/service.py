@@ -104,7 +104,7 @@ def delivery_of(
     organization: Preferences | None,
     user: User | None,
 ) -> Delivery:
-    """Return the delivery of a user: the own choice, else the organization's, else the setting."""
+    """Return the delivery that the user chose, else the organization, else the setting."""
     rows = [row for row in (own, organization) if row]
     choices: list[When | None] = [getattr(row, channel) for row in rows]
     when = next((choice for choice in choices if choice), None)
@@ -147,7 +147,7 @@ def plan(tx: Transaction, settings: NotificationSettings) -> int:
 def prepare(
     tx: Transaction, job: Job, settings: NotificationSettings, secret: Secret
 ) -> Digest | None:
-    """Return the job's digest with its links; None if nothing is to be told any more."""
+    """Return the job's digest with its links; None if there is nothing to tell by now."""
     channel, user_id = job.payload["channel"], job.payload["user_id"]
     scope = Scope(job.organization_id)
     untold = queries.untold_of(tx, channel, user_id, MOST_IN_DIGEST)
@@ -227,7 +227,7 @@ def decide(
 
 
 def note_problem(tx: Transaction, job: Job, problem: str) -> None:
-    """Store why the user cannot be told, and wait a day before the next attempt."""
+    """Store the reason why the user cannot be told, and wait a day before the next attempt."""
     user_id = job.payload["user_id"]
     own, _ = queries.inherited(tx, Scope(job.organization_id), user_id)
     now = tx.clock.now()

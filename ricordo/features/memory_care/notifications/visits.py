@@ -1,4 +1,4 @@
-"""Visits of owners to the lists of what waits, so that proposals never seen can be counted."""
+"""Visits of owners to lists of waiting proposals, to count proposals never seen."""
 
 import re
 import time

@@ -16,7 +16,7 @@ from ricordo.storage.conversations import GONE_THERE
 from ricordo.storage.engine.store import Store, Transaction
 
 _DELETE = "openwebui.delete_chats"
-# Ids of its chats; names that other programs give to chats look otherwise.
+# Ids of Open WebUI's chats; other programs' names for chats have another form.
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -30,7 +30,8 @@ async def sync_chats(store: Store, client: OpenWebUI, user: User, reader: str) -
         return
     try:
         present = await client.chat_ids(reader)
-        # A chat may be passed over while others are deleted, so each missing one is looked up.
+        # The list may skip a chat if others are deleted meanwhile, so each missing chat is looked
+        # up.
         gone = {id for id in known.keys() - present if not await client.has_chat(id)}
     except Invalid:
         return

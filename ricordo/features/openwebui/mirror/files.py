@@ -1,9 +1,9 @@
 """Sync of a user's workspace with a knowledge base of Open WebUI.
 
-First the changes in Open WebUI are pulled: one transaction a file stores its content, and the
-content that both sides then have in common. Then the changes of the workspace are pushed. So a sync
-can be killed anywhere and repeated. Only files that both sides had are deleted, and an edit counts
-more than a deletion. When both sides changed the same lines, both texts are kept as two files.
+First the changes in Open WebUI are pulled. One transaction for each file stores its content, and
+this content as the one that both sides have. Then the changes of the workspace are pushed. So a
+sync can be killed anywhere and repeated. Only files that both sides had are deleted, and an edit
+wins over a deletion. When both sides changed the same lines, both texts are kept as two files.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -62,8 +62,8 @@ class FileSync:
         items = await self._store.read(self._items)
         paired, missing = _paired(remote_files, items)
         if missing and await self._client.files(knowledge_id) != remote_files:
-            # A page skips a file if one was removed before it and another added meanwhile: the
-            # number of files does not show that. Nothing was skipped if two readings agree.
+            # A page skips a file if an earlier file was removed and another one added meanwhile;
+            # the number of files does not show that. Nothing was skipped if two readings agree.
             raise RemoteMoved
         uploaded_count = sum(1 for item in items.values() if item.there_id)
         if len(missing) > 1 and len(missing) == uploaded_count:

@@ -1,8 +1,8 @@
 """Sync of a user's memory blocks with notes of Open WebUI.
 
 The notes belong to the account of the API key and are shared with the user; an edit of a note
-becomes a version by the user. Memory decides: a deleted note comes back, and a note that is
-suddenly empty (the editor saves that by mistake at times) is written again. The user's changes are
+becomes a version by the user. Memory wins: a deleted note is created again, and an empty note is
+written again, since the editor sometimes saves an empty note by mistake. The user's changes are
 merged by lines. If memory changed in the same lines, the note's text waits as a proposal.
 """
 
@@ -145,7 +145,8 @@ class NoteSync:
     async def _push_new(self, block: Block) -> bool:
         """Create the block's note, or adopt the note of a sync that was killed.
 
-        Returns False for a note that has to be pulled again: it was edited since, or the block was.
+        Returns False if the note must be pulled again, because the note or the block was edited
+        meanwhile.
         """
         title = block.title or block.label
         note = await self._client.find_note(title, self._marks(block), self._reader)

@@ -17,11 +17,12 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, Field
 
-# The longest proposal that a dialog shows whole: nothing is approved unseen.
+# The longest proposal, in characters, that a dialog shows whole, so that nothing is approved
+# unseen.
 _MOST_LINES = 20
 _MOST_CHARACTERS = 1500
 
-# What the pipe says in place of an answer, which is no part of the chat.
+# Texts of the pipe in place of an answer; they are not sent as part of the chat.
 _REFUSED = "Ricordo refused: "
 _UNREACHABLE = "Ricordo does not answer ("
 _FAILURES = (_REFUSED, _UNREACHABLE)
@@ -72,10 +73,10 @@ class Pipe:
     ) -> Any:
         """Return the answer, as a stream if Open WebUI asks for one.
 
-        Titles, tags and follow-ups are not the agent's work, and stay out of its memory.
+        Titles, tags and follow-up questions are not the agent's work, and do not reach its memory.
         """
         if __task__:
-            # With an empty answer Open WebUI takes the user's message for the title, and for the
+            # After an empty answer, Open WebUI uses the user's message as the title, and as the
             # search in documents.
             return "{}"
         messages = [
@@ -206,7 +207,7 @@ class _RequestRefused(Exception):
 
 
 def _without_failure(message: dict[str, Any]) -> Any:
-    """Return the message's content without what the pipe said behind the answer's beginning."""
+    """Return the message's content without texts of the pipe behind the answer's beginning."""
     content = message.get("content") or ""
     if message["role"] != "assistant" or not isinstance(content, str):
         return content

@@ -28,7 +28,7 @@ _UNSET = (
     "RICORDO_OPENWEBUI_URL and RICORDO_OPENWEBUI_API_KEY say where Open WebUI is "
     "and how to reach it. Set both."
 )
-# Open WebUI processes an uploaded file: its status is asked for this often, with this pause.
+# While Open WebUI processes an uploaded file, ask for its status this often, with this pause.
 _STATUS_CHECKS = 40
 _STATUS_PAUSE_SECONDS = 0.25
 Json = dict[str, Any]

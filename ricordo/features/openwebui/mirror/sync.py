@@ -1,7 +1,7 @@
 """Open WebUI as a remote: notes for blocks, knowledge bases for workspaces.
 
-The one server that RICORDO_OPENWEBUI_URL names is a remote of each of its users. Their identifier
-is `open-webui:` and their id in Open WebUI.
+The Open WebUI server of RICORDO_OPENWEBUI_URL is a remote of each of its users. Their identifier is
+`open-webui:` and their id in Open WebUI.
 """
 
 from dataclasses import replace

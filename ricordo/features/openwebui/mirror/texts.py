@@ -47,7 +47,7 @@ def says_the_same(text: str, other: str, key: Key) -> bool:
 
 
 def carried_over(before: str, edited: str, key: Key) -> str:
-    r"""Return the edited text, with unchanged lines in their form of `before`.
+    r"""Return the edited text; unchanged lines have their form in `before`.
 
     >>> carried_over("- a\n- b", "*   a\n    \n*   c", markdown_key)
     '- a\n\n- c'

@@ -1,6 +1,7 @@
-"""The note "Waiting for you": what agents propose, for a user who lives in Open WebUI.
+"""The note "Waiting for you": agents' proposals, for a user who works in Open WebUI.
 
-It is written for reading. What is typed into it is not taken, and it goes when nothing waits.
+It is written for reading. Edits of the note have no effect, and the note is deleted if nothing
+waits.
 """
 
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ async def sync_waiting(
     text, item = await store.read(lambda tx: (_text(tx, user), _item(tx, remote)))
     note = await client.note(item.there_id) if item else None
     noted = {"user": user.id, "kind": _MARK}
-    if text and note is None:  # it may be there since a sync that was killed
+    if text and note is None:  # a sync that was killed may have created it
         note = await client.find_note(TITLE, noted, reader)
     if not text:
         if note:

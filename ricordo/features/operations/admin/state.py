@@ -39,7 +39,7 @@ class Operations:
 
     Attributes:
         turn_counts: Counts of the turns that ended in this process.
-        saved_until: The time of the monotonic clock until which the last successful save counts.
+        saved_until: The monotonic time until which the last successful save is valid.
         trace_turn: Makes the spans of a turn; None if tracing is off.
     """
 

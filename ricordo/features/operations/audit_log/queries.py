@@ -220,7 +220,7 @@ def _people(
         caller: Person = (organization_id, draft.user_id, draft.address)
         pairs.append((caller, (organization_id, for_user_id, "")))
     new_people = _without_pseudonym(pairs, pseudonyms)
-    # A user erased meanwhile gets no pseudonym, since it would lead back to them.
+    # A user who was erased meanwhile gets no pseudonym, since a pseudonym leads back to the user.
     user_ids = sorted({user_id for _, user_id, _ in new_people if user_id})
     existing_ids = _existing_users(tx, organization_id, user_ids)
     for person in sorted(new_people, key=repr):
@@ -315,7 +315,7 @@ def expire(tx: Transaction, organization_id: str, before: int) -> bool:
         audit_people.c.id.not_in(select(column).where(column.is_not(None)))
         for column in (audit_log.c.person, audit_log.c.on_behalf_of)
     ]
-    # A server may have cached a newer pseudonym, and not used it in a row yet.
+    # Keep newer pseudonyms: a server may have cached one without having used it in a row yet.
     is_old = (audit_people.c.organization_id == organization_id) & (
         audit_people.c.created_at < before
     )

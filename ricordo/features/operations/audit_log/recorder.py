@@ -36,11 +36,11 @@ _TURN = re.compile(
 )
 _PLAIN = re.compile(r"[a-z][a-z0-9._-]{0,39}")
 _MAX_READ_BYTES = 64 * 1024
-# The first refusals of a caller within a window get a row each; later rows each count more of them.
+# The first refusals of a caller within a window get a row each; each later row counts several.
 _SINGLE_REFUSALS = 32
 _WINDOW_SECONDS = 60.0
 _MAX_CALLERS = 10_000
-# The actions recorded for inner requests: those that a page or tool sends to this server itself.
+# The actions of inner requests, which a page or a tool sends to this server itself.
 _INNER: ContextVar[list[str] | None] = ContextVar("ricordo_audit_inner", default=None)
 
 
@@ -100,8 +100,8 @@ class AuditRecorder:
     ) -> "asyncio.Future[None] | None":
         """Record the request if necessary; return the future of its row's commit.
 
-        `recorded` are the actions of its inner requests; `outer` is that list of the request which
-        sent this one.
+        `recorded` has the actions of its inner requests; `outer` is the same list of the request
+        that sent this one.
         """
         caller = scope.get(RECORDED_SCOPE)
         is_refused = status in _REFUSED or (caller is not None and status in _CLIENT_ERRORS)
@@ -198,7 +198,7 @@ def _user_header(scope: Scope) -> str | None:
 def _route_of(scope: Scope) -> str:
     """Return the template of the route.
 
-    For a request without a route, return the beginning of its path, which has no names.
+    For a request without a route, return the beginning of its path, which contains no names.
     """
     if route := scope.get("route"):
         return str(route.path_format)

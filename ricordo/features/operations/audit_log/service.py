@@ -164,8 +164,8 @@ class AuditCheck:
 def verify(tx: Transaction, expected: Sequence[str] = ()) -> tuple[list[AuditCheck], list[str]]:
     """Check every row of every chain against the row before, and all pseudonyms.
 
-    `expected` are numbers with hashes (`120:8f3a…`) that were in some chain. The second list
-    returned has those that are in none.
+    `expected` are numbers with hashes (`120:8f3a…`) that were in some chain. The second list has
+    the routes without an action.
     """
     missing = set(expected)
     checks = [_check_chain(tx, chain, missing) for chain in queries.chains(tx)]

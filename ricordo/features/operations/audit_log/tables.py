@@ -38,7 +38,7 @@ audit_chains = table(
     "audit_chains",
     seq(),
     reference("organization_id", "organizations"),
-    # The last row and its hash; the first kept row, and the hash of the row before it.
+    # The chain's last row with its hash, and its first kept row with the hash of the row before.
     *numbers("number"),
     *strings("hash", null=False),
     *numbers("first"),

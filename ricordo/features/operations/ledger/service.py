@@ -94,7 +94,8 @@ class Prices:
     def of(self, handle: str) -> Price | None:
         """Return the price of this model, if there is one.
 
-        Its own price counts first, then that of the longest beginning that fits.
+        The price of the handle itself comes first, then the price of its longest matching
+        beginning.
         """
         if handle in self.by_name:
             return self.by_name[handle]

@@ -1,7 +1,7 @@
 """Move a database to another one, on SQLite or PostgreSQL.
 
 Rows are copied in one snapshot, then read back and compared by hash. The old database is only read.
-The new one is marked as half-finished until all of it is compared, and every server refuses it
+The new database is marked as incomplete until all of it is compared, and every server refuses it
 until then. Data of procrastinate and pgvector is not moved: both are rebuilt.
 """
 
@@ -159,7 +159,7 @@ def move_into_file(
     The caller holds the target's lock.
     """
     path = target.database_path
-    look_for_absent(path)  # the log of a missing file would be taken for the new file's
+    look_for_absent(path)  # the new file would use the log of a missing one
     with file_for(target.data_dir, path) as part:
         moved = move(source, at_file(target, part), options, report)
         settle(part)

@@ -1,7 +1,8 @@
 """One user's rows of `memory_blocks` in a Dolt database, with its commits and branches.
 
 All statements to Dolt are here, and block, so call this module in a thread. A change of `main`
-happens whole or not at all, and only while `main` is where the caller last saw it.
+happens completely or not at all, and only if `main` is still at the commit that the caller saw
+last.
 """
 
 import json
@@ -23,7 +24,8 @@ from ricordo.memory.text import merge_lines
 MAIN = "main"
 TABLE = "memory_blocks"
 _COLUMNS = "label, title, body, schema_ref"
-# Of up to this many commits of others each is read; of more, only those that touch the user's rows.
+# Up to this many commits of others are read one by one; if there are more, only the commits that
+# touch the user's rows.
 _MOST_STEPS = 200
 _MERGES = "SELECT commit_hash, parent_hash FROM dolt_commit_ancestors WHERE parent_index = 1"
 _TOUCHING = (
@@ -324,7 +326,7 @@ class Database:
         return {str(row[0]) for row in self.engine.run(_TOUCHING, self._user, self._user)}
 
     def _rows_at(self, commit: str) -> dict[str, DoltRow]:
-        """Return the user's rows at a commit; none if the table did not exist."""
+        """Return the user's rows at a commit; no rows if the table did not exist yet."""
         try:
             return self.rows(commit)
         except EngineError:
@@ -360,7 +362,7 @@ class Database:
     def _write(self, edit: DoltEdit, before: Rows, *, is_merge: bool = False) -> bool:
         """Write the edit onto the rows `before`; return False if nothing changes.
 
-        A merge may have put other texts in their place meanwhile.
+        A merge may have replaced their texts meanwhile.
         """
         targets = edit.onto(before)
         now = self.rows(None) if is_merge else before
@@ -502,7 +504,8 @@ def date_of(at: int) -> str:
 def _part(text: str) -> str:
     if _PLAIN.fullmatch(text) and not text.endswith(".lock") and not text.startswith("-"):
         return _cut(text)
-    # `quote` keeps "~", which no branch may hold, and ".", which it may not hold everywhere.
+    # `quote` does not escape "~", which no branch may contain, nor ".", which a branch may not
+    # contain everywhere.
     return _cut(quote(text, safe="").replace(".", "%2E").replace("~", "%7E"))
 
 

@@ -1,10 +1,9 @@
 """Dolt databases by their addresses, and the two engines: a Dolt server, and doltlite.
 
 An address is `mysql://user@host:3306/database`, or a file of doltlite at
-`doltlite:///path/file.db`. A server is connected to only if all addresses of its name are public
-(unless the operator allows private ones), at the very IP address that was checked. A file must be
-in one of the folders that the operator named. All differences between the engines are in this
-module.
+`doltlite:///path/file.db`. A server must have public addresses only (unless the operator allows
+private ones), and the connection goes to the IP address that was checked. A file must be in one of
+the folders that the operator named. All differences between the engines are in this module.
 """
 
 import json
@@ -156,7 +155,7 @@ def read_address(
 def marker_of(address: str) -> FolderMarker | None:
     """Return the file that names the organization of a file of doltlite.
 
-    It lies beside that file, whose rows name their users.
+    It is next to the file whose rows name their users.
     """
     parts = urlsplit(address)
     if parts.scheme != "doltlite":

@@ -58,8 +58,8 @@ def _metadata(
 ) -> ChangeMetadata:
     """Return the author, date and message of a commit.
 
-    The author is the owner if it sums up commits of several authors. Versions stay in the order
-    of their dates, and none is dated in the future.
+    The author is the owner if it sums up commits of several authors. Keep versions in the order of
+    their dates, and without dates in the future.
     """
     authors = CommitAuthors(tx, owned.scope, owner)
     newest = next(iter(history.page(tx, owned.chain.id, limit=1)), None)

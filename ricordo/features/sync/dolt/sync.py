@@ -1,8 +1,8 @@
 """Dolt databases as remotes of a user's memory.
 
 A database has a commit for each version, and a branch for each proposal. A sync pulls first, then
-pushes new versions one after the other. The memory is not locked meanwhile, and each step can be
-repeated: a commit names its version, and `main` must be where it was last seen.
+pushes new versions one after the other. The memory is not locked meanwhile. Each step can be
+repeated, since a commit names its version, and a push requires that `main` has not moved.
 
 An owner's commits become versions by the same functions as every write of an owner. If the memory
 changed too, both changes stay if they are of different lines. Otherwise the remote's text waits as
@@ -183,9 +183,9 @@ class _DoltSync:
     async def _pull_commits(self, head: str) -> None:
         """Pull commit by commit.
 
-        If one cannot be pulled, it and the later ones are pulled as one, since a later commit may
-        have corrected it. The first pull brings a whole history only into an empty memory, and one
-        change into any other.
+        If a commit cannot be pulled, it is pulled together with all later ones, since a later
+        commit may have corrected it. The first pull brings a whole history only into an empty
+        memory, and one change into any other.
         """
         base = self.remote.seen
         chain_id = self.remote.chain_id
@@ -278,7 +278,7 @@ class _DoltSync:
         missing = {branch_of(self._name, proposal): proposal for proposal in waiting}
         for branch in self._database.branches():
             proposal_waits = missing.pop(branch.branch, None) is not None
-            # A branch with commits of others stays, since they would be lost with it.
+            # A branch with commits of others is not deleted, since these commits would be lost.
             if not proposal_waits and branch.is_ours:
                 self._database.drop_branch(branch.branch)
         for name, proposal in missing.items():
@@ -407,7 +407,8 @@ def read_head(database: Database, remote: Remote) -> RemoteHead:
 def recover_progress(tx: Transaction, remote: Remote, head: RemoteHead) -> Remote:
     """Return the remote with its true progress.
 
-    A commit that was pushed just before a kill counts; one that has disappeared does not.
+    A commit that was pushed just before a kill counts as pushed; a commit that has disappeared does
+    not.
     """
     for commit, trailer in head.ours:
         if head.last_seen is not None and trailer.number < remote.followed:

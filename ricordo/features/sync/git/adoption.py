@@ -61,7 +61,7 @@ def adopt(
 
     Args:
         metadata: The caller who brought the commits; policies are asked for it.
-        describe: Returns the metadata of each commit's versions; None takes `metadata`.
+        describe: Returns the metadata for each commit's versions; None: `metadata` is used.
         is_push: Leave read-only blocks alone, even if the caller is the owner, because a push
             carries
             every commit.
@@ -111,7 +111,7 @@ def adopt(
 
 
 def require_not_rewritten(tx: Transaction, chain_id: str, commit_ids: Collection[bytes]) -> None:
-    """Raise Conflict where commits from before something was forgotten would come back."""
+    """Raise Conflict if the push contains commits from before something was forgotten."""
     if not rewriting.rewritten_ids(tx, chain_id).isdisjoint(commit_ids):
         raise Conflict(
             "Something was forgotten from this memory, and this history is from before: it would "
@@ -195,7 +195,7 @@ def _new(
 ) -> Block:
     """Return a new block, with the settings of a deleted one of this label.
 
-    Its id is the deleted one's too, unless that is in use.
+    It also gets the deleted block's id, unless that id is in use.
     """
     fields = dict[str, Any]()
     if deleted := history.take_deleted(tx, chain, label):

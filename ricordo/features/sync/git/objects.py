@@ -47,7 +47,7 @@ _BROKEN = (
 class Commit:
     """A commit.
 
-    It has the ids of its tree and parents, its message and whole `body`, its author (name,
+    It has the ids of its tree and parents, its message, its complete `body`, its author (name,
     address), and the committer's address.
     """
 

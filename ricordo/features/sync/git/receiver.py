@@ -1,8 +1,8 @@
 """A push, from its bytes to versions or proposals.
 
-Each branch is taken whole, or refused with messages for the pusher. `main` is the memory itself;
-`propose/<any name>` makes a proposal of each block that the commit changes. There are no other
-branches.
+Each branch is accepted completely, or refused with messages for the sender. `main` is the memory
+itself; `propose/<any name>` makes a proposal of each block that the commit changes. There are no
+other branches.
 """
 
 from collections.abc import Sequence
@@ -275,9 +275,9 @@ def _described(
 ) -> Describe:
     """Return the metadata of pushed commits.
 
-    A pusher's commits have the pusher's metadata; others' are those of a remote author. If the
-    pusher's user has no e-mail address, the committer's address of the newest commit counts as
-    theirs, unless it is another user's.
+    The pusher's commits get the pusher's metadata; other commits get the metadata of a remote
+    author. If the pusher's user has no e-mail address, the committer's address of the newest commit
+    counts as theirs, unless it is another user's.
     """
     scope = Scope(chain.organization_id)
     authors = CommitAuthors(tx, scope, pusher.author, is_pushed=True)
@@ -315,7 +315,7 @@ def _refusal(command: PushCommand, tip: bytes | None) -> str | None:
 def _proposed(push: Push, new: bytes) -> tuple[Commit, list[Change]]:
     """Return the last commit of a branch of proposals, and its changes.
 
-    The changes are those against the commit of the memory that the branch began at.
+    The changes are relative to the commit of the memory at which the branch began.
     """
     order = push.new_commits(new)
     if not order:

@@ -53,7 +53,7 @@ async def read_repository(
     try:
         return await asyncio.to_thread(work, path)
     except Exception as error:
-        # A client's mistake is no reason to read every object, or to try again.
+        # An error by the client does not justify reading every object, or trying again.
         is_ours = isinstance(error, RicordoError)
         was_damaged = await rebuilt_if_damaged(store, data_dir, chain_id, is_thorough=not is_ours)
         if is_ours and not was_damaged:
@@ -113,7 +113,7 @@ async def refreshed(store: Store, data_dir: Path, chain_id: str) -> Path:
 def open_repository(path: Path) -> "Repo":
     """Open the repository there.
 
-    Raises OSError or ValueError if there is none.
+    Raises OSError or ValueError if there is no such commit.
     """
     from dulwich.errors import NotGitRepository
     from dulwich.repo import Repo  # slow to import, and few servers are cloned from

@@ -1,7 +1,7 @@
 """The routes of git's smart HTTP.
 
-What answers them is imported when git first asks: it brings dulwich, which takes 5 MB and a
-twentieth of the start, and few servers are cloned from.
+The code that answers them is imported at the first request by git: it needs dulwich, which takes 5
+MB and a twentieth of the start, and most servers are never cloned.
 """
 
 from fastapi import Response
@@ -14,7 +14,8 @@ router = Routes(
     prefix="/users/{user_id}/memory.git", tags=["git"], scope="memory", include_in_schema=False
 )
 _SMART_HTTP = "ricordo.features.sync.git.smart_http"
-# Bytes of a push that are read past, so that its sender hears why it is refused.
+# Up to this many further bytes of a push are read and dropped, so that its sender can read the
+# refusal.
 _MOST_SENT = 2 * 1024**3
 
 

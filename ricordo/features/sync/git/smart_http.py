@@ -60,8 +60,8 @@ _FILTER = re.compile(rb"([0-9a-f]{4})filter ")
 _SHALLOW = re.compile(rb"0034shallow ([0-9a-f]{40})|0035shallow ([0-9a-f]{40})\n")
 _DEEPEN = re.compile(rb"[0-9a-f]{4}deepen")
 _WANTS = re.compile(rb"(?:[0-9a-f]{4}want [^\n]*\n)+")
-# A reader of a memory may have each object of it, so a partial clone may ask later for the objects
-# that it left out.
+# A reader of a memory may read every object of it, so a partial clone may request the omitted
+# objects later.
 _ANY_OBJECT = (
     b"allow-tip-sha1-in-want",
     b"allow-reachable-sha1-in-want",
@@ -145,7 +145,7 @@ async def _memory(
 async def _lacking(context: RequestContext, chain_id: str, body: bytes) -> list[bytes] | None:
     """Return the objects behind the newest version that the client has.
 
-    None means that the client's versions do not show which objects it lacks.
+    None if the client's versions do not show which objects it lacks.
     """
     if _ODD.search(body):
         return None
@@ -166,8 +166,8 @@ async def _body(context: RequestContext, service: str) -> tuple[bytes, bool]:
 
     Raises Invalid, TooLong.
 
-    Of a push that is too long the beginning is kept and the rest is read and dropped: git shows no
-    answer that comes before it has sent everything.
+    If a push is too long, its beginning is kept, and the rest is read and dropped: git shows no
+    answer before it has sent everything.
     """
     request = context.request
     # A browser sends this type from another site's page only after a preflight request.

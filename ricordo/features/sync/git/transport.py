@@ -1,7 +1,7 @@
 """Access to git repositories elsewhere, in a local folder or at an http address.
 
-A server is connected to only if all addresses of its name are public (unless the operator allows
-private ones), at the very IP address that was checked. Redirects are not followed.
+A server must have public addresses only (unless the operator allows private ones), and the
+connection goes to the IP address that was checked. Redirects are not followed.
 """
 
 import ssl
@@ -235,7 +235,7 @@ def _ask(address: GitAddress, ask: Callable[["GitClient", str], T], pack_bytes: 
 class _GitConnections(ExitStack):
     """The connections of one exchange, each to an IP address that was checked.
 
-    They are shut down if the exchange takes too long.
+    The connections are shut down if the exchange takes too long.
     """
 
     def __init__(self, address: GitAddress) -> None:

@@ -1,8 +1,8 @@
 """Add, sync and sweep the remotes of users' memories.
 
-The database is the truth: jobs keep a remote in sync with it, can be repeated and killed anywhere,
-and pull the owner's commits from the remote. The kinds come from plugins
-(`ricordo.memory.remote_kind`); git and Dolt are built in.
+The database is the truth. Jobs push it to the remotes and pull the owner's commits from them; a job
+may be killed anywhere and repeated. The kinds come from plugins (`ricordo.memory.remote_kind`); git
+and Dolt are built in.
 
 The transaction that changes a memory adds the job of its remotes (`storage/versions.py`). A sweep
 finds the other changes: the owner's commits at the remote, titles, expired proposals, and remotes
@@ -178,7 +178,7 @@ class FolderMarker:
     def owner(self) -> str | None:
         """Return the noted owner's id, or None.
 
-        It is None too if the folder was emptied.
+        It is also None if the folder was emptied.
         """
         try:
             if not self.content.exists():
@@ -268,7 +268,8 @@ async def sync(store: Store, settings: Settings, kind: RemoteKind, remote: Remot
 
     Returns the remote as stored. Raises the errors of the kind.
     """
-    # Changes during the sync may not be in it, so the remote counts as synced up to its start.
+    # A sync may lack changes that happened during it, so the remote counts as synced up to the
+    # sync's start.
     started = store.clock.now()
     try:
         access = await asyncio.to_thread(access_of, remote, Secret(settings.data_dir))
@@ -365,7 +366,7 @@ async def _sync(runtime: Runtime, job: Job, _report: Report) -> None:
     try:
         await sync(FencedStore(runtime.store, job), runtime.settings, kind, remote)
     except LeaseLost:
-        # A server that froze during a sync may have written older content to the remote since.
+        # A server that froze during a sync may have written older content to the remote since then.
         # The next job syncs once more.
         await runtime.store.write(lambda tx: jobs.add(tx, remote.job()))
         raise

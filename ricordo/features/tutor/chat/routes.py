@@ -176,8 +176,8 @@ async def _as_student(
 async def _agent(context: RequestContext, model: str | None) -> NamedAgent:
     """Return the agent of a course, or the agent with this name or id.
 
-    Courses change seldom: they are read again after some seconds, or for an unknown name. Raises
-    NotFound, Invalid.
+    Courses change seldom, so they are cached for some seconds, and read again for an unknown name.
+    Raises NotFound, Invalid.
     """
     state = context.request.app.state
     organization_id = context.scope.organization_id

@@ -45,7 +45,7 @@ SCOPE = Scope()
 # In an agent's settings: its course, and its name in the course's file.
 MARK = "course"
 TEACHERS_SEE = "teachers_see"
-# In a user's block: the course whose teachers would see it if the user agrees.
+# The key in a user's block for the course whose teachers would see the block if the user agrees.
 TEACHERS_ASK = "teachers_ask"
 _AGENT_TYPE: AgentType = "letta_v1_agent"
 _BLOCK_SETTINGS = (
@@ -322,7 +322,7 @@ def _change_blocks(
 ) -> None:
     """Change the agent's own blocks to the specs of the course.
 
-    A text that the file has not changed stays as people left it.
+    A text is changed only if the file changed it, so that people's edits are kept.
     """
     chain = versions.of_owner(tx, SCOPE, "agent", agent.id)
     own_chain = chain or Chain(new_id("chain"), agent.organization_id, "agent", agent.id)
@@ -358,8 +358,8 @@ def follow_blocks(
 ) -> None:
     """Change users' blocks of the course's labels as the course changed since it was applied last.
 
-    Their titles, descriptions, limits and schemas follow where they are the course's, and renamed
-    labels and fields with the versions. A block whose owner chose otherwise stays.
+    Their titles, descriptions, limits and schemas change too, unless the user changed them; so do
+    renamed labels and fields. A block whose owner chose otherwise stays.
     """
     old_blocks = {block.label: block for block in old_course.blocks if not block.shared}
     for course_block in course.blocks:
@@ -428,7 +428,7 @@ def _with_new_headings(text: str, course_block: CourseBlock, old_block: CourseBl
     titles = {}
     for field in course_block.schema.fields:
         former_name = course_block.former_fields.get(field.name, field.name)
-        # The line with the former name may stay in the file after the field was renamed.
+        # The file may keep the line with the former name after the field was renamed.
         old_field = old_fields.get(field.name) or old_fields.get(former_name)
         if old_field:
             titles[heading_key(old_field.title)] = field.title
@@ -457,7 +457,7 @@ def blocks_of(stored: StoredCourse) -> Sequence[CourseBlock]:
 def applied_course(source: str | None, name: str) -> Course | None:
     """Return the course as it was applied last; None if it never was.
 
-    Also None if an older version of Ricordo applied it, by other rules.
+    It is also None if an older version of Ricordo applied it by other rules.
     """
     try:
         return parse_course(source, name) if source else None

@@ -97,7 +97,7 @@ class CourseAgent:
     context_window: int | None = None
     max_steps: int | None = None
     workspace: Workspace = "none"
-    # The lines of its keys, and of the names in its lists, such as ("tools", "web_search").
+    # The line numbers of its keys, and of the names in its lists, such as ("tools", "web_search").
     places: Mapping[tuple[str, ...], int] = field(default_factory=dict, repr=False, compare=False)
 
     def line_of(self, *place: str) -> int:
@@ -459,7 +459,7 @@ def _task(entry: _Entry) -> CourseTask | None:
 
 
 def _duplicates(named_lines: Sequence[tuple[str, int]], noun: str) -> list[Problem]:
-    """Return a problem for each name that stands in an earlier line too."""
+    """Return a problem for each name that an earlier line has already."""
     first_lines: dict[str, int] = {}
     problems = []
     for name, line in named_lines:
@@ -578,7 +578,7 @@ def conflicts(courses: Iterable[Course]) -> dict[str, str]:
 def _taken_labels(
     courses: Sequence[Course],
 ) -> Iterator[tuple[Course, CourseBlock, Course, CourseBlock]]:
-    """Yield the blocks whose former label another course still has, with its block."""
+    """Yield blocks whose former label another course still uses, with that course's block."""
     for course in courses:
         for block in course.blocks:
             for other in courses if block.was and not block.shared else ():

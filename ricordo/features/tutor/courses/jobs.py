@@ -1,7 +1,8 @@
 """The job that applies courses.
 
-It looks when the server starts and each minute, so a changed file is applied within a minute. Files
-that did not change are left alone, but for those with a fault: what they lack may have come since.
+It looks when the server starts and each minute, so a changed file is applied within a minute.
+Unchanged files are skipped, except files with a fault, since a missing tool or file may exist by
+now.
 """
 
 import logging
@@ -20,7 +21,7 @@ _RETRY = 600 * SECOND
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The files as they were applied last, the faults that were logged, and the time."""
+    """The files when they were applied last, the logged faults, and the time."""
 
     runtime: Runtime
     files: tuple[tuple[str, int, int], ...]

@@ -74,7 +74,7 @@ class CourseCheckResponse(ResponseModel):
 class CourseFaultResponse(ResponseModel):
     """A course's file that was checked: the sizes of its parts, or its faults.
 
-    `warning` has a line for each tool that its words name and its agent lacks.
+    `warning` has a line for each tool that the course's texts name although its agent lacks it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The prompt and the tools of courses' agents: a prompt names only what its agent has."""
+"""The prompt and the tools of courses' agents; a prompt names only tools that its agent has."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from ricordo.features.tutor.courses.course_file import Course
 from ricordo.memory.sections import Problem
 
-# The tools of an agent whose file names none.
+# The tools of an agent if its course names none.
 TUTOR_TOOLS = ("query_student", "conversation_search", "memory_insert", "memory_replace", "forget")
 _ARCHIVE = ("archival_memory_insert", "archival_memory_search")
 _EDITS = re.compile(r"(?:memory_|core_memory_|archival_memory_insert)\w*")

@@ -1,8 +1,8 @@
 """Apply courses to the database: create and change their agents, and keep students' memory.
 
 A course is a folder with a file on the server. Its agents are ordinary agents of the first
-organization. Their blocks are the texts that a student begins with: the first edit makes the
-student's own copy, which every course with a block of that label shows from then on.
+organization. Their blocks contain the initial texts. A student's first edit creates the student's
+copy of a block, and every course with a block of that label then shows this copy.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -46,7 +46,8 @@ _MISSING = "Its file is not there any more. Its agents stay until the course is 
 class CourseReview:
     """The courses of a folder that can be applied, and the faults of the others, by name.
 
-    `warnings` are of courses that can be applied, but may not do what their words say.
+    `warnings` are about courses that can be applied, but whose texts name tools that their agents
+    lack.
     """
 
     courses: Mapping[str, Course]
@@ -66,7 +67,7 @@ def folder_of(runtime: Runtime) -> Path:
 async def review_courses(
     runtime: Runtime, new_texts: Mapping[str, str] | None = None
 ) -> CourseReview:
-    """Find everything that would be refused in a folder's courses; nothing is stored.
+    """Find all faults of a folder's courses, and store nothing.
 
     This is the only check: a course is applied if, and only if, it has no fault here. `new_texts`
     are texts by name in place of the files; then only these courses are tried out.
@@ -91,7 +92,7 @@ async def review_courses(
 
 
 def _warnings(course: Course, known_names: Collection[str]) -> str:
-    """Return a line for each tool that the course's words name and its agent lacks."""
+    """Return a line for each tool that the course's texts name although its agent lacks it."""
     names = [(agent.name, tools_of(agent)) for agent in course.agents]
     problems = sorted(set(missing_tools(course, known_names, names)))
     return "\n".join(f"{course.file_name}: {problem}" for problem in problems)
@@ -233,7 +234,7 @@ async def check(runtime: Runtime, name: str, text: str) -> Course:
 async def put(runtime: Runtime, name: str, text: str) -> StoredCourse:
     """Write the course's file and apply it.
 
-    Raises Invalid for a course that cannot be used; then the file is as before.
+    Raises Invalid for a course that cannot be used; the file is not changed then.
     """
     course = await check(runtime, name, text)
     path = folder_of(runtime) / name / FILE

@@ -42,7 +42,8 @@ tasks = table(
     "background_tasks",
     *root(),
     *names("name", null=False),
-    # No foreign key: a course's task waits for its agent, which the course makes again.
+    # No foreign key: if the agent of a course's task is deleted, the task waits until the course
+    # creates the agent again.
     *strings("agent_id", null=False, erasure="keep"),
     *names("course"),
     *texts("instructions", null=False),
@@ -82,8 +83,8 @@ task_runs = table(
 class BackgroundTask:
     """An agent's task for each user, at times of a cron expression or after silence.
 
-    It runs for users that talked with the agent, or with another one of its `course`, within
-    `active_days`. Times are microseconds.
+    It runs for users who talked within `active_days` with the agent, or with another agent of its
+    `course`. Times are microseconds.
     """
 
     id: str
@@ -145,7 +146,8 @@ _NEXT = (
 )
 _LOCK_RUN = RUNS.select.where(equal(task_runs, "id")).with_for_update()
 _INSERT_RUN = Missing(task_runs)
-# A run's conversation is deleted at its end, and does not count as the user's activity before.
+# A run's conversation is deleted at the run's end; until then it does not count as activity of the
+# user.
 _OF_TASKS = select(task_runs.c.conversation_id).where(
     _OPEN, task_runs.c.conversation_id.is_not(None)
 )
@@ -299,7 +301,7 @@ def newest_of_user(tx: Transaction, user_id: str, limit: int) -> list[TaskRun]:
 
 
 def mend_future_runs(tx: Transaction, task_id: str, now: int) -> None:
-    """Set the task's future times to now, so that the users' next windows come.
+    """Set the task's future times to now, so that its users' next windows begin.
 
     A clock that had jumped ahead leaves such times.
     """

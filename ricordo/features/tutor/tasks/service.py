@@ -126,8 +126,8 @@ def delete(tx: Transaction, scope: Scope, name: str) -> None:
 def start(tx: Transaction, scope: Scope, name: str, user: str | None) -> list[TaskRun]:
     """Run the task now: for this user, or for all of its users.
 
-    An open run is returned as it is. A caller that may see one user alone, and no agents of others,
-    runs it for that user. Raises NotFound, Conflict.
+    An open run is returned as it is. If the caller may see only one user, the task runs for that
+    user. Raises NotFound, Conflict.
     """
     task = _get(tx, scope, name)
     now = tx.clock.now()
@@ -255,7 +255,7 @@ def _next_time(task: BackgroundTask, now: int) -> int | None:
     try:
         return cron.read_stored(task.cron).next_after(now)
     except Invalid as error:
-        # Such as a time zone that no longer exists: one task must not hold up the others.
+        # For example, a time zone no longer exists; one task must not stop the others.
         log.warning("a task has no next time", extra={"task": task.name, "reason": error})
         return None
 
@@ -269,8 +269,8 @@ def _counted(tx: Transaction, task: BackgroundTask) -> Iterable[str]:
 def follow_courses(tx: Transaction) -> None:
     """Bring the tasks of courses to their files as applied last.
 
-    A paused task stays paused. Only a task that the file no longer names is deleted, with its
-    history: one whose agent is missing waits for it, and all wait if the file cannot be read.
+    A paused task stays paused. Delete a task, with its history, only if the file no longer names
+    it. A task without its agent waits for the agent, and all tasks wait if the file cannot be read.
     """
     queries.remove_orphans(tx)
     for course in courses.everyone(tx, SCOPE):
@@ -315,7 +315,7 @@ def follow_courses(tx: Transaction) -> None:
 
 
 def course_task_of(tx: Transaction, task: BackgroundTask) -> CourseTask | None:
-    """Return the task as its course's file has it; None for one that no course has."""
+    """Return the task as its course's file defines it; None if no course defines it."""
     course = courses.find(tx, SCOPE, task.course) if task.course else None
     applied = applied_course(course.source, course.name) if course else None
     for course_task in applied.tasks if applied else ():
@@ -329,7 +329,7 @@ def begin(
 ) -> tuple[BackgroundTask, TaskRun, Scope] | None:
     """Start or resume a run, and return it with its scope.
 
-    Returns None for a run that ended, or that is not to be done any more.
+    Returns None for a run that has ended or was withdrawn.
     """
     run = queries.lock_run(tx, run_id)
     now = tx.clock.now()

@@ -29,7 +29,7 @@ class StudentResponse(ResponseModel):
 
 
 class SeenBlockResponse(ResponseModel):
-    """A block of a student that teachers see, as the student has it."""
+    """A student's block that teachers may see."""
 
     label: Annotated[str, From("shown_label")]
     title: str | None

@@ -34,7 +34,7 @@ from ricordo.storage.proposals import ProposalFilter
 
 router = Routes(prefix="/users/{user_id}", tags=["users' memory"], scope="memory")
 _ZIP = "application/zip"
-# Characters that separate paths on Windows, where a path with them would lead elsewhere.
+# Characters that separate paths on Windows, where a name with them would lead to another folder.
 _ODD = str.maketrans({"\\": "%5C", ":": "%3A"})
 _PORTION = 20  # versions or proposals, with their texts, in memory at a time
 

@@ -26,7 +26,8 @@ from ricordo.errors import Invalid
 from ricordo.memory import sections
 from ricordo.memory.schemas import Lines, read_toml
 
-# A text follows its schema wholly, except for required fields that are still empty, or not at all.
+# A text either follows its schema completely (required fields may still be empty), or counts as
+# free text.
 Form = Literal["complete", "incomplete", "free"]
 _MARKED: tuple[Form, ...] = ("incomplete", "free")  # values of `format`
 
@@ -65,7 +66,7 @@ _WORDS = re.compile(
 class ParsedText(ParsedBlock):
     """A parsed block with the values of its fields.
 
-    It is "free" if it follows no schema; then it has fields only if its TOML names them.
+    It is "free" if the text follows no schema; it then has only fields that its TOML names.
     """
 
     fields: Mapping[str, FieldValue] = field(default_factory=dict)
@@ -360,7 +361,7 @@ def _inferred_schema(fields: Mapping[str, Any], lines: Lines) -> BlockSchema:
     problems: list[sections.Problem] = []
     for name, written in fields.items():
         is_list = isinstance(written, list) and all(isinstance(entry, str) for entry in written)
-        # By its exact type: `isinstance` would take a date with a time for a date.
+        # Compare the exact type, since a datetime is also an instance of date.
         kind = "list" if is_list else _KINDS.get(type(written))
         if kind is None:
             problems.append(

@@ -2,7 +2,7 @@
 
 Each is read from a block's text and written to it, in the bracket format (`brackets.py`). `fitted`
 returns the part that fits the block's limits, by number and in characters; compare it with the
-whole to see the values that are left out.
+complete block to see the omitted values.
 """
 
 import sys
@@ -35,9 +35,9 @@ class SessionState(StrEnum):
 class TypedBlock:
     """A block that is read from text and written to it.
 
-    `TAGS` has the fields of each tag, texts or one list, with the separator of their values.
-    `NUMBERS` is the number of values that is written of each list, in the order in which lists lose
-    values. `CUT` names the texts that are cut if that is not enough.
+    `TAGS` maps each tag to its fields (some texts, or one list) and to the separator of their
+    values. `NUMBERS` limits the values of each list; in this order the lists lose values. `CUT`
+    names the texts that are shortened if the block is still too long.
     """
 
     TAGS: ClassVar[Mapping[str, tuple[tuple[str, ...], str]]]
@@ -49,9 +49,10 @@ class TypedBlock:
     def to_memory_string(self, max_chars: int | None = None) -> str:
         """Return the text of the block, cut to `max_chars` characters.
 
-        The default is CORE_MEMORY_MAX_CHARS, else 1500. Of a persona, the first five capabilities,
-        four fields of expertise and three constraints are written; of a human block the newest four
-        preferences, three facts and three notes. Raises Invalid if not even names and a task fit.
+        The default is CORE_MEMORY_MAX_CHARS, else 1500. A persona keeps the first five
+        capabilities, four fields of expertise and three constraints. A human block keeps the newest
+        four preferences, three facts and three notes. Raises Invalid if not even names and a task
+        fit.
         """
         return self.fitted(max_chars).to_full_string()
 
@@ -92,8 +93,8 @@ class TypedBlock:
     def shed(self, target_chars: int | None = None) -> Self:
         """Return the block with at most `NUMBERS` values in each list.
 
-        With `target_chars`, lists lose further values until the text is that short. Texts stay.
-        Raises Invalid.
+        With `target_chars`, lists lose further values until the text is short enough; texts are not
+        changed. Raises Invalid.
         """
         block = self.cleaned()
         for name, number in self.NUMBERS.items():
@@ -109,9 +110,10 @@ class TypedBlock:
         return block
 
     def cleaned(self) -> Self:
-        """Return a copy with every value as it is written and read back.
+        """Return a copy with normalized values.
 
-        Raises Invalid if a value is not a text.
+        Such values do not change when they are written and read back. Raises Invalid if a value is
+        not a text.
         """
         return type(self)(**self._cleaned_values())
 
@@ -119,8 +121,9 @@ class TypedBlock:
     def from_memory_string(cls, text: str) -> Self:
         """Read the text of a block; unknown lines become `other_lines`.
 
-        Of a tag of texts the last line counts, since agents add a line instead of changing one.
-        Raises Invalid if the state is unknown, or a persona has no line `[IDENTITY] name | role`.
+        If a tag of texts has several lines, the last one counts, since agents add a line instead of
+        changing one. Raises Invalid if the state is unknown, or a persona has no line `[IDENTITY]
+        name | role`.
         """
         by_tag, other_lines = brackets.read_lines(text, cls.TAGS)
         values: dict[str, Any] = {"other_lines": other_lines}
@@ -214,7 +217,7 @@ class PersonaBlock(TypedBlock):
     other_lines: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # Values are stored as they are written and read back.
+        # Store normalized values, which do not change when they are written and read back.
         for name, value in self._cleaned_values().items():
             object.__setattr__(self, name, value)
         if not self.role:

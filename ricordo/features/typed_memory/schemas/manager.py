@@ -1,9 +1,9 @@
 """Read, change and write the human block of an agent over a client.
 
-The manager keeps only its strategy: the block is read again for each change, because agents edit it
-too. Values that leave the block are archived first, so an interrupted process loses nothing.
-Changes of one manager wait for one another. If the server tells a block's version, a block that
-another writer changed meanwhile is read again and changed again.
+The manager has no state except its strategy. It reads the block again for each change, because
+agents edit the block too. Values that leave the block are archived first, so an interrupted process
+loses nothing. Changes of one manager wait for one another. If the server reports versions, and
+another writer changed the block meanwhile, the change is made again on the new text.
 """
 
 import re
@@ -57,7 +57,7 @@ class MemoryManager:
         self.strategy = strategy or rotation.AdaptiveRotation()
         self._now = now
         self._changing = threading.Lock()
-        # The human block's text as the caller last read it, or as it was last written here.
+        # The human block's text when the caller read it last, or when it was written here last.
         self._last_text: str | None = None
 
     def set_task(self, task: str, context: str | None = None) -> None:
@@ -212,7 +212,7 @@ class MemoryManager:
         metrics = self._metrics(len(whole.shed().to_full_string()))
         if self.strategy.should_rotate(metrics):
             rotated = self._rotate(whole).fitted(self.max_chars)
-            # Without this check, a very long task is archived again with every change.
+            # Without this check, a very long task would be archived again with every change.
             if rotated != whole:
                 return rotated, True
         return whole.fitted(self.max_chars), False

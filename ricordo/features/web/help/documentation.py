@@ -38,8 +38,8 @@ def read_page(name: str, base: str) -> Page:
     """Return a page by its name; `index` is the list of all pages.
 
     Args:
-        name: The path below `docs/`, without `.md`. The last part alone is enough where only
-            one page ends with it.
+        name: The path below `docs/`, without `.md`. The last part of the path is enough if only one
+            page ends with it.
         base: The path under which the server is reached, without a slash at its end.
 
     Raises:

@@ -72,7 +72,7 @@ def lines_named(lines: str) -> tuple[int, int]:
 def with_lines(text: str, first: int, last: int, new_text: str | None) -> str:
     """Return the text with other lines in place of these; None removes them.
 
-    Raises Invalid where the text has no such lines.
+    Raises Invalid if the text has no such lines.
     """
     lines = text.split("\n")
     if last > len(lines):
