@@ -124,6 +124,8 @@ class Feature:
             in other services, and return the remains.
         forget_sources: Sources of users' words, for tables with another name or removal than the
             one by the settings of their columns (`memory_care/forgetting/source_queries.py`).
+        audits: AuditSources (`memory_care/audit/hygiene.py`). The audit of memory counts their
+            texts beside blocks.
         waiting: Functions of a transaction, an organization's id and a user's. Each returns a
             Waiting, which the user's pages show, or None.
         known_facts: Functions of a transaction and a FactQuery. Each returns KnownFacts, which a
@@ -160,6 +162,7 @@ class Feature:
     after_turn: tuple[Part, ...] = ()
     at_erasure: tuple[Part, ...] = ()
     forget_sources: tuple[Part, ...] = ()
+    audits: tuple[Part, ...] = ()
     waiting: tuple[Part, ...] = ()
     known_facts: tuple[Part, ...] = ()
     user_exports: tuple[Part, ...] = ()
@@ -338,6 +341,10 @@ class Plugins:
         They update other agents when one is created, changed or deleted, or ends a turn.
         """
         return self._collect("agent_followers")
+
+    def audits(self) -> list[Callable[..., Any]]:
+        """The sources of texts that the audit of memory counts beside blocks."""
+        return [function for _, function in self._functions("audits")]
 
     def at_erasure(self) -> list[Callable[..., Any]]:
         """The functions that report a forgotten user's remains at other services.

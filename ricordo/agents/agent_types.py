@@ -95,6 +95,7 @@ class TypeTraits:
         clears_buffer: Each turn begins with an empty window.
         speaks_aloud: It says a sentence with every tool call, and gets no tools that edit
             memory.
+        takes_further: New agents of it also get the base tools of features.
         rules: They replace the agent's own rules if it has the tools that they name.
     """
 
@@ -106,6 +107,7 @@ class TypeTraits:
     clears_buffer: bool = False
     packs_user_messages: bool = False
     speaks_aloud: bool = False
+    takes_further: bool = False
     rules: tuple[ToolRule, ...] = ()
 
 
@@ -121,6 +123,7 @@ _NATIVE = TypeTraits(
     ),
     "empty",
     has_base_rules=False,
+    takes_further=True,
 )
 # First the passages, once; then the block, any number of times; then the end.
 _VOICE_RULES = (
@@ -367,9 +370,8 @@ def _replaced_tools(
         return None
     if any(name in state.agent.system for name in type_tools):
         return None
-    further_tools = [
-        tool for tool in state.tools if tool.name not in type_tools and tool.name != SPEECH
-    ]
+    replaced = {*type_tools, SPEECH, *(tool.name for tool in toolbox if tool.is_base)}
+    further_tools = [tool for tool in state.tools if tool.name not in replaced]
     used_names = {tool.name for tool in further_tools}
     if used_names & {REMEMBER, CORRECT}:
         return None

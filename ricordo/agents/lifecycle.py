@@ -260,6 +260,8 @@ def insert_agent(
     require_distinct_labels(attached)
     if spec.has_base_tools:
         base = base_tools(spec.agent_type, has_sleeptime=spec.has_sleeptime)
+        if traits_of(spec.agent_type).takes_further:
+            base += tuple(tool.name for tool in runtime.toolbox if tool.is_base)
     else:
         base = ()
     agent_tools = tuple(tools.find(tx, scope, unique([*base, *spec.tool_names]), spec.tool_ids))

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 
 from ricordo.memory.facts import facts_in
+from ricordo.memory.forget_wishes import wish_in
 from ricordo.search.words import STOP_WORDS, terms
 
 LONGEST_MESSAGE = 4_000  # characters that are read for notes
@@ -61,12 +62,6 @@ _KEEP = re.compile(
     r"|n['’]oublie pas|recuerda|ten en cuenta|no olvides|ricorda(?:ti)?|non dimenticare)\b[\s,:]{0,3}(?:that |dass |que |che )?",
     re.IGNORECASE,
 )
-_FORGET = re.compile(
-    r"^\W{0,5}(?:please |bitte |por favor,? )?(?:can you |could you )?(?:forget|delete|remove|erase|vergiss|lösche?|streiche?"
-    r"|oublie|efface|supprime|olvida|borra|elimina|dimentica|cancella)\b"
-    r" (?!it\b|nicht\b)(?:about |that |dass |que )?(?P<what>[^,.;!?\n]{2,120})",
-    re.IGNORECASE,
-)
 # Lines in which a model says that there is nothing to note, reports the conversation, or repeats
 # its own examples.
 _NO_NOTE = re.compile(
@@ -114,7 +109,9 @@ def is_statement(sentence: str) -> bool:
 
     It must not ask, request, suppose or greet.
     """
-    if _QUESTION.search(sentence) or _SMALL_TALK.search(sentence) or _FORGET.search(sentence):
+    if _QUESTION.search(sentence) or _SMALL_TALK.search(sentence):
+        return False
+    if wish_in(sentence) is not None:
         return False
     if _KEEP.search(sentence):
         return True
@@ -143,12 +140,8 @@ def stated(message: str) -> list[str]:
 
 def to_forget(message: str) -> list[str]:
     """Return the phrases that the message asks to forget."""
-    matches = (
-        _FORGET.search(sentence)
-        for sentence in sentences(message)
-        if not _QUESTION.search(sentence)
-    )
-    return [match["what"].strip() for match in matches if match]
+    wishes = (wish_in(sentence) for sentence in sentences(message))
+    return [wish for wish in wishes if wish]
 
 
 def notes_in(answer: str, statements: Iterable[str]) -> list[str]:

@@ -150,6 +150,7 @@ class ServerTool:
         is_read_only: An equal call in the same turn would have the same result.
         searches: The stores that it searches; the tool is offered to models once one of them has
             content.
+        is_base: New agents get it beside the base tools of their type, where that allows it.
         is_stored: False for a tool of a model profile: it cannot be attached, so its name stays
             free for other tools.
     """
@@ -163,6 +164,7 @@ class ServerTool:
     edits_memory: bool = False
     is_read_only: bool = False
     searches: frozenset[SearchedStore] = frozenset()
+    is_base: bool = False
     is_stored: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)
 

@@ -141,7 +141,7 @@ def test_a_new_agent_has_everything_it_was_made_with(
     assert shown["memory"]["blocks"] == shown["blocks"]
     assert made.blocks[2].id == block_id
     base = traits_of("letta_v1_agent").base_tools
-    assert [tool.name for tool in made.tools] == [*base, "send_message", "memory_rethink"]
+    assert [tool.name for tool in made.tools] == [*base, "forget", "send_message", "memory_rethink"]
 
 
 def test_an_agent_made_without_a_word_has_the_librarian_and_the_base_tools(
@@ -159,7 +159,10 @@ def test_an_agent_made_without_a_word_has_the_librarian_and_the_base_tools(
     )
     assert made.name.startswith("agent-")
     assert made.system.startswith("<base_instructions>")
-    assert [tool.name for tool in made.tools] == list(traits_of("letta_v1_agent").base_tools)
+    assert [tool.name for tool in made.tools] == [
+        *traits_of("letta_v1_agent").base_tools,
+        "forget",
+    ]
     assert (made.blocks, made.tags, made.tool_rules, made.sources) == ([], [], [], [])
     assert (made.metadata, made.timezone, made.hidden, made.enable_sleeptime) == (
         {},

@@ -28,5 +28,6 @@ feature = Feature(
     known_facts=("ricordo.features.knowledge.facts.search:beside_hits",),
     user_exports=("ricordo.features.knowledge.facts.export:facts_of_user",),
     forget_sources=("ricordo.features.knowledge.facts.forgetting:SOURCE",),
+    audits=("ricordo.features.knowledge.facts.audit:audit_facts",),
     at_erasure=("ricordo.features.knowledge.honcho.jobs:forget",),
 )

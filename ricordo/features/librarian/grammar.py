@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from ricordo.domain.redaction import redact
 from ricordo.memory import facts
-from ricordo.search.words import query_terms, terms
+from ricordo.memory.forget_wishes import GENERIC, wish_in
+from ricordo.search.words import STOP_WORDS, query_terms, terms
 
 # The characters of one text that are read. More would delay all other turns, and the topic of a
 # text is named at its start.
@@ -33,7 +34,8 @@ IntentKind = Literal[
 class Intent:
     """The meaning of one sentence.
 
-    A note is kept whole in the archive. A correction may name the words that it replaces.
+    A note is kept whole in the archive. A correction may name the words that it replaces. A wish to
+    forget that points back has the names said before it in `about`.
     """
 
     kind: IntentKind
@@ -41,6 +43,7 @@ class Intent:
     is_note: bool = False
     corrects: bool = False
     replaces: str = ""
+    about: str = ""
 
 
 def read_toml(name: str) -> dict[str, Any]:
@@ -86,11 +89,23 @@ _SINGLE = {
 _TOLD_KINDS = ("name", "home", "age", "diet")
 _ASKED_KINDS = ("name", "home", "age", "job", "birthday", "diet")
 _KINDS = {"workplace": "job"}
+# A wish that points back, until the sentence before it is read.
+_BEFORE = "before"
+_IDIOMS = ("it", "that", "this", "", "es", "das", "ça", "eso", "esto")
 # Words that a question asks with. They do not belong to its topic.
+_PERSONS = (
+    (
+        re.compile(
+            r"\b(?:does|did|has|is|was) the user\b(?!['’])(?: (?:currently|now|still))?", re.I
+        ),
+        "do I",
+    ),
+    (re.compile(r"\bthe user['’]s\b(?: current)?", re.I), "my"),
+)
 _ASKING = (
     "know knew remember recall tell told say said find search look show list give get ask talk "
     "mention forget notes memory me my i anything something everything nothing all you your am "
-    "what who it is"
+    "what who it is user currently"
 )
 
 
@@ -157,7 +172,58 @@ def _read_prose(text: str) -> tuple[Intent, ...]:
             intents[-1] = replace(intents[-1], text=f"{intents[-1].text} {sentence}")
         else:
             intents.append(intent)
+    intents = _with_wishes(intents)
     return tuple(dict.fromkeys(part for intent in intents for part in _parts(intent)))
+
+
+def _with_wishes(intents: list[Intent]) -> list[Intent]:
+    """Complete wishes to forget, and leave out what is only said because of them."""
+    if all(intent.kind != "forget" for intent in intents):
+        return intents
+    wishes = [
+        replace(intent, about=_named_before(intents[index - 1 : index])) if intent.about else intent
+        for index, intent in enumerate(intents)
+        if intent.kind == "forget"
+    ]
+    kept = [intent for intent in intents if not _is_beside(intent, wishes)]
+    completed = iter(wishes)
+    return [next(completed) if intent.kind == "forget" else intent for intent in kept]
+
+
+def _named_before(earlier: Sequence[Intent]) -> str:
+    """Return the names in the sentence before, which a wish points back to."""
+    names = [name for intent in earlier for name in _compiled("name_within").findall(intent.text)]
+    return " ".join(dict.fromkeys(names))
+
+
+def _points_back(sentence: str, wish: str) -> bool:
+    """Return True for "Forget everything about that relationship.", and not for "Forget it."."""
+    if topic(wish) - _GENERIC or wish.casefold() in _IDIOMS:
+        return False
+    return bool(found_in("points_back", sentence))
+
+
+def _is_beside(intent: Intent, wishes: Sequence[Intent]) -> bool:
+    """Return True for a sentence about what shall be forgotten, which is not to be filed."""
+    if intent.kind != "tell":
+        return False
+    return bool(found_in("beside_wish", intent.text)) or any(
+        is_wished(wish, intent.text) for wish in wishes
+    )
+
+
+def is_wished(wish: Intent, text: str) -> bool:
+    """Return True if a text is about what a wish to forget names."""
+    if wish.about:
+        return bool(words_in(wish.about) & words_in(text))
+    return is_about(wish.text, text)
+
+
+def is_about(text: str, phrase: str) -> bool:
+    """Return True if a phrase is about the subject of a wish or question."""
+    subject = topic(text) - _GENERIC
+    is_same_fact = bool((facts_asked(text) | facts_told(text)) & facts_told(phrase))
+    return is_same_fact or (bool(subject) and shared(subject, phrase) * 2 > len(subject))
 
 
 def _parts(intent: Intent) -> list[Intent]:
@@ -277,7 +343,8 @@ def _read_sentence(sentence: str) -> Intent:
     is_secret = found_in("secret", sentence) or (
         found_in("secret_asked", sentence) and (is_marked or found_in("question", bare))
     )
-    if is_secret and not (is_wish and found_in("forget", wish)):
+    to_forget = wish_in(sentence)
+    if is_secret and to_forget is None:
         return Intent("secret")
     plain: tuple[IntentKind, ...] = ("yes", "talk", "help", "list")
     for kind in plain:
@@ -285,8 +352,9 @@ def _read_sentence(sentence: str) -> Intent:
             return Intent(kind)
     if is_wish and (to_keep := found_in("keep", wish)):
         return Intent("tell", to_keep["rest"].rstrip("?？ ") if is_marked else to_keep["rest"])
-    if is_wish and (to_forget := found_in("forget", wish)):
-        return Intent("forget", to_forget["rest"].strip(" .!?。！？"))
+    if to_forget is not None:
+        is_open = _points_back(sentence, to_forget)
+        return Intent("forget", to_forget, about=_BEFORE if is_open else "")
     if found_in("task", wish) and not facts_told(wish):
         return Intent("task")
     if (
@@ -343,7 +411,15 @@ def facts_told(text: str) -> set[str]:
 
 
 def facts_asked(text: str) -> set[str]:
-    return _facts(text, "asks")
+    return _facts(_in_first_person(text), "asks")
+
+
+def _in_first_person(question: str) -> str:
+    """Return a program's question about "the user" as the person would ask it."""
+    text = question[:READ_LENGTH]
+    for pattern, person in _PERSONS:
+        text = pattern.sub(person, text)
+    return text
 
 
 def _facts(text: str, mode: str) -> set[str]:
@@ -368,6 +444,12 @@ def is_single(kind: str) -> bool:
 @lru_cache(4096)
 def words_in(text: str) -> frozenset[str]:
     return frozenset(terms(text[:READ_LENGTH]))
+
+
+# Words of any language that name no subject.
+_GENERIC = words_in(" ".join(GENERIC)).union(
+    *STOP_WORDS.values(), words_in("mein meine meinen meiner mia mio miei mie")
+)
 
 
 @lru_cache(512)

@@ -9,7 +9,6 @@ import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any
 
 from ricordo.domain.message import Part, TextPart, ToolCallPart
 from ricordo.domain.model import LIBRARIAN, Chunk, ModelInfo, ModelReply, ModelRequest
@@ -21,6 +20,7 @@ from ricordo.features.librarian.view import (
     LibrarianView,
     newer_name,
     note_of,
+    rows_of,
     stored_words,
     view_of,
 )
@@ -181,24 +181,25 @@ def _spoken_answer(view: LibrarianView, intents: Sequence[grammar.Intent]) -> st
         for call in view.calls_of(plan.REPLACE)
         if grammar.words_in(call.new_words) <= grammar.words_in(call.old_words)
     ]
-    lines: list[str] = [*map(_describe_removal, removals)]
+    asks = bool(view.calls_of(plan.FORGET))
+    lines: list[str] = [_describe_removal(call, asks=asks) for call in removals]
     for intent in intents:
         match intent.kind:
             case "tell":
                 lines.append(_describe_filing(view, intent.text))
-            case "forget" if not any(_is_about(intent.text, _replaced(call)) for call in removals):
-                lines.append(_not_forgotten(view, intent.text))
+            case "forget":
+                lines.append(_describe_wish(view, intent.text, removals))
             case "ask":
                 lines.append(_answer_question(view, plan.question_of(intents)))
             case "list":
                 lines.append(_overview(view))
             case kind if kind in _FIXED:
                 lines.append(_TEXTS[kind])
-            case "yes" if plan.is_confirmed(view, intents) and not removals:
-                lines.append(_TEXTS["cannot_forget"])
+            case "yes" if plan.is_confirmed(view, intents):
+                lines.append(_describe_confirmed(view, removals))
             case _:
                 pass
-    lines = _join_filed(lines) or [_TEXTS["talk"]]
+    lines = _join_filed([line for line in lines if line]) or [_TEXTS["talk"]]
     if all(_MARK not in text for text in (*view.own_words, *lines)):
         lines.append(_TEXTS["introduction"])
     return "\n\n".join(lines)
@@ -255,7 +256,7 @@ def _find_revision(view: LibrarianView, text: str) -> tuple[LibrarianCall, str] 
     return None
 
 
-def _describe_removal(call: LibrarianCall) -> str:
+def _describe_removal(call: LibrarianCall, *, asks: bool) -> str:
     text = _replaced(call)
     if rest := note_of("", call.new_words).text:
         removed = [part for part in grammar.statements(text) if part not in rest]
@@ -264,7 +265,30 @@ def _describe_removal(call: LibrarianCall) -> str:
         return f'I could not strike out "{text}": {_TEXTS["failed"]}.'
     if _PROPOSED in call.text:
         return f'I asked to have this struck out of my notes: "{text}"\n{_TEXTS["waits"]}'
-    return f'I have struck this out of my notes: "{text}"\n{_TEXTS["stays"]}'
+    struck = f'I have struck this out of my notes: "{text}"'
+    return struck if asks else f"{struck}\n{_TEXTS['stays']}"
+
+
+def _describe_wish(view: LibrarianView, text: str, removals: Sequence[LibrarianCall]) -> str:
+    """Say what became of a wish to forget; "" if the lines about removals say it."""
+    if asked := view.calls_of(plan.FORGET):
+        return _describe_asking(asked[-1])
+    if any(grammar.is_about(text, _replaced(call)) for call in removals):
+        return ""
+    return _not_forgotten(view, text)
+
+
+def _describe_confirmed(view: LibrarianView, removals: Sequence[LibrarianCall]) -> str:
+    if asked := view.calls_of(plan.FORGET):
+        return _describe_asking(asked[-1])
+    return "" if removals else _TEXTS["cannot_forget"]
+
+
+def _describe_asking(call: LibrarianCall) -> str:
+    """Say what became of the wish, without a word of what shall be forgotten."""
+    if call.failed:
+        return _TEXTS["not_asked"]
+    return _TEXTS["asked" if call.text.startswith(plan.ASKED) else "forgotten"]
 
 
 def _not_forgotten(view: LibrarianView, text: str) -> str:
@@ -319,6 +343,8 @@ def _answer_question(view: LibrarianView, question: str) -> str:
         if earlier_places:
             places = f"{', '.join(earlier_places)} and {last_place}"
         lines = [_TEXTS["not_found"].format(places=places, topic=question_text)]
+        if any(plan.is_asked_about(wish, question) for wish in plan.wishes_in_view(view)):
+            lines = [_TEXTS["kept_quiet"]]
     elif len(lines) > 1:
         lines = ["Here is what I found:", *(f"- {line}" for line in lines)]
     failures = dict.fromkeys(
@@ -361,7 +387,8 @@ def _best(
     if facts and len(kinds) == 1 and all(map(grammar.is_single, kinds)):
         # A person has one name: only the present one answers the question.
         from_notes = [evidence for evidence in facts if evidence.rank == 0]
-        ranked = [max(from_notes or facts, key=lambda evidence: (evidence.on, -evidence.rank))]
+        present = max(from_notes or facts, key=lambda evidence: (evidence.on, -evidence.rank))
+        ranked = _corrections(present, ranked) or [present]
     best = [
         evidence
         for evidence in ranked
@@ -372,6 +399,21 @@ def _best(
         for evidence in reversed(best)
     }
     return [evidence for evidence in best if evidence in unique.values()][:_MOST_QUOTED]
+
+
+def _corrections(fact: Evidence, ranked: Sequence[Evidence]) -> list[Evidence]:
+    """Return later evidence that says in other words that a fact has changed, the newest first.
+
+    "Rust is now my favourite language" comes after "My favourite programming language is Java".
+    """
+    later = [
+        evidence
+        for evidence in ranked
+        if evidence.on > fact.on
+        and evidence.text != fact.text
+        and grammar.found_in("correction", evidence.text)
+    ]
+    return sorted(later, key=lambda evidence: evidence.on, reverse=True)
 
 
 def _is_replaced(view: LibrarianView, text: str) -> bool:
@@ -414,17 +456,19 @@ def _hits(view: LibrarianView) -> Iterator[Evidence]:
         row
         for outcome in view.calls_of(*plan.SEARCHES)
         if not outcome.failed
-        for row in _rows(outcome)
+        for row in rows_of(outcome)
     ]
     rows = [{**row, "content": stored_words(str(row["content"]))} for row in rows]
     read_rows = [(row, grammar.read(row["content"])) for row in rows]
     forgotten = [
-        (intent.text, str(row.get("timestamp")))
+        (intent, str(row.get("timestamp")))
         for row, intents in read_rows
         if row.get("role")
         for intent in intents
         if intent.kind == "forget"
     ]
+    # What is still in view was said before now, whenever it was filed.
+    forgotten += [(wish, "9999") for wish in plan.wishes_in_view(view)]
     for row, intents in read_rows:
         on = str(row.get("timestamp") or "")
         hits = [Evidence(row["content"], f"The archive says, filed on {_day(on)}", 2, on)]
@@ -437,41 +481,9 @@ def _hits(view: LibrarianView) -> Iterator[Evidence]:
         # The history keeps forgotten statements, but they must not be quoted.
         for hit in hits:
             if hit.text and not any(
-                on < later and _is_about(text, hit.text) for text, later in forgotten
+                on < later and grammar.is_wished(wish, hit.text) for wish, later in forgotten
             ):
                 yield hit
-
-
-def _rows(outcome: LibrarianCall) -> list[dict[str, Any]]:
-    listed = outcome.message
-    if isinstance(listed, dict):
-        listed = listed.get("results")
-    rows = []
-    if isinstance(listed, list):
-        rows = [row for row in listed if isinstance(row, dict) and row.get("content")]
-    # Consecutive messages are one result.
-    rows += [
-        {**row, **turn}
-        for row in rows
-        for turn in (*_turns(row.get("before")), *_turns(row.get("after")))
-    ]
-    return [row for row in rows if row.get("role", "user") == "user"]
-
-
-def _turns(neighbours: object) -> list[dict[str, Any]]:
-    if isinstance(neighbours, list):
-        turns = neighbours
-    else:
-        turns = []
-    return [turn for turn in turns if isinstance(turn, dict) and turn.get("content")]
-
-
-def _is_about(text: str, phrase: str) -> bool:
-    terms = grammar.topic(text)
-    is_same_fact = bool(
-        (grammar.facts_asked(text) | grammar.facts_told(text)) & grammar.facts_told(phrase)
-    )
-    return is_same_fact or (bool(terms) and grammar.shared(terms, phrase) * 2 > len(terms))
 
 
 def _overview(view: LibrarianView) -> str:
@@ -480,7 +492,7 @@ def _overview(view: LibrarianView) -> str:
         row
         for call in view.calls_of(plan.LIST_ARCHIVE.tool)
         if not call.arguments.get("query")
-        for row in _rows(call)
+        for row in rows_of(call)
     ]
     archived = [
         (stored_words(str(row["content"])), str(row.get("timestamp") or "")[:10]) for row in listed

@@ -15,18 +15,32 @@ from ricordo.features.librarian.grammar import (
     is_personal,
     is_same_frame,
     is_single,
+    is_wished,
+    read,
+    sentences,
     shared,
     statements,
     topic,
     words_in,
 )
-from ricordo.features.librarian.view import LibrarianCall, LibrarianView, Note, ShownBlock
+from ricordo.features.librarian.view import (
+    LibrarianCall,
+    LibrarianView,
+    Note,
+    ShownBlock,
+    note_of,
+    rows_of,
+    stored_words,
+)
 from ricordo.memory.facts import READ_LENGTH as READ_LENGTH_OF_FACTS
 from ricordo.memory.facts import revision_of
 
 INSERT = "memory_insert"
 REPLACE = "memory_replace"
 ARCHIVE = "archival_memory_insert"
+FORGET = "forget"
+# How the tool's result begins where the owner still has to decide.
+ASKED = "Asked."
 SEARCHES: Mapping[str, Mapping[str, Any]] = {
     "conversation_search": {"roles": ["user"], "limit": 20},
     "archival_memory_search": {"top_k": 5},
@@ -49,6 +63,9 @@ FORGET_WHICH = (
 _MAX_ROUNDS = 20
 _LONGEST_CORRECTED = 120
 _LONGEST_QUERY = 400
+# What one request to forget may name: sentences, and characters in all.
+_MOST_SENTENCES = 15
+_LONGEST_WISH = 1_500
 _OLDER = (
     ("new_string", "content"),
     ("new_string", "new_content"),
@@ -98,11 +115,12 @@ class Statement:
 def planned_calls(view: LibrarianView, intents: Sequence[Intent]) -> list[LibrarianCall]:
     """Return the calls to make now; none if it is time to answer."""
     if view.rounds and (view.may_call_in_parallel or view.rounds >= _MAX_ROUNDS):
-        return []
+        return _asking(view, intents)
     planned = (*_forgetting(view, intents), *_filing(view, intents), *_searching(view, intents))
     past_calls = [(outcome.tool, outcome.arguments) for outcome in view.outcomes]
     calls = [complete(call, view.tools[call.tool]) for call in planned]
     calls = [call for call in calls if (call.tool, call.arguments) not in past_calls]
+    calls = calls or _asking(view, intents)
     if view.may_call_in_parallel:
         return calls
     return calls[:1]
@@ -258,6 +276,77 @@ def _forgetting(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[Libr
             yield _replacement(note.label, old_text, new_text, quote=view.person_text)
 
 
+def _asking(view: LibrarianView, intents: Sequence[Intent]) -> list[LibrarianCall]:
+    """Return the call that asks for things to be forgotten wherever they were said."""
+    if FORGET not in view.tools or view.calls_of(FORGET):
+        return []
+    struck = [note_of("", call.old_words.strip()).text for call in view.calls_of(REPLACE)]
+    found: list[str] = []
+    for wish in intents:
+        # Notes that fit equally well are listed first, for the person to confirm.
+        if wish.kind == "forget" and (struck or len(matching(view, wish.text)) < 2):
+            found += _said_about(view, wish) or _subject(wish)
+    if is_confirmed(view, intents):
+        found += struck
+    lines = list(dict.fromkeys(_without_secret(text) for text in found))[:_MOST_SENTENCES]
+    if not lines:
+        return []
+    arguments = {"text": "\n".join(lines)[:_LONGEST_WISH], "reason": "They asked for it."}
+    return [complete(LibrarianCall(FORGET, arguments), view.tools[FORGET])]
+
+
+def _subject(wish: Intent) -> list[str]:
+    """Return the wish itself; nothing if it names no subject."""
+    if wish.about:
+        return [wish.about]
+    return [wish.text] if topic(wish.text) or facts_asked(wish.text) else []
+
+
+def _said_about(view: LibrarianView, wish: Intent) -> list[str]:
+    """Return the sentences that a wish means: of the notes, of messages, of what was found."""
+    hits = [
+        stored_words(str(row["content"]))
+        for call in view.calls_of(*SEARCHES)
+        for row in rows_of(call)
+    ]
+    told = [sentence for text in (*view.earlier_texts, *hits) for sentence in _told_sentences(text)]
+    notes = [statement.text for statement in matching(view, wish.text)]
+    return [*notes, *(sentence for sentence in told if is_wished(wish, sentence))]
+
+
+def _told_sentences(text: str) -> list[str]:
+    """Return the sentences of a message, each with those that continue it, without wishes."""
+    if wishes_in(text):
+        return []
+    told: list[str] = []
+    for sentence in sentences(text):
+        if told and found_in("continues", sentence):
+            told[-1] = f"{told[-1]} {sentence}"
+        else:
+            told.append(sentence)
+    return told
+
+
+def wishes_in(text: str) -> list[Intent]:
+    return [intent for intent in read(text) if intent.kind == "forget"]
+
+
+def wishes_in_view(view: LibrarianView) -> list[Intent]:
+    """Return the wishes to forget that the person's earlier messages in view hold."""
+    return [wish for text in view.earlier_texts for wish in wishes_in(text)]
+
+
+def is_asked_about(wish: Intent, question: str) -> bool:
+    """Return True if a question asks for what a wish named."""
+    return is_wished(wish, question) or bool(topic(wish.text) & topic(question))
+
+
+def _without_secret(text: str) -> str:
+    """Return a sentence up to a password in it, which is neither repeated nor needed."""
+    match = found_in("secret", text)
+    return text[: match.end() - 1].rstrip(" :=") if match else text
+
+
 def _filing(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[LibrarianCall]:
     block = view.person_block
     archives = ARCHIVE in view.tools
@@ -376,6 +465,9 @@ def _outdated(block: ShownBlock, intent: Intent) -> Note | None:
 
 def _searching(view: LibrarianView, intents: Sequence[Intent]) -> list[LibrarianCall]:
     text = question_of(intents)
+    if FORGET in view.tools:
+        wishes = [wish for wish in intents if wish.kind == "forget"]
+        text = " ".join([text, *(f"{wish.text} {wish.about}" for wish in wishes)]).strip()
     if topic(text):
         query = text
     else:

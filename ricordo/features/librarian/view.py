@@ -116,7 +116,8 @@ class LibrarianCall:
 class LibrarianView:
     """One request, as the librarian reads it.
 
-    `person_text` is the person's last text, and `last_answer` the librarian's answer before it.
+    `person_text` is the person's last text, `earlier_texts` are those before it that are in view,
+    and `last_answer` is the librarian's answer before it.
     `own_words` are all its answers. `rounds` counts its replies with calls in this turn.
     """
 
@@ -134,6 +135,7 @@ class LibrarianView:
     is_alone: bool = False
     # The transcript, if its lines are numbered.
     numbered: str = ""
+    earlier_texts: tuple[str, ...] = ()
 
     @property
     def person_block(self) -> ShownBlock | None:
@@ -200,6 +202,9 @@ def view_of(request: ModelRequest) -> LibrarianView:
         may_call_in_parallel=request.settings.parallel_tool_calls is not False,
         key=_key(messages),
         is_alone=bool(spoken) and is_transcript(messages[last]),
+        earlier_texts=tuple(
+            _spoken_words(messages[index]) or "" for index in spoken if index <= answered
+        ),
         numbered=messages[last].text if spoken and _NEWER_LINES in messages[last].text else "",
     )
 
@@ -338,3 +343,28 @@ def _answers_in(message: Message) -> Iterator[str]:
         for call in message.tool_calls:
             if call.name == SEND:
                 yield str(object_in(call.arguments).get("message", ""))
+
+
+def rows_of(outcome: LibrarianCall) -> list[dict[str, Any]]:
+    """Return what users said among a search's results."""
+    listed = outcome.message
+    if isinstance(listed, dict):
+        listed = listed.get("results")
+    rows = []
+    if isinstance(listed, list):
+        rows = [row for row in listed if isinstance(row, dict) and row.get("content")]
+    # Consecutive messages are one result.
+    rows += [
+        {**row, **turn}
+        for row in rows
+        for turn in (*_turns(row.get("before")), *_turns(row.get("after")))
+    ]
+    return [row for row in rows if row.get("role", "user") == "user"]
+
+
+def _turns(neighbours: object) -> list[dict[str, Any]]:
+    if isinstance(neighbours, list):
+        turns = neighbours
+    else:
+        turns = []
+    return [turn for turn in turns if isinstance(turn, dict) and turn.get("content")]

@@ -113,6 +113,11 @@ def package_folder() -> Path | None:
     return Path(spec.submodule_search_locations[0])
 
 
+def load_now() -> "tuple[Any, NDArray[np.float16]]":
+    """Return the tokenizer and the table of vectors, for work in a thread. Raises Unavailable."""
+    return _load(None)
+
+
 def _load(folder: Path | None) -> "tuple[Any, NDArray[np.float16]]":
     folder = folder or package_folder()
     if folder is None:

@@ -25,6 +25,8 @@ def test_memory_is_audited_beside_a_server_and_at_rest_alike(shell: Shell) -> No
         "duplicate": 0,
         "near-duplicate": 0,
         "unsupported": 0,
+        "contradiction": 0,
+        "stale": 0,
         "secret": 0,
         "untrusted": 0,
     }
@@ -37,6 +39,7 @@ def test_memory_is_audited_beside_a_server_and_at_rest_alike(shell: Shell) -> No
     )
     (growth,) = said["growth"]
     assert (growth["label"], growth["versions"]) == ("human", 1)
+    assert said["tallies"] == []
     at_rest = shell.run("memory", "audit", "--json")
     assert (at_rest.returncode, at_rest.stdout) == (0, beside.stdout)
     shown = shell.run("memory", "audit", "--most", "0")
@@ -52,3 +55,18 @@ def test_where_there_is_no_database_the_audit_says_so(shell: Shell) -> None:
     assert answer.returncode == 2
     assert "There is no database at" in answer.stderr
     assert not shell.data.exists()
+
+
+def test_the_counts_by_user_and_a_gate_for_scripts(shell: Shell) -> None:
+    lines = ["I live in Graz.", "I live in Vienna.", "My name is Ada."]
+    with shell.serving() as server:
+        body = {"body": "\n".join(lines)}
+        path = f"{server.address}/users/ada/blocks/human"
+        httpx2.put(path, json=body, trust_env=False).raise_for_status()
+    shown = shell.run("memory", "audit", "--gate", "5")
+    assert shown.returncode == 1
+    assert "     3    0.0%    0.0%    0.0%   33.3%    0.0%  ada (blocks)" in shown.stdout
+    (tally,) = json.loads(shell.run("memory", "audit", "--json").stdout)["tallies"]
+    assert (tally["name"], tally["source"], tally["items"]) == ("ada", "block", 3)
+    assert (tally["contradictions"], tally["stale"]) == (1, 0)
+    assert shell.run("memory", "audit", "--gate", "50").returncode == 0

@@ -326,3 +326,72 @@ async def test_a_user_forgets_no_instructions_of_an_agent_that_others_set_up(sta
     clerk = Scope(scopes=frozenset(("users:write",)))
     with pytest.raises(Forbidden):
         await service.preview(stage.runtime, clerk, "ada", TEXT)
+
+
+PARAPHRASES = {
+    "My diagnosis is diabetes": (
+        "The doctor told me that I have a blood sugar disease.",
+        "I have diabetes and take insulin.",
+    ),
+    "I broke up with Alex last year": (
+        "Alex and I are no longer together.",
+        "My relationship with Alex ended in 2025.",
+    ),
+    "My salary is 4,000 euros a month": ("I earn four thousand euros monthly.",),
+}
+OF_OTHER_THINGS = (
+    "I like tea.",
+    "My sister is a doctor in Graz.",
+    "The exam is on 12 May.",
+    "I work as a nurse in Vienna.",
+    "We had pasta for dinner yesterday.",
+    "I am allergic to nuts.",
+)
+
+
+async def test_what_means_the_same_in_other_words_is_listed_and_removed_by_choice(
+    stage: Stage,
+) -> None:
+    await ada(stage)
+
+    def add(tx: Transaction) -> None:
+        owned = user_memory.open_memory(tx, SCOPE, "ada")
+        lines = [*OF_OTHER_THINGS, *(line for some in PARAPHRASES.values() for line in some)]
+        user_memory.put(tx, owned, "notes", "\n".join(lines), owned.owner)
+
+    await stage.store.write(add)
+    for text, paraphrases in PARAPHRASES.items():
+        listed = await service.preview(stage.runtime, SCOPE, "ada", text)
+        found = {
+            sentence
+            for item in listed.items
+            for sentence in item.excerpts
+            if item.match == "perhaps"
+        }
+        assert found == set(paraphrases)
+        await service.forget(stage.runtime, SCOPE, "ada", text, ALL)
+        await finish(stage)
+        ids = [item.id for item in listed.items if item.match == "perhaps"]
+        await service.forget(stage.runtime, SCOPE, "ada", text, Choice(ids=ids))
+        await finish(stage)
+
+    def notes(tx: Transaction) -> str:
+        memory = user_memory.open_memory(tx, SCOPE, "ada")
+        return user_memory.require(tx, memory, "notes").value
+
+    assert (await stage.store.read(notes)).split("\n") == list(OF_OTHER_THINGS)
+
+
+async def test_without_the_embedded_model_the_list_has_words_alone(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ada(stage)
+    monkeypatch.setattr(stage.runtime.settings, "embedding", "none")
+
+    def add(tx: Transaction) -> None:
+        owned = user_memory.open_memory(tx, SCOPE, "ada")
+        user_memory.put(tx, owned, "notes", "Alex and I are no longer together.", owned.owner)
+
+    await stage.store.write(add)
+    listed = await service.preview(stage.runtime, SCOPE, "ada", "I broke up with him last year")
+    assert listed.items == ()

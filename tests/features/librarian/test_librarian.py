@@ -38,6 +38,7 @@ PARAMETERS = {
     "archival_memory_insert": "content tags",
     "archival_memory_search": "query tags tag_match_mode top_k start_datetime end_datetime",
     "conversation_search": "query roles limit start_date end_date",
+    "forget": "text reason",
 }
 NATIVE = (
     "conversation_search",
@@ -719,3 +720,63 @@ async def test_two_long_texts_that_begin_alike_are_both_filed() -> None:
     await talk.says(one)
     await talk.says(other)
     assert [content[-4:] for _, content, _ in talk.archive] == ["One.", "Two."]
+
+
+ASKED = "Asked. Nothing is forgotten yet: tell the person that the list waits."
+GONE = "Forgotten: what said it in these words was removed."
+
+
+@pytest.mark.parametrize(
+    ("told", "wish", "text"),
+    [
+        (
+            "My medical history: I have diabetes.",
+            "Please delete my medical information. I don't want it stored.",
+            "My medical history: I have diabetes.",
+        ),
+        (
+            "I went through a breakup with Alex last year. It was devastating.",
+            "I don't want to talk about Alex anymore. Forget everything about that relationship.",
+            "I went through a breakup with Alex last year. It was devastating.",
+        ),
+        ("My password is Sesame123!", "Please forget that password.", "My password is"),
+        ("Ich habe Diabetes.", "Bitte vergiss meinen Diabetes.", "Ich habe Diabetes."),
+        ("I play chess.", "Please forget my diagnosis.", "my diagnosis"),
+    ],
+)
+async def test_it_asks_with_the_tool_in_the_words_that_were_said_and_files_nothing(
+    told: str, wish: str, text: str
+) -> None:
+    for outcome, answer in ((ASKED, "I have asked for it"), (GONE, "It is forgotten")):
+        talk = Talk(blocks={}, tools=(*NATIVE, "forget"))
+        talk._forget = lambda outcome=outcome, **_: outcome  # type: ignore[attr-defined]
+        await talk.says(told)
+        archived = list(talk.archive)
+        said = await talk.says(wish)
+        assert talk.arguments("forget")["text"] == text
+        assert said.startswith(answer)
+        assert talk.archive == archived
+
+
+async def test_what_it_was_asked_to_forget_it_does_not_quote_while_the_owner_decides() -> None:
+    talk = Talk(blocks={}, tools=(*NATIVE, "forget"))
+    talk._forget = lambda **_: ASKED  # type: ignore[attr-defined]
+    await talk.says("My home address is 742 Evergreen Terrace.")
+    await talk.says("For privacy reasons, please remove my home address from your memory.")
+    for question in ("What is my home address?", "What is the user's home address?"):
+        answer = await talk.says(question)
+        assert answer == "I don't know that any more: I was asked to forget it."
+
+
+@pytest.mark.parametrize(
+    ("told", "question"),
+    [
+        ("I live in Graz.", "Where does the user currently live?"),
+        ("My name is Ada.", "What is the user's name?"),
+        ("I work as a nurse.", "Where does the user work?"),
+    ],
+)
+async def test_a_program_may_ask_about_the_user(told: str, question: str) -> None:
+    talk = Talk()
+    await talk.says(told)
+    assert told in await talk.says(question)

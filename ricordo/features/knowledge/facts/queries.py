@@ -271,3 +271,14 @@ def set_policy(
 def is_any_on(tx: Transaction) -> bool:
     """Return whether facts are read for anyone on this server."""
     return FactSettings.current().facts != "off" or tx.first(_IS_ANY_ON, {}) is not None
+
+
+def users_with_facts(tx: Transaction, organization_id: str) -> list[str]:
+    """Return the ids of the users of whom facts hold."""
+    statement = (
+        select(user_facts.c.user_id)
+        .where(user_facts.c.organization_id == organization_id, user_facts.c.state == "current")
+        .distinct()
+        .order_by(user_facts.c.user_id)
+    )
+    return [row.user_id for row in tx.all(statement)]

@@ -11,7 +11,11 @@ from typing import Any
 import typer
 
 from ricordo.domain.scope import Scope
-from ricordo.features.memory_care.audit.service import Audit, Finding, Growth, Kind, audit
+from ricordo.features import FEATURES
+from ricordo.features.memory_care.audit.findings import Finding, Kind
+from ricordo.features.memory_care.audit.hygiene import Tally
+from ricordo.features.memory_care.audit.service import Audit, Growth, audit
+from ricordo.plugins import load_plugins
 from ricordo.settings import load_settings
 from ricordo.storage.engine.database import read_beside
 
@@ -21,6 +25,8 @@ _MEANING: "dict[Kind, str]" = {
     "duplicate": "occur twice",
     "near-duplicate": "occur twice with nearly the same words",
     "unsupported": "were said by no user",
+    "contradiction": "stand beside a line that says otherwise",
+    "stale": "name a time that is over",
     "secret": "hold a key or a password",
     "untrusted": "hold content from the web, a file, a tool or another user",
 }
@@ -30,18 +36,30 @@ _MEANING: "dict[Kind, str]" = {
 def audit_memory(
     as_json: bool = typer.Option(False, "--json", help="Print everything as JSON."),
     limit: int = typer.Option(20, "--most", min=0, help="How many findings and blocks to show."),
+    gate: float | None = typer.Option(
+        None,
+        "--gate",
+        min=0,
+        max=100,
+        help="Percent: exit with 1 if a user's junk, duplicates, unsupported, contradictions or "
+        "stale reach it.",
+    ),
 ) -> None:
-    """Find junk, duplicates and secrets in all memory.
+    """Find junk, duplicates, contradictions, stale lines and secrets in all memory.
 
-    Also lines without support, and growth. Changes nothing.
+    Also lines without support, and growth, with the counts by user for blocks and facts. Changes
+    nothing.
     """
     settings, _ = load_settings()
+    sources = load_plugins(FEATURES).audits()
     with read_beside(settings) as tx:
-        outcome = audit(tx, Scope())
+        outcome = audit(tx, Scope(), sources=sources)
     if as_json:
         typer.echo(json.dumps(to_json(outcome), ensure_ascii=False, indent=2))
     else:
         typer.echo(table(outcome, limit))
+    if gate is not None and any(tally.worst_share * 100 >= gate for tally in outcome.tallies):
+        raise typer.Exit(1)
 
 
 def to_json(outcome: "Audit") -> dict[str, Any]:
@@ -65,6 +83,8 @@ def table(outcome: "Audit", limit: int) -> str:
     lines += [
         f"{outcome.counts.get(kind, 0):>6,}  {kind:<15} {_MEANING[kind]}" for kind in _MEANING
     ]
+    if outcome.tallies:
+        lines += ["", *_tallies(outcome.tallies[:limit])]
     if outcome.findings:
         lines += ["", *_findings(outcome.findings[:limit])]
     if len(outcome.findings) > limit:
@@ -75,6 +95,23 @@ def table(outcome: "Audit", limit: int) -> str:
     if outcome.growth:
         lines += ["", *_growth(outcome.growth[:limit])]
     return "\n".join(lines)
+
+
+def _tallies(tallies: "Sequence[Tally]") -> list[str]:
+    lines = [
+        f"{'items':>6}  {'junk':>6}  {'twice':>6}  {'unsaid':>6}  {'contra':>6}  {'stale':>6}  of user"
+    ]
+    for tally in tallies:
+        counts = (
+            tally.junk,
+            tally.duplicates,
+            tally.unsupported,
+            tally.contradictions,
+            tally.stale,
+        )
+        shares = "  ".join(f"{count / max(1, tally.items):>6.1%}" for count in counts)
+        lines.append(f"{tally.items:>6,}  {shares}  {tally.name} ({tally.source}s)")
+    return lines
 
 
 def _findings(findings: "Sequence[Finding]") -> list[str]:

@@ -12,13 +12,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from ricordo.domain.block import Block
 from ricordo.domain.passage import Passage
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion
+from ricordo.features.memory_care.audit import hygiene
+from ricordo.features.memory_care.audit.findings import KINDS, Finding, Kind, Source, short
+from ricordo.features.memory_care.audit.hygiene import AuditSource, Tally
 from ricordo.memory.blame import blame
 from ricordo.memory.edits import repeated
 from ricordo.prompt.system_prompt import disarm
@@ -29,20 +32,10 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 T = TypeVar("T", Block, Passage)
-Kind = Literal["junk", "duplicate", "near-duplicate", "unsupported", "secret", "untrusted"]
-KINDS: tuple[Kind, ...] = (
-    "junk",
-    "duplicate",
-    "near-duplicate",
-    "unsupported",
-    "secret",
-    "untrusted",
-)
 # The share of a line's words that users must have said.
 _SUPPORTED = 0.5
 _LEAST_WORDS = 2
 _MOST_MESSAGES = 500  # of a conversation that are read
-_MOST_SHOWN = 80  # characters of a text in a finding
 _NOTHING = re.compile(
     r"(?i)^[\W_]*(?:todo|tbd|n/?a|none|null|nil|unknown|undefined|empty|placeholder|"
     r"lorem ipsum.*|\[?(?:insert|fill in)\b.*)?[\W_]*$"
@@ -57,22 +50,6 @@ _TOKEN = re.compile(r"[^\W_]+(?:-feira)?")
 # Words that belong to a date or time if they are next to a number.
 _BY_NUMBERS = {*MONTHS, "am", "pm", "uhr", "utc", "gmt", "h"}
 _HEADING = re.compile(r"^\s*(?:#{1,6}\s.*|\[[A-Z_ ]+\]\s*|[\w ]{1,40}:\s*|---+\s*|```.*)$")
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A problem in a line of a block, or in a passage.
-
-    `place` is the block's label or the passage's id. Lines count from 1; 0 is the whole block.
-    `reason` explains the problem.
-    """
-
-    kind: Kind
-    owner: str
-    place: str
-    line: int
-    text: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +83,20 @@ class Audit:
     counts: dict[Kind, int]
     findings: tuple[Finding, ...]
     growth: tuple[Growth, ...]
+    tallies: tuple[Tally, ...] = ()
 
 
-def audit(tx: Transaction, scope: Scope, only: str | None = None) -> Audit:
-    """Audit all blocks and passages of the organization.
+def audit(
+    tx: Transaction, scope: Scope, only: str | None = None, sources: Sequence[AuditSource] = ()
+) -> Audit:
+    """Audit all blocks and passages of the organization, and the texts of these sources.
 
     With `only`, it audits the blocks of this chain.
     """
     findings: list[Finding] = []
     growth: list[Growth] = []
-    lines = count = 0
+    lines: Counter[str] = Counter()
+    count = 0
     said_words: dict[str, set[str]] = {}
     by_chain: dict[str, list[Block]] = {}
     for block in _pages(
@@ -127,11 +108,17 @@ def audit(tx: Transaction, scope: Scope, only: str | None = None) -> Audit:
         owner = " ".join(owners.get(chain_id, ()))
         for index, block in enumerate(group):
             count += 1
-            lines += len(_lines(block.value))
+            lines[owner] += len(_lines(block.value))
             findings += _of_block(block, owner)
             findings += _repeats(block, group[:index], owner)
             findings += _unsupported(tx, scope, block, owner, said_words)
             growth.append(_growth(tx, block, owner))
+        findings += hygiene.contradictions(group, owner)
+    others: Counter[str] = Counter()
+    for source in sources:
+        texts = source(tx, scope, None)
+        others += texts.items
+        findings += texts.findings
     passages = 0
     for archive_id in archives.ids(tx, scope) if only is None else ():
         earlier: dict[str, str] = {}
@@ -142,11 +129,12 @@ def audit(tx: Transaction, scope: Scope, only: str | None = None) -> Audit:
     growth.sort(key=_usage, reverse=True)
     return Audit(
         blocks=count,
-        lines=lines,
+        lines=lines.total(),
         passages=passages,
         counts={kind: counts[kind] for kind in KINDS},
         findings=tuple(findings),
         growth=tuple(growth),
+        tallies=hygiene.tallies_of(tx, lines, others, findings),
     )
 
 
@@ -172,7 +160,7 @@ def _of_block(block: Block, owner: str) -> Iterator[Finding]:
             owner,
             block.label,
             line=0,
-            text=_short(block.value),
+            text=short(block.value),
             reason="holds untrusted content",
         )
     for number, line in _lines(block.value):
@@ -182,7 +170,8 @@ def _of_block(block: Block, owner: str) -> Iterator[Finding]:
 def _of_text(
     text: str, owner: str, place: str, *, line: int = 0, label: str = ""
 ) -> Iterator[Finding]:
-    finding = partial(Finding, owner=owner, place=place, line=line, text=_short(text))
+    source: Source = "block" if label else "passage"
+    finding = partial(Finding, owner=owner, place=place, line=line, text=short(text), source=source)
     if "\n" not in text and (reason := junk_in(text, label)):
         yield finding("junk", reason=reason)
     if kinds := redact(text).kinds:
@@ -217,7 +206,7 @@ def _repeats(block: Block, before: Sequence[Block], owner: str) -> Iterator[Find
                 owner,
                 block.label,
                 line=number,
-                text=_short(line),
+                text=short(line),
                 reason=f"same as {origin}",
             )
         lines_above.append(line)
@@ -229,6 +218,15 @@ def _unsupported(
     for line in blame(tx, block.chain_id, block.label):
         terms_of_line = set(query_terms(line.text))
         version = line.version
+        if hygiene.is_past(line.text, version.created_at, tx.clock.now()):
+            yield Finding(
+                "stale",
+                owner,
+                block.label,
+                line.number,
+                short(line.text),
+                "names a time that is over",
+            )
         if version.author.kind != "agent" or version.approved_by:
             continue
         if len(terms_of_line) < _LEAST_WORDS or _HEADING.match(line.text):
@@ -247,7 +245,7 @@ def _unsupported(
             owner,
             block.label,
             line=line.number,
-            text=_short(line.text),
+            text=short(line.text),
             reason=reason,
         )
 
@@ -312,7 +310,14 @@ def _growth(tx: Transaction, block: Block, owner: str) -> Growth:
 
 def _of_passage(passage: Passage, earlier: dict[str, str]) -> Iterator[Finding]:
     owner = f"archive {passage.archive_id}"
-    finding = partial(Finding, owner=owner, place=passage.id, line=0, text=_short(passage.text))
+    finding = partial(
+        Finding,
+        owner=owner,
+        place=passage.id,
+        line=0,
+        text=short(passage.text),
+        source="passage",
+    )
     key = " ".join(passage.text.casefold().split())
     if key in earlier:
         yield finding("duplicate", reason=f"same as {earlier[key]}")
@@ -320,10 +325,3 @@ def _of_passage(passage: Passage, earlier: dict[str, str]) -> Iterator[Finding]:
     if passage.is_untrusted:
         yield finding("untrusted", reason="holds untrusted content")
     yield from _of_text(passage.text, owner, passage.id)
-
-
-def _short(text: str) -> str:
-    line = " ".join(redact(text).text.split())
-    if len(line) <= _MOST_SHOWN:
-        return line
-    return line[: _MOST_SHOWN - 1] + "…"

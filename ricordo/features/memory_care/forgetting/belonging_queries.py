@@ -20,7 +20,7 @@ from ricordo.storage.schema.columns import (
     erasure_of,
     metadata,
 )
-from ricordo.storage.schema.core_tables import agents
+from ricordo.storage.schema.core_tables import agents, conversations, passages, runs, steps
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, chains
 
 _OF_USER = ("user_id", "sender_id", "owner_id")
@@ -44,6 +44,11 @@ class Belongings:
     `shared_agents` are the others that they talk with. The user may not change the instructions of
     `fixed_agents`, which belong to the user alone too, and may not change `fixed_blocks`: pairs of
     a chain and a label that are read-only for the agents.
+    Of `fixed_archives`, which are attached to such agents alone, only what agents noted or the user
+    stored is the user's. `conversations` are about no user, of agents that the user made and others
+    talk with too: what they say is the user's, and the memory of those agents is not.
+
+    Without a user (`user_id` is "") they are what a conversation about no user can reach.
     """
 
     user_id: str
@@ -54,6 +59,8 @@ class Belongings:
     shared_agents: tuple[str, ...] = ()
     fixed_agents: tuple[str, ...] = ()
     fixed_blocks: frozenset[tuple[str, str]] = frozenset()
+    fixed_archives: tuple[str, ...] = ()
+    conversations: tuple[str, ...] = ()
 
 
 def belongings_of(
@@ -76,7 +83,65 @@ def belongings_of(
         shared_agents=tuple(kept_agents),
         fixed_agents=tuple(fixed_agents),
         fixed_blocks=_read_only_blocks(tx, fixed_agents),
+        fixed_archives=tuple(archives_of(tx, list(fixed_agents))),
+        conversations=_without_user(tx, tuple(kept_agents), user_id),
     )
+
+
+def reach_of(
+    tx: Transaction, organization_id: str, conversation_id: str, local_user_id: str = ""
+) -> Belongings:
+    """Return what a conversation about no user can reach: itself, and its agent's memory.
+
+    Of the agent's archives these are the passages that it noted in this conversation. Its blocks
+    count only if it has no other conversation. Its instructions and read-only blocks stay. The
+    memory of the local user counts too, since facts of such conversations are proposed to it.
+    """
+    row = tx.first(
+        select(conversations.c.agent_id).where(
+            conversations.c.id == conversation_id,
+            conversations.c.organization_id == organization_id,
+            conversations.c.user_id.is_(None),
+        )
+    )
+    if row is None:
+        return Belongings("", organization_id, (), (), ())
+    agent_id = row.agent_id
+    others = select(conversations.c.id).where(
+        conversations.c.agent_id == agent_id,
+        conversations.c.id != conversation_id,
+        conversations.c.message_count > 0,
+    )
+    own_agents = [] if tx.first(others.limit(1)) else [agent_id]
+    is_reached = is_chain_of(tx, own_agents)
+    if local_user_id:
+        is_reached |= (chains.c.owner_kind == "user") & (chains.c.owner_id == local_user_id)
+    statement = select(chains.c.id).where(is_reached, chains.c.organization_id == organization_id)
+    return Belongings(
+        "",
+        organization_id,
+        agents=(),
+        archives=(),
+        chains=tuple(row.id for row in tx.all(statement.order_by(chains.c.seq))),
+        shared_agents=() if own_agents else (agent_id,),
+        fixed_agents=tuple(own_agents),
+        fixed_blocks=_read_only_blocks(tx, own_agents),
+        conversations=(conversation_id,),
+    )
+
+
+def _without_user(tx: Transaction, agent_ids: Sequence[str], user_id: str) -> tuple[str, ...]:
+    """Return the conversations about no user with those of these agents that the user made."""
+    statement = (
+        select(conversations.c.id)
+        .join(agents, agents.c.id == conversations.c.agent_id)
+        .where(
+            is_in(agents.c.id, agent_ids),
+            agents.c.created_by == user_id,
+            conversations.c.user_id.is_(None),
+        )
+    )
+    return tuple(row.id for row in tx.all(statement.order_by(conversations.c.id)))
 
 
 def _made_by_others(tx: Transaction, agent_ids: Sequence[str], user_id: str) -> list[str]:
@@ -138,21 +203,52 @@ def is_owned(table: Table, owned: Belongings, depth: int = 0) -> ColumnElement[b
     if table.name == "users":
         return table.c.id == owned.user_id
     for column, parent in _references(table):
-        if parent is None:
-            conditions.append(column == owned.user_id)
-        elif parent.name == "agents":
-            conditions.append(is_in(column, owned.agents))
-        elif parent.name == "archives":
-            conditions.append(is_in(column, owned.archives))
-        elif depth < _DEEPEST:
-            rows = select(parent.c.id).where(is_owned(parent, owned, depth + 1))
-            conditions.append(column.in_(rows))
+        conditions += _owned_by(column, parent, owned, depth)
+    if table.name == "conversations":
+        conditions.append(is_in(table.c.id, owned.conversations))
+    if table.name == "passages":
+        conditions = [_is_owned_passage(owned, or_(false(), *conditions))]
     condition = or_(false(), *conditions)
     if "user_id" in table.c:
         # Another user may also have written in this user's conversation.
         column = table.c.user_id
         condition &= column.is_(None) | (column == owned.user_id)
     return condition
+
+
+def _owned_by(
+    column: Column[Any], parent: Table | None, owned: Belongings, depth: int
+) -> list[ColumnElement[bool]]:
+    """Return the conditions that the row which a column names is the user's, or the user."""
+    if parent is None:
+        return [column == owned.user_id] if owned.user_id else []
+    if parent.name == "agents":
+        return [is_in(column, owned.agents)]
+    if parent.name == "archives":
+        return [is_in(column, owned.archives)]
+    conditions: list[ColumnElement[bool]] = []
+    if depth < _DEEPEST:
+        conditions.append(column.in_(select(parent.c.id).where(is_owned(parent, owned, depth + 1))))
+    if parent.name == "conversations":
+        conditions.append(is_in(column, owned.conversations))
+    return conditions
+
+
+def _is_owned_passage(owned: Belongings, is_in_archive: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return the condition for passages.
+
+    Those that an agent noted in the user's conversations are theirs in any archive. Those that
+    others stored in archives of agents that others set up stay.
+    """
+    noted = select(steps.c.id).join(runs, runs.c.id == steps.c.run_id)
+    noted = noted.where(is_in(runs.c.conversation_id, owned.conversations))
+    is_others = (
+        is_in(passages.c.archive_id, owned.fixed_archives)
+        & passages.c.step_id.is_(None)
+        & passages.c.user_id.is_(None)
+        & (passages.c.created_by.is_(None) | (passages.c.created_by != owned.user_id))
+    )
+    return (is_in_archive & ~is_others) | passages.c.step_id.in_(noted)
 
 
 _DEEPEST = 4

@@ -26,6 +26,7 @@ from ricordo.features.memory_care.forgetting import rules, service
 from ricordo.features.memory_care.forgetting.belonging_queries import (
     Belongings,
     belongings_of,
+    reach_of,
     tables_with_words,
 )
 from ricordo.features.memory_care.forgetting.block_queries import shared_blocks_with
@@ -53,6 +54,12 @@ _ALWAYS = (
 )
 
 
+_WITHOUT_USER = (
+    "This conversation is about no user. Its agent's instructions, what programs stored, and other "
+    "conversations were not searched; it may be remembered again if it is said again."
+)
+
+
 class ForgettingWork(PortionedWork[Forgetting]):
     """The removal of one thing in progress."""
 
@@ -69,6 +76,7 @@ class ForgettingWork(PortionedWork[Forgetting]):
             self._sources = await service.sources_of(self._runtime)
             owned = await self._belongings()
             await self._remove_all(owned)
+            await self._write(_note_pass)
             if await self._wait_for_turns(owned):
                 await self._remove_all(await self._belongings())
             await self._recompile()
@@ -85,6 +93,14 @@ class ForgettingWork(PortionedWork[Forgetting]):
         organization_id = self.state.organization_id
         user_id = self.state.user_id
         changes_agents = self.state.changes_agents
+        if not user_id:
+            reach = partial(
+                reach_of,
+                organization_id=organization_id,
+                conversation_id=self.state.conversation_id,
+                local_user_id=self.state.local_user_id,
+            )
+            return await self._store.read(reach)
         return await self._store.read(
             lambda tx: belongings_of(tx, organization_id, user_id, changes_agents=changes_agents)
         )
@@ -117,7 +133,10 @@ class ForgettingWork(PortionedWork[Forgetting]):
         def has_ended(tx: Transaction) -> bool:
             return not any(
                 run.created_at <= asked_at
-                and (run.user_id == owned.user_id or run.conversation_id in own_conversations)
+                and (
+                    run.conversation_id in own_conversations
+                    or (owned.user_id and run.user_id == owned.user_id)
+                )
                 for run in runs.open_runs(tx)
             )
 
@@ -199,16 +218,19 @@ class ForgettingWork(PortionedWork[Forgetting]):
                 f"{len(backups)} backups in the data folder were made before: remove them when they "
                 "are not needed."
             )
+        if not self.state.user_id:
+            remains.append(_WITHOUT_USER)
         await self._write(partial(_note_elsewhere, sentences=[*remains, *_ALWAYS]))
 
     def _end(self, tx: Transaction, forgetting: Forgetting) -> None:
-        if forgetting.is_never_again:
+        if forgetting.is_never_again and (forgetting.user_id or forgetting.local_user_id):
             _add_rule(tx, forgetting)
         forgetting.is_done = True
         forgetting.text = ""
         forgetting.sentences = []
         forgetting.ids = []
         forgetting.user_id = ""
+        forgetting.local_user_id = ""
         forgetting.conversations = set()
 
     async def _rewrite_files(self) -> None:
@@ -260,6 +282,10 @@ def _add_rule(tx: Transaction, forgetting: Forgetting) -> None:
         forgetting.note_elsewhere(
             [f"It may be remembered again, since the rule against it was refused: {error}"]
         )
+
+
+def _note_pass(_tx: Transaction, forgetting: Forgetting) -> None:
+    forgetting.passes += 1
 
 
 def _remotes_of(tx: Transaction, chain_id: str) -> list[Remote]:

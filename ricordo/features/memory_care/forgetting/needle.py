@@ -17,6 +17,7 @@ import orjson
 
 from ricordo.domain.hidden_text import UNSEEN_CLASS
 from ricordo.domain.text import normal_text
+from ricordo.features.memory_care.forgetting.meaning import Meaning
 from ricordo.memory.unwanted import rule_of
 from ricordo.search.words import SPACELESS, STOP_WORDS, terms
 
@@ -65,9 +66,13 @@ class Unit:
 
 @dataclass(frozen=True)
 class Needle:
-    """A thing to forget, in words."""
+    """A thing to forget, in words.
+
+    With `by_meaning` other sentences that mean nearly the same perhaps say it too.
+    """
 
     text: str
+    by_meaning: bool = False
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
@@ -82,6 +87,10 @@ class Needle:
     def pattern(self) -> re.Pattern[str]:
         """A pattern for the thing in all spellings; without words it matches nothing."""
         return re.compile("|".join(map(_pattern, self.parts)) or r"(?!)", re.IGNORECASE)
+
+    @cached_property
+    def _meaning(self) -> Meaning:
+        return Meaning(self.parts)
 
     @cached_property
     def words(self) -> tuple[frozenset[str], ...]:
@@ -114,7 +123,9 @@ class Needle:
         if not self.words:
             return False
         words = words_of(sentence)
-        return any(_are_near(part, words) for part in self.words)
+        if any(_are_near(part, words) for part in self.words):
+            return True
+        return self.by_meaning and self._meaning.is_near(sentence)
 
 
 def words_of(sentence: str) -> frozenset[str]:

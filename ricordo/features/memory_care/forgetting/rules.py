@@ -14,16 +14,20 @@ _OPTIONS = PutOptions(
     policy="read_only",
 )
 
+_MOST_RULES = 20
+
 
 def add_rule(tx: Transaction, forgetting: Forgetting) -> None:
     """Add the rule to the user's own; once for each removal."""
     scope = Scope(forgetting.organization_id)
-    memory = user_memory.open_memory(tx, scope, forgetting.user_id, makes=True)
+    user_id = forgetting.user_id or forgetting.local_user_id
+    memory = user_memory.open_memory(tx, scope, user_id, makes=True)
     block = user_memory.find(tx, memory, NEVER_REMEMBER)
     lines = [line for line in (block.value if block else "").split("\n") if line.strip()]
     day = forgetting.asked_at[:10]
     new_lines = [
-        unwanted.unreadable_rule(part, day, salt=forgetting.id) for part in forgetting.needle.parts
+        unwanted.unreadable_rule(part, day, salt=forgetting.id)
+        for part in forgetting.needle_of_followers.parts[:_MOST_RULES]
     ]
     added = [line for line in dict.fromkeys(new_lines) if line and line not in lines]
     if added:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,12 +11,12 @@ from sqlalchemy import inspect, select
 from ricordo.domain.clock import to_datetime
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
-from ricordo.domain.scope import Scope, User
+from ricordo.domain.scope import LOCAL_USER, Scope, User
 from ricordo.errors import Forbidden, Invalid, NotFound
 from ricordo.features.memory_care.erasure import receipts
 from ricordo.features.memory_care.erasure import service as erasure_service
 from ricordo.features.memory_care.erasure.receipts import Receipt
-from ricordo.features.memory_care.forgetting import queries
+from ricordo.features.memory_care.forgetting import meaning, queries
 from ricordo.features.memory_care.forgetting.belonging_queries import (
     Belongings,
     belongings_of,
@@ -25,7 +25,7 @@ from ricordo.features.memory_care.forgetting.belonging_queries import (
 from ricordo.features.memory_care.forgetting.block_queries import BlockSource, shared_blocks_with
 from ricordo.features.memory_care.forgetting.needle import Needle
 from ricordo.features.memory_care.forgetting.source_queries import JOB, Source, built_in_sources
-from ricordo.features.memory_care.forgetting.state import Forgetting, Item
+from ricordo.features.memory_care.forgetting.state import PERHAPS, Forgetting, Item
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import jobs, users
@@ -63,9 +63,9 @@ class Choice:
     request_id: str | None = None
 
 
-def require_needle(text: str) -> Needle:
+def require_needle(text: str, *, by_meaning: bool = False) -> Needle:
     """Return the thing as it is searched. Raises Invalid for a text that says nothing."""
-    needle = Needle(text)
+    needle = Needle(text, by_meaning=by_meaning)
     letters = sum(sign.isalnum() for part in needle.parts for sign in part)
     if not needle.words or letters < _SHORTEST or len(text) > LONGEST_TEXT:
         raise Invalid(
@@ -86,7 +86,7 @@ async def sources_of(runtime: Runtime) -> list[Source]:
 
 async def preview(runtime: Runtime, scope: Scope, name: str, text: str) -> Preview:
     """Return the items that say the thing. Raises NotFound, Invalid, Forbidden."""
-    needle = require_needle(text)
+    needle = require_needle(text, by_meaning=meaning.is_available(runtime.settings))
     user = await runtime.store.read(lambda tx: users.require(tx, scope, name))
     _require_reader(scope, user)
     changes_agents = scope.may(_CHANGES_AGENTS)
@@ -129,29 +129,70 @@ async def forget(runtime: Runtime, scope: Scope, name: str, text: str, choice: C
     def work(tx: Transaction) -> Forgetting:
         user = users.require(tx, scope, name)
         users.lock(tx, user.id)
-        forgetting = _begin(runtime, scope, user, text, choice)
-        for job, other in _unfinished(tx, user.id):
-            if job.status in ("waiting", "running") and _is_same(other, forgetting):
-                return other
+        forgetting = _begin(runtime, scope, user.id, text, choice)
+        if same := _same_in_queue(tx, forgetting):
+            return same
         if choice.request_id:
             queries.remove(tx, scope, user.id, choice.request_id)
-        payload = forgetting.model_dump(mode="json")
-        # Jobs with one key follow each other, so two removals never meet.
-        key = f"{JOB}:{user.id}"
-        jobs.add(
-            tx,
-            Job(
-                JOB,
-                user.organization_id,
-                payload,
-                key=key,
-                user_id=user.id,
-                most_attempts=_ATTEMPTS,
-            ),
-        )
+        _add_job(tx, forgetting, key=user.id)
         return forgetting
 
     return state_of(await runtime.store.write(work))
+
+
+async def forget_at_once(
+    runtime: Runtime, request: queries.ForgetRequest, *, is_local_user: bool = False
+) -> str:
+    """Begin to remove all that says a thing in the same words, as its owner asked an agent.
+
+    Without a user in the request, it reaches the conversation and its agent's memory (`reach_of`).
+    Returns the receipt's id.
+    """
+    await asyncio.to_thread(Secret(runtime.settings.data_dir).derive, "")
+    everything = Choice(takes_all=True)
+
+    def work(tx: Transaction) -> Forgetting:
+        scope = Scope(request.organization_id, user_id=request.user_id)
+        owner = request.user_id or request.conversation_id or ""
+        forgetting = _begin(runtime, scope, owner, request.text, everything)
+        forgetting.user_id = request.user_id
+        forgetting.conversation_id = request.conversation_id or ""
+        forgetting.changes_agents = False
+        if is_local_user and not request.user_id:
+            forgetting.local_user_id = LOCAL_USER
+        if same := _same_in_queue(tx, forgetting):
+            return same
+        _add_job(tx, forgetting, key=owner)
+        return forgetting
+
+    return (await runtime.store.write(work)).id
+
+
+async def has_passed_once(runtime: Runtime, receipt_id: str) -> bool:
+    """Return whether the removal has gone over everything once."""
+    unfinished = await runtime.store.read(_unfinished)
+    states = [state for _, state in unfinished if state.id == receipt_id]
+    return all(state.passes for state in states)
+
+
+def _same_in_queue(tx: Transaction, forgetting: Forgetting) -> Forgetting | None:
+    for job, other in _unfinished(tx, forgetting.user_id or None):
+        if job.status in ("waiting", "running") and _is_same(other, forgetting):
+            return other
+    return None
+
+
+def _add_job(tx: Transaction, forgetting: Forgetting, key: str) -> None:
+    job = Job(
+        JOB,
+        forgetting.organization_id,
+        forgetting.model_dump(mode="json"),
+        # Jobs with one key follow each other, so two removals never meet.
+        key=f"{JOB}:{key}",
+        user_id=forgetting.user_id or None,
+        most_attempts=_ATTEMPTS,
+    )
+    jobs.add(tx, job)
 
 
 def _require_reader(scope: Scope, user: User) -> None:
@@ -163,8 +204,17 @@ def _require_reader(scope: Scope, user: User) -> None:
     )
 
 
-def store_request(tx: Transaction, request: queries.ForgetRequest) -> None:
-    """Store an agent's request to forget something. Raises Conflict."""
+def store_request(tx: Transaction, request: queries.ForgetRequest, maker: str | None) -> None:
+    """Store an agent's request to forget something.
+
+    Without a user the agent's maker decides, else the local user. Raises Conflict, Invalid.
+    """
+    if not request.user_id:
+        scope = Scope(request.organization_id)
+        ids = [id for id in (maker, LOCAL_USER) if id and users.find(tx, scope, id)]
+        if not ids:
+            raise Invalid("This conversation is about no user, and nobody made its agent.")
+        request = replace(request, user_id=ids[0])
     queries.add(tx, request)
 
 
@@ -205,27 +255,33 @@ def state_of(forgetting: Forgetting) -> Receipt:
     }
 
 
-def _begin(runtime: Runtime, scope: Scope, user: User, text: str, choice: Choice) -> Forgetting:
+def _begin(runtime: Runtime, scope: Scope, owner_id: str, text: str, choice: Choice) -> Forgetting:
     return Forgetting(
         id=new_id(receipts.PREFIX),
-        subject=receipts.subject_of(user.id),
+        subject=receipts.subject_of(owner_id),
         names=[],
-        organization_id=user.organization_id,
+        organization_id=scope.organization_id,
         asked_at=to_datetime(runtime.store.clock.now()).isoformat(),
-        asked_by="" if scope.user_id == user.id else scope.user_id,
+        asked_by="" if scope.user_id == owner_id else scope.user_id,
         database="postgresql" if runtime.settings.postgres_url else "sqlite",
-        user_id=user.id,
+        user_id=owner_id,
         text=text,
         ids=sorted(set(choice.ids)),
         takes_all=choice.takes_all,
         takes_perhaps=choice.takes_perhaps,
         is_never_again=choice.is_never_again,
+        by_meaning=is_perhaps_chosen(choice) and meaning.is_available(runtime.settings),
         changes_agents=scope.may(_CHANGES_AGENTS),
     )
 
 
+def is_perhaps_chosen(choice: Choice) -> bool:
+    """Return whether some of the choice is uncertain."""
+    return choice.takes_perhaps or any(id.endswith(PERHAPS) for id in choice.ids)
+
+
 def _is_same(first: Forgetting, second: Forgetting) -> bool:
-    names = ("user_id", "text", "ids", "takes_all", "takes_perhaps")
+    names = ("user_id", "conversation_id", "text", "ids", "takes_all", "takes_perhaps")
     return all(getattr(first, name) == getattr(second, name) for name in names)
 
 

@@ -37,7 +37,13 @@ class Item:
 class Forgetting(ErasureFacts):
     """The thing to forget, the owner's choice, and the work done so far."""
 
+    # Empty for a conversation about no user; `conversation_id` says how far the work reaches then.
     user_id: str
+    conversation_id: str = ""
+    # The local user, to whose memory facts of such a conversation are proposed too.
+    local_user_id: str = ""
+    # Whole passes over all sources that are done.
+    passes: int = 0
     # Emptied at the end of the work.
     text: str = ""
     # Chosen sentences that only perhaps mention it; sources with `follows` are searched for them
@@ -47,6 +53,8 @@ class Forgetting(ErasureFacts):
     takes_all: bool = False
     takes_perhaps: bool = False
     is_never_again: bool = True
+    # Some of the choice may be by its meaning.
+    by_meaning: bool = False
     # False: settings that others made in the user's agents are not changed
     # (`Belongings.fixed_agents`).
     changes_agents: bool = True
@@ -64,7 +72,7 @@ class Forgetting(ErasureFacts):
 
     @property
     def needle(self) -> Needle:
-        return Needle(self.text)
+        return Needle(self.text, by_meaning=self.by_meaning)
 
     @property
     def needle_of_followers(self) -> Needle:

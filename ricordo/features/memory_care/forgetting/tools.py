@@ -1,40 +1,72 @@
-"""The tool `forget`, with which an agent asks for its user's decision."""
+"""The tool `forget`, with which an agent asks for its user's decision, or removes at once."""
 
-from ricordo.errors import Invalid
+import asyncio
+import time
+
 from ricordo.features.memory_care.forgetting import service
+from ricordo.features.memory_care.forgetting.options import ForgetSettings
 from ricordo.features.memory_care.forgetting.queries import LONGEST_REASON, ForgetRequest
 from ricordo.tools.toolbox import ServerTool, ToolContext
 
+_LONGEST_WAIT = 10.0  # seconds
+_PAUSE = 0.02  # seconds
+
 
 async def forget(context: ToolContext, text: str, reason: str = "") -> str:
-    """Ask that something about the person you talk with be forgotten, everywhere it is stored.
+    """Ask that something the person told you be forgotten, wherever it is stored: blocks, messages, archive.
 
-    Use it when they ask you to forget something. You cannot remove it yourself: they see a list of all
-    places that say it, and decide. Do not repeat the thing in your answer.
+    Use it when they ask you to forget something, and file nothing about it. Do not repeat the thing in your answer.
 
     Args:
-        text: What shall be forgotten, in the words in which it was said, as one short sentence.
+        text: What shall be forgotten, in the words in which it was said: one sentence a line.
         reason: Why, in few words that do not say it again.
     """
-    user_id = context.scope.subject or context.state.conversation.user_id
-    if user_id is None:
-        raise Invalid("This conversation is about no user, so there is nothing to forget.")
-    agent = context.state.agent
+    service.require_needle(text)
+    scope = context.scope
+    conversation = context.state.conversation
+    user_id = scope.subject or conversation.user_id or ""
     request = ForgetRequest(
         "",
-        agent.organization_id,
+        context.state.agent.organization_id,
         user_id,
         text.strip(),
         reason=reason.strip()[:LONGEST_REASON] or None,
-        agent_id=agent.id,
-        conversation_id=context.state.conversation.id,
+        agent_id=context.state.agent.id,
+        conversation_id=conversation.id,
     )
-    service.require_needle(request.text)
-    await context.store.write(lambda tx: service.store_request(tx, request))
+    is_direct = ForgetSettings.current().forget_policy == "direct"
+    # A page, a file or another agent may say "forget everything": then the owner decides.
+    is_asked_by_person = not (context.step.is_untrusted() or context.step.callers)
+    if is_direct and is_asked_by_person:
+        return await _forget_at_once(context, request)
+    return await _ask(context, request)
+
+
+async def _ask(context: ToolContext, request: ForgetRequest) -> str:
+    """Store the request for its owner: the user, or without one the agent's maker."""
+    maker = context.state.agent.created_by
+    await context.store.write(lambda tx: service.store_request(tx, request, maker))
+    if request.user_id:
+        return (
+            "Asked. Nothing is forgotten yet: tell the person that the list waits on their memory "
+            "page, where they choose what is removed."
+        )
     return (
-        "Asked. Nothing is forgotten yet: tell the person that the list waits on their memory page, "
-        "where they choose what is removed."
+        "Asked. Nothing is forgotten yet: the list waits for whoever runs this agent, under Memory."
     )
 
 
-TOOLS = (ServerTool(forget, "letta_builtin"),)
+async def _forget_at_once(context: ToolContext, request: ForgetRequest) -> str:
+    """Remove all that says it, once before the answer; the rest follows after the turn."""
+    receipt_id = await service.forget_at_once(
+        context.runtime, request, is_local_user=context.scope.is_local_user
+    )
+    until = time.monotonic() + _LONGEST_WAIT
+    while time.monotonic() < until:
+        if await service.has_passed_once(context.runtime, receipt_id):
+            return "Forgotten: what said it in these words was removed, and a mark is in its place."
+        await asyncio.sleep(_PAUSE)
+    return "It is being forgotten: what says it in these words is removed in a moment."
+
+
+TOOLS = (ServerTool(forget, "letta_builtin", acts_outside=True, is_base=True),)

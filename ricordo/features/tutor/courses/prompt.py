@@ -7,7 +7,7 @@ from ricordo.features.tutor.courses.course_file import Course
 from ricordo.memory.sections import Problem
 
 # The tools of an agent if its course names none.
-TUTOR_TOOLS = ("query_student", "conversation_search", "memory_insert", "memory_replace")
+TUTOR_TOOLS = ("query_student", "conversation_search", "memory_insert", "memory_replace", "forget")
 _ARCHIVE = ("archival_memory_insert", "archival_memory_search")
 _EDITS = re.compile(r"(?:memory_|core_memory_|archival_memory_insert)\w*")
 _COUNTED = "You have three kinds of memory:"

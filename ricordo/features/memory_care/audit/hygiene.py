@@ -1,0 +1,163 @@
+"""The share of what a user's memory should not hold, for blocks and for facts.
+
+Faults are junk, duplicates, what nobody said, contradictions of which both sides stand, and what
+has become old. Features add their texts by `Feature.audits`.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from ricordo.domain.block import Block
+from ricordo.domain.clock import DAY, to_micros
+from ricordo.domain.scope import Scope
+from ricordo.features.memory_care.audit.findings import Finding, Kind, Source, short
+from ricordo.memory.facts import Fact, facts_in, revision_of
+from ricordo.search.dates import named_times
+from ricordo.storage import users
+from ricordo.storage.engine.store import Transaction
+
+# The kinds of findings by the fault that they count as.
+FAULTS: dict[Kind, str] = {
+    "junk": "junk",
+    "duplicate": "duplicates",
+    "near-duplicate": "duplicates",
+    "unsupported": "unsupported",
+    "contradiction": "contradictions",
+    "stale": "stale",
+}
+_DATED = re.compile(r"^\W{0,5}(\d{4}-\d\d-\d\d): ([^\n]*)$")
+# What names a time ahead: plans and appointments.
+_PLAN = re.compile(
+    r"\b(?:will|going to|plans?|planning|exam|appointment|deadline|due|meeting|flight|trip|wedding|starts?"
+    r"|werde|prüfung|termin|frist|reise|vais|examen|rendez-vous|voy a|cita|viaje|esame|appuntamento|viaggio)\b",
+    re.IGNORECASE,
+)
+_AHEAD = re.compile(
+    r"\b(?:today|tonight|tomorrow|this week|next week|heute|morgen|diese woche|nächste woche|aujourd['’]hui|demain"
+    r"|la semaine prochaine|hoy|mañana|la próxima semana|oggi|domani|la prossima settimana)\b",
+    re.IGNORECASE,
+)
+_YEAR = re.compile(r"\b(?:19|20)\d\d\b")
+# A day that is only named in relation, as "next week", is past by then.
+_DAYS_AHEAD = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What one user's memory holds in one source, and how much of it has each fault."""
+
+    owner: str
+    name: str
+    source: Source
+    items: int
+    junk: int = 0
+    duplicates: int = 0
+    unsupported: int = 0
+    contradictions: int = 0
+    stale: int = 0
+
+    @property
+    def worst_share(self) -> float:
+        counts = (self.junk, self.duplicates, self.unsupported, self.contradictions, self.stale)
+        return max(counts) / max(1, self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedTexts:
+    """The texts of a source: their number by owner, and the findings in them."""
+
+    items: Counter[str]
+    findings: Sequence[Finding]
+
+
+# A function of a transaction, a scope, and an owner's id or None for all.
+AuditSource = Callable[[Transaction, Scope, str | None], AuditedTexts]
+
+
+def owner_of(user_id: str) -> str:
+    return f"user {user_id}"
+
+
+def tallies_of(
+    tx: Transaction, lines: Counter[str], others: Counter[str], findings: Iterable[Finding]
+) -> tuple[Tally, ...]:
+    """Return the counts by user: of lines in blocks, then of facts."""
+    found: dict[tuple[str, Source, str], set[tuple[str, int]]] = {}
+    for finding in findings:
+        if fault := FAULTS.get(finding.kind):
+            key = (finding.owner, finding.source, fault)
+            found.setdefault(key, set()).add((finding.place, finding.line))
+    sources: tuple[tuple[Source, Counter[str]], ...] = (("block", lines), ("fact", others))
+    owners = sorted(owner for owner in lines | others if owner.startswith("user "))
+    ids = [owner.removeprefix("user ") for owner in owners]
+    names = {user.id: user.name for user in users.ROWS.by_ids(tx, ids)} if ids else {}
+    tallies = []
+    for source, items in sources:
+        for owner, id in zip(owners, ids, strict=True):
+            if items[owner]:
+                counts = {
+                    fault: len(found.get((owner, source, fault), ())) for fault in FAULTS.values()
+                }
+                tallies.append(Tally(owner, names.get(id, id), source, items[owner], **counts))
+    return tuple(tallies)
+
+
+def contradictions(blocks: Sequence[Block], owner: str) -> Iterator[Finding]:
+    """Yield lines that a later line of the same owner contradicts, and which stand all the same."""
+    lines = [
+        (block.label, number, said_in(line)[1])
+        for block in blocks
+        for number, line in enumerate(block.value.split("\n"), 1)
+        if line.strip()
+    ]
+    slots: dict[tuple[str, str], list[int]] = {}
+    for index, (_, _, text) in enumerate(lines):
+        for slot in {_slot(fact) for fact in facts_in(text)}:
+            slots.setdefault(slot, []).append(index)
+    pairs = {
+        (first, second)
+        for members in slots.values()
+        for place, first in enumerate(members)
+        for second in members[place + 1 :]
+    }
+    for first, second in sorted(pairs):
+        if revision_of([lines[first][2]], lines[second][2]) is not None:
+            label, number, text = lines[first]
+            reason = f"line {lines[second][1]} of {lines[second][0]} says otherwise"
+            yield Finding("contradiction", owner, label, number, short(text), reason)
+
+
+def _slot(fact: Fact) -> tuple[str, str]:
+    return fact.subject, fact.kind
+
+
+def said_in(line: str) -> tuple[int | None, str]:
+    """Return the day of a dated line, in microseconds UTC, and its words."""
+    match = _DATED.match(line)
+    if match is None:
+        return None, line.strip(" -*•\t")
+    try:
+        day = datetime.fromisoformat(match[1]).replace(tzinfo=UTC)
+    except ValueError:
+        return None, match[2].strip(' "')
+    return to_micros(day), match[2].strip(' "')
+
+
+def is_past(line: str, written_at: int, now: int) -> bool:
+    """Return whether a line names a time that was ahead when it was written, and is over now."""
+    said_at, text = said_in(line)
+    said_at = said_at or written_at
+    if _AHEAD.search(text):
+        return now - said_at > _DAYS_AHEAD * DAY
+    if not _PLAN.search(text):
+        return False
+    ends = [end for _, end in named_times(text, said_at)]
+    if not ends:
+        return False
+    end = max(ends)
+    if end <= said_at and not _YEAR.search(text):
+        end += 365 * DAY  # without a year, the next such day was meant
+    return said_at < end < now - DAY

@@ -1,0 +1,55 @@
+"""Sentences that say a thing in other words, by the vectors of the embedded model.
+
+The vectors need no network and no index, so every place that is searched by words is searched by
+meaning too. They are only hints: the owner chooses.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from ricordo.errors import Unavailable
+from ricordo.llm.embedding import embedded
+from ricordo.settings import Settings
+
+# Paraphrases have 0.3 to 0.8, sentences about something else at most 0.25.
+LEAST_ALIKE = 0.35
+# Sentences that are compared for one list, a tenth of a millisecond each.
+MOST_COMPARED = 20_000
+_SHORTEST = 8  # characters
+
+
+def is_available(settings: Settings) -> bool:
+    """Return whether the embedded model may be used, and is installed."""
+    return settings.embedding != "none" and embedded.is_installed()
+
+
+@cache
+def _model() -> Any:
+    return embedded.load_now()
+
+
+class Meaning:
+    """The meaning of a thing's sentences."""
+
+    def __init__(self, parts: Sequence[str]) -> None:
+        self._left = MOST_COMPARED
+        try:
+            self._model = _model()
+        except Unavailable:
+            self._left = 0
+            return
+        self._parts = [self._vector(part) for part in parts]
+
+    def is_near(self, sentence: str) -> bool:
+        """Return whether a sentence says nearly the same."""
+        if not self._left or len(sentence) < _SHORTEST:
+            return False
+        self._left -= 1
+        vector = self._vector(sentence)
+        return any(float(part @ vector) >= LEAST_ALIKE for part in self._parts)
+
+    def _vector(self, text: str) -> Any:
+        tokenizer, table = self._model
+        encoding = tokenizer.encode(text[: embedded.MOST_CHARACTERS], add_special_tokens=False)
+        return embedded.pooled(table, encoding.ids)
