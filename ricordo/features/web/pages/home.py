@@ -107,8 +107,8 @@ def _lists(tx: Transaction, me: Scope, plugins: Plugins) -> dict[str, Any]:
             lists["counts"] = queries.waiting_by_owner(tx, me, _MOST_SHOWN, without=me.user_id)
     if me.may("messages:read", "messages:write"):
         recent = queries.recent_conversations(tx, me, 10)
-        own = (one for one in recent if one.user_id == (me.subject or me.user_id))
-        lists["last"] = next(own, None)
+        own_conversations = (one for one in recent if one.user_id == (me.subject or me.user_id))
+        lists["last"] = next(own_conversations, None)
         lists["conversations"] = [one for one in recent if one is not lists["last"]]
         lists["approvals"] = queries.recent_conversations(tx, me, _MOST_SHOWN, waits=True)
     lists["own_shown"] = len(lists["waiting"])
