@@ -29,10 +29,10 @@ from ricordo.search.dates import named_times
 from ricordo.search.fusion import Similarities
 from ricordo.search.reader import POSTING as RECORD
 from ricordo.search.reader import document_records, occurrences, posting_of
-from ricordo.search.words import persons, query_terms
+from ricordo.search.words import asks_for_summary, persons, query_terms
 from ricordo.search.write_buffer import BufferRow, IndexEntry, pack, unpack
 
-PARTS = ("words", "similarity", "speaker", "time", "own", "own, of replies")
+PARTS = ("words", "similarity", "speaker", "time", "own", "own, of summaries")
 _CACHE = Path(tempfile.gettempdir()) / "ricordo-bench-vectors"
 _STEPS = 200
 Array = npt.NDArray[np.float32]
@@ -107,11 +107,13 @@ def _bonuses(
     none = np.zeros(len(documents), dtype=np.bool_)
     times = named_times(question.text, int(documents.created_at.max()))
     asker, asked = persons(question.text)
+    is_own = asker and not asked
+    is_summary = asks_for_summary(question.text)
     return [
         none if spoken is None else spoken,
         fusion.within(documents.created_at, times) if times else none,
-        is_user if asker and not asked else none,
-        is_user if asker and asked else none,
+        is_user if is_own and not is_summary else none,
+        is_user if is_own and is_summary else none,
     ]
 
 
@@ -168,7 +170,7 @@ async def _main() -> None:
         fusion.SPEAKER_BONUS,
         fusion.TIME_BONUS,
         fusion.OWN_BONUS,
-        fusion.OWN_BONUS_OF_REPLIES,
+        fusion.OWN_BONUS_OF_SUMMARIES,
     ]
     rows = {"words alone": [1.0, 0, 0, 0, 0, 0], "similarity alone": [0, 1.0, 0, 0, 0, 0]}
     rows["shipped"] = shipped

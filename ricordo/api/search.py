@@ -107,6 +107,9 @@ class FoundMessageResponse(ResponseModel):
     shared: Annotated[bool, From("message.user_id", _has_no_user)] = Field(
         description="True where it is about no user."
     )
+    excerpt: str | None = Field(
+        None, description="The part of a long message that matches best; null for a short one."
+    )
     relevance: RelevanceResponse
 
 
@@ -126,6 +129,9 @@ class StoredMessageHitResponse(RelevanceResponse):
 
     embedded_text: str
     shared: bool = Field(description="True where the message is about no user.")
+    excerpt: str | None = Field(
+        None, description="The part of a long message that matches best; null for a short one."
+    )
     message: StoredMessageResponse
 
     @classmethod
@@ -134,7 +140,13 @@ class StoredMessageHitResponse(RelevanceResponse):
         message = StoredMessageResponse.of(hit.message)
         shared = _has_no_user(hit.message.user_id)
         text = searchable_text(hit.message)
-        return super().of(hit.relevance, embedded_text=text, shared=shared, message=message)
+        return super().of(
+            hit.relevance,
+            embedded_text=text,
+            shared=shared,
+            excerpt=hit.excerpt,
+            message=message,
+        )
 
 
 class PastText(TextContent):

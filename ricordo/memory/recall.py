@@ -23,9 +23,9 @@ from ricordo.llm.registry.models import Embedders
 from ricordo.memory.edits import PassageDraft
 from ricordo.search import index
 from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchMode, SearchResult
+from ricordo.search.text_parts import MOST_CHARACTERS, part_of_text
 from ricordo.search.vector_index import VectorFilter, VectorIndex
 from ricordo.search.words import QUESTION_LENGTH, terms
-from ricordo.search.write_buffer import MOST_CHARACTERS
 from ricordo.storage import archives, messages
 from ricordo.storage.engine.store import Store, Transaction
 
@@ -42,19 +42,27 @@ _OUTSIDE_LIMIT = 100
 
 @dataclass(frozen=True, slots=True)
 class FoundMessage:
-    """A message with its relevance, and the turn before it if requested."""
+    """A message with its relevance, and the turn before it if requested.
+
+    `excerpt` is the part of a long message that matches best; None for a short one.
+    """
 
     message: Message
     relevance: Relevance
     before: Message | None = None
+    excerpt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPassage:
-    """A passage with its relevance."""
+    """A passage with its relevance.
+
+    `excerpt` is the part of a long passage that matches best; None for a short one.
+    """
 
     passage: Passage
     relevance: Relevance
+    excerpt: str | None = None
 
 
 class Recall:
@@ -126,6 +134,7 @@ class Recall:
                     messages_by_number[hit.document],
                     hit.relevance,
                     messages_by_number.get(hit.before or 0),
+                    part_of_text(messages.indexed_text(messages_by_number[hit.document]), hit.part),
                 )
                 for hit in search_result.hits
                 if hit.document in messages_by_number
@@ -168,10 +177,14 @@ class Recall:
             search_result = index.find_passages(
                 tx, search_query, _filter_of(tx, passage_filter), limit, offset
             )
-            relevances = {hit.document: hit.relevance for hit in search_result.hits}
+            hits = {hit.document: hit for hit in search_result.hits}
             return search_result, [
-                FoundPassage(passage, relevances[passage.seq])
-                for passage in archives.passages_by_numbers(tx, list(relevances))
+                FoundPassage(
+                    passage,
+                    hits[passage.seq].relevance,
+                    part_of_text(passage.text, hits[passage.seq].part),
+                )
+                for passage in archives.passages_by_numbers(tx, list(hits))
             ]
 
         return await self._find(search_query, find)

@@ -45,7 +45,14 @@ from ricordo.search.vectors import (
     similarities,
     similarities_shown,
 )
-from ricordo.search.words import infix, other_forms, persons, query_terms, related_terms
+from ricordo.search.words import (
+    asks_for_summary,
+    infix,
+    other_forms,
+    persons,
+    query_terms,
+    related_terms,
+)
 from ricordo.search.write_buffer import ROLES, fingerprint, label_term
 from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema.core_tables import jobs, search_postings, search_terms
@@ -82,7 +89,7 @@ def find(
     search = _Search(tx, owners, [*terms, *variants.terms, *map(label_term, filters.tags)], filters)
     may = search.allowed(filters)
     if not terms:
-        same = np.ones(len(search.view.records), dtype=np.float32)
+        same = search.view.documents.best_parts(np.ones(len(search.view.records), np.float32))
         newest = search.best(same, may, filters, offset + limit)[offset:]
         return SearchResult(
             tuple(SearchHit(int(search.view.records["number"][p]), Relevance(0.0)) for p in newest)
@@ -108,12 +115,15 @@ def find(
         search.own_bonus(query.text),
     )
     best = search.best(scored, may, filters, offset + limit)[offset:]
-    ranks = fusion.ranks(best, may, lexical, similar)
+    lexical_of_texts = documents.best_parts(lexical)
+    similar_of_texts = similar.of_texts(documents) if similar is not None else None
+    ranks = fusion.ranks(best, may, lexical_of_texts, similar_of_texts)
     if similar is not None or query.mode == "fts":
         mode = query.mode
     else:
         mode = "fts"
     before = search.before(best, filters)
+    best_part = {p: search.best_part(p, lexical, similar) for p in best.tolist()}
     hits = [
         SearchHit(
             int(search.view.records["number"][p]),
@@ -122,10 +132,11 @@ def find(
                 by_words,
                 by_vector,
                 mode,
-                _share(lexical[p], most),
-                search.cosine(query, p),
+                _share(lexical_of_texts[p], most),
+                search.cosine(query, best_part[p]),
             ),
             before.get(p),
+            int(search.view.records["form"][best_part[p]] >> scoring.PART_SHIFT),
         )
         for p, (by_words, by_vector) in zip(best.tolist(), ranks, strict=True)
     ]
@@ -269,10 +280,10 @@ class _Search:
 
     def own_bonus(self, text: str) -> Floats | None:
         """Return the bonuses of what users said, for a query about themselves."""
-        speaks_of_asker, speaks_of_asked = persons(text)
-        if not speaks_of_asker:
+        speaks_of_asker, speaks_of_answer = persons(text)
+        if not speaks_of_asker or speaks_of_answer:
             return None
-        bonus = fusion.OWN_BONUS_OF_REPLIES if speaks_of_asked else fusion.OWN_BONUS
+        bonus = fusion.OWN_BONUS_OF_SUMMARIES if asks_for_summary(text) else fusion.OWN_BONUS
         bonuses: Floats = (self.view.records["role"] == _USER) * np.float32(bonus)
         return bonuses
 
@@ -307,6 +318,21 @@ class _Search:
         shared_best = fusion.top(documents, scores, allowed & is_shared, count)
         return np.concatenate([own_best, shared_best])[:count]
 
+    def best_part(self, start: int, lexical: Floats, similar: Similarities | None) -> int:
+        """Return the position of the best part of the text that starts here."""
+        positions = np.arange(start, self.view.documents.end_of(start))
+        if len(positions) == 1:
+            return start
+        by_words = lexical[positions]
+        score = by_words / (by_words.max() or 1)
+        by_vector = similar.at(positions) if similar is not None else np.zeros(0)
+        known = np.isfinite(by_vector)
+        if known.any() and known.all():
+            spread = by_vector.max() - by_vector.min()
+            score *= 1 - fusion.SIMILARITY_SHARE
+            score += fusion.SIMILARITY_SHARE * (by_vector - by_vector.min()) / (spread or 1)
+        return start + int(np.argmax(score))
+
     def before(self, best: Integers, filters: MessageFilter | PassageFilter) -> dict[int, int]:
         """Return the number of the turn before each position, if the filters allow it."""
         if isinstance(filters, PassageFilter) or not filters.reads_before or not len(best):
@@ -316,6 +342,7 @@ class _Search:
         is_spoken = self.view.alive if may is None else may
         conversations = np.unique(records["conversation"][best])
         near = np.flatnonzero(self.view.alive & np.isin(records["conversation"], conversations))
+        near = near[self.view.documents.first_of(near) == near]
         order = near[
             np.lexsort([records[name][near] for name in ("number", "created_at", "conversation")])
         ]

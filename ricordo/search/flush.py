@@ -104,8 +104,8 @@ _DELETE_TERMS = delete(search_terms).where(
 class PackedRows:
     """Packed rows of a write buffer.
 
-    `partition` is the partition's state, `rows` are their numbers, the next fields are rows for its
-    tables, and `words` are new words.
+    `partition` is the partition's state, `rows` are their numbers, `added` is the number of new
+    positions, the next fields are rows for its tables, and `words` are new words.
     """
 
     owner_id: str
@@ -128,15 +128,14 @@ def pack_rows(tx: Transaction, owner_id: str, limit: int = FLUSHED_AT_ONCE) -> P
         return None
     position = partition.documents if partition else 0
     postings = _postings(added, position)
+    records = reader.document_records(added)
     return PackedRows(
         owner_id=owner_id,
         partition=partition,
         rows=tuple([row.seq for row in rows]),
-        added=len(added),
+        added=len(records),
         postings=postings,
-        documents=reader.chunks_of(reader.document_records(added), position, reader.DOCUMENT_CHUNK)
-        if added
-        else [],
+        documents=reader.chunks_of(records, position, reader.DOCUMENT_CHUNK) if added else [],
         words={term for term, _, _ in postings if not term.startswith(LABEL)},
     )
 
@@ -198,13 +197,14 @@ def _settled(rows: Sequence[BufferRow]) -> tuple[list[BufferRow], list[BufferRow
 def _postings(rows: Sequence[BufferRow], position: int) -> list[tuple[str, int, bytes]]:
     """Return term, chunk and bytes of the postings of these rows, in the order of the key.
 
-    The first row has this position.
+    The first part of the first row has this position.
     """
     chunks: dict[int, defaultdict[str, bytearray]] = {}
-    for row_position, row in enumerate(rows, position):
+    parts = [part for row in rows for part in reader.occurrences_by_part(row)]
+    for row_position, part in enumerate(parts, position):
         postings = chunks.setdefault(row_position // reader.POSTING_CHUNK, defaultdict(bytearray))
         encoded_position = row_position.to_bytes(4, "little")
-        for term, times in reader.occurrences(row).items():
+        for term, times in part.items():
             postings[term] += encoded_position + _TIMES[times]
     # In this order each page of the table is visited once.
     return sorted(

@@ -20,8 +20,11 @@ SIMILARITY_SHARE = 0.42
 SPEAKER_BONUS = 0.2
 TIME_BONUS = 0.36
 OWN_BONUS = 0.38
-# The same if the question is also about what the agent said.
-OWN_BONUS_OF_REPLIES = 0.1
+# The same if the question requests a summary, whose sources both said. A question about what the
+# agent said has none.
+OWN_BONUS_OF_SUMMARIES = 0.1
+# Share of the mean of a text's parts in its similarity; the best part has the rest.
+MEAN_SHARE = 0.5
 # Shares of a turn's neighbours in its similarity: of the turns next to it, and of those beyond.
 NEARBY = (0.3, 0.15)
 # Sizes of the sample for the common directions of a partition's vectors; none below the minimum.
@@ -73,6 +76,18 @@ class Similarities:
         hidden texts.
         """
         return Similarities(self.positions, np.round(self.values, _DIGITS))
+
+    def of_texts(self, documents: DocumentColumns) -> "Similarities":
+        """Return the similarity of each text from those of its parts, at its first position."""
+        if documents.starts is None or not len(self):
+            return self
+        firsts = documents.first_of(self.positions)
+        begins = np.flatnonzero(np.append(True, firsts[1:] != firsts[:-1]))
+        counts = np.diff(np.append(begins, len(firsts)))
+        mean = np.add.reduceat(self.values, begins) / counts
+        best = np.maximum.reduceat(self.values, begins)
+        values = mean * np.float32(MEAN_SHARE) + best * np.float32(1 - MEAN_SHARE)
+        return Similarities(firsts[begins], values.astype(np.float32))
 
     def where(self, mask: Bools) -> "Similarities":
         is_kept = mask[self.positions]
@@ -169,7 +184,8 @@ def fuse(
     """Return the score of each document, about 1 for the best plus bonuses.
 
     Only documents that `may` be found are compared. `times` are ranges and `spoken` documents
-    with a bonus, and `bonuses` are further ones by document.
+    with a bonus, and `bonuses` are further ones by document. The score of a text in parts is at its
+    first position, from its best part by words; the other positions have 0.
     """
     if may is None and not documents.is_whole:
         may = documents.alive
@@ -178,6 +194,7 @@ def fuse(
         compared = None
     else:
         compared = scaled(documents, similar, may)
+    lexical = documents.best_parts(lexical)
     score: Floats = lexical * np.float32(1 / (best or 1))
     if compared is not None:
         # A new document has no vector yet: its words count for its meaning too.
@@ -193,6 +210,10 @@ def fuse(
         # Without any hit by words the similarity counts alone, and the bonuses do not change.
         score[compared.positions] += np.float32(SIMILARITY_SHARE if best else 1) * compared.values
     score *= documents.worth
+    if documents.starts is not None:
+        scores_of_texts = np.zeros_like(score)
+        scores_of_texts[documents.starts] = score[documents.starts]
+        return scores_of_texts
     return score
 
 
@@ -206,7 +227,10 @@ def within(created_at: Integers, times: Sequence[tuple[int, int]]) -> Bools:
 def scaled(
     documents: DocumentColumns, similar: Similarities, may: Bools | None
 ) -> Similarities | None:
-    """Return similarities with shares of their neighbours', scaled to 0..1; None for none."""
+    """Return texts' similarities with shares of their neighbours', scaled to 0..1.
+
+    Returns None if there are none.
+    """
     visible = similar if may is None else similar.where(may)
     if not len(visible):
         return None
@@ -218,13 +242,15 @@ def scaled(
     else:
         usual = visible.values.min()
     smoothed = _smooth(documents.layout, visible.positions, visible.values - usual)
+    whole = Similarities(visible.positions, smoothed).of_texts(documents)
+    smoothed = whole.values
     low = smoothed.min()
     high = smoothed.max()
     if high == low:
-        return Similarities(visible.positions, np.ones(len(visible), dtype=np.float32))
+        return Similarities(whole.positions, np.ones(len(whole), dtype=np.float32))
     # Slightly more than 0 for the least similar document, which is a hit too, but the last one.
     return Similarities(
-        visible.positions, np.maximum((smoothed - low) / (high - low), np.float32(1e-6))
+        whole.positions, np.maximum((smoothed - low) / (high - low), np.float32(1e-6))
     )
 
 

@@ -102,12 +102,14 @@ class PassageFilter:
 class SearchHit:
     """One hit: the document's number (`seq`), its relevance, and the turn `before` it.
 
-    `before` is None if that turn may not be seen.
+    `before` is None if that turn may not be seen. `part` is the number of the part of a long text
+    that matches best, 0 for an uncut text (see `text_parts.py`).
     """
 
     document: int
     relevance: Relevance
     before: int | None = None
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)

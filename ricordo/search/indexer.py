@@ -161,12 +161,17 @@ class Indexer:
 
     async def _vectors_for(
         self, batch: EmbeddingBatch, index: VectorIndex | None
-    ) -> tuple[dict[int, Sequence[float]], int]:
-        """Return the vectors of a batch by document, and their size."""
+    ) -> tuple[dict[tuple[int, int], Sequence[float]], int]:
+        """Return the vectors of a batch by document and part, and their size.
+
+        An outside index has one vector for each document, of the whole text.
+        """
         # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.vectors import documents_of
 
-        documents = await self.store.read(lambda tx: documents_of(tx, batch))
+        documents = await self.store.read(
+            lambda tx: documents_of(tx, batch, in_parts=index is None)
+        )
         embedder = self.embedders.get(batch.embedding.removesuffix(NEW))
         records = await _embed(embedder, documents)
         if index is None:
@@ -174,7 +179,7 @@ class Indexer:
                 size = len(records[0].vector)
             else:  # the size must be known, and an empty text has a vector too
                 size = len((await embedder.embed([""]))[0])
-            return {record.document: record.vector for record in records}, size
+            return {(record.document, record.part): record.vector for record in records}, size
         await index.upsert(batch.owner_id.removesuffix(NEW), embedder.handle, records)
         # The vectors are in the outside index; empty ones here only count the embedded documents.
         return {}, 1

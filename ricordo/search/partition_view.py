@@ -1,5 +1,7 @@
 """Views of a partition: its flushed documents and write buffer as arrays.
 
+The parts of a long text have positions of their own (see `text_parts.py`), like documents.
+
 Views are cached with the buffer rows that were read, so the next search reads only new rows. A
 user's search gets a view that holds only the documents that this user may see. So no user's scores
 depend on hidden documents: neither the rarity of words, nor the mean length of texts, nor the
@@ -104,7 +106,9 @@ class PartitionView:
         return replace(posting, spread=spread)
 
 
-_Rows = Mapping[int, tuple[BufferRow, Mapping[str, int]]]
+# A row of the buffer, and the terms of each part of its text.
+_ReadRow = tuple[BufferRow, list[Mapping[str, int]]]
+_Rows = Mapping[int, _ReadRow]
 # A view with its sources: the partition's number, generation and count of flushed documents, and
 # the rows of the buffer.
 _CachedView = tuple[tuple[int | None, int, int], _Rows, PartitionView]
@@ -125,7 +129,7 @@ def view_of(
         return cached[2]
     rows = {row.partition: cached_rows.get(row.partition) or _read(row) for row in buffer}
     view = _view(flushed, list(rows.values()))
-    term_count = sum(len(terms) for _, terms in rows.values())
+    term_count = sum(len(terms) for _, parts in rows.values() for terms in parts)
     size = (
         view.records.nbytes + _BYTES_PER_DOCUMENT * len(view.records) + _BYTES_PER_TERM * term_count
     )
@@ -133,29 +137,31 @@ def view_of(
     return view
 
 
-def _read(row: Any) -> tuple[BufferRow, Mapping[str, int]]:
+def _read(row: Any) -> _ReadRow:
     buffer_row = unpack(row.partition, row.number, row.data)
     # The counts replace the lists of terms, and views share interned terms: a cached row takes half
     # of the memory.
-    counts = {intern(term): times for term, times in reader.occurrences(buffer_row).items()}
+    counts: list[Mapping[str, int]] = [
+        {intern(term): times for term, times in part.items()}
+        for part in reader.occurrences_by_part(buffer_row)
+    ]
     return replace(buffer_row, speaker=[], text=[], labels=[]), counts
 
 
-def _view(
-    flushed: reader.Documents, rows: Sequence[tuple[BufferRow, Mapping[str, int]]]
-) -> PartitionView:
-    added: dict[int, tuple[BufferRow, Mapping[str, int]]] = {}
+def _view(flushed: reader.Documents, rows: Sequence[_ReadRow]) -> PartitionView:
+    added: dict[int, _ReadRow] = {}
     deleted: set[int] = set()
-    for row, terms in rows:
+    for row, parts in rows:
         if not row.is_deleted:
-            added[row.document] = (row, terms)
+            added[row.document] = (row, parts)
         elif added.pop(row.document, None) is None:
             deleted.add(row.document)
     records = joined([flushed, reader.document_records([row for row, _ in added.values()])])
     alive = records["alive"] == 1
     if deleted:
         alive[: len(flushed)] &= ~np.isin(flushed["number"], list(deleted))
-    buffered = list(enumerate((terms for _, terms in added.values()), len(flushed)))
+    all_parts = (terms for _, parts in added.values() for terms in parts)
+    buffered = list(enumerate(all_parts, len(flushed)))
     return PartitionView(records, alive, buffered, _roles_of(records))
 
 

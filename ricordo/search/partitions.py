@@ -103,15 +103,16 @@ _SOME_OF_PARTITION = [
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingBatch:
-    """Consecutive documents without a vector of this model, from position `start`.
+    """Consecutive positions without a vector of this model, from position `start`.
 
-    None marks a deleted document.
+    `documents` has the number of each document, and the number of its part (0: uncut). None marks
+    a deleted document.
     """
 
     owner_id: str
     embedding: str
     start: int
-    documents: tuple[int | None, ...]
+    documents: tuple[tuple[int, int] | None, ...]
     total: int
 
 

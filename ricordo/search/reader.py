@@ -11,7 +11,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, product
+from itertools import accumulate, pairwise, product
 from operator import itemgetter
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import LargeBinary, bindparam, cast, literal, null, select, union_all
 
-from ricordo.search.scoring import Posting
+from ricordo.search.scoring import PART_SHIFT, Posting
 from ricordo.search.write_buffer import BufferRow
 from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema.core_tables import (
@@ -36,10 +36,10 @@ DOCUMENT = np.dtype(
         ("created_at", "<i8"),  # microseconds UTC
         ("conversation", "<u8"),
         ("user", "<u8"),
-        ("length", "<u4"),  # words of the text
+        ("length", "<u4"),  # words of the text or part
         ("role", "u1"),
         ("alive", "u1"),
-        ("asks", "u1"),  # the text ends with a question
+        ("form", "u1"),  # see `scoring.py`
     ]
 )
 # `times`: how often the text holds the term, at most 127. The highest bit is set if the speaker's
@@ -123,21 +123,33 @@ NO_POSTING = Posting(
 
 
 def document_records(rows: list[BufferRow]) -> Documents:
-    """Return the records of these rows, in their order."""
+    """Return the records of these rows, in their order: one for each part of a text."""
     records = [
-        (
-            row.document,
-            row.created_at,
-            row.conversation,
-            row.user,
-            row.length,
-            row.role,
-            1,
-            row.asks,
-        )
+        (row.document, row.created_at, row.conversation, row.user, length, row.role, 1, form)
         for row in rows
+        for length, form in zip(row.lengths, _forms(row), strict=True)
     ]
     return np.array(records, dtype=DOCUMENT)
+
+
+def _forms(row: BufferRow) -> list[int]:
+    """Return the `form` of each part of a text; a question ends the last one."""
+    if len(row.lengths) == 1:
+        return [int(row.asks)]
+    forms = [number << PART_SHIFT for number in range(1, len(row.lengths) + 1)]
+    forms[-1] |= row.asks
+    return forms
+
+
+def occurrences_by_part(row: BufferRow) -> list[dict[str, int]]:
+    """Return the occurrences in each part of a text; speaker and labels count for all."""
+    if len(row.lengths) == 1:
+        return [occurrences(row)]
+    ends = list(accumulate(row.lengths))
+    return [
+        occurrences(replace(row, text=row.text[end - length : end]))
+        for length, end in zip(row.lengths, ends, strict=True)
+    ]
 
 
 def occurrences(row: BufferRow) -> dict[str, int]:

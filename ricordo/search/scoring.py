@@ -20,6 +20,11 @@ Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 
+# The `form` of a record. Its lowest bit: the text ends with a question. The others are the number
+# of the part, from 1 on; 0 for an uncut text. The parts of a text have positions one after the
+# other.
+ASKS = 1
+PART_SHIFT = 1
 # A longer pause (microseconds) between two turns begins another session: a turn after it seldom
 # answers a turn before it.
 PAUSE = 3 * 60 * 60 * 1_000_000
@@ -63,7 +68,8 @@ class SlotLayout:
 class DocumentColumns:
     """A partition's documents by position.
 
-    `count` of them are `alive`. `worth` is the factor of a document's score.
+    `count` of them are `alive`. `worth` is the factor of a document's score. If a text is in parts,
+    `starts` are the first positions of all texts, else None.
     """
 
     number: Integers
@@ -72,6 +78,7 @@ class DocumentColumns:
     worth: Floats
     count: int
     layout: SlotLayout
+    starts: Integers | None = None
 
     def __len__(self) -> int:
         return len(self.number)
@@ -79,6 +86,27 @@ class DocumentColumns:
     @property
     def is_whole(self) -> bool:
         return self.count == len(self.number)
+
+    def first_of(self, positions: Integers) -> Integers:
+        """Return the first position of the text at each position."""
+        if self.starts is None:
+            return positions
+        return self.starts[np.searchsorted(self.starts, positions, side="right") - 1]
+
+    def end_of(self, start: int) -> int:
+        """Return the position after the last part of the text that starts here."""
+        if self.starts is None:
+            return start + 1
+        index = int(np.searchsorted(self.starts, start, side="right"))
+        return int(self.starts[index]) if index < len(self.starts) else len(self)
+
+    def best_parts(self, scores: Floats) -> Floats:
+        """Return the best score of each text's parts at its first position, elsewhere 0."""
+        if self.starts is None:
+            return scores
+        best: Floats = np.zeros(len(self), dtype=np.float32)
+        best[self.starts] = np.maximum.reduceat(scores, self.starts)
+        return best
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +138,14 @@ class Posting:
 
 
 def documents_of(records: npt.NDArray[np.void], alive: Bools) -> DocumentColumns:
-    """Read records with number, created_at, conversation, length (in words) and asks.
+    """Read records with number, created_at, conversation, length (in words) and form.
 
     Deleted documents have no neighbours.
     """
     number = records["number"].astype(np.int64)
     created_at = records["created_at"].astype(np.int64)
     length = records["length"].astype(np.float32)
-    asks = records["asks"] == 1
+    asks = (records["form"] & ASKS).astype(np.bool_)
     worth: Floats = np.ones(len(records), dtype=np.float32)
     worth[asks] -= np.float32(QUESTION_MALUS) * np.minimum(
         np.float32(1), QUESTION_WORDS / np.maximum(length[asks], 1)
@@ -135,7 +163,21 @@ def documents_of(records: npt.NDArray[np.void], alive: Bools) -> DocumentColumns
         worth=worth,
         count=count,
         layout=SlotLayout(slot, size, alone, weakening),
+        starts=_starts(number, records["form"] >> np.uint8(PART_SHIFT)),
     )
+
+
+def _starts(number: Integers, part: npt.NDArray[np.uint8]) -> Integers | None:
+    """Return the first positions of all texts; None if each has only one.
+
+    While parts are being deleted, a text may begin with a later part.
+    """
+    if not part.any():
+        return None
+    begins = part <= 1
+    begins[1:] |= number[1:] != number[:-1]
+    begins[:1] = True
+    return np.flatnonzero(begins)
 
 
 def _arrange(

@@ -15,7 +15,8 @@ T = TypeVar("T")
 class VectorRecord:
     """A message, passage or chunk by number, with its vector and filters.
 
-    `conversation` is the conversation of a message, or the file of a chunk.
+    `conversation` is the conversation of a message, or the file of a chunk. `part` is the number of
+    the part of a long text, which only our own index has (see `text_parts.py`).
     """
 
     document: int
@@ -25,6 +26,7 @@ class VectorRecord:
     conversation: str = ""
     user_id: str = ""
     tags: tuple[str, ...] = ()
+    part: int = 0
 
     def fields(self) -> dict[str, Any]:
         return {

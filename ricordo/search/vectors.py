@@ -18,7 +18,8 @@ from ricordo.errors import Conflict
 from ricordo.search import fusion, reader
 from ricordo.search.partition_view import PartitionView
 from ricordo.search.partitions import NEW, EmbeddingBatch, lock_partition, partition_of
-from ricordo.search.scoring import Bools, Floats, Integers
+from ricordo.search.scoring import PART_SHIFT, Bools, Floats, Integers
+from ricordo.search.text_parts import UNCUT, parts_of
 from ricordo.search.vector_index import VectorRecord
 from ricordo.search.write_buffer import kind_of
 from ricordo.storage.engine.repository import Appending
@@ -457,14 +458,22 @@ def next_batch(tx: Transaction, owner_id: str, embedding: str, limit: int) -> Em
     if start >= partition.documents:
         return None
     records = _records(tx, partition, start, limit)
-    documents = tuple(int(record["number"]) if record["alive"] else None for record in records)
+    documents = tuple(_part_at(record) if record["alive"] else None for record in records)
     return EmbeddingBatch(owner_id, embedding, start, documents, partition.documents)
 
 
+def _part_at(record: np.void) -> tuple[int, int]:
+    """Return the number of a record's document, and that of its part."""
+    return int(record["number"]), int(record["form"]) >> PART_SHIFT
+
+
 def add_vectors(
-    tx: Transaction, batch: EmbeddingBatch, vectors: Mapping[int, Sequence[float]], size: int
+    tx: Transaction,
+    batch: EmbeddingBatch,
+    vectors: Mapping[tuple[int, int], Sequence[float]],
+    size: int,
 ) -> bool:
-    """Store the vectors of a batch by document number, zeros for missing ones.
+    """Store the vectors of a batch by document and part, zeros for missing ones.
 
     The vectors of a partition's first model serve at once. Those of a later model serve when all
     are there. Then new vectors of a model replace its old ones, and this returns True.
@@ -486,7 +495,7 @@ def add_vectors(
     records = _records(tx, partition, batch.start, len(batch.documents))
     rows = np.zeros((len(records), size), dtype=VECTOR)
     for index, record in enumerate(records):
-        vector = vectors.get(int(record["number"]))
+        vector = vectors.get(_part_at(record))
         if record["alive"] and vector is not None:
             rows[index] = vector
     key = {"partition": partition.seq, "embedding": batch.embedding, "dimensions": size}
@@ -506,26 +515,33 @@ def add_vectors(
     return is_replaced
 
 
-def documents_of(tx: Transaction, batch: EmbeddingBatch) -> list[tuple[str, VectorRecord]]:
-    """Return each existing document of a batch as its text and an unfilled record.
+def documents_of(
+    tx: Transaction, batch: EmbeddingBatch, *, in_parts: bool = True
+) -> list[tuple[str, VectorRecord]]:
+    """Return each existing text of a batch and its unfilled record.
 
-    The text of a message begins with its speaker's name.
+    The text of a message begins with its speaker's name. Unless `in_parts`, a text in parts is
+    returned whole, with its first part.
     """
     documents: list[tuple[str, VectorRecord]] = []
     kind = kind_of(batch.owner_id)
-    numbers = [number for number in batch.documents if number is not None]
-    for row in tx.all(_DOCUMENTS[kind], {"ids": numbers}):
+    parts: dict[int, list[int]] = {}
+    for number, part in filter(None, batch.documents):
+        parts.setdefault(number, []).append(part)
+    for row in tx.all(_DOCUMENTS[kind], {"ids": list(parts)}):
         record = VectorRecord(row.seq, (), row.created_at, user_id=row.user_id or "")
+        speaker = ""
         if kind == "passages":
-            text = row.text
             record = replace(record, tags=tuple(row.tags))
         else:
-            if row.name:
-                text = f"{row.name}: {row.text}"
-            else:
-                text = row.text
+            speaker = f"{row.name}: " if row.name else ""
             record = replace(record, role=row.role, conversation=row.conversation_id)
-        documents.append((text, record))
+        texts = parts_of(row.text)
+        for part in parts[row.seq]:
+            if part == UNCUT or (part == 1 and not in_parts):
+                documents.append((speaker + row.text, replace(record, part=part)))
+            elif in_parts and part <= len(texts):
+                documents.append((speaker + texts[part - 1], replace(record, part=part)))
     return documents
 
 

@@ -45,6 +45,11 @@ _ASKER_WORDS, _ASKED_WORDS = (
     for person in ("asker", "asked")
 )
 LATIN_STEMMER: Final = "english"  # for every word in Latin letters, whatever its language
+# What a question about an earlier answer says, and words of a request for a summary, by language.
+_ANSWERED, _SUMMARY = (
+    {language: frozenset(words.split()) for language, words in _LISTS[name].items()}
+    for name in ("answered", "summary")
+)
 TERM_LENGTH: Final = 64
 
 # Scripts without spaces, and Hangul, whose particles are written with their words. Digits and
@@ -261,9 +266,10 @@ def other_forms(text: str) -> list[str]:
 
 
 def persons(text: str) -> tuple[bool, bool]:
-    """Return whether a query speaks of the person who asks, and of the one who is asked.
+    """Return whether a query speaks of the person who asks, and of an answer of the one asked.
 
-    "Where do I work?" is about the first, "What did you recommend me?" about both.
+    "Where do I work?" is about the first, "What did you recommend me?" about both. "Can you tell me
+    where I work?" is a request, and only about the first.
     """
     pieces = [piece for _, pieces in _question(text) for piece in pieces]
     language = _language(pieces)
@@ -272,7 +278,16 @@ def persons(text: str) -> tuple[bool, bool]:
         or any(pronoun in text for pronoun in question_words["spaceless"])
         for question_words in (_ASKER_WORDS, _ASKED_WORDS)
     )
+    if language in _ANSWERED:
+        pairs = {f"{first}_{second}" for first, second in pairwise(pieces)}
+        speaks_of_asked = not _ANSWERED[language].isdisjoint(pairs.union(pieces))
     return speaks_of_asker, speaks_of_asked
+
+
+def asks_for_summary(text: str) -> bool:
+    """Return whether a query requests a summary, e.g. of a year."""
+    pieces = [piece for _, pieces in _question(text) for piece in pieces]
+    return not _SUMMARY.get(_language(pieces), frozenset()).isdisjoint(pieces)
 
 
 def language_of(text: str) -> str:

@@ -2,7 +2,8 @@
 
 They can be searched there. Each document is one row, so any number of them is indexed by one
 statement. A deletion is a row too, with the words to remove. A row's data is a header of fixed
-size, then UTF-8 parts separated by NUL: the speaker's terms, the text's terms, the labels.
+size, then UTF-8 fields separated by NUL: the speaker's terms, the text's terms, the labels. In the
+terms of a long text, a line ends each part but the last (see `text_parts.py`).
 """
 
 import logging
@@ -17,6 +18,7 @@ from sqlalchemy import LargeBinary, String, Table, bindparam, cast, delete, func
 
 from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job
+from ricordo.search.text_parts import MOST_CHARACTERS, parts_of
 from ricordo.search.words import is_question, terms
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction, each
@@ -39,9 +41,7 @@ ROLES = ("", "system", "user", "assistant", "tool", "approval", "summary")
 # A label is a term that no text can hold. It finds the documents that are marked with it.
 LABEL = "\x01"
 _MAX_TERM_BYTES = 512
-# Only this part of a text is indexed, since a whole book in one message must not delay all other
-# writes.
-MOST_CHARACTERS = 200_000
+# Indexed words of a text.
 MOST_WORDS = 20_000
 # PostgreSQL clears deleted rows too late: with 100,000 of them in the buffer a search took 20 ms
 # more. So a process vacuums the buffer after this many deletions, unless another one does at the
@@ -82,7 +82,8 @@ class IndexEntry:
 class BufferRow:
     """A row of the buffer.
 
-    `seq` is its own number, `document` that of the message or passage.
+    `seq` is its own number, `document` that of the message or passage. `lengths` are the numbers of
+    terms of the text's parts: one number for an uncut text.
     """
 
     seq: int
@@ -93,7 +94,7 @@ class BufferRow:
     created_at: int
     conversation: int
     user: int
-    length: int
+    lengths: tuple[int, ...]
     speaker: list[str]
     text: list[str]
     labels: list[str]
@@ -247,7 +248,9 @@ def delete_rows(tx: Transaction, seqs: Sequence[int]) -> None:
 
 def pack(entry: IndexEntry, *, is_deleted: bool = False) -> bytes:
     """Return the data of an entry's row."""
-    text_terms = terms(entry.text[:MOST_CHARACTERS])[:MOST_WORDS]
+    parts = _terms_by_part(entry.text)
+    if is_deleted:
+        parts.append(_terms_of_uncut(entry.text, parts))
     header = _HEADER.pack(
         is_deleted,
         is_question(entry.text),
@@ -255,19 +258,39 @@ def pack(entry: IndexEntry, *, is_deleted: bool = False) -> bytes:
         entry.created_at,
         fingerprint(entry.conversation),
         fingerprint(entry.user_id),
-        len(text_terms),
+        sum(map(len, parts)),
     )
-    parts = [
+    fields = [
         " ".join(terms(entry.speaker)),
-        " ".join(text_terms),
+        "\n".join(" ".join(part) for part in parts),
         *(label_term(label) for label in entry.labels),
     ]
-    return header + "\0".join(parts).encode()
+    return header + "\0".join(fields).encode()
+
+
+def _terms_by_part(text: str) -> list[list[str]]:
+    """Return the terms of each part of a text, in all at most `MOST_WORDS`."""
+    remaining = MOST_WORDS
+    terms_by_part = []
+    for part in parts_of(text):
+        part_terms = terms(part)[:remaining]
+        remaining -= len(part_terms)
+        terms_by_part.append(part_terms)
+    return terms_by_part
+
+
+def _terms_of_uncut(text: str, parts: Sequence[Sequence[str]]) -> list[str]:
+    """Return the terms that only the uncut text has.
+
+    An older version indexed all texts uncut, and a cut may go through a word.
+    """
+    known = {term for part in parts for term in part}
+    return [term for term in terms(text[:MOST_CHARACTERS])[:MOST_WORDS] if term not in known]
 
 
 def unpack(seq: int, document: int, data: bytes) -> BufferRow:
     """Return the row of packed data."""
-    is_deleted, asks, role, created_at, conversation, user, length = _HEADER.unpack_from(data)
+    is_deleted, asks, role, created_at, conversation, user, _ = _HEADER.unpack_from(data)
     speaker, text, *labels = data[_HEADER.size :].decode().split("\0")
     return BufferRow(
         seq=seq,
@@ -278,7 +301,7 @@ def unpack(seq: int, document: int, data: bytes) -> BufferRow:
         created_at=created_at,
         conversation=conversation,
         user=user,
-        length=length,
+        lengths=tuple([len(part.split()) for part in text.split("\n")]),
         speaker=speaker.split(),
         text=text.split(),
         labels=labels,

@@ -135,7 +135,7 @@ def rewrite(tx: Transaction, message: Message) -> None:
 
 def rewrite_searchable(tx: Transaction, message: Message) -> str:
     """Store another text of a message that search still finds; return the text for search."""
-    text = searchable_text(message).replace("\0", " ")
+    text = indexed_text(message)
     columns = {
         "parts": parts_to_json(message.parts),
         "text": text,
@@ -174,6 +174,11 @@ def searchable_text(message: Message) -> str:
     return "\n".join(texts)
 
 
+def indexed_text(message: Message) -> str:
+    """Return the searchable text as the database keeps it, without NUL."""
+    return searchable_text(message).replace("\0", " ")
+
+
 _UNSEARCHED = {"send_message", "conversation_search", "archival_memory_search"}
 
 
@@ -197,6 +202,6 @@ def _values(message: Message) -> dict[str, Any]:
     ]
     return {
         **_ROWS.values(message),
-        "text": searchable_text(message).replace("\0", " "),
+        "text": indexed_text(message),
         "tool_name": " ".join(names).replace("\0", " ") or None,
     }

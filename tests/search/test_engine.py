@@ -316,7 +316,7 @@ async def test_cached_rows_of_the_buffer_share_their_words_and_hold_them_once(st
         await find(store, "harbour", agent)
         cache = store.cache[IndexCache].partitions  # type: ignore[attr-defined]
         _, rows, _ = cache.get(("view", agent.id))
-        (row, counts), *others = rows.values()
+        (row, (counts,)), *others = rows.values()
         assert not others
         assert (row.speaker, row.text, row.labels) == ([], [], [])
         words.append({term: term for term in counts})

@@ -13,10 +13,13 @@ from sqlalchemy import Connection
 from ricordo.domain.clock import SystemClock
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
+from ricordo.search.rebuild import REINDEX, add_job
+from ricordo.search.text_parts import parts_of
 from ricordo.storage import migrations
 from ricordo.storage.engine import sqlite
 from ricordo.storage.engine.backups import back_up
 from ricordo.storage.engine.sqlite import open_sqlite
+from ricordo.storage.migrations import long_texts
 from tests.seams import make
 from tests.support.sharing import MAKE_PRIVATE_FILE
 
@@ -251,7 +254,7 @@ async def test_tasks_of_an_older_database_outlive_their_agents(path: Path) -> No
             DELETE FROM schema_versions WHERE name = 'keep_tasks_without_agents';
             """
         )
-        version = len(migrations.MIGRATIONS) - 1
+        version = migrations.MIGRATIONS.index(migrations.keep_tasks_without_agents)
         connection.execute("UPDATE schema_versions SET version = ?", (version,))
         connection.commit()
     await open_and_close(path)
@@ -262,3 +265,28 @@ async def test_tasks_of_an_older_database_outlive_their_agents(path: Path) -> No
         assert connection.execute("SELECT task_id FROM task_runs").fetchall() == [("task-1",)]
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+async def test_indexes_with_long_texts_are_rebuilt_after_an_upgrade(path: Path) -> None:
+    store = open_sqlite(path)
+    talks = {}
+    for name, text in (("long", "tea " * 400), ("short", "tea"), ("waiting", "tea " * 400)):
+        talks[name] = (await make.stored_agent(store, make.agent(name))).agent
+        await make.stored_messages(store, make.message(talks[name], text))
+    archive = await make.stored_archive(store, talks["short"], "rain " * 400)
+    await store.write(lambda tx: add_job(tx, talks["waiting"].id, talks["waiting"].organization_id))
+    await store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        version = migrations.MIGRATIONS.index(migrations.cut_long_texts)
+        connection.execute("UPDATE schema_versions SET version = ?", (version,))
+        connection.commit()
+    await open_and_close(path)
+    jobs = query(path, "SELECT key FROM jobs WHERE kind = 'search.reindex' AND status = 'waiting'")
+    assert sorted(jobs) == sorted([(talks["long"].id,), (archive.id,), (talks["waiting"].id,)])
+
+
+def test_the_migration_knows_the_names_and_numbers_of_the_search() -> None:
+    assert long_texts.REINDEX == REINDEX
+    limit = long_texts.UNCUT_CHARACTERS
+    assert len(parts_of("x" * limit)) == 1
+    assert len(parts_of("x" * (limit + 1))) > 1

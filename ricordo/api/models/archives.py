@@ -152,6 +152,9 @@ class PassageHitResponse(ResponseModel):
     timestamp: Annotated[str, From("passage.created_at", date)]
     content: Annotated[str, From("passage.text")]
     tags: Annotated[list[str], From("passage.tags")]
+    excerpt: str | None = Field(
+        None, description="The part of a long passage that matches best; null for a short one."
+    )
     relevance: RelevanceResponse
 
 
@@ -168,3 +171,6 @@ class FoundPassageResponse(ResponseModel):
     passage: PassageResponse
     score: Annotated[float, From("relevance.score")]
     metadata: Annotated[RelevanceResponse, From("relevance")]
+    excerpt: str | None = Field(
+        None, description="The part of a long passage that matches best; null for a short one."
+    )

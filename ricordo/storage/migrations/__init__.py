@@ -15,6 +15,7 @@ from sqlalchemy.schema import CreateColumn
 from ricordo.domain.look_alikes import look_of
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
+from ricordo.storage.migrations.long_texts import cut_long_texts
 from ricordo.storage.migrations.normal_names import normalise_names
 from ricordo.storage.schema import core_tables as tables
 from ricordo.storage.schema.columns import metadata
@@ -255,6 +256,7 @@ MIGRATIONS: Sequence[Migration] = (
     add_index_of_groups,
     count_histories,
     keep_tasks_without_agents,
+    cut_long_texts,
 )
 
 

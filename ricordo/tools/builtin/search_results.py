@@ -149,12 +149,14 @@ class _ResultWriter:
             message.role, "the user"
         )
         text = searchable_text(message)
-        entry: dict[str, Any] = {
-            "role": message.role,
-            "speaker": speaker,
-            "content": shorten(text, limit),
-        }
-        if hit := self.hits.get(message.id):
+        hit = self.hits.get(message.id)
+        if hit and hit.excerpt and len(text) > limit:
+            # The part that matches, where the whole does not fit.
+            content = shorten(f"… {hit.excerpt} …", limit)
+        else:
+            content = shorten(text, limit)
+        entry: dict[str, Any] = {"role": message.role, "speaker": speaker, "content": content}
+        if hit:
             if marked := self._marked(text):
                 entry["matched_lines"] = marked
             entry["relevance"] = _relevance(hit.relevance)

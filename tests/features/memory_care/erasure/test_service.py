@@ -484,7 +484,7 @@ def embed(tx: Transaction, owner_id: str) -> set[int]:
     batch = next_batch(tx, owner_id, "some/model", 10)
     assert batch is not None
     add_vectors(tx, batch, {}, 1)
-    return {number for number in batch.documents if number is not None}
+    return {part[0] for part in batch.documents if part is not None}
 
 
 async def test_outside_indexes_are_told_of_what_goes_also_of_what_was_being_embedded(
