@@ -41,7 +41,7 @@ soak: .venv/.developing
 	$(BIN)/python -m pytest -n $(CORES) --dist worksteal -m soak --hypothesis-profile=long --campaigns docs/operate/campaigns.json $(ARGS); \
 		ended=$$?; $(BIN)/python -m tests.support.campaign_record && exit $$ended
 openwebui: .venv/.developing $(OPEN_WEBUI)/.installed
-	OPEN_WEBUI=$(OPEN_WEBUI) $(BIN)/python -m pytest -q -s -p no:xdist -m openwebui tests/features/openwebui/test_real.py $(ARGS)
+	OPEN_WEBUI=$(OPEN_WEBUI) $(BIN)/python -m pytest -q -s -p no:xdist -m openwebui tests/features/openwebui/mirror/test_real.py $(ARGS)
 check: .venv/.developing
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -57,7 +57,7 @@ bench-retrieval: .venv/.developing
 bench-search: .venv/.developing
 	$(BIN)/python -m bench.search $(ARGS)
 pictures: .venv/.developing
-	RICORDO_PICTURES=1 $(BIN)/python -m pytest -q -p no:xdist -m "soak or not soak" tests/features/web/test_pictures.py
+	RICORDO_PICTURES=1 $(BIN)/python -m pytest -q -p no:xdist -m "soak or not soak" tests/features/web/pages/test_pictures.py
 lock: .venv/.developing
 	$(LOCK) pyproject.toml requirements/base.in --extra anthropic --extra openai --extra mcp -o requirements/base.txt
 	$(LOCK) pyproject.toml -c requirements/base.txt --extra embeddings -o requirements/embeddings.txt

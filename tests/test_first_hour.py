@@ -27,13 +27,11 @@ from tests.support.server_process import free_port, wait_until_up
 ROOT = Path(__file__).parent.parent
 LIMIT = 120  # seconds for one command or snippet
 PORT, SECOND_PORT = "8283", "8284"
-DATABASE = (
-    "needs a PostgreSQL server; tests/storage/test_postgres.py and tests/features/move have one"
-)
+DATABASE = "needs a PostgreSQL server; tests/storage/test_postgres.py and tests/features/operations/move have one"
 SHARED = "needs a package index; the environment has the package already"
 OPENAI = "needs a key of OpenAI; tests/test_docs.py runs it on a stand-in"
 REMOTE = (
-    "needs a git or Dolt server of one's own; tests/features/remotes and tests/features/dolt have "
+    "needs a git or Dolt server of one's own; tests/features/sync/remotes and tests/features/sync/dolt have "
     "one"
 )
 # What is not run, by page: a part of the line, or of the snippet in Python, and the reason.
@@ -58,9 +56,9 @@ NOT_RUN = {
     },
     "connect.md": {"claude mcp add": "needs Claude Code"},
     "for-operators.md": {
-        "ricordo key create": "from then on each snippet needs a key; tests/features/accounts"
+        "ricordo key create": "from then on each snippet needs a key; tests/features/identity/accounts"
     },
-    "keys.md": {"ricordo user invite": "needs a first key; tests/features/sign_in_links"},
+    "keys.md": {"ricordo user invite": "needs a first key; tests/features/identity/sign_in_links"},
     "installation.md": {
         "make dist": "tests/test_package.py does it",
         "pip install": "needs a package index; tests/test_package.py installs the wheel without one",

@@ -285,7 +285,7 @@ def test_a_server_of_the_wheel_answers_shows_its_pages_and_remembers(address: st
         assert "My favourite tea is jasmine." in str(answer.messages[-1])
 
 
-@pytest.mark.soak  # tests/features/web/test_shell.py compiles those of the checkout, which are the same files
+@pytest.mark.soak  # tests/features/web/pages/test_shell.py compiles those of the checkout, which are the same files
 def test_every_template_of_the_wheel_compiles(installed: Installed, tmp_path: Path) -> None:
     program = "from ricordo.pages.shell import environment; e = environment()\n"
     program += "print(*[e.get_template(name).name for name in e.list_templates()])"

@@ -524,10 +524,10 @@ def _guarded(scope: Scope, receive: Receive, send: Send, statuses: list[int]) ->
 
 def _too_long(scope: Scope) -> Response:
     most = scope.get(MAX_BODY_SIZE_SCOPE_KEY, 0) // 1024**2
-    words = f"The request is longer than {most} MB. Send less, or raise RICORDO_MAX_BODY_MB."
-    if (own := scope.get(MOST_BYTES)) and own < most * 1024**2:
-        words = f"The request is longer than the {own:,} bytes that this key may send at once. Send less."
+    message = f"The request is longer than {most} MB. Send less, or raise RICORDO_MAX_BODY_MB."
+    if (key_limit := scope.get(MOST_BYTES)) and key_limit < most * 1024**2:
+        message = f"The request is longer than the {key_limit:,} bytes that this key may send at once. Send less."
     headers = {"connection": "close"} | {
         name.decode(): text.decode() for name, text in _SECURITY_HEADERS
     }
-    return refuse(413, words, headers, path=route_path(scope))
+    return refuse(413, message, headers, path=route_path(scope))

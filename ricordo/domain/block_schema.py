@@ -79,8 +79,8 @@ class SchemaField:
             parts.append(f"at most {self.max_length} characters{each}")
         if self.required:
             parts.append("required")
-        words = " ".join(self.description.split())
-        return f"## {self.title} ({', '.join(parts)}){': ' if words else ''}{words}"
+        description = " ".join(self.description.split())
+        return f"## {self.title} ({', '.join(parts)}){': ' if description else ''}{description}"
 
     @property
     def empty(self) -> FieldValue:

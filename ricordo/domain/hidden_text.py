@@ -126,7 +126,7 @@ def unseen_runs(text: str) -> list[UnseenRun]:
     if not characters:
         return []
     lines = _Lines(text)
-    flags = {place for flag in _FLAG.finditer(text) for place in range(*flag.span())}
+    flags = {position for flag in _FLAG.finditer(text) for position in range(*flag.span())}
     runs: list[UnseenRun] = []
     for match in _pattern(characters).finditer(text):
         start = match.start()

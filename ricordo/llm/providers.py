@@ -378,12 +378,14 @@ def _add_anthropic(settings: dict[str, Any], request: ModelRequest, policy: Call
 
 def _add_extra(settings: dict[str, Any], extra: Mapping[str, Any], model: Model[Any]) -> None:
     """Add the fields that are passed to the provider unchanged, without our own settings."""
-    own = {name: setting for name, setting in extra.items() if name not in _OWN_SETTINGS}
-    if own:
+    passed_settings = {
+        name: setting for name, setting in extra.items() if name not in _OWN_SETTINGS
+    }
+    if passed_settings:
         field = "extra_body"
         if model.system == "bedrock":
             field = "bedrock_additional_model_requests_fields"
-        settings[field] = settings.get(field, {}) | own
+        settings[field] = settings.get(field, {}) | passed_settings
 
 
 def _settings(

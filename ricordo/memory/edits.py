@@ -324,8 +324,8 @@ def _runs(texts: Iterable[str]) -> set[tuple[str, ...]]:
     word_lists = map(_words, texts)
     return {
         run
-        for words in word_lists
-        for run in zip(*(words[start:] for start in range(_RUN)), strict=False)
+        for word_list in word_lists
+        for run in zip(*(word_list[start:] for start in range(_RUN)), strict=False)
     }
 
 

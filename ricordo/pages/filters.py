@@ -228,8 +228,8 @@ def found(text: str | None, query: str, length: int = 400) -> Markup:
 
 def initials(name: str | None) -> str:
     """Return one or two letters for a name."""
-    words: list[str] = re.findall(r"[^\W_]+", name or "") or ["?"]
-    letters = words[0][0] if len(words) == 1 else words[0][0] + words[-1][0]
+    name_parts: list[str] = re.findall(r"[^\W_]+", name or "") or ["?"]
+    letters = name_parts[0][0] if len(name_parts) == 1 else name_parts[0][0] + name_parts[-1][0]
     return letters.upper()
 
 

@@ -263,13 +263,15 @@ def environment() -> "Environment":
     features = Path(__file__).parents[1] / "features"
     # Templates of the pages are named alone, others with their feature:
     # "custom_tools.source/tool.html".
-    own = [FileSystemLoader(folder) for folder in (frame, features / "web" / "pages" / "templates")]
+    page_loaders = [
+        FileSystemLoader(folder) for folder in (frame, features / "web" / "pages" / "templates")
+    ]
     of_features = {
         ".".join(folder.relative_to(features).parts[:-1]): FileSystemLoader(folder)
         for folder in features.glob("**/templates")
         if any(folder.glob("*.html"))
     }
-    loader = ChoiceLoader((*own, PrefixLoader(of_features)))
+    loader = ChoiceLoader((*page_loaders, PrefixLoader(of_features)))
     jinja = Environment(
         loader=loader,
         autoescape=True,

@@ -271,7 +271,9 @@ class Sandbox:
             # Not in the data folder, since programs run as other users, who may not enter that
             # folder.
             parent = Path(tempfile.gettempdir())
-            self._workspaces = open_work_folder(self._data_dir, SANDBOX, place=parent, mode=0o711)
+            self._workspaces = open_work_folder(
+                self._data_dir, SANDBOX, location=parent, mode=0o711
+            )
         return self._workspaces.path
 
     async def _take(self, confinement: Confinement) -> SandboxProcess:

@@ -244,14 +244,14 @@ def _year_alone(match: re.Match[str], _: date, __: bool) -> list[Days]:
 
 def _relative(match: re.Match[str], today: date, _: bool) -> list[Days]:
     name, count = next(
-        (kind, count) for kind, count, words in RELATIVE if re.fullmatch(words, match[0])
+        (kind, count) for kind, count, pattern in RELATIVE if re.fullmatch(pattern, match[0])
     )
     return [_span(today, name, count)]
 
 
 def _counted_back(match: re.Match[str], today: date, _: bool) -> list[Days]:
     amount = match["amount"]
-    kind = next((kind for kind, words in COUNTED if re.fullmatch(words, match["unit"])), "")
+    kind = next((kind for kind, pattern in COUNTED if re.fullmatch(pattern, match["unit"])), "")
     count = int(amount) if amount.isdecimal() else NUMBERS.get(amount)
     limit = {"day": 36_500, "week": 5_200, "month": 1_200, "year": 100}.get(kind, 0)
     if count is not None and count <= limit:
@@ -291,7 +291,10 @@ _READERS: Final[list[tuple[re.Pattern[str], _Reader]]] = [
         _day_and_month,
     ),
     (re.compile(rf"(?<!\w)(?P<word>{_WORD})\.?{_TAIL}"), _with_year),
-    (re.compile(rf"(?<!\w)(?:{'|'.join(words for _, __, words in RELATIVE)})(?!\w)"), _relative),
+    (
+        re.compile(rf"(?<!\w)(?:{'|'.join(pattern for _, __, pattern in RELATIVE)})(?!\w)"),
+        _relative,
+    ),
     (re.compile(rf"(?<!\w){_LAST}(?P<word>{_WORD})(?!\w)"), _last_one),
     (re.compile(rf"(?<!\w)(?P<word>{_WORD})(?P<last>{_AFTER})"), _last_one),
     (re.compile(rf"(?<!\w)(?:vor|hace|ha|il y a)\s+{_AMOUNT}"), _counted_back),

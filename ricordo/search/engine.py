@@ -360,20 +360,20 @@ class _Search:
         order = near[
             np.lexsort([records[name][near] for name in ("number", "created_at", "conversation")])
         ]
-        places = {p: place for place, p in enumerate(order.tolist())}
+        places = {p: index for index, p in enumerate(order.tolist())}
         pairs = ((p, self._turn_before(order, places[p], is_spoken)) for p in best.tolist())
         return {p: number for p, number in pairs if number is not None}
 
-    def _turn_before(self, order: Integers, place: int, is_spoken: Bools) -> int | None:
+    def _turn_before(self, order: Integers, index: int, is_spoken: Bools) -> int | None:
         """Return the number of the last spoken turn before this place in its session.
 
         Results of tools may lie between.
         """
         records = self.view.records
-        later = records[order[place]]
+        later = records[order[index]]
         if later["conversation"] == scoring.NO_CONVERSATION:
             return None
-        for position in order[max(place - scoring.REACH, 0) : place][::-1].tolist():
+        for position in order[max(index - scoring.REACH, 0) : index][::-1].tolist():
             record = records[position]
             pause = later["created_at"] - record["created_at"]
             if record["conversation"] != later["conversation"] or pause > scoring.PAUSE:

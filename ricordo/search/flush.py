@@ -180,11 +180,11 @@ def _settled(rows: Sequence[BufferRow]) -> tuple[list[BufferRow], list[BufferRow
     They end before the deletion of a flushed document.
     """
     added: dict[int, BufferRow] = {}
-    words = set[str]()
+    terms = set[str]()
     for count, row in enumerate(rows):
-        words.update(row.text)
+        terms.update(row.text)
         if (row.is_deleted and row.document not in added) or (
-            count and len(words) > TERMS_WRITTEN_AT_ONCE
+            count and len(terms) > TERMS_WRITTEN_AT_ONCE
         ):
             return list(rows[:count]), list(added.values())
         if row.is_deleted:
@@ -216,7 +216,7 @@ def _postings(rows: Sequence[BufferRow], position: int) -> list[tuple[str, int, 
     )
 
 
-def _add_words(tx: Transaction, partition: Any, words: set[str]) -> None:
+def _add_words(tx: Transaction, partition: Any, new_words: set[str]) -> None:
     """Add words to the partition's vocabulary, except those cached as known."""
     cache = reader.shared_cache(tx).words
     generation, known_words = cache.get(partition.seq) or (partition.generation, frozenset[str]())
@@ -224,11 +224,11 @@ def _add_words(tx: Transaction, partition: Any, words: set[str]) -> None:
         known_words = frozenset()
     tx.run(
         _ADD_TERMS,
-        [{"partition": partition.seq, "term": term} for term in sorted(words - known_words)],
+        [{"partition": partition.seq, "term": term} for term in sorted(new_words - known_words)],
     )
-    all_words = known_words | words
+    all_words = known_words | new_words
     if len(all_words) > reader.WORDS_LIMIT:
-        all_words = frozenset(words)
+        all_words = frozenset(new_words)
     tx.after_commit.append(
         lambda: cache.put(partition.seq, (partition.generation, all_words), len(all_words))
     )

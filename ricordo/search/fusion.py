@@ -179,12 +179,12 @@ def fuse(
     times: Sequence[tuple[int, int]] = (),
     spoken: Bools | None = None,
     may: Bools | None = None,
-    own: Floats | None = None,
+    bonuses: Floats | None = None,
 ) -> Floats:
     """Return the score of each document, about 1 for the best plus bonuses.
 
     Only documents that `may` be found are compared. `times` are ranges and `spoken` documents
-    with a bonus, and `own` are further bonuses by document. The score of a text in parts is at its
+    with a bonus, and `bonuses` are further ones by document. The score of a text in parts is at its
     first position, from its best part by words; the other positions have 0.
     """
     if may is None and not documents.is_whole:
@@ -203,9 +203,9 @@ def fuse(
         score += np.float32(SPEAKER_BONUS) * spoken
     if times:
         score[within(documents.created_at, times)] += np.float32(TIME_BONUS)
-    if own is not None:
+    if bonuses is not None:
         # A bonus alone is no hit.
-        score += own * (score > 0)
+        score += bonuses * (score > 0)
     if compared is not None:
         # Without any hit by words the similarity counts alone, and the bonuses do not change.
         score[compared.positions] += np.float32(SIMILARITY_SHARE if best else 1) * compared.values
@@ -315,11 +315,11 @@ def ranks(
     return list(zip(by_words, _ranks(visible.at(best), visible.values, None, -np.inf), strict=True))
 
 
-def _ranks(own: Floats, scores: Floats, may: Bools | None, none: float) -> list[int | None]:
+def _ranks(few_scores: Floats, scores: Floats, may: Bools | None, none: float) -> list[int | None]:
     """Return the rank of each of a few scores among all; None for those not above `none`."""
     ranks: dict[float, int] = {}
     # Starting with the lowest: few scores are better, and only these matter for the next.
-    for score in sorted({score for score in own.tolist() if score > none}):
+    for score in sorted({score for score in few_scores.tolist() if score > none}):
         better = scores > score
         if may is not None:
             better &= may
@@ -328,4 +328,4 @@ def _ranks(own: Floats, scores: Floats, may: Bools | None, none: float) -> list[
         if FEW_AHEAD * count < len(scores):
             scores = scores[better]
             may = None
-    return [ranks.get(score) for score in own.tolist()]
+    return [ranks.get(score) for score in few_scores.tolist()]

@@ -373,9 +373,9 @@ def read_vectors(tx: Transaction, partitions: Sequence[reader.PartitionRow]) -> 
 def _first_look(vectors: Vectors, focused_query: Floats, count: int, may: Bools | None) -> Integers:
     """Return the positions that are nearest to the query by their bits."""
     assert vectors.bits is not None  # noqa: S101 - many vectors always have them
-    words = _packed(focused_query[None, :] > 0)[0]
-    half = (len(words) + 1) // 2
-    distances = _distances(vectors.bits[:half], words[:half], count)
+    query_bits = _packed(focused_query[None, :] > 0)[0]
+    half = (len(query_bits) + 1) // 2
+    distances = _distances(vectors.bits[:half], query_bits[:half], count)
     if may is not None:
         distances[~may[:count]] = np.iinfo(distances.dtype).max
     if may is None:
@@ -392,8 +392,8 @@ def _first_look(vectors: Vectors, focused_query: Floats, count: int, may: Bools 
         share = 1
     near = np.flatnonzero(distances <= _bound(sample, share))
     full_distances = distances.take(near).astype(np.uint16)
-    for number in range(half, len(words)):
-        full_distances += np.bitwise_count(vectors.bits[number].take(near) ^ words[number])
+    for number in range(half, len(query_bits)):
+        full_distances += np.bitwise_count(vectors.bits[number].take(near) ^ query_bits[number])
     limit = min(LOOKED_AT_AGAIN, len(near))
     bound = _bound(full_distances, limit / max(len(near), 1))
     nearer = near[full_distances < bound]
@@ -414,11 +414,11 @@ def _bound(distances: npt.NDArray[Any], share: float) -> int:
 
 
 def _distances(
-    bits: npt.NDArray[np.uint64], words: npt.NDArray[np.uint64], count: int
+    bits: npt.NDArray[np.uint64], query_bits: npt.NDArray[np.uint64], count: int
 ) -> npt.NDArray[Any]:
     """Return how many bits of each of the first vectors differ from the query's, (count,)."""
     # Bytes are the fastest to add up. The largest number is left for vectors that are skipped.
-    dtype: Any = np.uint8 if len(words) <= 3 else np.uint16
+    dtype: Any = np.uint8 if len(query_bits) <= 3 else np.uint16
     distances = np.empty(count, dtype=dtype)
     xor_buffer = np.empty(_LOOKED_AT_ONCE, dtype=np.uint64)
     count_buffer = np.empty(_LOOKED_AT_ONCE, dtype=np.uint8)
@@ -427,7 +427,7 @@ def _distances(
         end = start + len(batch)
         differences = xor_buffer[: len(batch)]
         bit_counts = count_buffer[: len(batch)]
-        for number, word in enumerate(words):
+        for number, word in enumerate(query_bits):
             np.bitwise_xor(bits[number, start:end], word, out=differences)
             np.bitwise_count(differences, out=bit_counts)
             if number == 0:

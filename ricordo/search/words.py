@@ -32,7 +32,7 @@ def load_words(name: str) -> dict[str, Any]:
 
 _LISTS = load_words("stop_words")
 STOP_WORDS: Final = {
-    language: frozenset(words.split()) for language, words in _LISTS["words"].items()
+    language: frozenset(word_list.split()) for language, word_list in _LISTS["words"].items()
 }
 # The stemming algorithm of a language, and the endings that may follow a word's root.
 ENDINGS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
@@ -41,7 +41,7 @@ ENDINGS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 }
 # Pronouns of the first and of the second person, by language.
 _ASKER_WORDS, _ASKED_WORDS = (
-    {language: frozenset(words.split()) for language, words in _LISTS[person].items()}
+    {language: frozenset(word_list.split()) for language, word_list in _LISTS[person].items()}
     for person in ("asker", "asked")
 )
 LATIN_STEMMER: Final = "english"  # for every word in Latin letters, whatever its language
@@ -225,13 +225,13 @@ def query_terms(text: str) -> list[str]:
 
     The stop words of the query's language are left out, unless there are no other words.
     """
-    words = _question(text)
-    all_pieces = [piece for _, pieces in words for piece in pieces]
-    needed = 3 if len(words) < _FEW_WORDS else 2
+    query_words = _question(text)
+    all_pieces = [piece for _, pieces in query_words for piece in pieces]
+    needed = 3 if len(query_words) < _FEW_WORDS else 2
     stop_words = STOP_WORDS[_language(all_pieces, needed)]
     is_shouted = text.isupper()
     text_terms: dict[str, None] = {}
-    for position, (word, pieces) in enumerate(words):
+    for position, (word, pieces) in enumerate(query_words):
         is_meant = not is_shouted and _is_meant(word, position)
         text_terms.update(
             (stem(piece), None) for piece in pieces if is_meant or piece not in stop_words
@@ -246,13 +246,13 @@ def other_forms(text: str) -> list[str]:
 
     They help in languages that the default stemmer does not know.
     """
-    words = [piece for _, pieces in _question(text) for piece in pieces]
-    language = _language(words)
+    query_words = [piece for _, pieces in _question(text) for piece in pieces]
+    language = _language(query_words)
     if language not in ENDINGS:
         return []
     algorithm, endings = ENDINGS[language]
     forms: dict[str, None] = {}
-    for word in dict.fromkeys(words):
+    for word in dict.fromkeys(query_words):
         is_plain = word.isascii() and word.isalpha()
         if len(word) < 4 or not is_plain or word in STOP_WORDS[language]:
             continue
@@ -274,9 +274,9 @@ def persons(text: str) -> tuple[bool, bool]:
     pieces = [piece for _, pieces in _question(text) for piece in pieces]
     language = _language(pieces)
     speaks_of_asker, speaks_of_asked = (
-        not words.get(language, frozenset()).isdisjoint(pieces)
-        or any(pronoun in text for pronoun in words["spaceless"])
-        for words in (_ASKER_WORDS, _ASKED_WORDS)
+        not question_words.get(language, frozenset()).isdisjoint(pieces)
+        or any(pronoun in text for pronoun in question_words["spaceless"])
+        for question_words in (_ASKER_WORDS, _ASKED_WORDS)
     )
     if language in _ANSWERED:
         pairs = {f"{first}_{second}" for first, second in pairwise(pieces)}
@@ -350,13 +350,13 @@ def _folded(word: str) -> tuple[str, ...]:
 
 def _question(text: str) -> list[tuple[str, tuple[str, ...]]]:
     """Return each written word of a query, with its folded parts."""
-    words: list[tuple[str, tuple[str, ...]]] = []
+    query_words: list[tuple[str, tuple[str, ...]]] = []
     for piece, is_spaceless in _stretches(text[:QUESTION_LENGTH]):
         if is_spaceless:
-            words += [(pair, (pair,)) for pair in _pairs(piece)]
+            query_words += [(pair, (pair,)) for pair in _pairs(piece)]
         else:
-            words += [(word, _folded(word)) for word in _words_of(piece)]
-    return words
+            query_words += [(word, _folded(word)) for word in _words_of(piece)]
+    return query_words
 
 
 def _parts(word: str) -> list[str]:

@@ -290,9 +290,9 @@ def count_shared(tx: Transaction, conversation: Conversation, up_to: int) -> int
 
     System prompts are not shared.
     """
-    own = Span(conversation.id, up_to, conversation.window[0] if conversation.window else "")
+    own_span = Span(conversation.id, up_to, conversation.window[0] if conversation.window else "")
     total = 0
-    for span in (own, *lineage(tx, conversation)[1:]):
+    for span in (own_span, *lineage(tx, conversation)[1:]):
         cut = replace(span, newest=min(span.newest or 0, up_to))
         total += tx.all(select(func.count()).select_from(messages_table).where(*_within(cut)))[0][0]
     return total

@@ -55,10 +55,12 @@ def some_conversations(tx: Transaction, after: int) -> Sequence[tuple[int, str]]
 
 
 def agents_without_conversation(tx: Transaction) -> list[str]:
-    own = select(conversations.c.agent_id).where(conversations.c.is_default)
+    with_default = select(conversations.c.agent_id).where(conversations.c.is_default)
     return [
         row.id
-        for row in tx.all(select(agents.c.id).where(agents.c.id.not_in(own)).order_by(agents.c.seq))
+        for row in tx.all(
+            select(agents.c.id).where(agents.c.id.not_in(with_default)).order_by(agents.c.seq)
+        )
     ]
 
 

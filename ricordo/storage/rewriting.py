@@ -268,17 +268,17 @@ class _Rewriting:
         parents = _parents(body)
         new_parents = [self.commit_ids.get(parent, parent) for parent in parents]
         header, _, message = body.partition(b"\n\n")
-        words = message.decode(errors="replace")
-        new_words = self.changes.words(Place(label), words)
+        text = message.decode(errors="replace")
+        new_words = self.changes.words(Place(label), text)
         is_same = tree.hex().encode() == body[5:45] and new_parents == list(parents)
-        if is_same and new_words == words:
+        if is_same and new_words == text:
             return old
         match = _HEADER.match(header + b"\n")
         rest = (header + b"\n")[match.end() :] if match else b""
         lines = [b"tree " + tree.hex().encode()]
         lines += [b"parent " + parent.hex().encode() for parent in new_parents]
         new_body = b"\n".join(lines) + b"\n" + _SIGNED.sub(b"", rest) + b"\n"
-        new_body += message if new_words == words else new_words.encode()
+        new_body += message if new_words == text else new_words.encode()
         new_id = object_id("commit", new_body)
         self._replace_object(old, new_id, "commit", new_body)
         return new_id
@@ -319,7 +319,7 @@ class _Rewriting:
         drafts: list[tuple[Any, dict[str, Any]]] = []
         dropped: list[str] = []
         for row in self.tx.all(_PROPOSALS, {"chain_id": self.chain.id}):
-            place = Place(row.label, row.id)
+            text_key = Place(row.label, row.id)
             values: dict[str, Any] = {
                 "base": self._new_commit(row.base),
                 "result": self._new_commit(row.result),
@@ -327,7 +327,7 @@ class _Rewriting:
                 "blob": self._new_blob(row.label, row.blob, row.id),
             }
             values |= {
-                name: self.changes.words(place, getattr(row, name))
+                name: self.changes.words(text_key, getattr(row, name))
                 for name in ("description", "reasoning", "note")
                 if getattr(row, name)
             }
@@ -355,13 +355,13 @@ class _Rewriting:
     def _rewrite_blocks(self) -> int:
         count = 0
         for row in self.tx.all(_BLOCKS, {"chain_id": self.chain.id}):
-            place = Place(row.label)
+            text_key = Place(row.label)
             values: dict[str, Any] = {
-                "value": self.changes.text(place, row.value),
-                "metadata": self.changes.settings(place, row.metadata),
+                "value": self.changes.text(text_key, row.value),
+                "metadata": self.changes.settings(text_key, row.metadata),
             }
             if row.description:
-                values["description"] = self.changes.words(place, row.description)
+                values["description"] = self.changes.words(text_key, row.description)
             changed = {name: new for name, new in values.items() if new != getattr(row, name)}
             count += bool(changed)
             head = self._new_commit(row.head)

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from ricordo.settings import load_settings
-from tests.features.login.provider import CLIENT, SECRET, providing
+from tests.features.identity.login.provider import CLIENT, SECRET, providing
 from tests.seams.server import MODEL, ServerInThread, serving
 
 KEY, BASE = "a-long-secret-of-twenty", "/ricordo"

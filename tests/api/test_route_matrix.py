@@ -12,7 +12,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from typing import Any
 
 import httpx2
@@ -442,7 +442,7 @@ def shared_routes_of_features() -> Iterator[str]:
 
     `SHARED_ROUTES` of their package.
     """
-    for package in iter_modules(features.__path__, "tests.features."):
+    for package in walk_packages(features.__path__, "tests.features."):
         if package.ispkg:
             yield getattr(import_module(package.name), "SHARED_ROUTES", "")
 
@@ -627,9 +627,9 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
         hers = {**hers, "user_id": world.id_of("ada"), "block_label": "notes"}
     shared = [cell for cell in cells if is_shared(cell)]
     # These callers have every scope; whoever has `admin` reads who did what, which
-    # `tests/features/audit_log` shows.
+    # `tests/features/operations/audit_log` shows.
     others = [cell for cell in cells if not is_shared(cell) and "/audit-log" not in cell.path]
-    if kind == "a developer":  # is a teacher, whom `tests/features/teachers` watches
+    if kind == "a developer":  # is a teacher, whom `tests/features/tutor/teachers` watches
         taught = [cell for cell in others if cell.path.endswith("/students")]
         shared, others = [*shared, *taught], [cell for cell in others if cell not in taught]
     is_quick = not is_whole and kind != "another user"  # which is asked for everything

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ricordo.storage.engine.sqlite import open_sqlite
-from tests.features.dolt import test_sync as dolt_following
-from tests.features.git import test_sync as git_following
+from tests.features.sync.dolt import test_sync as dolt_following
+from tests.features.sync.git import test_sync as git_following
 from tests.support import dolt
 
 pytestmark = pytest.mark.campaign

@@ -191,7 +191,7 @@ def test_a_folder_of_any_depth_is_removed_and_links_are_not_followed(
 
 
 def test_a_sandbox_makes_no_data_folder(tmp_path: Path) -> None:
-    folder = open_work_folder(tmp_path / "data", SANDBOX, place=tmp_path, mode=0o711)
+    folder = open_work_folder(tmp_path / "data", SANDBOX, location=tmp_path, mode=0o711)
     assert folder.path.stat().st_mode & 0o777 == 0o711
     folder.close()
     assert list(tmp_path.iterdir()) == []

@@ -82,15 +82,16 @@ class ClientChat:
 class Continuation:
     """The conversation that continues a chat, and the index of its new messages.
 
-    `shown` is text of a stopped answer that the client shows and the conversation lacks. `own` has
-    the keys of the agent's answers in this chat, if the new messages contain answers.
+    `shown` is text of a stopped answer that the client shows and the conversation lacks.
+    `own_answers` has the keys of the agent's answers in this chat, if the new messages contain
+    answers.
     """
 
     conversation_id: str
     new_from: int
     is_begun: bool = True
     shown: str = ""
-    own: frozenset[str] = frozenset()
+    own_answers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,16 +211,18 @@ async def continue_chat(
             context, state.run_id, tools
         )
         if conversation_id:
-            own = await _own_answers(context, chat, answered.index)
-            return Continuation(conversation_id, answered.index, shown=answered.rest, own=own)
+            own_answers = await _own_answers(context, chat, answered.index)
+            return Continuation(
+                conversation_id, answered.index, shown=answered.rest, own_answers=own_answers
+            )
     if chat.is_answer:
         raise Invalid(
             "These tool results answer no call of this chat. Send the chat with the calls as they "
             "came."
         )
     new_from = chat.new_from()
-    own = await _own_answers(context, chat, 0)
-    if own:
+    own_answers = await _own_answers(context, chat, 0)
+    if own_answers:
         new_from = 0  # a known chat, edited at its beginning
     if chat.name:
         summary = {"summary": chat_summary(chat.name)}
@@ -233,7 +236,7 @@ async def continue_chat(
     ]
     if past:
         await import_messages(context.store, context.scope, chat.agent_id, past, conversation.id)
-    return Continuation(conversation.id, new_from, is_begun=False, own=own)
+    return Continuation(conversation.id, new_from, is_begun=False, own_answers=own_answers)
 
 
 async def _own_answers(context: RequestContext, chat: ClientChat, new_from: int) -> frozenset[str]:

@@ -24,8 +24,8 @@ def answer_key(text: str) -> str:
     A text without words, such as "👍", is compared as it is.
     """
     bare = _TAG.sub("", _DETAILS.sub("", text))
-    words = _NOT_A_WORD.sub("", bare).casefold()
-    return words or "".join(bare.split())
+    compared_text = _NOT_A_WORD.sub("", bare).casefold()
+    return compared_text or "".join(bare.split())
 
 
 def shown_before(chat: Sequence[ChatMessage], index: int) -> tuple[int, str]:

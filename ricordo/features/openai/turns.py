@@ -164,7 +164,7 @@ def _said(
             is_untrusted = message.has_passages
             said.append(NewMessage("user", parts[id(message)], is_untrusted=is_untrusted))
         elif message.role == "assistant" and message.text.strip():
-            is_own = answer_key(message.text) in continuation.own
+            is_own = answer_key(message.text) in continuation.own_answers
             if is_own:
                 said.append(NewMessage("assistant", (TextPart(message.text),)))
             else:

@@ -67,28 +67,28 @@ class WorkFolder:
 
 
 def open_work_folder(
-    data_dir: Path, kind: str, *, place: Path | None = None, mode: int = 0o700
+    data_dir: Path, kind: str, *, location: Path | None = None, mode: int = 0o700
 ) -> WorkFolder:
-    """Make a work folder, in `place` if that is set.
+    """Make a work folder, in `location` if that is set.
 
     Raises:
         Unavailable: if it cannot be made.
     """
     parent = data_dir / FOLDER
     name = f"{kind}-{token_hex(4)}"
-    if place:
-        path = place / f"ricordo-{name}"
+    if location:
+        path = location / f"ricordo-{name}"
     else:
         path = parent / name
     note = None
     try:
         # A command that only reads, such as `doctor`, makes no data folder, and may not be allowed
         # to write into another user's.
-        if place and not os.access(data_dir, os.W_OK):
+        if location and not os.access(data_dir, os.W_OK):
             return WorkFolder(path, _make(path, mode), None)
         make_private_folder(parent)
         with _door(parent):
-            if place:
+            if location:
                 note = parent / f"{name}{_NOTE}"
                 note.write_text(str(path.absolute()), "utf-8")
             return WorkFolder(path, _make(path, mode), note)
@@ -109,7 +109,7 @@ def file_for(data_dir: Path, target: Path) -> Iterator[Path]:
     try:
         if not _is_one_step(folder.path, target.parent):
             folder.close()
-            folder = open_work_folder(data_dir, COPY, place=target.parent)
+            folder = open_work_folder(data_dir, COPY, location=target.parent)
         part = folder.path / target.name
         yield part
         part.replace(target)

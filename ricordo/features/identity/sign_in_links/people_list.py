@@ -141,13 +141,13 @@ def _columns(row: Sequence[str]) -> dict[str, int]:
     """Return the places of the columns that the first line names."""
     header: dict[str, int] = {}
     unknown: list[str] = []
-    for place, cell in enumerate(row):
+    for index, cell in enumerate(row):
         title = cell.casefold().replace("_", " ").strip()
         column = next((name for name, titles in _COLUMNS.items() if title in titles), None)
         if column in header:
             raise Invalid(f'Line 1 names the column "{column}" twice. Leave one out.')
         if column:
-            header[column] = place
+            header[column] = index
         elif title:
             unknown.append(cell[:40])
     if "name" not in header and "email" not in header:
@@ -165,7 +165,7 @@ def _columns(row: Sequence[str]) -> dict[str, int]:
 def _person(header: Mapping[str, int], row: Sequence[str], line: int) -> Person:
     if len(row) > max(header.values()) + 1 and any(row[max(header.values()) + 1 :]):
         raise Invalid("it has more cells than the first line. Put texts with a comma in quotes.")
-    cells = {column: row[place] if place < len(row) else "" for column, place in header.items()}
+    cells = {column: row[index] if index < len(row) else "" for column, index in header.items()}
     if broken := next((cell for cell in cells.values() if "\n" in cell), None):
         raise Invalid(f'a line break stands in "{" ".join(broken.split())[:40]}".')
     name, email = cells.get("name", ""), cells.get("email", "")

@@ -43,15 +43,15 @@ def checked(draft: FactDraft, messages: Sequence[Message], user_id: str) -> Fact
     `messages` are those that were read, in order. A model's sentence may not contain numbers and
     names that are missing from its messages, and only few other such words.
     """
-    places = {message.id: place for place, message in enumerate(messages)}
+    places = {message.id: index for index, message in enumerate(messages)}
     pieces: dict[Evidence, None] = {}
     for piece in draft.evidence:
-        place = places.get(piece.message_id)
-        if place is None or not stands_in(piece.quote, messages[place]):
+        message_index = places.get(piece.message_id)
+        if message_index is None or not stands_in(piece.quote, messages[message_index]):
             continue
-        if is_evidence(messages[place], user_id):
+        if is_evidence(messages[message_index], user_id):
             pieces[_short(piece)] = None
-        elif confirmation := _confirmation(messages, place, user_id):
+        elif confirmation := _confirmation(messages, message_index, user_id):
             pieces[_short(piece)] = None
             pieces[confirmation] = None
     if not pieces:
@@ -64,15 +64,15 @@ def checked(draft: FactDraft, messages: Sequence[Message], user_id: str) -> Fact
 
 def stands_in(quote: str, message: Message) -> bool:
     """Return whether a message holds the quoted words."""
-    words = _folded(quote)
-    return len(words) >= _SHORTEST_QUOTE and words in _folded(message.spoken)
+    folded_quote = _folded(quote)
+    return len(folded_quote) >= _SHORTEST_QUOTE and folded_quote in _folded(message.spoken)
 
 
-def _confirmation(messages: Sequence[Message], place: int, user_id: str) -> Evidence | None:
+def _confirmation(messages: Sequence[Message], index: int, user_id: str) -> Evidence | None:
     """Return the user's next message as evidence, if it confirms the agent's words."""
-    if messages[place].role != "assistant":
+    if messages[index].role != "assistant":
         return None
-    following = next((message for message in messages[place + 1 :]), None)
+    following = next((message for message in messages[index + 1 :]), None)
     if following and is_evidence(following, user_id) and confirms(following.text):
         return _short(Evidence(following.id, " ".join(following.text.split())))
     return None
@@ -87,10 +87,10 @@ def _is_supported(
     """Return whether the sentence repeats the quoted messages and what they answer."""
     sources: list[str] = []
     for piece in evidence:
-        place = places[piece.message_id]
-        if place and messages[place - 1].role == "assistant":
-            sources.append(messages[place - 1].spoken)
-        sources.append(messages[place].spoken)
+        index = places[piece.message_id]
+        if index and messages[index - 1].role == "assistant":
+            sources.append(messages[index - 1].spoken)
+        sources.append(messages[index].spoken)
     return is_note(draft.sentence, "\n".join(sources))
 
 

@@ -208,10 +208,10 @@ def value_of(fact: facts.Fact) -> str:
     """
     if fact.kind == "contact":
         return fact.value.casefold()
-    words = plain(fact.value).split()
-    if len(words) > 2 and words[-1] in MONTHS:
-        words = words[:-2]
-    return " ".join(words)
+    value_words = plain(fact.value).split()
+    if len(value_words) > 2 and value_words[-1] in MONTHS:
+        value_words = value_words[:-2]
+    return " ".join(value_words)
 
 
 def _denies(clause: str) -> bool:

@@ -45,8 +45,8 @@ class UnfoundedFacts:
         self, tx: Transaction, owned: Belongings, forgetting: Forgetting, items: Sequence[Item]
     ) -> None:
         facts = queries.by_ids(tx, [item.key for item in items])
-        own = [fact for fact in facts if fact.user_id == owned.user_id]
-        for fact, standing in _with_standing(tx, own):
+        users_facts = [fact for fact in facts if fact.user_id == owned.user_id]
+        for fact, standing in _with_standing(tx, users_facts):
             if not standing:
                 forgetting.removed[user_facts.name] += queries.remove(tx, fact)
             elif len(standing) < len(fact.evidence):

@@ -115,13 +115,13 @@ def _fitting(
     # Instructions come first: they apply to every answer.
     by_rank = sorted(
         range(len(lines)),
-        key=lambda place: (lines[place].section != "instruction", -scores[place], place),
+        key=lambda index: (lines[index].section != "instruction", -scores[index], index),
     )
     chosen: list[int] = []
     headings: set[str] = set()
     room = limit
-    for place in by_rank:
-        line = lines[place]
+    for line_index in by_rank:
+        line = lines[line_index]
         cost = tokens_of(f"- {line.text}\n")
         if line.section not in headings:
             cost += tokens_of(f"## {line.heading}\n")
@@ -129,8 +129,8 @@ def _fitting(
             continue
         room -= cost
         headings.add(line.section)
-        chosen.append(place)
-    return Profile([lines[place] for place in sorted(chosen)], len(chosen) < len(lines))
+        chosen.append(line_index)
+    return Profile([lines[index] for index in sorted(chosen)], len(chosen) < len(lines))
 
 
 def _current_lines(tx: Transaction, user_id: str) -> Iterator[ProfileLine]:

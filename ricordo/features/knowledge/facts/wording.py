@@ -20,5 +20,5 @@ def change_of(fact: UserFact, replaced: UserFact | None) -> str | None:
 
 def _dated(fact: UserFact) -> str:
     is_named = fact.value and fact.value not in ("yes", "no")
-    words = fact.value if is_named else fact.sentence
-    return f"{words} ({to_datetime(fact.said_at):%B %Y})"
+    sentence = fact.value if is_named else fact.sentence
+    return f"{sentence} ({to_datetime(fact.said_at):%B %Y})"

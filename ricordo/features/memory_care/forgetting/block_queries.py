@@ -65,13 +65,13 @@ class _Finds:
         text = self._text(row.blob)
         self.add("version", row.label, text, row.reason)
         if text and row.label not in self._fixed_labels:
-            place = self._places[f"{self._chain_id}/{row.label}"]
-            place["versions"] = place.get("versions", 0) + 1
+            row_position = self._places[f"{self._chain_id}/{row.label}"]
+            row_position["versions"] = row_position.get("versions", 0) + 1
 
     def add_proposal(self, row: Any) -> None:
         texts = (self._text(row.blob), self._text(row.base_blob))
-        words = (row.description, row.reasoning, row.note)
-        self.add("proposal", row.label, *texts, *words, proposal_id=row.id)
+        comments = (row.description, row.reasoning, row.note)
+        self.add("proposal", row.label, *texts, *comments, proposal_id=row.id)
         if row.id in self._places:
             self._places[row.id]["status"] = row.status
 

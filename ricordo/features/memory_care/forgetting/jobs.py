@@ -240,8 +240,8 @@ class ForgettingWork(PortionedWork[Forgetting]):
         await self._store.write(lambda tx: tx.cache.pop(IndexCache, None))
         # Rows that were deleted long ago, such as uploads, may have left bytes with it in free
         # pages.
-        words = (table.name for table in tables_with_words())
-        touched = [*self.state.removed, *self.state.changed, *_TOUCHED, *words]
+        table_names = (table.name for table in tables_with_words())
+        touched = [*self.state.removed, *self.state.changed, *_TOUCHED, *table_names]
         remains = await scrub(self._store, touched)
 
         def finish(tx: Transaction, forgetting: Forgetting) -> None:

@@ -248,11 +248,11 @@ def _without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
 
 def _pattern(part: str) -> str:
     """Return a pattern of a sentence in each way of writing it."""
-    words = _BLANKS.join(map(_word_pattern, part.split()))
+    pattern = _BLANKS.join(map(_word_pattern, part.split()))
     # Scripts without spaces have no ends of words.
     head = "" if _SPACELESS.match(part[0]) else r"(?<!\w)"
     tail = "" if _SPACELESS.match(part[-1]) else r"(?!\w)"
-    return f"{head}{words}{tail}"
+    return f"{head}{pattern}{tail}"
 
 
 def _word_pattern(word: str) -> str:

@@ -299,13 +299,13 @@ def note_visit(tx: Transaction, user_id: str) -> None:
 def figures(tx: Transaction, organization_id: str | None = None) -> DecisionFigures:
     """Return the figures of decisions, of one organization or of all."""
     since = tx.clock.now() - _DECIDED_SINCE
-    own: list[Any] = []
+    conditions: list[Any] = []
     if organization_id is not None:
-        own = [proposals.c.organization_id == organization_id]
-    decided = tx.all(_DECIDED.where(*own), {"since": since})
+        conditions = [proposals.c.organization_id == organization_id]
+    decided = tx.all(_DECIDED.where(*conditions), {"since": since})
     times = sorted((row.resolved_at - row.created_at) / 1e6 for row in decided)
-    never_seen = int(tx.all(_NEVER_SEEN.where(*own), {"since": since})[0][0])
-    waiting = select(func.count()).select_from(proposals).where(WAITS, *own)
+    never_seen = int(tx.all(_NEVER_SEEN.where(*conditions), {"since": since})[0][0])
+    waiting = select(func.count()).select_from(proposals).where(WAITS, *conditions)
     median = times[len(times) // 2] if times else 0.0
     return DecisionFigures(median, len(times), never_seen, int(tx.all(waiting)[0][0]))
 

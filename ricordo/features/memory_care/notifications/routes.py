@@ -144,21 +144,23 @@ def _change(
     changes = body.model_dump(include=body.model_fields_set)
     if url := changes.get("webhook_url"):
         require_callable(url, allow_private=context.runtime.settings.allow_private_callbacks)
-    own = queries.inherited(tx, context.scope, user_id)[0]
-    changed = replace(own, **changes, problem=None, retry_at=None, updated_at=tx.clock.now())
+    preferences = queries.inherited(tx, context.scope, user_id)[0]
+    changed = replace(
+        preferences, **changes, problem=None, retry_at=None, updated_at=tx.clock.now()
+    )
     queries.save(tx, changed)
 
 
 def _shown(tx: Transaction, scope: Scope, user_id: str | None) -> Json:
-    own, *wider = queries.inherited(tx, scope, user_id)
+    preferences, *wider = queries.inherited(tx, scope, user_id)
     settings = NotificationSettings.current()
     if user_id:
         waiting = queries.count_waiting(tx, user_id)
     else:
         waiting = proposals.count_waiting(tx, Scope(scope.organization_id))
-    rows: list[Preferences] = [own, *wider]
+    rows: list[Preferences] = [preferences, *wider]
     email = next((row.email for row in rows if row.email), settings.notify_email)
     webhook: When = next((row.webhook for row in rows if row.webhook), "off")
     return NotificationsResponse.of(
-        own, email_in_effect=email, webhook_in_effect=webhook, waiting=waiting
+        preferences, email_in_effect=email, webhook_in_effect=webhook, waiting=waiting
     )

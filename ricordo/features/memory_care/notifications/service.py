@@ -100,12 +100,12 @@ class Digest:
 def delivery_of(
     channel: Channel,
     settings: NotificationSettings,
-    own: Preferences | None,
+    personal: Preferences | None,
     organization: Preferences | None,
     user: User | None,
 ) -> Delivery:
     """Return the delivery that the user chose, else the organization, else the setting."""
-    rows = [row for row in (own, organization) if row]
+    rows = [row for row in (personal, organization) if row]
     choices: list[When | None] = [getattr(row, channel) for row in rows]
     when = next((choice for choice in choices if choice), None)
     hour = next((row.hour for row in rows if row.hour is not None), _DEFAULT_HOUR)
@@ -128,8 +128,10 @@ def plan(tx: Transaction, settings: NotificationSettings) -> int:
         rows = queries.of_owners(tx, [*owner_ids, *organization_ids])
         people = {user.id: user for user in users.ROWS.by_ids(tx, owner_ids)}
         for owner in owners:
-            user, own = people.get(owner.owner_id), rows.get(owner.owner_id)
-            delivery = delivery_of(channel, settings, own, rows.get(owner.organization_id), user)
+            user, personal = people.get(owner.owner_id), rows.get(owner.owner_id)
+            delivery = delivery_of(
+                channel, settings, personal, rows.get(owner.organization_id), user
+            )
             if delivery.is_due(owner.first_created_at, tx.clock.now()):
                 job = Job(
                     SEND,
@@ -229,9 +231,9 @@ def decide(
 def note_problem(tx: Transaction, job: Job, problem: str) -> None:
     """Store the reason why the user cannot be told, and wait a day before the next attempt."""
     user_id = job.payload["user_id"]
-    own, _ = queries.inherited(tx, Scope(job.organization_id), user_id)
+    personal, _ = queries.inherited(tx, Scope(job.organization_id), user_id)
     now = tx.clock.now()
-    paused = replace(own, problem=problem, retry_at=now + RETRY_AFTER, updated_at=now)
+    paused = replace(personal, problem=problem, retry_at=now + RETRY_AFTER, updated_at=now)
     queries.save(tx, paused)
 
 

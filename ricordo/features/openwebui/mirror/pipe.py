@@ -171,10 +171,10 @@ class Pipe:
         except Exception:  # Open WebUI raises various errors for a browser that has left
             return False
         status = await _send_decision(client, user, proposal["id"], decision)
-        words = {"approved": "Remembered", "rejected": "Not remembered"}
-        if status in words:
-            await _show(emitter, f"{words[status]}: {proposal['label']}", done=True)
-        return status in words
+        notices = {"approved": "Remembered", "rejected": "Not remembered"}
+        if status in notices:
+            await _show(emitter, f"{notices[status]}: {proposal['label']}", done=True)
+        return status in notices
 
     async def _show_decision_link(
         self, client: httpx.AsyncClient, user: str, proposal: dict[str, Any], emitter: Any

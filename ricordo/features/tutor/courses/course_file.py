@@ -100,9 +100,9 @@ class CourseAgent:
     # The line numbers of its keys, and of the names in its lists, such as ("tools", "web_search").
     places: Mapping[tuple[str, ...], int] = field(default_factory=dict, repr=False, compare=False)
 
-    def line_of(self, *place: str) -> int:
+    def line_of(self, *key: str) -> int:
         """Return the line of a key or of a name in its list, else of the agent."""
-        return self.places.get(place) or self.places.get(place[:1]) or self.line
+        return self.places.get(key) or self.places.get(key[:1]) or self.line
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +159,9 @@ class CourseTask:
     active_days: int | None = None
     places: Mapping[tuple[str, ...], int] = field(default_factory=dict, repr=False, compare=False)
 
-    def line_of(self, *place: str) -> int:
+    def line_of(self, *key: str) -> int:
         """Return the line of a key or of a name in its list, else of the task."""
-        return self.places.get(place) or self.places.get(place[:1]) or self.line
+        return self.places.get(key) or self.places.get(key[:1]) or self.line
 
 
 @dataclass(frozen=True, slots=True)

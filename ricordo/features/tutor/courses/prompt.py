@@ -58,12 +58,12 @@ def missing_tools(
         for agent in course.agents
     ]
     for task in course.tasks:
-        own = tools_by_agent[task.agent] if task.tools is None else task.tools
+        tools_here = tools_by_agent[task.agent] if task.tools is None else task.tools
         text = f"{task.instructions}\n{task.system or ''}"
-        texts.append((text, own, task.line_of("instructions")))
-    for text, own, line in texts:
+        texts.append((text, tools_here, task.line_of("instructions")))
+    for text, tools_here, line in texts:
         for name in dict.fromkeys(_TOOL_NAME.findall(text)):
-            if name in known_names and name not in own:
+            if name in known_names and name not in tools_here:
                 yield Problem(
                     line, f'the words name the tool "{name}", which is not among the "tools" here.'
                 )

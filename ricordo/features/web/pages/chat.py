@@ -224,25 +224,27 @@ async def change_line(request: Request, agent_id: str) -> Response:
     """Change one line of a block beside the chat, or delete it, and return the blocks."""
     form = await form_of(request)
     scope: Scope = request.scope[REQUEST_SCOPE]
-    place = {"block_id": form.get("block", "")}
+    block_keys = {"block_id": form.get("block", "")}
     if form.get("user"):
-        place = {"user_id": require_id(form["user"], "user"), "label": form.get("label", "")}
-    address = await request.app.state.runtime.store.read(lambda tx: find_block(tx, scope, place))
+        block_keys = {"user_id": require_id(form["user"], "user"), "label": form.get("label", "")}
+    address = await request.app.state.runtime.store.read(
+        lambda tx: find_block(tx, scope, block_keys)
+    )
     # After the refusal of another user's block, since it may begin a conversation.
     conversation = await _conversation(request, agent_id, form.get("conversation"))
     old = form.get("old", "")
     lines = address.block.value.split("\n") if address.block else []
     number = int(form["number"]) if form.get("number", "").isdecimal() else -1
-    words = "This line changed since. Look at it again."
+    notice = "This line changed since. Look at it again."
     if number < len(lines) and lines[number : number + 1] == [old]:
         lines[number : number + 1] = [form["new"]] if form.get("new", "").strip() else []
-        words = await _save_lines(request, address, lines)
+        notice = await _save_lines(request, address, lines)
     agent = await Api(request).get(f"/v1/agents/{agent_id}")
     return await render(
         request,
         "chat_memory.html",
         blocks=await _blocks(request, agent, conversation),
-        words=words,
+        words=notice,
     )
 
 

@@ -17,12 +17,12 @@ async def open_chats(request: Request) -> Response:
     """Open the caller's last conversation; without one, or with `new`, show the agents."""
     scope: Scope = request.scope[REQUEST_SCOPE]
     user_id = scope.subject or (scope.user_id if own_memory(scope) else "")
-    own = await request.app.state.runtime.store.read(
+    own_conversations = await request.app.state.runtime.store.read(
         lambda tx: conversation_queries.own_conversations(tx, scope, user_id) if user_id else []
     )
     is_new = "new" in request.query_params
-    if own and not is_new:
-        last = own[0]
+    if own_conversations and not is_new:
+        last = own_conversations[0]
         return done(request, address_of(f"/ui/agents/{last.agent_id}/chat", conversation=last.id))
     agents = await Api(request).find("/v1/agents/", limit=_MOST_AGENTS) or []
     if len(agents) == 1 and not is_new:
@@ -31,5 +31,5 @@ async def open_chats(request: Request) -> Response:
         request,
         "chats.html",
         agents=agents,
-        lists={"own": own, "shared": [], "others": [], "here": ""},
+        lists={"own": own_conversations, "shared": [], "others": [], "here": ""},
     )

@@ -108,13 +108,13 @@ def _listed(
     entries = []
     for root, rows in shown.items():
         row = rows[0]
-        words = [beginnings.get(id, "") for id in (root, *(member.id for member in rows))]
+        titles = [beginnings.get(id, "") for id in (root, *(member.id for member in rows))]
         entries.append(
             ListedConversation(
                 id=row.id,
                 agent_id=row.agent_id,
                 agent_name=row.agent_name,
-                name=row.summary or next(filter(None, words), ""),
+                name=row.summary or next(filter(None, titles), ""),
                 user_id=row.user_id,
                 user_name=row.user_name,
                 time=row.time,
@@ -202,17 +202,19 @@ def versions_of_turns(
         if other.id == shown.id or fork is None:
             continue
         part, seq = fork
-        turn = next((id for id, place in places if place > (part, seq)), None)
-        earlier = [id for id, place in places if place <= (part, seq)]
+        turn = next((id for id, position in places if position > (part, seq)), None)
+        earlier = [id for id, position in places if position <= (part, seq)]
         if turn in (None, before_id) or not (earlier or is_beginning):
             continue
-        own = _branch(shown, part, seq, first_seq)
+        shown_branch = _branch(shown, part, seq, first_seq)
         branch = _branch(other, part, seq, first_seq)
-        if own is None or branch is None:
+        if shown_branch is None or branch is None:
             continue
-        found = branches.setdefault(turn, {own: (first_seq.get(own, 0), shown.id)})
+        found = branches.setdefault(
+            turn, {shown_branch: (first_seq.get(shown_branch, 0), shown.id)}
+        )
         known = found.get(branch)
-        if (known is None or versions[known[1]].time < other.time) and branch != own:
+        if (known is None or versions[known[1]].time < other.time) and branch != shown_branch:
             found[branch] = (first_seq.get(branch, 0), other.id)
     ordered = {turn: [id for _, id in sorted(found.values())] for turn, found in branches.items()}
     return {

@@ -1,0 +1,357 @@
+"""Batches over HTTP, as `letta-client` 1.6.5 sends and reads them.
+
+The newest client has no methods for them.
+"""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from letta_client import ConflictError, NotFoundError
+from sqlalchemy import update
+
+from ricordo.domain.model import ModelRequest
+from ricordo.features.automation.batches import jobs as answering
+from ricordo.features.automation.batches import service
+from ricordo.features.automation.batches.queries import batch_items
+from ricordo.storage.schema.core_tables import api_keys
+from ricordo.storage.schema.core_tables import jobs as job_rows
+from tests.features.automation.batches.conftest import Api
+from tests.features.automation.schedules.conftest import wait_for
+from tests.features.automation.schedules.test_sending import new_agent, said
+from tests.seams.http import ok, refused
+from tests.seams.server import LIMIT, Gate, ServerInThread, StrictLetta, serving
+from tests.support.json_server import JsonServer
+from tests.support.ready import Helper
+from tests.support.server_process import CAN_FORK, ServerProcess
+
+PATH = "/v1/messages/batches"
+WORDS = [f"I like the number {number}." for number in range(12)]
+
+
+class Receiver(JsonServer):
+    """What is called back."""
+
+    def said_no(self, status: int, words: str) -> Any:
+        return [status, words]
+
+
+def asked(agent: str, words: str = "Hello.") -> dict[str, Any]:
+    return {"agent_id": agent, "messages": [{"role": "user", "content": words}]}
+
+
+def make(http: Any, *requests: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return dict(ok(http.post(PATH, json={"requests": list(requests), **more})))
+
+
+def ended(http: Any, id: str) -> dict[str, Any]:
+    """The batch, once it has ended."""
+    return dict(
+        wait_for(
+            lambda: (
+                (one := ok(http.get(f"{PATH}/{id}")))["status"]
+                in ("completed", "failed", "cancelled")
+                and one
+            )
+        )
+    )
+
+
+def words_of(http: Any, id: str, **query: Any) -> list[str]:
+    found = ok(http.get(f"{PATH}/{id}/messages", params=query))["messages"]
+    return [one["content"][0]["text"] for one in found]
+
+
+def test_each_request_is_answered_by_a_turn_of_its_own(api: Api) -> None:
+    first, second = new_agent(api.client), new_agent(api.client)
+    api.server.answers_with(lambda request: f"You said {request.messages[-1].text}")
+    batch = make(api.http, asked(first, "One."), asked(second, "Two."), asked(first, "Three."))
+    assert (batch["job_type"], batch["status"]) == ("batch", "created")
+    assert batch["metadata"] == {"requests": 3, "completed": 0, "failed": 0, "waiting": 3}
+    done = ended(api.http, batch["id"])
+    assert done["status"] == "completed"
+    assert done["completed_at"]
+    assert done["metadata"] == {
+        "requests": 3,
+        "completed": 3,
+        "failed": 0,
+        "waiting": 0,
+        "errors": [],
+    }
+    every = words_of(api.http, batch["id"], order="asc")
+    assert sorted(every) == ["You said One.", "You said Three.", "You said Two."]
+    assert words_of(api.http, batch["id"]) == every[::-1]
+    # Those to one agent come in their order, in the same conversation.
+    assert words_of(api.http, batch["id"], agent_id=first, order="asc") == [
+        "You said One.",
+        "You said Three.",
+    ]
+    page = ok(api.http.get(f"{PATH}/{batch['id']}/messages", params={"order": "asc", "limit": 1}))[
+        "messages"
+    ]
+    assert words_of(api.http, batch["id"], order="asc", after=page[0]["id"]) == every[1:]
+    assert page[0]["role"] == "assistant"
+    assert page[0]["run_id"]
+    # What was asked is the agent's history now, and kept nowhere else.
+    rows = api.server.read(
+        lambda tx: tx.all(batch_items.select().where(batch_items.c.job_id == batch["id"]))
+    )
+    assert [row.request for row in rows] == [{}] * 3
+    newer = make(api.http, asked(first))
+    listed = ok(api.http.get(PATH, params={"limit": 1}))
+    assert [one["id"] for one in listed] == [newer["id"]]
+    assert ok(api.http.get(PATH, params={"after": newer["id"], "limit": 1}))[0]["id"] == batch["id"]
+    ended(api.http, newer["id"])
+
+
+def test_what_fails_is_told_with_its_reason_and_the_rest_is_done(api: Api) -> None:
+    good, bad, gone = (new_agent(api.client) for _ in range(3))
+    gate = Gate(api.server)
+    api.server.answers_with(gate)
+    batch = make(
+        api.http, asked(good), {"agent_id": bad, "messages": []}, asked(good, "More."), asked(gone)
+    )
+    gate.wait()
+    api.client.agents.delete(gone)
+    gate.open()
+    done = ended(api.http, batch["id"])
+    assert done["status"] == "completed"
+    counts = done["metadata"]
+    assert (counts["requests"], counts["completed"], counts["failed"], counts["waiting"]) == (
+        4,
+        2,
+        1,
+        0,
+    )
+    (error,) = counts["errors"]
+    assert (error["number"], error["agent_id"]) == (1, bad)
+    assert "no message to answer" in error["problem"]
+    nothing = ended(api.http, make(api.http, {"agent_id": bad, "messages": []})["id"])
+    assert nothing["status"] == "failed"
+    assert "None of the requests" in nothing["metadata"]["error"]["message"]
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"requests": []}, "at least 1"),
+    ({"requests": [{"agent_id": "agent-1"}]}, "'input' or 'messages'"),
+    ({"requests": [{"agent_id": "agent-1", "input": "Hello."}]}, "not found"),
+    (
+        {"requests": [{"agent_id": "agent-1", "input": "Hello.", "streaming": True}]},
+        "streaming is not supported",
+    ),
+    (
+        {
+            "requests": [{"agent_id": "agent-1", "input": "Hello."}],
+            "callback_url": "http://127.0.0.1/",
+        },
+        "PRIVATE_CALLBACKS",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "words"), WRONG, ids=[words for _, words in WRONG])
+def test_what_can_never_be_answered_is_refused(api: Api, body: dict[str, Any], words: str) -> None:
+    before = len(ok(api.http.get(PATH)))
+    answer = api.http.post(PATH, json=body)
+    assert 400 <= answer.status_code < 500
+    assert words in answer.text
+    assert len(ok(api.http.get(PATH))) == before
+
+
+def test_a_cancelled_batch_stops_its_turn_and_sends_no_more(api: Api) -> None:
+    agent = new_agent(api.client)
+    gate = Gate(api.server)
+    api.server.answers_with(gate)
+    batch = make(api.http, asked(agent, "First."), asked(agent, "Second."))
+    gate.wait()
+    api.client.patch(f"{PATH}/{batch['id']}/cancel", cast_to=object)
+    assert ended(api.http, batch["id"])["status"] == "cancelled"
+    wait_for(lambda: api.client.runs.list(agent_id=agent).items[0].status == "cancelled")
+    ok(api.http.patch(f"{PATH}/{batch['id']}/cancel"))  # twice is once
+    assert said(api.client, agent, "First.")
+    assert not said(api.client, agent, "Second.")
+    api.server.answers_with(lambda _request: "ok")
+    done = make(api.http, asked(agent, "Third."))["id"]
+    ended(api.http, done)
+    with pytest.raises(ConflictError, match="has ended already"):
+        api.client.patch(f"{PATH}/{done}/cancel", cast_to=object)
+
+
+def test_a_batch_is_there_for_nobody_else(tmp_path: Path) -> None:
+    with serving(tmp_path, api_key="operator") as server:
+        agent = new_agent(server.client(api_key="operator"))
+        ada, bea = (
+            server.http(headers={"authorization": f"Bearer {server.key(name)}"})
+            for name in ("ada", "bea")
+        )
+        with ada, bea:
+            id = make(ada, asked(agent, "I am Ada."))["id"]
+            ended(ada, id)
+            assert words_of(ada, id) == ["ok"]
+            assert ok(bea.get(PATH)) == []
+            for answer in (
+                bea.get(f"{PATH}/{id}"),
+                bea.get(f"{PATH}/{id}/messages"),
+                bea.patch(f"{PATH}/{id}/cancel"),
+            ):
+                refused(answer, 404)
+            with server.http(
+                headers={"authorization": f"Bearer {server.key('ada', kind='session')}"}
+            ) as login:
+                assert "with an API key" in refused(
+                    login.post(PATH, json={"requests": [asked(agent)]}), 403
+                )
+            gate = Gate(server)
+            server.answers_with(gate)
+            running = make(ada, asked(agent), asked(agent, "With a key that is no more."))["id"]
+            gate.wait()
+            server.write(
+                lambda tx: tx.run(
+                    update(api_keys).where(api_keys.c.name == "ada's").values(revoked_at=1)
+                )
+            )
+            gate.open()
+            with server.http(headers={"authorization": "Bearer operator"}) as boss:
+                done = ended(boss, running)
+                assert "revoked" in done["metadata"]["errors"][0]["problem"]
+                receipt = boss.delete("/users/ada").json()["id"]
+                wait_for(lambda: boss.get(f"/v1/receipts/{receipt}").status_code == 200)
+                refused(boss.get(f"{PATH}/{running}"), 404)
+            assert server.read(lambda tx: tx.all(batch_items.select())) == []
+
+
+def test_a_repeated_request_makes_no_second_batch(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = new_agent(api.client)
+    body = {"requests": [asked(agent, "Only once.")]}
+    first = ok(api.http.post(PATH, json=body))
+    again = ok(api.http.post(PATH, json=body, headers={"x-stainless-retry-count": "1"}))
+    assert again["id"] == first["id"]
+    ended(api.http, first["id"])
+    other = ok(api.http.post(PATH, json=body))  # without a word of a retry it is meant
+    assert other["id"] != first["id"]
+    ended(api.http, other["id"])
+    assert len(said(api.client, agent, "Only once.")) == 2
+    monkeypatch.setattr(service, "MAX_OPEN", 0)
+    assert "that is the most" in refused(api.http.post(PATH, json=body), 409)
+
+
+def test_a_few_agents_answer_at_once_and_a_busy_one_is_waited_for(api: Api) -> None:
+    agents = [new_agent(api.client) for _ in range(answering.AT_ONCE + 2)]
+    running = most = 0
+    are_several = asyncio.Event()
+
+    async def answer(_request: ModelRequest) -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if running == answering.AT_ONCE:
+            are_several.set()
+        await are_several.wait()
+        await asyncio.sleep(0.05)  # in which one more would begin, if more were allowed
+        running -= 1
+        return "Done."
+
+    api.server.answers_with(answer)
+    ended(api.http, make(api.http, *map(asked, agents))["id"])
+    assert most == answering.AT_ONCE
+    gate = Gate(api.server)
+    api.server.answers_with(gate)
+    run = api.client.agents.messages.create_async(agents[0], input="Long work.")
+    gate.wait()
+    batch = make(api.http, asked(agents[0], "After it."))
+    wait_for(lambda: ok(api.http.get(f"{PATH}/{batch['id']}"))["status"] == "running")
+    gate.open()
+    assert ended(api.http, batch["id"])["metadata"]["completed"] == 1
+    assert api.client.runs.retrieve(run.id).status == "completed"
+
+
+def test_the_end_is_told_once_to_the_callback(tmp_path: Path) -> None:
+    receiver = Receiver()
+    receiver.fails(200, times=5)
+    with serving(tmp_path, allow_private_callbacks=True) as server, server.http() as http:
+        agent = new_agent(server.client())
+        id = make(http, asked(agent), callback_url=f"{receiver.url}/done")["id"]
+        done = ended(http, id)
+        wait_for(lambda: ok(http.get(f"{PATH}/{id}"))["callback_status_code"] == 200)
+        (seen,) = receiver.seen
+        assert seen.body == {
+            "job_id": id,
+            "status": "completed",
+            "completed_at": done["completed_at"],
+        }
+        assert seen.headers["x-ricordo-signature"].startswith("t=")
+    receiver.close()
+
+
+def test_a_batch_goes_on_after_the_server_was_stopped_in_the_middle(tmp_path: Path) -> None:
+    with serving(tmp_path, shutdown_grace=0) as first, first.http() as http:
+        agent = new_agent(first.client())
+        gate = Gate(first)
+        first.answers_with(gate)
+        id = make(http, asked(agent, "One."), asked(agent, "Two."))["id"]
+        gate.wait()
+    with serving(tmp_path) as second, second.http() as http:
+        done = ended(http, id)
+        assert (done["status"], done["metadata"]["completed"]) == ("completed", 2)
+        client = second.client()
+        assert (len(said(client, agent, "One.")), len(said(client, agent, "Two."))) == (1, 1)
+        assert words_of(http, id) == ["ok", "ok"]
+
+
+def batch_of(client: StrictLetta, id: str) -> dict[str, Any]:
+    return client.get(f"{PATH}/{id}", cast_to=dict[str, Any])
+
+
+def send_many(client: StrictLetta) -> tuple[str, list[str]]:
+    """Send a batch to three new agents; return its id and theirs."""
+    agents = [client.agents.create(model="ricordo/librarian").id for _ in range(3)]
+    requests = [asked(agents[place % 3], words) for place, words in enumerate(WORDS)]
+    batch = client.post(PATH, cast_to=dict[str, Any], body={"requests": requests})
+    return batch["id"], agents
+
+
+@pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
+@pytest.mark.parametrize("kills", [1, pytest.param(25, marks=pytest.mark.soak)])
+def test_a_kill_at_any_moment_answers_each_request_once(
+    kills: int, tmp_path: Path, helper: Helper
+) -> None:
+    server = ServerProcess(helper, tmp_path, {"RICORDO_EMBEDDING": "none"}, None)
+    server.start()
+    try:
+        with StrictLetta(base_url=server.url, timeout=LIMIT) as client:
+            batches: list[tuple[str, list[str]]] = []
+            for number in range(kills):
+                # Each kill meets a batch that is not done, as far as the machine's speed allows.
+                if not batches or batch_of(client, batches[-1][0])["status"] == "completed":
+                    batches.append(send_many(client))
+                time.sleep(0.05 + number * 0.037 % 0.4)
+                server.kill()
+                server.start()
+            for id, agents in batches:
+                wait_for(lambda id=id: batch_of(client, id)["status"] == "completed")  # type: ignore[misc]
+                counts = batch_of(client, id)["metadata"]
+                assert (counts["completed"], counts["failed"]) == (len(WORDS), 0)
+                assert [
+                    len(said(client, agents[place % len(agents)], words))
+                    for place, words in enumerate(WORDS)
+                ] == [1] * len(WORDS)
+    finally:
+        server.stop()
+
+
+def test_an_unknown_batch_and_a_job_of_another_kind_are_not_found(api: Api) -> None:
+    other = api.server.read(
+        lambda tx: tx.first(job_rows.select().where(job_rows.c.kind != service.RUN))
+    )
+    for id in ("job-1", other.id if other else "job-2"):
+        with pytest.raises(NotFoundError):
+            api.client.get(f"{PATH}/{id}", cast_to=object)
+
+
+def test_other_messages_are_read_as_before(api: Api, server: ServerInThread) -> None:
+    assert "This is no id" in api.http.get("/v1/messages/other").text
+    assert server.read(lambda tx: tx.all(batch_items.select())) is not None

@@ -1,0 +1,128 @@
+"""Secrets of agents: their tools have them, and nobody else reads them."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from ricordo.llm.scripted import call
+from tests.features.custom_tools.source.conftest import Api
+from tests.seams.server import MODEL
+
+TOKEN, OTHER = "tok-9f8e7d6c5b4a", 'p@ss: "wörd"\\n<1>'
+TELLS = '''
+import os, sys
+
+def tell(fails: bool = False) -> dict:
+    """Tell."""
+    print("begin", os.environ["TOKEN"])
+    print(os.environ["OTHER"], file=sys.stderr)
+    if fails:
+        raise ValueError("broken: " + os.environ["TOKEN"])
+    return {"token": os.environ["TOKEN"], os.environ["OTHER"]: [os.environ["OTHER"], os.environ["SHORT"]]}
+'''
+
+
+def everything(api: Api, agent_id: str, answer: Any) -> str:
+    """All that this server shows of the agent and its turns."""
+    http = api.http
+    paths = [
+        f"/v1/agents/{agent_id}",
+        f"/v1/agents/{agent_id}/context",
+        f"/v1/agents/{agent_id}/messages",
+        "/v1/steps/",
+        "/v1/runs/",
+    ]
+    steps = http.get("/v1/steps/").json()
+    paths += [
+        f"/v1/steps/{step['id']}/{part}"
+        for step in steps
+        for part in ("trace", "messages", "metrics")
+    ]
+    paths += [f"/ui/agents/{agent_id}/{part}" for part in ("chat", "settings", "context")]
+    shown = [http.get(path).text for path in paths]
+    prompts = str([request.messages for request in api.server.model.requests])
+    return f"{answer}{shown}{prompts}"
+
+
+def test_a_tool_has_the_secrets_and_nobody_reads_them(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    tool = api.client.tools.create(source_code=TELLS)
+    agent = api.client.agents.create(
+        model=MODEL,
+        tool_ids=[tool.id],
+        secrets={"TOKEN": TOKEN},
+        tool_exec_environment_variables={"OTHER": OTHER, "SHORT": "abc"},
+    )
+    assert [(each.key, each.value) for each in agent.secrets or ()] == [
+        ("OTHER", ""),
+        ("SHORT", ""),
+        ("TOKEN", ""),
+    ]
+    api.server.says(call("tell"), call("tell", fails=True), "Done.")
+    answer = api.client.agents.messages.create(agent.id, input="Go.")
+    returns = [each for each in answer.messages if each.message_type == "tool_return_message"]
+    assert returns[0].status == "success"
+    assert "[secret TOKEN]" in returns[0].tool_return
+    assert "abc" in returns[0].tool_return  # too short to be told from other words
+    assert returns[0].stdout == ["begin [secret TOKEN]"]
+    assert returns[0].stderr == ["[secret OTHER]"]
+    assert "ValueError: broken: [secret TOKEN]" in returns[1].tool_return
+    logged = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name.startswith(("ricordo", "uvicorn"))
+    ]
+    told = everything(api, agent.id, answer) + str(logged)
+    assert TOKEN not in told
+    assert OTHER not in told
+    assert "wörd" not in told
+    tried = api.client.agents.tools.run("tell", agent_id=agent.id, args={})
+    assert TOKEN not in str(tried)
+    assert "[secret TOKEN]" in str(tried)
+    stored = api.server.settings.database_path.read_bytes()
+    assert TOKEN.encode() not in stored
+    assert "wörd".encode() not in stored
+    api.client.tools.delete(tool.id)
+
+
+def test_secrets_are_changed_as_a_whole_and_an_empty_value_keeps_what_is_there(api: Api) -> None:
+    tool = api.client.tools.create(
+        source_code=TELLS.replace("tell(", "whisper(").replace('os.environ["SHORT"]', '""')
+    )
+    agent = api.client.agents.create(
+        model=MODEL, tool_ids=[tool.id], secrets={"TOKEN": TOKEN, "OTHER": OTHER, "GONE": "x"}
+    )
+    changed = api.client.agents.update(agent.id, secrets={"TOKEN": "", "OTHER": "another-secret"})
+    assert [each.key for each in changed.secrets or ()] == ["OTHER", "TOKEN"]
+    assert [each.key for each in api.client.agents.update(agent.id, name="New").secrets or ()] == [
+        "OTHER",
+        "TOKEN",
+    ]
+    tried = api.client.agents.tools.run("whisper", agent_id=agent.id, args={})
+    assert (tried.status, tried.stdout, tried.stderr) == (
+        "success",
+        ["begin [secret TOKEN]"],
+        ["[secret OTHER]"],
+    )
+    assert api.client.agents.update(agent.id, secrets={}).secrets == []
+    tried = api.client.agents.tools.run("whisper", agent_id=agent.id, args={})
+    assert "KeyError: 'TOKEN'" in str(tried.func_return)
+    api.client.tools.delete(tool.id)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"A B": "x"},
+        {"": "x"},
+        {"1A": "x"},
+        {"A=B": "x"},
+        {"A": "x" * 20_001},
+        {f"A{n}": "" for n in range(101)},
+    ],
+)
+def test_what_no_process_can_have_is_refused(api: Api, wrong: dict[str, str]) -> None:
+    assert api.http.post("/v1/agents/", json={"model": MODEL, "secrets": wrong}).status_code == 422

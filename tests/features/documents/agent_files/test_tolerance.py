@@ -1,0 +1,550 @@
+"""Agent files of other servers and versions.
+
+All come in, and whatever was mended or left out is named.
+"""
+
+import copy
+import json
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from letta_client import BadRequestError
+
+from tests.api.conftest import Api, api, client, http, running_client, running_http, server
+from tests.features.documents.agent_files.test_round_trip import bare, export, make_agent
+from tests.seams.http import Wire, ok
+from tests.seams.server import MODEL
+
+__all__ = ["Api", "api", "client", "http", "running_client", "running_http", "server"]
+
+CASES = Path(__file__).parent / "cases"
+NOTE = (
+    'def note(text: str) -> str:\n    """Keep a note.\n\n    Args:\n        text: The note.\n    '
+    '"""\n    return text\n'
+)
+SCHEMA = {
+    "name": "note",
+    "description": "Keep a note",
+    "parameters": {
+        "type": "object",
+        "properties": {"text": {"type": "string"}},
+        "required": ["text"],
+    },
+}
+
+
+def take(api: Api, content: bytes, **form: Any) -> tuple[Wire, list[str]]:
+    """Import a file; return the agent, and what was mended or left out."""
+    sent = {"file": ("agent.af", content)}
+    answer = ok(
+        api.http.post(
+            "/v1/agents/import",
+            files=sent,
+            data={"model": MODEL, "append_copy_suffix": "false", **form},
+        )
+    )
+    return dict(ok(api.http.get(f"/v1/agents/{answer['agent_ids'][0]}"))), answer["warnings"]
+
+
+def test_official_files_that_were_refused_come_in(api: Api) -> None:
+    effort, warnings = take(api, (CASES / "11-af-effort.af").read_bytes())
+    assert (effort["llm_config"]["reasoning_effort"], warnings) == ("medium", [])
+    note, warnings = take(api, (CASES / "12-af-source-type-json.af").read_bytes())
+    assert [tool["name"] for tool in note["tools"]] == ["note"]
+    assert warnings == ['Tools: the source_type "json" of note is unknown; its source is Python.']
+    plain, warnings = take(api, (CASES / "13-af-in-a-string.af").read_bytes())
+    assert (plain["name"], [block["value"] for block in plain["blocks"]]) == (
+        "Sample",
+        ["Her name is Ada."],
+    )
+    assert "JSON string" in warnings[0]
+    slash, warnings = take(api, (CASES / "15-af-label-with-slash.af").read_bytes())
+    assert [block["label"] for block in slash["blocks"]] == ["note_directory"]
+    assert 'became "note_directory"' in warnings[0]
+
+
+def plain_file() -> Wire:
+    return {
+        "agents": [
+            {
+                "id": "agent-0",
+                "name": "Sample",
+                "agent_type": "letta_v1_agent",
+                "system": "You help.",
+                "block_ids": ["block-0", "block-1"],
+                "tool_ids": ["tool-0"],
+                "tool_rules": [{"type": "exit_loop", "tool_name": "note"}],
+                "in_context_message_ids": ["message-0", "message-1"],
+                "messages": [
+                    {
+                        "id": "message-0",
+                        "role": "user",
+                        "content": [{"type": "text", "text": "Hello."}],
+                    },
+                    {
+                        "id": "message-1",
+                        "role": "assistant",
+                        "content": "Hi.",
+                        "created_at": "2026-01-02T03:04:05Z",
+                    },
+                ],
+                "llm_config": {"handle": "openai/gpt-4.1", "context_window": 32_000},
+                "embedding_config": None,
+            }
+        ],
+        "groups": [],
+        "blocks": [
+            {"id": "block-0", "label": "human", "value": "Her name is Ada.", "limit": 5000},
+            {"id": "block-1", "label": "persona", "value": "Kind.", "limit": 5000},
+        ],
+        "files": [],
+        "sources": [],
+        "tools": [
+            {
+                "id": "tool-0",
+                "name": "note",
+                "tool_type": "custom",
+                "source_type": "python",
+                "source_code": NOTE,
+            }
+            | {"json_schema": SCHEMA}
+        ],
+        "mcp_servers": [],
+        "metadata": {},
+        "created_at": "2026-01-05T00:00:00+00:00",
+    }
+
+
+@dataclass(frozen=True)
+class Odd:
+    """One thing about a file that is otherwise elsewhere.
+
+    How it is written, what must be said of it, what must come in.
+    """
+
+    words: str
+    change: Callable[[Wire, random.Random], Any]
+    holds: Callable[[Wire], Any] = bool
+
+
+def agent_of(file: Wire) -> Wire:
+    return file["agents"][0]  # type: ignore[no-any-return]
+
+
+def word(chance: random.Random) -> str:
+    return "x_" + "".join(chance.choices("abcdefghij", k=8))
+
+
+def odd_value(chance: random.Random) -> Any:
+    return chance.choice(["words", 7, 1.5, True, ["a", {"b": 1}], {"deep": {"er": [1, 2]}}])
+
+
+def unknown(where: Callable[[Wire], Wire]) -> Callable[[Wire, random.Random], None]:
+    def change(file: Wire, chance: random.Random) -> None:
+        where(file)[word(chance)] = odd_value(chance)
+
+    return change
+
+
+def replaced(where: Callable[[Wire], Wire], **fields: Any) -> Callable[[Wire, random.Random], None]:
+    def change(file: Wire, chance: random.Random) -> None:
+        where(file).update(
+            {
+                name: chance.choice(value) if type(value) is tuple else value
+                for name, value in fields.items()
+            }
+        )
+
+    return change
+
+
+def has_block(label: str) -> Callable[[Wire], bool]:
+    return lambda agent: label in {block["label"] for block in agent["blocks"]}
+
+
+def has_tool(agent: Wire) -> bool:
+    return "note" in {tool["name"] for tool in agent["tools"]}
+
+
+def second_block(file: Wire) -> Wire:
+    return file["blocks"][1]  # type: ignore[no-any-return]
+
+
+def first_tool(file: Wire) -> Wire:
+    return file["tools"][0]  # type: ignore[no-any-return]
+
+
+def message(number: int) -> Callable[[Wire], Wire]:
+    return lambda file: agent_of(file)["messages"][number]  # type: ignore[no-any-return]
+
+
+def part(file: Wire) -> Wire:
+    return message(0)(file)["content"][0]  # type: ignore[no-any-return]
+
+
+def config(file: Wire) -> Wire:
+    return agent_of(file)["llm_config"]  # type: ignore[no-any-return]
+
+
+LABELS = {
+    "/note": "note",
+    "//a//b/": "a/b",
+    " padded/": "padded",
+    "a\nb": "a b",
+    "<tag>": "tag",
+    "back\\slash": "back/slash",
+    "history": "history_",
+    ".git": ".git_",
+    "..": ".._",
+    "x/../y": "x/.._/y",
+    "notes.md/more": "notes.md_/more_",
+    "l" * 300: "l" * 255,
+}
+
+ODDS: tuple[Odd, ...] = (
+    Odd("The file: the field", unknown(lambda file: file)),
+    Odd("Agent: the field", unknown(agent_of)),
+    Odd("Agent llm_config: the field", unknown(config)),
+    Odd("Blocks: the field", unknown(second_block), has_block("persona")),
+    Odd("Tools: the field", unknown(first_tool), has_tool),
+    Odd("Messages: the field", unknown(message(0))),
+    Odd("Parts of messages: the field", unknown(part)),
+    Odd("Tool rule: the field", unknown(lambda file: agent_of(file)["tool_rules"][0])),
+    Odd(
+        "",
+        replaced(config, effort=("low", "medium", "high")),
+        lambda agent: agent["llm_config"]["reasoning_effort"],
+    ),
+    Odd(
+        "source_type",
+        replaced(first_tool, source_type=("json", "PYTHON", "py", "wasm", "toml")),
+        has_tool,
+    ),
+    Odd(
+        "tool_type",
+        replaced(first_tool, tool_type=("client", "function", "external_zapier")),
+        has_tool,
+    ),
+    Odd(
+        "note is left out",
+        replaced(first_tool, source_code=("function note() {}", "{}", "note(", "# stub")),
+    ),
+    Odd("note is left out", replaced(first_tool, source_code=("", None, "   "))),
+    Odd("limit was raised", replaced(second_block, value="long " * 2000), has_block("persona")),
+    Odd("is left out, since", replaced(second_block, limit=("many", -1, [])), has_block("persona")),
+    Odd("is no text", replaced(second_block, value=(5, ["a"], {"b": 1})), has_block("persona")),
+    Odd("became", replaced(second_block, label="human"), has_block("human_2")),
+    Odd("same text", lambda file, _: second_block(file).update(file["blocks"][0], id="block-1")),
+    Odd(
+        "Groups: one is left out",
+        lambda file, _: file["groups"].append({"id": "group-0", "agent_ids": ["agent-9"]}),
+    ),
+    Odd(
+        "cannot be made",
+        lambda file, _: file["groups"].append(
+            {"agent_ids": [], "manager_config": {"manager_type": "swarm"}}
+        ),
+    ),
+    Odd(
+        "Groups",
+        lambda file, _: file["groups"].append(
+            {"agent_ids": [], "manager_config": {"manager_type": "odd"}}
+        ),
+    ),
+    Odd("groups: left out, since it is no list", lambda file, _: file.update(groups="many")),
+    Odd(
+        "is unknown here; it is kept aside",
+        lambda file, _: file["groups"].append({"agent_ids": [], "mood": "good"}),
+    ),
+    Odd(
+        "mcp_servers: 2 left out",
+        lambda file, _: file["mcp_servers"].extend([{"id": "mcp-0"}, {"id": "mcp-1"}]),
+    ),
+    Odd("skills: 1 left out", replaced(lambda file: file, skills=([{"name": "s"}],))),
+    Odd("identity_ids", replaced(agent_of, identity_ids=["identity-0"])),
+    Odd(
+        "agent_type",
+        replaced(agent_of, agent_type=("robot", "voice_9", 7)),
+        lambda agent: agent["name"] == "Sample",
+    ),
+    Odd(
+        "time zone",
+        replaced(agent_of, timezone=("Mars/Base", "CEST+2", 5)),
+        lambda agent: agent["timezone"] == "UTC",
+    ),
+    Odd(
+        "no name",
+        lambda file, _: agent_of(file).pop("name"),
+        lambda agent: agent["name"] == "Imported agent",
+    ),
+    Odd(
+        "its name was longer",
+        replaced(agent_of, name="n" * 400),
+        lambda agent: len(agent["name"]) == 256,
+    ),
+    Odd("description is left out", replaced(agent_of, description=(5, ["a"]))),
+    Odd("max_files_open is left out", replaced(agent_of, max_files_open=(0, 1000, "few"))),
+    Odd("context_window is left out", replaced(config, context_window=(5, "big", -1))),
+    Odd("tags is left out", replaced(agent_of, tags=("a", 5, {"a": 1}))),
+    Odd(
+        "tool rule is left out",
+        lambda file, _: agent_of(file)["tool_rules"].append({"type": "dance", "tool_name": "x"}),
+    ),
+    Odd(
+        "rules about gone are left out",
+        lambda file, _: agent_of(file)["tool_rules"].append(
+            {"type": "exit_loop", "tool_name": "gone"}
+        ),
+    ),
+    Odd(
+        "not in the file",
+        lambda file, _: agent_of(file)["block_ids"].append("block-77"),
+        has_block("human"),
+    ),
+    Odd("not in the file", lambda file, _: agent_of(file)["tool_ids"].append(5)),
+    Odd("cannot be read is left out", replaced(message(1), role=("king", None, 7))),
+    Odd("created_at is left out", replaced(message(1), created_at=("soon", 12, "0001-01-01"))),
+    Odd(
+        "a part of the type",
+        lambda file, _: message(0)(file)["content"].append({"type": "hologram", "data": "x"}),
+    ),
+    Odd("that are no objects", lambda file, _: agent_of(file)["messages"].append("hello")),
+    Odd(
+        "earlier message",
+        lambda file, _: [one.update(otid="same") for one in agent_of(file)["messages"]],
+    ),
+    Odd("no list", replaced(lambda file: file, files=("x", 5, {"a": 1}))),
+    Odd(
+        "has no text of it",
+        lambda file, _: file["files"].append(
+            {"id": "file-0", "file_name": "a.pdf", "source_id": "s"}
+        ),
+    ),
+    Odd(
+        "its folder is not in the file",
+        lambda file, _: file["files"].append({"id": "file-0", "file_name": "a", "content": "x"}),
+    ),
+    Odd(
+        "of version",
+        replaced(lambda file: file, ricordo=({"version": 9, "agents": {}}, "x", {"version": "1"})),
+    ),
+    Odd("cannot be stored", replaced(second_block, value="a\0b"), has_block("persona")),
+    Odd(
+        "",
+        lambda file, _: [
+            file.pop(name) for name in ("groups", "files", "sources", "mcp_servers", "metadata")
+        ],
+    ),
+    Odd("", lambda file, _: agent_of(file).pop("block_ids"), has_block("persona")),
+    Odd("", lambda file, _: agent_of(file).pop("tool_ids"), has_tool),
+    Odd(
+        "",
+        replaced(agent_of, memory_blocks=[{"label": "inline", "value": "In it."}]),
+        has_block("inline"),
+    ),
+    Odd(
+        "has no such tool",
+        lambda file, _: [file.update(tools=[]), agent_of(file).update(tool_ids=[])],
+    ),
+    *(
+        Odd(f'became "{mended}"', replaced(second_block, label=label), has_block(mended))
+        for label, mended in LABELS.items()
+    ),
+)
+
+ENCODINGS: tuple[tuple[str, Callable[[str], bytes]], ...] = (
+    ("", str.encode),
+    ("", lambda text: text.encode("utf-8-sig")),
+    ("", lambda text: text.encode("utf-16")),
+    ("", lambda text: text.encode("utf-16-le")),
+    ("", lambda text: text.encode("utf-32-be")),
+    ("JSON string", lambda text: json.dumps(text).encode()),
+    ("JSON string", lambda text: json.dumps(json.dumps(text)).encode("utf-16")),
+    ("NaN", lambda text: text.replace('"created_at"', '"score": NaN, "created_at"', 1).encode()),
+)
+
+
+def test_whatever_a_file_has_otherwise_it_comes_in_and_that_is_named(api: Api) -> None:
+    chance = random.Random(7)  # noqa: S311
+    for odd in ODDS:
+        file = plain_file()
+        odd.change(file, chance)
+        said, encode = chance.choice(ENCODINGS)
+        agent, warnings = take(api, encode(json.dumps(file)))
+        text = "\n".join(warnings)
+        assert odd.words in text, (odd.words, warnings)
+        assert said in text, (said, warnings)
+        assert odd.holds(agent), (odd.words, agent)
+
+
+@pytest.mark.parametrize("files", [20, pytest.param(200, marks=pytest.mark.soak)])
+def test_files_with_many_odd_things_at_once_come_in_too(api: Api, files: int) -> None:
+    chance = random.Random(11)  # noqa: S311
+    for _ in range(files):
+        file = plain_file()
+        for odd in chance.sample(ODDS, 5):
+            with suppress(
+                KeyError, IndexError, AttributeError, TypeError
+            ):  # another may have taken the place away
+                odd.change(file, chance)
+        agent, warnings = take(api, chance.choice(ENCODINGS)[1](json.dumps(file)))
+        assert agent["id"]
+        assert warnings
+
+
+ODD_VALUES: tuple[Any, ...] = (
+    *(
+        None,
+        "",
+        0,
+        -1,
+        10**30,
+        1.5,
+        True,
+        [],
+        {},
+        "x",
+        ["x"],
+        {"a": 1},
+        "a\0b",
+        "\ud800",
+        [None],
+        [[]],
+        [{}],
+        "/",
+    ),
+    *("2026-13-45", -(2**63), 2**53, "agent-0", "block-0", "message-0", {"": {}}),
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inside = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    return [path, *(place for name, item in inside for place in places(item, (*path, name)))]
+
+
+def damage(file: Wire, chance: random.Random) -> None:
+    """Put a value of another kind anywhere into the file, take one out, or double one."""
+    *parents, last = chance.choice(places(file)[1:])
+    holder: Any = file
+    for step in parents:
+        holder = holder[step]
+    how = chance.random()
+    if how < 0.7:
+        holder[last] = copy.deepcopy(chance.choice(ODD_VALUES))
+    elif how < 0.85 and isinstance(holder, dict):
+        del holder[last]
+    elif isinstance(holder, list):
+        holder.append(copy.deepcopy(holder[last]))
+
+
+@pytest.mark.parametrize("files", [6, pytest.param(200, marks=pytest.mark.soak)])
+def test_damaged_values_anywhere_break_nothing(api: Api, files: int) -> None:
+    chance = random.Random(1)  # noqa: S311
+    whole = export(api, make_agent(api))
+    for number in range(files):
+        file = copy.deepcopy(whole if number % 2 else plain_file())
+        for _ in range(chance.randrange(1, 8)):
+            damage(file, chance)
+        sent = {"file": ("agent.af", json.dumps(file).encode())}
+        answer = api.http.post(
+            "/v1/agents/import", files=sent, data={"model": MODEL, "schedules": "true"}
+        )
+        assert answer.status_code == 200 or "list of agents" in answer.text, answer.text
+        for agent in answer.json().get("agent_ids", ()):
+            export(api, agent)
+
+
+def test_unknown_fields_are_kept_aside_and_come_out_again(api: Api) -> None:
+    file = plain_file()
+    agent_of(file)["mood"] = {"today": "good"}
+    file["blocks"][0]["colour"] = "blue"
+    made, _ = take(api, json.dumps(file).encode())
+    out = export(api, made["id"])
+    kept = out["ricordo"]["agents"]["agent-0"]["unread"]
+    assert (kept["agent-0.mood"], kept["block-0.colour"]) == ({"today": "good"}, "blue")
+    again, warnings = take(api, json.dumps(out).encode())
+    assert warnings == []
+    assert bare(export(api, again["id"])) == bare(out)
+
+
+def test_a_file_of_five_megabytes_comes_in_with_what_can_be_read_of_it(api: Api) -> None:
+    file = plain_file()
+    said = [
+        {"id": f"m-{number}", "role": "user", "content": "word " * 2_100} for number in range(500)
+    ]
+    said[7]["role"] = "king"
+    agent_of(file).update(messages=said, in_context_message_ids=["m-498", "m-499"])
+    content = json.dumps(file).encode()
+    assert len(content) > 5_000_000
+    agent, warnings = take(api, content)
+    assert warnings == [
+        'Messages: one that cannot be read is left out. A message of the file has the role "king". '
+        "Roles are system, user, assistant, tool, approval, summary."
+    ]
+    assert len(agent["message_ids"]) == 3
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
+def test_a_file_that_was_cut_is_refused_with_a_sentence_that_says_where(
+    api: Api, share: float
+) -> None:
+    for text in (
+        json.dumps(plain_file()),
+        json.dumps(plain_file(), indent=2),
+        json.dumps(json.dumps(plain_file())),
+    ):
+        with pytest.raises(BadRequestError, match=r"no JSON: .* line \d+, column \d+"):
+            api.client.agents.import_file(
+                file=("agent.af", text[: int(len(text) * share)].encode())
+            )
+
+
+def test_model_settings_that_nobody_knows_are_taken_with_a_warning(api: Api) -> None:
+    chance = random.Random(1)  # noqa: S311
+    for _ in range(3):
+        name = word(chance)
+        sent = {"model": MODEL, "llm_config": {"handle": MODEL, name: odd_value(chance)}}
+        answer = api.http.post("/v1/agents/", json=sent)
+        assert f"llm_config.{name}" in answer.headers["x-ricordo-warnings"], answer.text
+        changed = api.http.patch(
+            f"/v1/agents/{ok(answer)['id']}", json={"model_settings": {"thinking": {name: 1}}}
+        )
+        assert f"thinking.{name}" in changed.headers["x-ricordo-warnings"]
+    name = "x\r\nset-cookie: a=b"
+    answer = api.http.post("/v1/agents/", json={"model": MODEL, "llm_config": {name: 1}})
+    assert "set-cookie: a=b" in answer.headers["x-ricordo-warnings"]
+    assert "set-cookie" not in answer.headers
+    for effort in ("low", "max"):
+        made = ok(
+            api.http.post("/v1/agents/", json={"model": MODEL, "llm_config": {"effort": effort}})
+        )
+        assert made["llm_config"]["reasoning_effort"] == effort
+        made = ok(
+            api.http.patch(
+                f"/v1/agents/{made['id']}", json={"model_settings": {"effort": f"x{effort}"}}
+            )
+        )
+        assert made["llm_config"]["reasoning_effort"] == f"x{effort}"
+    for impossible in (
+        {"effort": 7},
+        {"temperature": "hot"},
+        {"context_window": 1},
+        {"max_tokens": -1},
+    ):
+        assert (
+            api.http.post(
+                "/v1/agents/", json={"model": MODEL, "llm_config": impossible}
+            ).status_code
+            == 422
+        )

@@ -1,0 +1,69 @@
+"""`ricordo import` as people run it."""
+
+import json
+import re
+from pathlib import Path
+
+from tests.cli.conftest import Shell
+from tests.features.documents.imports.test_chats import CLAUDE, OPENWEBUI, chatgpt, zipped
+from tests.support import postgres
+from tests.support.letta_database import fill
+
+
+def test_an_export_is_brought_for_a_user(shell: Shell) -> None:
+    (shell.folder / "export.json").write_text(json.dumps([CLAUDE, 3]))
+    for _ in range(2):
+        done = shell.run(
+            "import", "claude", "export.json", "--user", "mia", "--report", "report.json"
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (
+            "Taken from claude:\n  1 chats\n  2 messages\nLeft out:\n  1 chats (no. 2): it is no "
+            "JSON object" in done.stdout
+        )
+    assert json.loads((shell.folder / "report.json").read_text())["taken"] == {
+        "chats": 1,
+        "messages": 2,
+    }
+    missing = shell.run("import", "claude", "missing.json")
+    assert (missing.returncode, "There is no file missing.json" in missing.stderr) == (2, True)
+    unknown = shell.run("import", "claude", "export.json", "--agent", "agent-1")
+    assert (unknown.returncode, "agent-1 not found" in unknown.stderr) == (2, True)
+
+
+def test_the_commands_of_the_page_work(shell: Shell) -> None:
+    page = (Path(__file__).parents[4] / "docs" / "start" / "moving-in.md").read_text()
+    commands = re.findall(
+        r"^ricordo (import (?:chatgpt|claude|openwebui|mem0) (\S+) .*)$", page, re.MULTILINE
+    )
+    memory = {"id": "1", "memory": "Likes tea."}
+    for (command, name), content in zip(
+        commands, (chatgpt(), CLAUDE, OPENWEBUI, memory), strict=True
+    ):
+        data = json.dumps([content]).encode()
+        (shell.folder / name).write_bytes(
+            zipped("conversations.json", data) if name.endswith(".zip") else data
+        )
+        done = shell.run(*command.split())
+        said = done.stderr.replace("slow write\n", "")  # of a busy machine
+        assert (done.returncode, said, "Taken from" in done.stdout) == (0, "", True)
+        assert "  1 memories" in done.stdout or "  1 chats" in done.stdout
+
+
+def test_a_letta_server_is_brought_beside_no_server(shell: Shell) -> None:
+    url = postgres.server().new_database(empty=True)
+    fill(url).connection.close()
+    with shell.serving():
+        busy = shell.run("import", "letta", "--database", url)
+        assert (busy.returncode, "Another Ricordo server is using" in busy.stderr) == (2, True)
+    done = shell.run(
+        "import", "letta", LETTA_PG_URI=url.replace("postgresql://", "postgresql+pg8000://")
+    )
+    assert (done.returncode, done.stderr.replace("slow write\n", "")) == (0, "")
+    assert "  2 agents\n" in done.stdout
+    assert "1 groups (sleeptime): " in done.stdout
+    assert (
+        shell.run("import", "letta", "--database", "postgresql://u:hush@127.0.0.1:1/x").returncode
+        == 2
+    )
+    postgres.server().drop(url)

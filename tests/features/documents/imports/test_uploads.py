@@ -1,0 +1,154 @@
+"""Exports that are uploaded.
+
+Taken in by a job, seen by whoever sent them alone, and shown on a page.
+"""
+
+import html
+import json
+import re
+import time
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+from tests.api.conftest import Api
+from tests.features.documents.imports.test_chats import chatgpt
+from tests.features.web.pages.test_home import visitor
+from tests.seams.http import ok
+from tests.seams.people import OPERATOR, People
+from tests.seams.server import MODEL, serving
+
+Sent = dict[str, Any]
+
+
+def ended(ask: Any, id: str) -> Sent:
+    deadline = time.monotonic() + 20
+    while (one := ask(f"/v1/imports/{id}"))["status"] in ("created", "pending", "running"):
+        assert time.monotonic() < deadline, one
+        time.sleep(0.02)
+    return dict(one)
+
+
+def upload(http: Any, data: bytes, headers: Sent | None = None, **form: str) -> Any:
+    return http.post(
+        "/v1/imports",
+        data={"kind": "chatgpt", **form},
+        files={"file": ("x.json", data)},
+        headers=headers,
+    )
+
+
+def test_an_upload_is_taken_in(api: Api) -> None:
+    file = json.dumps([chatgpt(), 5]).encode()
+    made = ok(upload(api.http, file))
+    one = ended(lambda path: ok(api.http.get(path)), made["id"])
+    assert (one["status"], one["report"]["taken"], one["done"]) == (
+        "completed",
+        {"chats": 1, "messages": 3},
+        2,
+    )
+    assert "3 messages" in one["text"]
+    assert [one["what"] for one in one["report"]["left_out"]] == [
+        "chats",
+        "pictures and files",
+        "uses of tools",
+    ]
+    assert api.client.agents.retrieve(one["agent_id"]).name == "ChatGPT"
+    assert api.server.rows()["import_parts"] == 0
+    again = ok(upload(api.http, file))
+    assert again["agent_id"] == one["agent_id"]
+    assert ended(lambda path: ok(api.http.get(path)), again["id"])["report"] == one["report"]
+
+
+def test_a_bad_file_fails_with_what_was_taken(api: Api) -> None:
+    made = ok(upload(api.http, json.dumps([chatgpt("half")]).encode()[:-1] + b', {"id', agent=""))
+    one = ended(lambda path: ok(api.http.get(path)), made["id"])
+    assert (one["status"], "ends in the middle" in one["error"]) == ("failed", True)
+    assert one["report"]["taken"]["chats"] >= 1
+    assert api.server.rows()["import_parts"] == 0
+    assert upload(api.http, b"[]", kind="myspace").status_code == 422
+    assert (
+        upload(api.http, b"[]", agent="agent-00000000-0000-4000-8000-00000000000a").status_code
+        == 404
+    )
+    assert upload(api.http, b"[]", user="nobody there").status_code == 404
+
+
+def test_users_bring_what_is_theirs_alone(tmp_path: Path) -> None:
+    with serving(tmp_path, api_key=OPERATOR) as server, server.http() as http:
+        people = People(server, http)
+        agent = people.ask(
+            OPERATOR, "POST", "/v1/agents/", json={"name": "Tutor", "model": "scripted/model"}
+        )["id"]
+        ada, bob = people.key("ada"), people.key("bob")
+        sent: Sent = {"files": {"file": ("x.json", json.dumps([chatgpt()]).encode())}}
+        bare = people.send(ada, "POST", "/v1/imports", data={"kind": "chatgpt"}, **sent)
+        assert (bare.status_code, "agents:write" in bare.text) == (403, True)
+        form = {"kind": "chatgpt", "agent": agent}
+        other = people.send(ada, "POST", "/v1/imports", data={**form, "user": "bob"}, **sent)
+        assert other.status_code == 403
+        made = people.ask(ada, "POST", "/v1/imports", data=form, **sent)
+        assert people.send(bob, "GET", f"/v1/imports/{made['id']}").status_code == 404
+        one = ended(lambda path: people.ask(ada, "GET", path), made["id"])
+        assert (one["status"], one["user_id"]) == ("completed", people.id_of("ada"))
+        assert len(people.ask(ada, "GET", "/v1/conversations/", params={"agent_id": agent})) == 1
+        assert people.ask(bob, "GET", "/v1/conversations/", params={"agent_id": agent}) == []
+        # The same file, brought by another, is another's.
+        ended(
+            lambda path: people.ask(bob, "GET", path),
+            people.ask(bob, "POST", "/v1/imports", data=form, **sent)["id"],
+        )
+        assert len(people.ask(bob, "GET", "/v1/conversations/", params={"agent_id": agent})) == 1
+        # Whoever is forgotten is forgotten here too.
+        people.send(OPERATOR, "DELETE", "/users/ada")
+        deadline = time.monotonic() + 20
+        while people.server.rows()["imported_items"] != 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_the_page_takes_a_file_and_shows_the_report(tmp_path: Path) -> None:
+    with visitor(tmp_path) as browser:
+        assert "Moving in" in browser.get("/ui/imports").text
+        file = {"file": ("x.json", json.dumps([chatgpt("<i>")]).encode())}
+        refused = browser.post(
+            "/ui/imports", data={"kind": "chatgpt", "agent": "agent-x", "user": ""}, files=file
+        )
+        assert (refused.status_code, "Agent with ID agent-x not found" in refused.text) == (
+            404,
+            True,
+        )
+        home = browser.post(
+            "/ui/imports", data={"kind": "chatgpt", "agent": "", "user": ""}, files=file
+        ).headers["location"]
+        deadline = time.monotonic() + 20
+        while "every 2s" in (page := browser.get(home).text) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert "3 messages" in page
+        listed = browser.get("/ui/imports").text
+        assert home in listed
+        assert "/export" in listed
+        assert browser.get("/ui/imports/job-1").status_code == 404
+
+
+def test_whoever_leaves_takes_their_memory_and_agents_along(tmp_path: Path) -> None:
+    with serving(tmp_path, api_key=OPERATOR) as server, server.http() as http:
+        people = People(server, http)
+        ada = people.key("ada")
+        people.ask(ada, "PUT", "/users/ada/blocks/human", json={"body": "Ada sails."})
+        for number in range(101):
+            people.ask(
+                OPERATOR, "POST", "/v1/agents/", json={"model": MODEL, "name": f"agent {number}"}
+            )
+        page = people.send(ada, "GET", "/ui/imports").text
+        (memory,) = re.findall(r'href="(/users/[^"]*/export)"', page)
+        with ZipFile(BytesIO(people.send(ada, "GET", memory).content)) as archive:
+            assert archive.read("blocks/human.md") == b"Ada sails."
+        older = html.unescape(re.findall(r'href="(/ui/imports\?after=[^"]*)"', page)[0])
+        files = re.findall(
+            r'href="(/v1/agents/[^"]*/export)"', page + people.send(ada, "GET", older).text
+        )
+        assert len(set(files)) == 101
+        assert people.ask(ada, "GET", files[-1])["agents"]
+        assert "/ui/people" in people.send(OPERATOR, "GET", "/ui/imports").text

@@ -1,0 +1,518 @@
+"""Chat completions with OpenAI's own client.
+
+Answers, streams, tools, and in which conversation a chat goes on.
+"""
+
+import asyncio
+from typing import Any
+
+import httpx2
+import openai
+import orjson
+import pytest
+from openai import OpenAI
+
+from ricordo.domain.message import ImagePart, ReasoningPart, TextPart
+from ricordo.errors import ModelError
+from ricordo.llm.scripted import call
+from tests.features.openai.conftest import asked_texts, assistant, openai_client, user
+from tests.seams.http import ok
+from tests.seams.server import LIMIT, Gate, ServerInThread
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+
+
+def chat_headers(name: str) -> dict[str, str]:
+    return {"X-OpenWebUI-Chat-Id": name}
+
+
+def conversations(http: httpx2.Client, agent: str) -> list[str]:
+    """The ids of the agent's conversations but its default one, the oldest first."""
+    (found,) = ok(http.get("/v1/agents/", params={"name": agent}))
+    listed = ok(
+        http.get(
+            "/v1/conversations/",
+            params={"agent_id": found["id"], "order": "asc", "order_by": "created_at"},
+        )
+    )
+    return [
+        one["id"] for one in listed if not one["id"].endswith(found["id"].removeprefix("agent"))
+    ]
+
+
+def test_an_agent_answers_by_name_and_by_id(
+    server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
+) -> None:
+    (found,) = ok(http.get("/v1/agents/", params={"name": agent}))
+    for model in (agent, found["id"]):
+        server.says([ReasoningPart("She greets."), TextPart("Hello Ada.")])
+
+        made = client.chat.completions.create(model=model, messages=[user("Hello.")])
+
+        assert (made.object, made.model) == ("chat.completion", model)
+        (choice,) = made.choices
+        assert (choice.message.role, choice.message.content, choice.finish_reason) == (
+            "assistant",
+            "Hello Ada.",
+            "stop",
+        )
+        assert choice.message.reasoning_content == "She greets."  # type: ignore[attr-defined]
+        assert made.usage
+        assert (
+            made.usage.total_tokens == made.usage.prompt_tokens + made.usage.completion_tokens > 0
+        )
+        assert abs(made.created - server.runtime.store.clock.now() / 1_000_000) < 60
+
+
+def test_a_stream_has_the_same_in_pieces(
+    server: ServerInThread, client: OpenAI, agent: str
+) -> None:
+    server.says([ReasoningPart("She asks for tea."), TextPart("Jasmine tea, as ever.")])
+
+    chunks = list(
+        client.chat.completions.create(
+            model=agent,
+            messages=[user("Tea?")],
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+
+    *pieces, last, usage = chunks
+    assert (
+        "".join(piece.choices[0].delta.content or "" for piece in pieces) == "Jasmine tea, as ever."
+    )
+    thoughts = [
+        getattr(piece.choices[0].delta, "reasoning_content", None) or "" for piece in pieces
+    ]
+    assert "".join(thoughts) == "She asks for tea."
+    assert len(pieces) > 5
+    assert {piece.choices[0].finish_reason for piece in pieces} == {None}
+    assert last.choices[0].finish_reason == "stop"
+    assert (usage.choices, bool(usage.usage and usage.usage.total_tokens)) == ([], True)
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_only_what_is_new_is_said_and_the_conversation_goes_on(
+    server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
+) -> None:
+    server.says("Hello Ada.", "Jasmine.", "Yes.")
+    chat = [
+        user("I am Ada."),
+        assistant("Hello Ada."),
+        user("My tea?"),
+        assistant("Jasmine."),
+        user("Sure?"),
+    ]
+    for end in (1, 3, 5):
+        client.chat.completions.create(model=agent, messages=chat[:end])
+
+    assert asked_texts(server) == ["I am Ada.", "Hello Ada.", "My tea?", "Jasmine.", "Sure?"]
+    assert len(conversations(http, agent)) == 1
+
+
+def test_two_chats_that_begin_alike_are_two_conversations(
+    server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
+) -> None:
+    server.says("One.", "Two.", "Three.", "Four.")
+    for _ in range(2):
+        client.chat.completions.create(model=agent, messages=[user("Hello.")])
+    for answer in ("One.", "Two."):
+        client.chat.completions.create(
+            model=agent, messages=[user("Hello."), assistant(answer), user("Go on.")]
+        )
+        assert asked_texts(server) == ["Hello.", answer, "Go on."]
+    assert len(conversations(http, agent)) == 2
+
+
+def test_an_edited_message_and_another_try_fork_the_conversation(
+    server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
+    server.says("A1.", "A2.", "A2 again.", "A2 of the edit.", "A3.")
+    with openai_client(server, **chat_headers("chat-1")) as client:
+        begin = [user("U1."), assistant("A1.")]
+        for chat in (
+            [user("U1.")],
+            [*begin, user("U2.")],
+            [*begin, user("U2.")],
+            [*begin, user("U2, edited.")],
+        ):
+            client.chat.completions.create(model=agent, messages=chat)
+        assert [asked_texts(server, place) for place in (1, 2, 3)] == [
+            ["U1.", "A1.", "U2."],
+            ["U1.", "A1.", "U2."],
+            ["U1.", "A1.", "U2, edited."],
+        ]
+        # Back to the first branch, by what was answered there.
+        client.chat.completions.create(
+            model=agent, messages=[*begin, user("U2."), assistant("A2."), user("U3.")]
+        )
+    assert asked_texts(server) == ["U1.", "A1.", "U2.", "A2.", "U3."]
+    assert len(conversations(http, agent)) == 3
+
+
+def test_a_named_chat_goes_on_though_its_client_shows_answers_in_another_form(
+    server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
+    server.says("Hello Ada.", "Jasmine.")
+    with openai_client(server, **chat_headers("chat-2")) as client:
+        client.chat.completions.create(model=agent, messages=[user("I am Ada.")])
+        shown = assistant("<details>Thought for a second</details> Hello Ada.")
+        client.chat.completions.create(
+            model=agent, messages=[user("I am Ada."), shown, user("My tea?")]
+        )
+    assert asked_texts(server) == ["I am Ada.", "Hello Ada.", "My tea?"]
+    assert len(conversations(http, agent)) == 1
+
+
+def test_of_a_chat_that_began_elsewhere_the_last_message_is_said_and_the_rest_can_be_recalled(
+    server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
+) -> None:
+    server.says("It was jasmine.")
+    chat = [user("My tea is jasmine."), assistant("Noted."), user("Which tea?")]
+
+    client.chat.completions.create(
+        model=agent, messages=[{"role": "system", "content": "Be brief."}, *chat]
+    )
+
+    assert asked_texts(server) == ["Be brief.", "Which tea?"]
+    (conversation,) = conversations(http, agent)
+    found = ok(
+        http.post("/v1/messages/search", json={"query": "jasmine", "conversation_id": conversation})
+    )
+    assert "My tea is jasmine." in str(found)
+
+
+def test_a_call_of_the_clients_tool_is_answered_by_the_next_request(
+    server: ServerInThread, client: OpenAI, agent: str
+) -> None:
+    server.says(
+        [TextPart("Let me look."), call("weather", city="Turin")],
+        "It rains in Turin.",
+        "You are welcome.",
+    )
+    chat = [user("How is the weather?")]
+    asked = client.chat.completions.create(model=agent, messages=chat, tools=[WEATHER])
+    (choice,) = asked.choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "Let me look.")
+    assert choice.message.tool_calls
+    (made,) = choice.message.tool_calls
+    assert made.type == "function"
+    assert (made.function.name, made.function.arguments) == ("weather", '{"city":"Turin"}')
+
+    chat += [
+        choice.message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": made.id, "content": "Rain."},
+    ]
+    answer = client.chat.completions.create(model=agent, messages=chat, tools=[WEATHER])
+
+    assert answer.choices[0].message.content == "It rains in Turin."
+    returned = [
+        one for message in server.model.requests[-1].messages for one in message.tool_returns
+    ]
+    assert [orjson.loads(one.content)["message"] for one in returned] == ["Rain."]
+    chat += [assistant("It rains in Turin."), user("Thanks.")]
+    client.chat.completions.create(model=agent, messages=chat)
+    assert asked_texts(server)[-2:] == ["It rains in Turin.", "Thanks."]
+
+
+def test_a_streamed_call_has_its_index_and_whoever_goes_on_without_its_result_is_answered(
+    server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
+) -> None:
+    server.says(call("weather", city="Turin"), "Never mind.")
+    stream: Any = client.chat.completions.create(
+        model=agent, messages=[user("Weather?")], tools=[WEATHER], stream=True
+    )
+    chunks = list(stream)
+    calls = [one for chunk in chunks for one in chunk.choices[0].delta.tool_calls or ()]
+    assert [(one.index, one.function and one.function.name) for one in calls] == [(0, "weather")]
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+    spoken = {"role": "assistant", "tool_calls": [calls[0].model_dump(exclude={"index"})]}
+    chat = [user("Weather?"), spoken, user("Forget it.")]
+    answer = client.chat.completions.create(model=agent, messages=chat, tools=[WEATHER])
+
+    assert answer.choices[0].message.content == "Never mind."
+    assert len(conversations(http, agent)) == 1
+
+
+def test_the_agents_own_tools_run_unseen(
+    server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
+) -> None:
+    (found,) = ok(http.get("/v1/agents/", params={"name": agent}))
+    (tool,) = ok(http.get("/v1/tools/", params={"name": "memory_insert"}))
+    ok(http.patch(f"/v1/agents/{found['id']}/tools/attach/{tool['id']}"))
+    server.says(
+        [TextPart("Wait."), call("memory_insert", label="persona", new_string="I like tea.")],
+        "Done.",
+    )
+
+    chunks = list(
+        client.chat.completions.create(model=agent, messages=[user("Note it.")], stream=True)
+    )
+
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Wait.\n\nDone."
+    assert not [chunk for chunk in chunks if chunk.choices[0].delta.tool_calls]
+
+
+def test_a_tool_that_waits_for_a_person_says_where_to_decide(
+    server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
+) -> None:
+    (found,) = ok(http.get("/v1/agents/", params={"name": agent}))
+    (tool,) = ok(http.get("/v1/tools/", params={"name": "memory_insert"}))
+    ok(http.patch(f"/v1/agents/{found['id']}/tools/attach/{tool['id']}"))
+    place = f"/v1/agents/{found['id']}/tools/approval/memory_insert"
+    ok(http.patch(place, json={"requires_approval": True}))
+    server.says(
+        call("memory_insert", label="persona", new_string="I like tea."),
+        "I noted it.",
+        "You said so.",
+    )
+
+    asked = client.chat.completions.create(model=agent, messages=[user("Note it.")]).choices[0]
+
+    (conversation,) = conversations(http, agent)
+    assert asked.finish_reason == "stop"
+    assert asked.message.content
+    assert (
+        f"approval: memory_insert. Approve or reject it at {server.url}/ui/agents/"
+        in asked.message.content
+    )
+    assert conversation in asked.message.content
+    decision = {"type": "approval", "approve": True}
+    waiting = ok(http.get(f"/v1/conversations/{conversation}/messages", params={"limit": 1}))
+    decision |= {"approval_request_id": waiting[-1]["id"]}
+    ok(
+        http.post(
+            f"/v1/conversations/{conversation}/messages",
+            json={"messages": [decision], "streaming": False},
+        )
+    )
+    chat = [user("Note it."), assistant(asked.message.content), user("Did I?")]
+    client.chat.completions.create(model=agent, messages=chat)
+    assert asked_texts(server)[-2:] == ["I noted it.", "Did I?"]
+
+
+def test_pictures_are_passed_on(server: ServerInThread, client: OpenAI, agent: str) -> None:
+    urls = (f"data:image/png;base64,{PIXEL}", "https://example.com/cat.png")
+    pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    client.chat.completions.create(
+        model=agent,
+        messages=[
+            {"role": "user", "content": [{"type": "text", "text": "What is it?"}, *pictures]}
+        ],  # type: ignore[list-item, misc]
+    )
+    parts = server.model.requests[-1].messages[-1].parts
+    assert [(one.data, one.url) for one in parts if isinstance(one, ImagePart)] == [
+        (PIXEL, None),
+        (None, urls[1]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "words"),
+    [
+        ({"model": "nobody"}, 404, 'There is no agent "nobody"'),
+        ({"messages": []}, 400, "messages: List should have at least 1 item"),
+        ({"messages": [assistant("I go on.")]}, 400, "The last message has to be the user's"),
+        (
+            {"messages": [{"role": "tool", "tool_call_id": "call-1", "content": "x"}]},
+            400,
+            "answer no call of this chat",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
+            422,
+            '"input_audio" are not supported',
+        ),
+        ({"n": 2}, 400, "n: Input should be less than or equal to 1"),
+    ],
+)
+def test_what_is_wrong_is_told_in_openais_shape(
+    client: OpenAI, agent: str, http: httpx2.Client, given: object, status: int, words: str
+) -> None:
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.chat.completions.create(**{"model": agent, "messages": [user("Hello.")], **given})  # type: ignore[call-overload, dict-item]
+    assert caught.value.status_code == status
+    assert isinstance(caught.value.body, dict)
+    assert words in caught.value.body["message"]
+    assert caught.value.body.keys() == {"message", "type", "param", "code"}
+    if status == 404:
+        assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
+    assert conversations(http, agent) == []
+
+
+def test_a_provider_that_fails_is_told_and_the_chat_goes_on(
+    server: ServerInThread, client: OpenAI, agent: str
+) -> None:
+    server.says(
+        ModelError("llm_rate_limit", "Slow down."),
+        ModelError("llm_rate_limit", "Slow down."),
+        "Hello.",
+    )
+    with pytest.raises(openai.RateLimitError, match="Slow down"):
+        client.chat.completions.create(model=agent, messages=[user("Hello.")])
+    with pytest.raises(openai.APIError, match="Slow down"):
+        list(client.chat.completions.create(model=agent, messages=[user("Hello.")], stream=True))
+    assert (
+        client.chat.completions.create(model=agent, messages=[user("Hello.")])
+        .choices[0]
+        .message.content
+        == "Hello."
+    )
+
+
+def test_a_request_that_comes_again_is_answered_once(
+    server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
+    server.says("Once.", "Twice.")
+    body = {"model": agent, "messages": [user("Hello.")]}
+    answers = [
+        ok(
+            http.post(
+                "/v1/chat/completions", json=body, headers={"x-stainless-retry-count": str(count)}
+            )
+        )
+        for count in (0, 1)
+    ]
+    assert answers[0]["choices"] == answers[1]["choices"]
+    assert len(server.model.requests) == 1
+
+
+def leave(server: ServerInThread, client: OpenAI, agent: str, gate: Gate, **headers: str) -> None:
+    """Begin to read an answer that waits at the gate, and close the stream."""
+    server.answers_with(gate)
+    stream = client.chat.completions.create(
+        model=agent,
+        messages=[user("Hello.")],
+        stream=True,
+        extra_headers={"X-OpenWebUI-Chat-Id": "left", **headers},
+    )
+    with stream:
+        next(iter(stream))
+        gate.wait()
+
+
+def only_run(server: ServerInThread, http: httpx2.Client, agent: str) -> Any:
+    (conversation,) = conversations(http, agent)
+    return ok(http.get("/v1/runs/", params={"conversation_id": conversation}))[-1]
+
+
+def test_a_turn_whose_client_leaves_the_stream_is_finished(
+    server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
+) -> None:
+    gate = Gate(server)
+    leave(server, client, agent, gate)
+    gate.open()
+    run = only_run(server, http, agent)
+    if live := server.runtime.live.get(run["id"]):
+        server.run(asyncio.wait_for(live.wait(), LIMIT))
+    assert ok(http.get(f"/v1/runs/{run['id']}"))["status"] == "completed"
+    server.answers_with(lambda _: "Still here.")
+    chat = [user("Hello."), {"role": "assistant", "content": "Here"}, user("And now?")]
+    headers = {"X-OpenWebUI-Chat-Id": "left"}
+    answer = ok(
+        http.post("/v1/chat/completions", json={"model": agent, "messages": chat}, headers=headers)
+    )
+    assert answer["choices"][0]["message"]["content"] == "Still here."
+    # The person goes by what the client shows.
+    assert asked_texts(server)[-3:] == ["Hello.", "Here", "And now?"]
+
+
+def test_the_next_message_of_a_chat_stops_the_turn_whose_stream_was_left(
+    server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
+) -> None:
+    leave(server, client, agent, Gate(server))
+    run = only_run(server, http, agent)
+    server.answers_with(lambda _: "On we go.")
+    chat = [user("Hello."), {"role": "assistant", "content": "He"}, user("Something else.")]
+    headers = {"X-OpenWebUI-Chat-Id": "left"}
+    answer = ok(
+        http.post("/v1/chat/completions", json={"model": agent, "messages": chat}, headers=headers)
+    )
+    assert answer["choices"][0]["message"]["content"] == "On we go."
+    assert ok(http.get(f"/v1/runs/{run['id']}"))["status"] == "cancelled"
+    assert asked_texts(server)[-3:] == ["Hello.", "He", "Something else."]
+
+
+def test_a_client_that_leaves_a_stream_stops_the_turn_where_the_operator_wants_it(
+    server: ServerInThread,
+    client: OpenAI,
+    http: httpx2.Client,
+    agent: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RICORDO_OPENAI_LEAVING", "stop")
+    gate = Gate(server)
+    server.answers_with(gate)
+    with client.chat.completions.create(
+        model=agent, messages=[user("Hello.")], stream=True
+    ) as stream:
+        next(iter(stream))
+        gate.wait()
+    (conversation,) = conversations(http, agent)
+    (run,) = ok(http.get("/v1/runs/", params={"conversation_id": conversation}))
+    if live := server.runtime.live.get(run["id"]):
+        server.run(asyncio.wait_for(live.wait(), LIMIT))
+    assert ok(http.get(f"/v1/runs/{run['id']}"))["status"] == "cancelled"
+
+
+def test_responses_follow_one_another_and_an_earlier_one_is_a_fork(
+    server: ServerInThread, client: OpenAI, http: httpx2.Client, agent: str
+) -> None:
+    server.says("Hello Ada.", "Jasmine.", "Green.", "Rain.")
+    first = client.responses.create(model=agent, input="I am Ada.", instructions="Be brief.")
+    assert (first.status, first.output_text) == ("completed", "Hello Ada.")
+    assert first.usage
+    assert first.usage.total_tokens > 0
+    with client.responses.stream(
+        model=agent, input="My tea?", previous_response_id=first.id
+    ) as stream:
+        kinds = [event.type for event in stream]
+        second = stream.get_final_response()
+    assert (second.output_text, second.previous_response_id) == ("Jasmine.", first.id)
+    assert (kinds[0], kinds[-1], kinds.count("response.output_text.delta")) == (
+        "response.created",
+        "response.completed",
+        1,
+    )
+    assert asked_texts(server) == ["Be brief.", "I am Ada.", "Hello Ada.", "My tea?"]
+    client.responses.create(model=agent, input=[user("And now?")], previous_response_id=first.id)
+    assert asked_texts(server) == ["Be brief.", "I am Ada.", "Hello Ada.", "And now?"]
+    assert len(conversations(http, agent)) == 2
+    for unknown in ("other", "resp_1", second.id.replace("resp_", "resp_0")):
+        with pytest.raises(openai.NotFoundError):
+            client.responses.create(model=agent, input="x", previous_response_id=unknown)
+
+
+def test_a_response_that_fails_says_so_in_its_stream(
+    server: ServerInThread, client: OpenAI, agent: str
+) -> None:
+    server.says(ModelError("llm_rate_limit", "Slow down."))
+    events = list(client.responses.create(model=agent, input="Hello.", stream=True))
+    assert events[-1].type == "response.failed"
+    assert events[-1].response.error
+    assert events[-1].response.error.message == "Slow down."
+
+
+def test_refusals_before_a_route_have_openais_shape(server: ServerInThread, agent: str) -> None:
+    words = [user("Hello")]
+    with openai_client(server, key="wrong") as stranger:
+        with pytest.raises(openai.AuthenticationError) as told:
+            stranger.chat.completions.create(model=agent, messages=words)
+        assert told.value.type == "authentication_error"
+        assert "unknown, expired or revoked" in told.value.body["message"]  # type: ignore[index]
+        with pytest.raises(openai.AuthenticationError):
+            stranger.embeddings.create(model="embedded", input="x")
+    with openai_client(server) as client, pytest.raises(openai.APIStatusError) as long:
+        client.chat.completions.create(model=agent, messages=[user("x" * 40_000_000)])
+    assert long.value.status_code == 413
+    assert "RICORDO_MAX_BODY_MB" in long.value.body["message"]  # type: ignore[index]

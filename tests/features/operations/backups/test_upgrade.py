@@ -1,0 +1,72 @@
+"""`ricordo upgrade`: every released schema, the newest, a database in use, and none."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ricordo.storage.migrations import MIGRATIONS
+from tests.cli.conftest import Shell
+from tests.seams.server import serving
+
+FIXTURES = sorted((Path(__file__).parents[3] / "fixtures").glob("schema-*.sql"))
+NEWEST = len(MIGRATIONS)
+
+
+def old(shell: Shell, fixture: Path) -> Path:
+    path = shell.data / "ricordo.db"
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(fixture.read_text("utf-8"))
+    return path
+
+
+@pytest.mark.parametrize("fixture", FIXTURES, ids=lambda path: path.stem)
+def test_a_database_of_every_released_schema_is_backed_up_upgraded_and_checked(
+    shell: Shell, fixture: Path
+) -> None:
+    path = old(shell, fixture)
+    done = shell.run("upgrade")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (copy,) = (shell.data / "backups").glob("*.db")
+    assert f"had {fixture.stem.replace('-', ' ')}, and has schema {NEWEST} now" in done.stdout
+    assert f"As it was, it is in {copy}." in done.stdout
+    assert "none lost" in done.stdout
+    for file, newest in ((copy, int(fixture.stem.split("-")[1])), (path, NEWEST)):
+        with closing(sqlite3.connect(file)) as connection:
+            assert connection.execute("SELECT max(version) FROM schema_versions").fetchone() == (
+                newest,
+            )
+            assert connection.execute("SELECT name FROM agents").fetchall() == [("Nina",)]
+    again = shell.run("upgrade")
+    assert again.returncode == 0, again.stderr
+    assert f"has schema {NEWEST}, which is this Ricordo's" in again.stdout
+    assert shell.run("audit", "export").stdout.count('"ricordo upgrade"') == 2
+    assert len([*(shell.data / "backups").glob("*.db")]) == 1
+
+
+def test_a_database_in_use_or_absent_or_newer_is_left_as_it_is(shell: Shell) -> None:
+    missing = shell.run("upgrade")
+    assert missing.returncode == 2
+    assert "There is no database" in missing.stderr
+    path = old(shell, FIXTURES[0])
+    with serving(shell.data):
+        used = shell.run("upgrade")
+    assert used.returncode == 2
+    assert "Stop it" in used.stderr
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("INSERT INTO schema_versions VALUES (999, 'later')")
+    newer = shell.run("upgrade")
+    assert newer.returncode == 2
+    assert "Start the newer Ricordo" in newer.stderr
+
+
+def test_what_is_not_there_after_an_upgrade_is_told_with_the_backup(shell: Shell) -> None:
+    path = old(shell, FIXTURES[0])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("ALTER TABLE memory_remotes DROP COLUMN last_error")
+    done = shell.run("upgrade")
+    assert done.returncode == 2
+    assert "memory_remotes has no last_error" in done.stderr
+    assert "which is the database as it was" in done.stderr

@@ -1,0 +1,450 @@
+"""The memory page and home as people meet them.
+
+Suggestions, lines, fields, rules, and who may decide.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from ricordo.features.web.pages.memory_text import pieces_of, with_lines
+from ricordo.pages.reasons import own_reason, shown_reason
+from ricordo.pages.titles import title_of
+from tests.features.web.pages.test_home import visitor
+from tests.seams.http import ok
+
+OPERATOR = "the-operators-own-key"
+SCHEMA = """
+title = "Profile"
+[fields.name]
+max_length = 20
+[fields.about]
+kind = "text"
+title = "Background"
+[fields.interests]
+kind = "list"
+[fields.finished]
+kind = "boolean"
+[fields.deadline]
+kind = "date"
+"""
+PROFILE = (
+    "## Name\nAda\n## Background\nFrom Camogli.\n## Interests\n- cello\n- sea\n## Finished\nno"
+)
+
+
+class School:
+    """A server with a student, an administrator, and two tutors."""
+
+    def __init__(self, browser: TestClient, folder: Path) -> None:
+        self.browser = browser
+        self.keys = {"operator": OPERATOR}
+        for name, role in (("ada", "user"), ("ben", "user"), ("tess", "admin")):
+            made = self.ask("operator", "POST", "/v1/keys/", json={"user": name, "role": role})
+            self.keys[name] = ok(made)["key"]
+        self.ids = {
+            one["identifier"]: one["id"] for one in ok(self.ask("operator", "GET", "/v1/users/"))
+        }
+        own = [{"label": "persona", "value": "Kind."}, {"label": "human", "value": ""}]
+        self.tutors = [
+            ok(
+                self.ask(
+                    "operator", "POST", "/v1/agents/", json={"name": name, "memory_blocks": own}
+                )
+            )["id"]
+            for name in ("Essay tutor", "Maths tutor")
+        ]
+        (folder / "block_schemas").mkdir(exist_ok=True)
+        (folder / "block_schemas" / "profile.toml").write_text(SCHEMA)
+
+    def ask(self, name: str, method: str, path: str, **options: Any) -> Any:
+        self.browser.cookies.clear()
+        headers = {"authorization": f"Bearer {self.keys[name]}"} | options.pop("headers", {})
+        if path == "/":  # the page at `/` is for browsers, whose key is in a session
+            logged_in = self.browser.post("/ui/login", data={"key": self.keys[name]})
+            assert logged_in.status_code == 303
+            headers = {}
+        return self.browser.request(method, path, headers=headers, **options)
+
+    def see(self, name: str, path: str = "") -> str:
+        answer = self.ask(name, "GET", path or self.memory)
+        assert answer.status_code == 200, answer.text[-900:]
+        return str(answer.text)
+
+    def send(self, name: str, path: str, **form: Any) -> Any:
+        answer = self.ask(name, "POST", path, data=form)
+        assert answer.status_code == 303, answer.text[-600:]
+        return answer
+
+    @property
+    def memory(self) -> str:
+        return f"/ui/people/{self.ids['ada']}"
+
+    def put(self, text: str, label: str = "human", **fields: Any) -> None:
+        body = {"body": text, "policy": "propose", **fields}
+        ok(self.ask("ada", "PUT", f"/users/ada/blocks/{label}", json=body))
+
+    def text(self, label: str = "human") -> str:
+        return str(ok(self.ask("ada", "GET", f"/users/ada/blocks/{label}"))["body"])
+
+    def propose(self, line: str, tutor: int = 0, user: str = "ada") -> Any:
+        body = {
+            "old_string": "Likes tea.",
+            "new_string": f"Likes tea.\n{line}",
+            "agent_id": self.tutors[tutor],
+            "reasoning": "",
+        }
+        path = f"/users/{user}/blocks/human/propose"
+        return self.ask("operator", "POST", path, json=body)
+
+    def waiting(self) -> list[Any]:
+        return list(ok(self.ask("ada", "GET", "/users/ada/diffs")))
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[School]:
+    folder = tmp_path_factory.mktemp("memory")
+    with visitor(folder, api_key=OPERATOR) as browser:
+        yield School(browser, folder)
+
+
+@pytest.fixture
+def school(opened: School) -> School:
+    opened.ask("ada", "POST", "/users/ada/diffs/approve", json={"all": True})
+    opened.put("Ada Rossi.\nLikes tea.")
+    return opened
+
+
+def test_equal_suggestions_of_two_agents_are_one_and_are_decided_together(school: School) -> None:
+    ids = [ok(school.propose("Has a cat.", tutor))["id"] for tutor in (0, 1)]
+    ok(school.propose("Plays chess."))
+    page = school.see("ada")
+    assert "2 suggestions" in page
+    assert page.index("Ada Rossi.") < page.index('id="suggestions"'), "the text comes first"
+    card = page.split(f'id="{ids[1]}"')[1].split("</li>")[0]
+    assert "Essay tutor" in card
+    assert "Maths tutor" in card
+    assert '<span class="plain">Has a cat.</span>' in card
+    school.send("ada", f"{school.memory}/decide", id=ids, decision="approve")
+    assert school.text() == "Ada Rossi.\nLikes tea.\nHas a cat."
+    assert len(school.waiting()) == 1
+
+
+def test_not_now_leaves_a_suggestion_waiting_and_folds_it(school: School) -> None:
+    id = ok(school.propose("Has a cat."))["id"]
+    answer = school.send("ada", f"{school.memory}/decide", id=id, decision="later", next="/")
+    assert answer.headers["location"] == "/"
+    cookie = re.search("ricordo_later=[^;]+", "; ".join(answer.headers.get_list("set-cookie")))
+    assert cookie
+    page = school.ask("ada", "GET", school.memory, headers={"cookie": cookie[0]}).text
+    assert "1 put off until tomorrow" in page
+    assert "0 suggestions" in page
+    assert [one["id"] for one in school.waiting()] == [id]
+    assert "1 suggestion<" in school.see("ada"), "another browser shows it"
+
+
+def test_a_rejection_has_a_reason_that_is_optional(school: School) -> None:
+    ids = [ok(school.propose(line))["id"] for line in ("Sings in a choir.", "Paints boats.")]
+    for id, reason in zip(ids, ("It is a dog.", ""), strict=True):
+        school.send("ada", f"{school.memory}/decide", id=id, decision="reject", reason=reason)
+    rejected = ok(school.ask("ada", "GET", "/users/ada/diffs", params={"status": "rejected"}))
+    assert {one["id"]: one["note"] for one in rejected if one["id"] in ids} == {
+        ids[0]: "It is a dog.",
+        ids[1]: None,
+    }
+
+
+def test_never_remember_refuses_things_like_it_until_the_rule_is_removed(school: School) -> None:
+    id = ok(school.propose('2026-11-27: "I have dyslexia."'))["id"]
+    page = school.see("ada")
+    assert 'value="I have dyslexia."' in page
+    school.send("ada", f"{school.memory}/decide", id=id, decision="never", rule="I have dyslexia.")
+    assert school.waiting() == []
+    refused = school.propose("Needs time because of dyslexia")
+    assert refused.status_code == 409
+    assert "never remembered" in refused.text
+    page = school.see("ada")
+    assert "Remove the rule I have dyslexia." in page
+    assert "never-remember" not in page, "the rules are no text that agents read"
+    assert "Remove the rule" not in school.see("tess")
+    school.send("ada", f"{school.memory}/rules", remove="I have dyslexia.")
+    assert ok(school.propose("Needs time because of dyslexia"))["id"]
+    assert "Remove the rule" not in school.see("ada")
+
+
+def test_a_topic_is_never_remembered(school: School) -> None:
+    assert '<option value="topic: health">health</option>' in school.see("ada")
+    school.send("ada", f"{school.memory}/rules", rule="topic: health")
+    for line in ("Has asthma.", "Sees a therapist on Mondays.", "2026-11-27: Ist krank."):
+        assert school.propose(line).status_code == 409, line
+    assert ok(school.propose("Plays chess."))["id"]
+    school.send("ada", f"{school.memory}/rules", remove="topic: health")
+    assert ok(school.propose("Has asthma."))["id"]
+
+
+def test_an_approval_is_undone_with_the_button_of_its_notice(school: School) -> None:
+    def undo_after(answer: Any) -> str:
+        cookie = "; ".join(answer.headers.get_list("set-cookie"))
+        page = school.ask("ada", "GET", school.memory, headers={"cookie": cookie}).text
+        return re.findall(r'<form method="post" action="([^"]+)"><button class="quiet">Undo', page)[
+            0
+        ]
+
+    before = school.text()
+    ids = [ok(school.propose(line))["id"] for line in ("Has a cat.", "Has a dog.")]
+    decided = school.send("ada", f"{school.memory}/decide", id=ids, decision="approve")
+    assert school.text() != before
+    school.send("ada", undo_after(decided))
+    assert school.text() == before
+    id = ok(school.propose("Has a cow."))["id"]
+    decided = school.send("ada", f"/ui/proposals/{id}/approve")
+    assert "cow" in school.text()
+    school.send("ada", undo_after(decided))
+    assert school.text() == before
+    rejected = ok(school.propose("Has a pig."))["id"]
+    answer = school.send("ada", f"{school.memory}/decide", id=rejected, decision="reject")
+    assert "Undo" not in str(answer.headers)
+
+
+def test_a_line_is_changed_forgotten_and_traced_without_scripts(school: School) -> None:
+    block = school.memory + "/line/human"
+    school.put("Ada Rossi.\nLikes tea.\nClass 10b.\nHas a dog.")
+    shown = school.see("ada", f"{block}?lines=2-2&next={school.memory}")
+    version = shown.split('name="version" value="')[1].split('"')[0]
+    assert ">\nLikes tea.</textarea>" in shown
+    assert "Ada Rossi." in shown, "the page around it is there"
+    school.put("Ada Rossi.\nLikes tea.\nClass 10b.\nHas a cat.")  # meanwhile
+    form = {"version": version, "lines": "2-2", "text": "Likes cocoa.", "next": school.memory}
+    assert school.send("ada", block, **form).headers["location"] == school.memory
+    assert school.text() == "Ada Rossi.\nLikes cocoa.\nClass 10b.\nHas a cat."
+    school.send("ada", block, forget="3-4")
+    assert school.text() == "Ada Rossi.\nLikes cocoa."
+    said = school.see("ada", f"{block}?lines=1-1&who=1")
+    assert '<div class="who-said"' in said
+    assert "<strong>ada</strong> wrote this" in said
+    same = {"version": version, "lines": "2-2", "text": "Eve."}
+    refused = school.ask("ada", "POST", block, data=same)
+    assert refused.status_code == 409
+    assert "Eve." in refused.text, "nothing typed is lost"
+    for lines in ("9-9", "2-1", "x", "0-0"):
+        assert school.ask("ada", "GET", f"{block}?lines={lines}").status_code == 400
+
+
+def test_an_approved_line_names_its_agent_and_the_message(school: School) -> None:
+    talk = ok(school.ask("ada", "POST", f"/v1/conversations/?agent_id={school.tutors[0]}", json={}))
+    words = {"messages": [{"role": "user", "content": "I write best at night."}]}
+    school.ask("ada", "POST", f"/v1/conversations/{talk['id']}/messages", json=words)
+    school.send(
+        "ada", f"{school.memory}/decide", id=[school.waiting()[0]["id"]], decision="approve"
+    )
+    assert "I write best at night." in school.text()
+    line = (
+        school.text()
+        .split("\n")
+        .index(next(line for line in school.text().split("\n") if "night" in line))
+    )
+    said = school.see("ada", f"{school.memory}/line/human?lines={line + 1}-{line + 1}&who=1")
+    part = said.split('<div class="who-said"')[1].split("</div>")[0]
+    assert "Essay tutor" in part
+    assert "it was approved" in part
+    assert "I write best at night." in part
+    assert f"conversation={talk['id']}" in part
+
+
+def test_fields_of_a_schema_are_a_form_and_a_line_each(school: School) -> None:
+    school.put(PROFILE, "profile", schema_ref="profile")
+    page = school.see("ada")
+    assert "## " not in page
+    assert "<h3>Background</h3>" in page
+    edited = school.see("ada", f"{school.memory}/blocks/profile?edit=1")
+    assert 'name="field.name" value="Ada" maxlength="20"' in edited
+    assert ">\ncello\nsea</textarea>" in edited
+    form = {"field.interests": "cello\nchess", "field.finished": "yes"}
+    form |= {"field.deadline": "2026-12-04", "field.about": "## no heading", "field.name": "Ada"}
+    school.send("ada", f"{school.memory}/blocks/profile", **form)
+    text = school.text("profile")
+    assert text == (
+        "## Name\nAda\n## Background\n\\## no heading\n## Interests\n- cello\n- chess\n"
+        "## Finished\nyes\n## Deadline\n2026-12-04"
+    )
+    assert ">Dec 4, 2026</time>" in school.see("ada")
+    school.send("ada", f"{school.memory}/line/profile", **{"lines": "1-2", "field.name": "Eve"})
+    assert school.text("profile").startswith("## Name\nEve\n")
+    for wrong in ({"field.deadline": "soon"}, {"field.name": "x" * 21}):
+        assert (
+            school.ask("ada", "POST", f"{school.memory}/blocks/profile", data=wrong).status_code
+            == 400
+        )
+    ok(school.ask("ada", "DELETE", "/users/ada/blocks/profile"))
+
+
+def test_blocks_that_a_course_will_use_are_listed_before_it_begins(school: School) -> None:
+    block = {"label": "journey", "value": "", "description": "How far the essay is."}
+    block["metadata"] = {"copy": "for_all_agents"}  # type: ignore[assignment]
+    body = {"name": "Essay coach", "memory_blocks": [block]}
+    agent = ok(school.ask("operator", "POST", "/v1/agents/", json=body))["id"]
+    page = school.see("ada").split("Before you begin")[1]
+    assert "Journey" in page
+    assert "How far the essay is." in page
+    assert "Essay coach" in page
+    school.put("Begun.", "journey")
+    assert "Before you begin" not in school.see("ada")
+    ok(school.ask("ada", "DELETE", "/users/ada/blocks/journey"))
+    ok(school.ask("operator", "DELETE", f"/v1/agents/{agent}"))
+
+
+def test_no_raw_ids_times_headings_or_programs_reasons_are_read(school: School) -> None:
+    school.put("# Ada\n\n- 2026-11-01: wrote *much*", "agents/essay-tutor/journal")
+    ok(school.propose("Has a cat."))
+    shown = school.see("ada").split('<main id="content"')[1]
+    words = re.sub(r"<[^>]*>", " ", shown)
+    assert not re.search(r"(user|agent|block|proposal|run|conv)-[0-9a-f]{8}", words)
+    assert not re.search(r"\d{4}-\d\d-\d\d", words)
+    assert "##" not in words
+    assert "Copy of the agent" not in words
+    assert "<h1>Ada</h1>" in shown
+    ok(school.ask("ada", "DELETE", "/users/ada/blocks/agents/essay-tutor/journal"))
+
+
+def test_home_has_buttons_for_ones_own_suggestions_and_counts_for_others(school: School) -> None:
+    ok(school.ask("ben", "PUT", "/users/ben/blocks/human", json={"body": "Likes tea."}))
+    for line in ("Has a cat.", "Plays chess."):
+        ok(school.propose(line, user="ben"))
+    ok(school.propose("Has a dog."))
+    home = school.see("ada", "/")
+    assert "1 suggestion<" in home
+    assert 'value="approve"' in home
+    assert "Has a dog." in home
+    assert "Has a cat." not in home
+    assert "Ada Rossi." in home
+    counts = school.see("tess", "/")
+    assert 'value="approve"' not in counts
+    assert "Has a dog." not in counts
+    assert re.search(r"ben</span><span class=\"quiet\">2 suggestions", counts)
+    assert re.search(r"ada</span><span class=\"quiet\">1 suggestion<", counts)
+    school.ask("ben", "POST", "/users/ben/diffs/reject", json={"all": True})
+
+
+def test_home_counts_what_waits_by_one_statement_for_any_number_of_people(school: School) -> None:
+    seen: list[str] = []
+
+    def see(_connection: Any, _cursor: Any, statement: str, *_options: Any) -> None:
+        if "proposals" in statement:  # others depend on when a key was looked up last
+            seen.append(statement)
+
+    def statements() -> int:
+        seen.clear()
+        school.see("tess", "/")
+        return len(seen)
+
+    event.listen(Engine, "before_cursor_execute", see)
+    try:
+        statements()
+        few = statements()
+        for number in range(6):
+            user = f"pupil-{number}"
+            path = f"/users/{user}/blocks/human"
+            ok(school.ask("operator", "PUT", path, json={"body": "Likes tea."}))
+            ok(school.propose("Has a cat.", user=user))
+        assert statements() == few
+    finally:
+        event.remove(Engine, "before_cursor_execute", see)
+
+
+def test_a_message_from_home_is_ones_own_chat(school: School) -> None:
+    form = {"agent": school.tutors[1], "message": "Good morning."}
+    there = school.send("ada", "/ui/say", **form).headers["location"]
+    id = there.split("conversation=")[1].split("#")[0]
+    assert ok(school.ask("ada", "GET", f"/v1/conversations/{id}"))["user_id"] == school.ids["ada"]
+    assert school.ask("ben", "GET", f"/v1/conversations/{id}").status_code == 404
+    assert "Last chat" in school.see("ada", "/")
+
+
+def test_login_is_on_the_first_page(school: School) -> None:
+    school.browser.cookies.clear()
+    page = school.browser.get("/", headers={"accept": "text/html"}).text
+    assert '<input name="key" type="password"' in page
+
+
+# Texts and reasons, without a server.
+
+TEXTS = (
+    "a",
+    "",
+    "\n\n",
+    "# Ada\n\nLikes **tea**.\nAnd x",
+    "- a\n  - b\n- c\n\n\n",
+    "1. a\n\n   more\n2. b",
+    "```\n# no heading\n\n```\nend",
+    "| a | b |\n|---|---|\n| 1 | 2 |\nafter",
+    "[x]: https://e.example\n> quote\nlazy",
+    "    code\n\n***\n<div>\nhtml\n</div>",
+    "Title\n=====\ntext  \nbreak",
+    "- [ ] task\n+ plus\n* star",
+    "~~~\nunclosed",
+    "2026-11-01: a\n- 2026-11-02: b",
+)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_line_of_a_text_is_in_one_piece(text: str) -> None:
+    lines = text.split("\n")
+    covered = [
+        number
+        for piece in pieces_of(text)
+        for number in range(piece.first, piece.last + 1)
+        if lines[number - 1].strip()
+    ]
+    assert covered == [number for number, line in enumerate(lines, 1) if line.strip()]
+    for piece in pieces_of(text):
+        kept = with_lines(
+            text, piece.first, piece.last, "\n".join(lines[piece.first - 1 : piece.last])
+        )
+        assert kept == text
+        assert with_lines(text, piece.first, piece.last, None).count("\n") <= text.count("\n")
+
+
+@pytest.mark.parametrize(
+    ("reason", "words", "own"),
+    [
+        ('human: + "2026-11-27: "My deadline is near.""', "Added: My deadline is near.", ""),
+        ('human: - "## Likes"', "Removed: Likes", ""),
+        ("Copy of the agent's block", "Begun by an agent", ""),
+        ("Make human", "Begun", ""),
+        ("Edit human", "Changed", ""),
+        (
+            "Undo run-00000000-0000-4000-8000-000000000000",
+            "What a turn had changed was taken back",
+            "",
+        ),
+        ("Edit the plan", "Edit the plan", "Edit the plan"),
+        ("She said so", "She said so", "She said so"),
+        ("", "Changed", ""),
+        (None, "Changed", ""),
+    ],
+)
+def test_reasons_are_in_words_for_people(reason: str | None, words: str, own: str) -> None:
+    assert shown_reason(reason, "human") == words
+    assert own_reason(reason, "human") == own
+
+
+@pytest.mark.parametrize(
+    ("label", "title", "shown"),
+    [
+        ("human", None, "About me"),
+        ("human", "Ada", "Ada"),
+        ("agents/essay-tutor/human", None, "About me"),
+        ("agents/essay-tutor/reading_list", None, "Reading list"),
+        ("school/math", None, "School / math"),
+        ("agents/x", None, "Agents / x"),
+        ("journal", None, "Journal"),
+    ],
+)
+def test_labels_are_titles_for_people(label: str, title: str | None, shown: str) -> None:
+    assert title_of(label, title, "Ada", is_self=True) == shown

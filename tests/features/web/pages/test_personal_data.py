@@ -1,0 +1,143 @@
+"""Audit, export, forgetting, and why an answer is as it is."""
+
+import re
+import time
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from ricordo.llm.scripted import ScriptedModel, call
+from tests.features.web.pages.test_home import visitor
+from tests.features.web.pages.test_memory import home, user_id
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[TestClient]:
+    with visitor(tmp_path) as client:
+        client.put(
+            "/users/ada/blocks/human",
+            json={
+                "body": "Ada plays chess on Sundays with her brother Ben.\nTODO\nAda plays chess on "
+                "Sundays with her brother Ben."
+            },
+        )
+        yield client
+
+
+def test_an_audit_runs_when_it_is_asked_for(browser: TestClient) -> None:
+    browser.put("/users/ben/blocks/human", json={"body": "TODO"})
+    page = browser.get(f"{home(browser)}/audit").text
+    assert "Check this memory" in page
+    assert "finding" not in page
+    found = browser.get(f"{home(browser)}/audit", params={"run": "1"}).text
+    assert "2 findings in 3 lines of 1 block<" in found
+    assert "Says nothing, or was left by a model: says nothing" in found
+    assert f'href="{home(browser)}/blocks/human/blame?line=3"' in found
+
+
+def test_an_audit_of_much_is_refused_with_the_command_that_does_it(browser: TestClient) -> None:
+    browser.put("/users/ada/blocks/long", json={"body": "word " * 4_001})
+    page = browser.get(f"{home(browser)}/audit")
+    assert "ricordo memory audit" in page.text
+    assert browser.get(f"{home(browser)}/audit", params={"run": "1"}).status_code == 422
+
+
+def test_the_export_page_leads_to_files_that_are_there(browser: TestClient) -> None:
+    page = browser.get(f"{home(browser)}/export").text
+    assert "git clone http://localhost:8283/users/ada/memory.git" in page
+    links = [part.split('"')[0] for part in page.split('href="')[1:] if part.startswith("/users/")]
+    assert len(links) == 4
+    assert all(browser.get(link.replace("&amp;", "&")).status_code == 200 for link in links)
+    assert "This memory follows no repository" in page
+
+
+def test_a_name_means_nothing_to_the_shell_that_the_clone_address_is_pasted_into(
+    browser: TestClient,
+) -> None:
+    browser.post("/v1/users/", json={"name": "x; $(touch gone) `id` 'y"})
+    id = next(one["id"] for one in browser.get("/v1/users/").json() if one["name"].startswith("x;"))
+    shown = unescape(browser.get(f"/ui/people/{id}/export").text)
+    clone = shown.split('<code id="clone">')[1].split("</code>")[0]
+    assert re.fullmatch(r"git clone [A-Za-z0-9:/.%_-]+", clone)
+    browser.put(f"/users/{id}/blocks/human", json={"body": "Here."})
+    path = clone.removeprefix("git clone http://localhost:8283")
+    assert (
+        browser.get(f"{path}/info/refs", params={"service": "git-upload-pack"}).status_code == 200
+    )
+
+
+def test_remotes_are_shown_with_their_state(browser: TestClient, tmp_path: Path) -> None:
+    place = tmp_path / "remotes" / "a.git"
+    browser.put("/users/ada/remotes", json={"kind": "git", "address": str(place)})
+    page = browser.get(f"{home(browser)}/export").text
+    assert str(place) in page
+    assert "1 remote will no longer be followed" in browser.get(f"{home(browser)}/forget").text
+
+
+def test_forgetting_says_how_much_asks_for_the_name_and_shows_the_receipt(
+    browser: TestClient,
+) -> None:
+    id, page = user_id(browser), f"{home(browser)}/forget"
+    shown = browser.get(page).text
+    assert "<dt>Blocks</dt><dd>1</dd>" in shown
+    assert "<dt>Versions</dt><dd>1</dd>" in shown
+    refused = browser.post(page, data={"name": "Ada"})
+    assert refused.status_code == 400
+    assert "Nothing was deleted." in refused.text
+    assert browser.get(f"/users/{id}/blocks/human").status_code == 200
+    done = browser.post(page, data={"name": "ada"})
+    assert done.status_code == 200
+    receipt = done.text.split("<dt>Receipt</dt><dd><code>")[1].split("<")[0]
+    assert browser.get(page).status_code == 404
+    deadline = time.monotonic() + 30
+    while "Everything was deleted." not in (shown := browser.get(f"/ui/receipts/{receipt}").text):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "Signature" in shown
+
+
+def test_an_answer_is_explained_by_what_it_was_made_from(tmp_path: Path) -> None:
+    replies = [
+        call("memory_insert", label="persona", new_string="Be brief."),
+        call("memory_insert", label="human", new_string="Plays <chess>."),
+        "Noted <b>.",
+    ]
+    with visitor(tmp_path, ScriptedModel(replies), traces="all") as browser:
+        browser.put(
+            "/users/ada/blocks/human", json={"body": "Likes tea.", "message": "Her <first> words"}
+        )
+        made = {
+            "model": "scripted/model",
+            "name": "Nina",
+            "memory_blocks": [{"label": "persona", "value": "Kind."}],
+        }
+        agent = browser.post("/v1/agents/", json=made | {"tools": ["memory_insert"]}).json()["id"]
+        about = {"user_id": "ada"}
+        conversation = browser.post(
+            "/v1/conversations/", params={"agent_id": agent}, json=about
+        ).json()["id"]
+        said = {"messages": [{"role": "user", "content": "I play chess."}], "streaming": False}
+        answer = browser.post(f"/v1/conversations/{conversation}/messages", json=said)
+        assert answer.status_code == 200, answer.text
+        messages = browser.get(f"/v1/conversations/{conversation}/messages").json()
+        last = next(one["id"] for one in messages if one["message_type"] == "assistant_message")
+        page = browser.get(f"/ui/answers/{last}").text
+        assert "Noted &lt;b&gt;." in page
+        assert "Her &lt;first&gt; words" in page
+        links = {part.split('"')[0].replace("&amp;", "&") for part in page.split('<a href="')[1:]}
+        versions = [link for link in links if "/versions/" in link]
+        assert len(versions) >= 2
+        assert all(browser.get(link).status_code == 200 for link in versions)
+        assert f"/ui/agents/{agent}/context?step=" in page
+        question = next(one["id"] for one in messages if one["message_type"] == "user_message")
+        assert f"message={question}" in page
+        asked = browser.get(f"/ui/answers/{question}").text
+        assert "No step of a model wrote this message" in asked
+        first = next(one for one in messages if one["message_type"] == "tool_call_message")
+        assert first
+        proposals = browser.get(f"/ui/people/{user_id(browser)}").text
+        assert "Plays &lt;chess&gt;." in proposals
+        assert f"message={question}" in proposals, "a proposal leads to the message that it is from"

@@ -1,0 +1,155 @@
+"""The statements of the pages.
+
+None reads all agents where a few are named, which SQLite does by itself for an organization.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import event
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.engine import Engine
+
+from ricordo.domain.message import TextPart
+from ricordo.domain.scope import NOBODY, Scope
+from ricordo.features.web.pages import queries
+from ricordo.storage import conversations, messages, runs
+from ricordo.storage.engine.repository import Page
+from ricordo.storage.engine.sqlite import open_sqlite
+from ricordo.storage.engine.store import Transaction
+from tests.features.web.pages.test_home import visitor
+from tests.seams import make
+
+
+def plan_of(tx: Transaction, statement: str) -> str:
+    values = ("[]",) * statement.count("?")
+    return "\n".join(
+        row[3] for row in tx.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
+    )
+
+
+@pytest.mark.parametrize("name", ["_DEFAULTS", "_DEFAULTS_FOR_ONE"])
+async def test_a_default_conversation_is_found_by_its_id(name: str, tmp_path: Path) -> None:
+    """It was found by way of all agents.
+
+    25 ms with ten thousand of them, in every request that names an agent alone.
+    """
+    store = open_sqlite(tmp_path / "ricordo.db")
+    plan = await store.read(
+        lambda tx: plan_of(tx, str(getattr(conversations, name).compile(dialect=sqlite.dialect())))
+    )
+    await store.close()
+    assert "SEARCH conversations USING INDEX" in plan
+    assert "organization_id=?" not in plan
+
+
+async def test_the_runs_of_a_conversation_are_found_by_it(tmp_path: Path) -> None:
+    store = open_sqlite(tmp_path / "ricordo.db")
+    seen: list[str] = []
+
+    def see(_connection: Any, _cursor: Any, statement: str, *_given: Any) -> None:
+        seen.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", see)
+    await store.read(
+        lambda tx: runs.page(
+            tx, Scope(), Page(limit=1), statuses=("running",), conversation_id="conv-1"
+        )
+    )
+    await store.read(lambda tx: runs.page(tx, Scope(), Page(limit=1), agent_ids=("agent-1",)))
+    event.remove(Engine, "before_cursor_execute", see)
+    first, second = [one for one in seen if "FROM runs" in one]
+    plans = [await store.read(lambda tx, one=one: plan_of(tx, one)) for one in (first, second)]  # type: ignore[misc]
+    await store.close()
+    assert ["runs_by_conversation" in plans[0], "runs_by_agent" in plans[1]] == [True, True], plans
+
+
+async def test_summaries_are_those_of_the_conversation_newest_first(tmp_path: Path) -> None:
+    store = open_sqlite(tmp_path / "ricordo.db")
+    state = await make.stored_agent(store)
+    said = [make.message(state.agent, "Hello.", created_at=number) for number in range(3)]
+    made = [
+        make.message(
+            state.agent, "", "summary", parts=(TextPart(f"Part {number}."),), created_at=number
+        )
+        for number in range(10, 13)
+    ]
+    await store.write(lambda tx: messages.insert_all(tx, [*said, *made]))
+    home = conversations.default_id(state.agent.id)
+    found = await store.read(lambda tx: queries.summaries(tx, Scope(), home, 2))
+    assert [one.parts[0] for one in found] == [TextPart("Part 12."), TextPart("Part 11.")]
+    assert await store.read(lambda tx: queries.summaries(tx, Scope(), "conv-other", 2)) == []
+    await store.close()
+
+
+async def test_agents_used_last_come_first_and_only_those_of_the_caller(tmp_path: Path) -> None:
+    store = open_sqlite(tmp_path / "ricordo.db")
+    ids = [
+        (await make.stored_agent(store, make.agent(f"Agent {number}"))).agent.id
+        for number in range(3)
+    ]
+    assert await store.read(lambda tx: queries.agents_used_last(tx, Scope(), 2)) == ids[:0:-1]
+    assert (
+        await store.read(
+            lambda tx: queries.agents_used_last(tx, Scope("org-other", subject_id=NOBODY), 2)
+        )
+        == []
+    )
+    await store.close()
+
+
+def test_the_home_page_shows_the_newest_conversations(tmp_path: Path) -> None:
+    with visitor(tmp_path) as browser:
+        browser_says(browser, "first")
+        browser_says(browser, "second")
+        page = browser.get("/").text.split("Recent conversations")[1]
+        assert page.index("second") < page.index("first")
+
+
+def test_the_home_page_offers_the_agent_that_one_talked_with_last(tmp_path: Path) -> None:
+    with visitor(tmp_path) as browser:
+        first = browser_says(browser, "first")
+        browser.post("/v1/agents/", json={"name": "newest"})
+        assert partner_of(browser) == (first, "Your chat with first")
+        browser.post("/ui/say", data={"agent": first, "message": "Hello."})
+        assert partner_of(browser) == (first, "Continues with first")
+        second = browser_says(browser, "second")
+        assert partner_of(browser) == (second, "Your chat with second")
+
+
+def test_conversations_of_others_do_not_hide_ones_own_last_chat(tmp_path: Path) -> None:
+    key = {"authorization": "Bearer operator"}
+    with visitor(tmp_path, api_key="operator") as browser:
+        browser.headers["origin"] = "http://localhost:8283"
+        browser.post("/ui/login", data={"key": "operator"})
+        agents = [
+            browser.post("/v1/agents/", json={"name": name}, headers=key).json()["id"]
+            for name in ("coach", "newest")
+        ]
+        sent = browser.post("/ui/say", data={"agent": agents[0], "message": "Hello."})
+        assert sent.status_code == 303, sent.text
+        body = {"messages": [{"role": "user", "content": "Hello."}]}
+        for number in range(11):
+            named = key | {"x-ricordo-user": f"pupil-{number}"}
+            path = f"/v1/agents/{agents[1]}/messages"
+            assert browser.post(path, json=body, headers=named).status_code == 200
+        assert partner_of(browser) == (agents[0], "Continues with coach")
+        assert "Last chat" in browser.get("/").text
+
+
+def partner_of(browser: TestClient) -> tuple[str, str]:
+    """Return the agent that the form of the home page talks with, and what it says of it."""
+    form = browser.get("/").text.split('action="/ui/say"')[1].split("</form>")[0]
+    agent = re.findall(r'name="agent" value="([^"]+)"', form)[0]
+    said = re.findall(r"((?:Continues|Your chat|A new chat) with \w+)", form)[0]
+    return agent, said
+
+
+def browser_says(browser: TestClient, name: str) -> str:
+    agent = str(browser.post("/v1/agents/", json={"name": name}).json()["id"])
+    body = {"messages": [{"role": "user", "content": "Hello."}]}
+    assert browser.post(f"/v1/agents/{agent}/messages", json=body).status_code == 200
+    return agent

@@ -1,0 +1,246 @@
+"""No page offers what is refused: each form of each page is sent by whoever sees it."""
+
+import re
+from collections import Counter, deque
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import urldefrag, urlsplit
+
+import httpx2
+import pytest
+
+from ricordo.domain.scope import LOCAL_ORGANIZATION, ROLE_SCOPES
+from ricordo.features.memory_care.forgetting import queries as forget_requests
+from ricordo.features.memory_care.forgetting.queries import ForgetRequest
+from ricordo.llm.scripted import call
+from tests.features.web.pages.test_shell import OWN, PAGE
+from tests.seams.people import OPERATOR, People
+from tests.seams.server import MODEL, serving
+
+# Sent after all others, in this order, since the pages behind the others need what they delete.
+LAST = ("delete", "remove", "reset", "forget", "disable", "revoke", "logout")
+# Ids of one kind lead to pages of one kind, which differ by whose they are: so many are looked at.
+MOST_OF_A_KIND = 3
+Form = tuple[str, tuple[tuple[str, str], ...]]
+
+
+class Forms(HTMLParser):
+    """The links of a page, and its forms with their fields, once for each button."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.forms: list[Form] = []
+        self._action: str | None = None
+        self._fields: dict[str, str] = {}
+        self._buttons: list[tuple[str, str] | None] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag == "a":
+            self.links.append(given.get("href", ""))
+        elif tag == "form" and given.get("method") == "post":
+            self._action, self._fields, self._buttons = given["action"], {}, []
+        elif self._action is not None and "name" in given and tag != "button":
+            is_off = given.get("type") == "checkbox" and "checked" not in given
+            if not is_off:
+                self._fields[given["name"]] = given.get("value", "")
+        elif self._action is not None and tag == "button":
+            named = (given["name"], given.get("value", "")) if "name" in given else None
+            self._buttons.append(named)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "form" and self._action is not None:
+            for button in self._buttons or [None]:
+                fields = {**self._fields, **dict([button] if button else [])}
+                self.forms.append((self._action, tuple(fields.items())))
+            self._action = None
+
+
+def kind_of(path: str) -> str:
+    """The path without ids, which tells one page's layout from another's."""
+    return re.sub(r"[a-z-]+-[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{40}", "*", path)
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[People]:
+    """A server with people of every role, and things of each of them."""
+    with (
+        serving(tmp_path_factory.mktemp("rights"), api_key=OPERATOR) as server,
+        server.http() as http,
+    ):
+        made = People(server, http)
+        fill(made)
+        yield made
+
+
+def fill(people: People) -> None:
+    ask: Any = people.ask
+    blocks = [{"label": "human", "value": "Unknown."}]
+    body = {"name": "Tutor", "model": MODEL, "memory_blocks": blocks}
+    agent = ask(OPERATOR, "POST", "/v1/agents/", json=body)["id"]
+    keys = {name: people.key(name) for name in ("ada", "eve")}
+    keys["boss"] = people.key("boss", "admin")
+    for name, key in keys.items():
+        memory = {"body": f"{name} likes tea.", "policy": "propose"}
+        ask(key, "PUT", f"/users/{name}/blocks/human", json=memory)
+        talk = ask(key, "POST", f"/v1/conversations/?agent_id={agent}", json={"user_id": name})
+        for new in ("coffee", "water"):
+            people.server.says(
+                call("memory_replace", label="human", old_string="tea", new_string=new), "Noted."
+            )
+            text = {"messages": [{"role": "user", "content": f"I like {new}."}], "streaming": False}
+            ask(key, "POST", f"/v1/conversations/{talk['id']}/messages", json=text)
+        facts = f"/v1/users/{name}/facts"
+        for fact in ("I study geology.", "My favourite food is pizza."):
+            ask(key, "POST", facts, json={"sentence": fact})
+        request = ForgetRequest("", LOCAL_ORGANIZATION, people.id_of(name), "geology")
+        people.server.write(lambda tx, asked=request: forget_requests.add(tx, asked))
+    invited = [{"name": "hal"}, {"name": "ida"}]
+    links = ask(OPERATOR, "POST", "/v1/invitations", json={"people": invited})
+    token = links[0]["path"].partition("?token=")[2]
+    people.http.post("/invitation", data={"token": token}, headers={**PAGE, **OWN})
+    people.http.cookies.clear()
+    shared = {"messages": [{"role": "user", "content": "Hello, all of you."}]}
+    ask(OPERATOR, "POST", f"/v1/agents/{agent}/messages", json=shared)
+    folder = ask(OPERATOR, "POST", "/v1/folders/", json={"name": "Shelf"})["id"]
+    ask(OPERATOR, "PATCH", f"/v1/agents/{agent}/folders/attach/{folder}")
+    ask(OPERATOR, "POST", "/v1/groups/", json={"agent_ids": [agent], "description": "Us."})
+
+
+def crawl(browser: httpx2.Client) -> dict[Form, str]:
+    """Follow all links from the home page, and return each form with the page that holds it."""
+    waiting = deque(["/"])
+    seen: set[str] = set()
+    counts: Counter[Any] = Counter()
+    forms: dict[Form, str] = {}
+    while waiting:
+        address = waiting.popleft()
+        kind = kind_of(urlsplit(address).path)
+        is_way_out = address.startswith("/ui/login")
+        if is_way_out or address in seen or counts[kind] == MOST_OF_A_KIND:
+            continue
+        seen.add(address)
+        counts[kind] += 1
+        page = browser.get(address)
+        if not page.headers.get("content-type", "").startswith("text/html"):
+            continue
+        # What a page links to is not refused either.
+        assert page.status_code != 403, f"{address} is linked, and refused: {page.text[-600:]}"
+        found = Forms()
+        found.feed(page.text)
+        for form in found.forms:
+            layout = kind_of(f"{form[0]} {form[1]}"), kind
+            is_enough = counts[layout] == MOST_OF_A_KIND and "/proposals/" not in form[0]
+            if form not in forms and not is_enough:
+                counts[layout] += 1
+                forms[form] = address
+        links = (urldefrag(link)[0] for link in found.links)
+        waiting.extend(link for link in links if re.match(r"/(ui/.*)?$", link))
+    return forms
+
+
+# Pages whose buttons each role meets: `crawl` has to find them.
+_OWN_PAGES = frozenset(("/ui/people/*/facts", "/ui/people/*/forget-one"))
+MUST_BE_SEEN = {
+    "stranger": _OWN_PAGES,
+    "user": _OWN_PAGES,
+    "developer": frozenset[str](),
+    "teacher": frozenset[str](),
+    "administrator": _OWN_PAGES | {"/ui/invitations", "/ui/invitations/*/revoke"},
+}
+
+
+def seen_pages(forms: dict[Form, str]) -> set[str]:
+    """Return the kinds of the forms' addresses, and of the pages that hold them."""
+    return {kind_of(urlsplit(path).path) for form in forms for path in (form[0], forms[form])}
+
+
+def test_a_link_for_another_person_shows_no_button(people: People) -> None:
+    (row,) = people.ask(OPERATOR, "POST", "/v1/invitations", json={"people": [{"name": "joe"}]})
+    with people.server.http(headers={**PAGE, **OWN}) as browser:
+        browser.post("/ui/login", data={"key": people.key("ada")})
+        page = browser.get(row["path"])
+        assert "You are logged in as another user" in page.text
+        assert 'name="token"' not in page.text
+        browser.post("/ui/logout")
+        assert 'name="token"' in browser.get(row["path"]).text
+
+
+def order(form: Form) -> int:
+    words = f"{form[0]} {form[1]}"
+    return next((number for number, word in enumerate(LAST, 1) if word in words), 0)
+
+
+def test_what_staff_say_on_an_agents_page_is_read_by_nobody_else(people: People) -> None:
+    """By default their conversation is their own; a shared one is chosen, and says so."""
+    agent = people.ask(OPERATOR, "GET", "/v1/agents/")[0]["id"]
+    home = f"/ui/agents/{agent}/chat"
+    shared = people.ask(OPERATOR, "GET", f"/v1/conversations/default?agent_id={agent}")["id"]
+    readers = [people.key("ada"), people.key("dora", "developer")]
+    staff = {
+        "admin": people.key("carla", "admin"),
+        "teacher": people.key("theo", "developer", (*ROLE_SCOPES["developer"], "memory:read")),
+        "operator": OPERATOR,
+    }
+    for name, key in staff.items():
+        assert "Only you and Tutor" in people.send(key, "GET", home).text, name
+        secret = f"Private note of the {name}: Bob repeats the year."
+        answer = people.send(key, "POST", home, data={"message": secret})
+        assert answer.status_code == 303
+        assert secret in people.send(key, "GET", home).text
+        for reader in readers:
+            assert secret not in people.send(reader, "GET", home).text, name
+            page = people.send(reader, "GET", f"{home}?conversation={shared}").text
+            assert secret not in page, name
+            assert "Everybody with a key can read this" in page
+            own = answer.headers["location"].split("conversation=")[1].split("#")[0]
+            assert people.send(reader, "GET", f"{home}?conversation={own}").status_code == 404
+        page = people.send(key, "GET", f"{home}?conversation={shared}").text
+        assert "What you write here is read by everybody with a key." in page
+    # A developer's key has no conversation of its own: the box comes after a click that says so.
+    page = people.send(readers[1], "GET", home).text
+    assert "Write here for everybody" in page
+    assert 'id="message"' not in page
+    page = people.send(readers[0], "GET", f"{home}?conversation={shared}").text
+    assert 'id="message"' not in page, "users only read what is shared"
+
+
+@pytest.mark.parametrize("role", ["stranger", "user", "developer", "teacher", "administrator"])
+def test_no_button_of_any_page_is_refused_to_who_sees_it(
+    people: People, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ricordo.api.authentication.DELAY", 0)
+    key = {
+        "stranger": lambda: people.key("eve"),
+        "user": lambda: people.key("ada"),
+        "developer": lambda: people.key("dora", "developer"),
+        "teacher": lambda: people.key(
+            "tom", "developer", (*ROLE_SCOPES["developer"], "memory:read")
+        ),
+        "administrator": lambda: people.key("boss", "admin"),
+    }[role]()
+    with people.server.http(headers={**PAGE, **OWN}, follow_redirects=True) as browser:
+        assert browser.post("/ui/login", data={"key": key}).status_code == 200
+        forms = crawl(browser)
+        assert len(forms) > 5
+        browser.follow_redirects = False
+        refused = {}
+        waiting = sorted(forms, key=order)
+        for form in waiting:
+            answer = browser.post(form[0], data=dict(form[1]))
+            if answer.status_code == 401 and order(form):
+                break  # the key or its user is not there any more
+            if answer.status_code in (401, 403):
+                words = re.search(r'class="error"[^>]*>([^<]*)', answer.text)
+                refused[form] = (forms[form], words and words[1])
+            elif answer.status_code == 200:  # a page with more buttons, such as a list to choose of
+                found = Forms()
+                found.feed(answer.text)
+                new = [one for one in found.forms if one not in forms]
+                forms |= dict.fromkeys(new, form[0])
+                waiting += new
+        assert refused == {}
+        assert len(seen_pages(forms) & MUST_BE_SEEN[role]) == len(MUST_BE_SEEN[role])
+    people.server.provoked()
