@@ -1,4 +1,4 @@
-"""Titles of memory blocks in words for people."""
+"""Titles of memory blocks for people."""
 
 
 def title_of(label: str, title: str | None, owner_name: str, *, is_self: bool) -> str:
@@ -13,5 +13,5 @@ def title_of(label: str, title: str | None, owner_name: str, *, is_self: bool) -
         parts = parts[2:]
     if parts[-1].casefold() in ("human", "user", "student", "person"):
         return "About me" if is_self else f"About {owner_name}"
-    words = " / ".join(part.replace("_", " ").replace("-", " ") for part in parts)
-    return words[:1].upper() + words[1:]
+    heading = " / ".join(part.replace("_", " ").replace("-", " ") for part in parts)
+    return heading[:1].upper() + heading[1:]

@@ -10,8 +10,8 @@ from ricordo.features.memory_care.forgetting.needle import MARK
 from ricordo.features.memory_care.forgetting.source_queries import JOB
 from ricordo.llm.scripted import call
 from ricordo.storage.schema.core_tables import jobs
-from tests.features.erasure.test_routes import World
-from tests.features.forgetting.test_forgetting import until
+from tests.features.memory_care.erasure.test_routes import World
+from tests.features.memory_care.forgetting.test_forgetting import until
 from tests.seams.http import ok
 from tests.support.canaries import CANARY, canary, in_tables
 
