@@ -130,7 +130,8 @@ async def _asked_before(runtime: Runtime, scope: Scope, name: str) -> Receipt:
 def _may_read(scope: Scope, receipt: Receipt) -> bool:
     """Return whether the caller may read a receipt; states come from `_known`, which asks it."""
     is_state = receipt["status"] != "done"
-    return is_state or receipts.may_read(scope, receipt["organization_id"], receipt["subject"])
+    facts = (receipt.get(name, "") for name in ("organization_id", "subject", "asked_by"))
+    return is_state or receipts.may_read(scope, *facts)
 
 
 async def _known(
@@ -141,7 +142,9 @@ async def _known(
     It is in the queue. The receipt's file may be on another server.
     """
     for job, erasure in await runtime.store.read(queries.known):
-        is_readable = receipts.may_read(scope, erasure.organization_id, erasure.subject)
+        is_readable = receipts.may_read(
+            scope, erasure.organization_id, erasure.subject, erasure.asked_by
+        )
         if not is_readable or not matches(erasure):
             continue
         if job.status != "done":

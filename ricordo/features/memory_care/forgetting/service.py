@@ -225,7 +225,7 @@ async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Recei
     except NotFound:
         for job, forgetting in await runtime.store.read(_unfinished):
             if forgetting.id == receipt_id and receipts.may_read(
-                scope, job.organization_id, forgetting.subject
+                scope, job.organization_id, forgetting.subject, forgetting.asked_by
             ):
                 if job.status != "done":
                     return state_of(forgetting)
