@@ -380,13 +380,6 @@ def _insert_schedules(
             notes.add(f"Schedules: one is left out. {error}")
 
 
-def _in_imported_group(message: Message, imported: ImportedIds) -> Message:
-    """Return the message with its group's new id, if it has a group."""
-    if not message.group_id:
-        return message
-    return replace(message, group_id=imported.ids.get(message.group_id))
-
-
 def _insert_messages(
     tx: Transaction,
     conversation: Conversation,
@@ -417,9 +410,14 @@ def _insert_messages(
     own_window = conversation.window[:1]
     # The conversation's own system message stays: that of the file describes the exported agent.
     system_ids = [message.id for message in read_messages if message.role == "system"]
-    skipped_id = system_ids[0] if own_window and system_ids else None
+    if own_window and system_ids:
+        skipped_id = system_ids[0]
+    else:
+        skipped_id = None
     new_messages = [
-        _in_imported_group(message, imported)
+        replace(message, group_id=imported.ids.get(message.group_id))
+        if message.group_id
+        else message
         for message in read_messages
         if message.id != skipped_id
     ]

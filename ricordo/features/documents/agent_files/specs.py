@@ -58,20 +58,15 @@ def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptio
     name = options.name or f"{file_name}{options.suffix}"
     body = AgentRequest.model_validate(fields | {"name": name, "include_base_tools": False})
     body.refuse_unsupported()
-    has_sleeptime = agent.get("enable_sleeptime") is True and not _is_manager(agent, content)
-    # The file lists all rules of the agent, also those of its base tools.
-    return replace(
-        spec_of(runtime, body), has_base_rules=False, beginning=(), has_sleeptime=has_sleeptime
-    )
-
-
-def _is_manager(agent: Json, content: Json) -> bool:
-    """Return whether the agent manages one of the file's groups."""
     managers = {
         (group.get("manager_config") or {}).get("manager_agent_id")
         for group in content.get("groups") or ()
     }
-    return agent.get("id") in managers
+    has_sleeptime = agent.get("enable_sleeptime") is True and agent.get("id") not in managers
+    # The file lists all rules of the agent, also those of its base tools.
+    return replace(
+        spec_of(runtime, body), has_base_rules=False, beginning=(), has_sleeptime=has_sleeptime
+    )
 
 
 def _block_fields(block: Json) -> Json:

@@ -131,29 +131,24 @@ def _drafts(clause: str) -> list[FactDraft]:
     if slotted := _with_values(clause, corrects=corrects):
         return slotted
     has_ended = found_in("was", clause) is not None
-    if about_thing := _about_thing(clause, corrects=corrects):
-        return [about_thing]
+    for slot in _THINGS:
+        if (match := found_in(slot, clause)) and (thing := _thing(match["v"])):
+            is_denied = bool((match.groupdict().get("n") or "").strip()) or _denies(clause)
+            return [
+                _draft(
+                    clause,
+                    _KINDS_OF_SLOTS.get(slot, "who"),
+                    f"{slot}:{thing}",
+                    "no" if is_denied else "yes",
+                    corrects=corrects,
+                    confidence=_CONFIDENCE["thing"],
+                )
+            ]
     for kind in _UNSLOTTED:
         if found_in(kind, clause):
             draft = _draft(clause, kind, corrects=corrects, confidence=_CONFIDENCE["kind"])
             return [replace(draft, has_ended=has_ended)]
     return []
-
-
-def _about_thing(clause: str, *, corrects: bool) -> FactDraft | None:
-    """Return the fact that a clause states or denies about a thing, as in "I like tea"."""
-    for slot in _THINGS:
-        if (match := found_in(slot, clause)) and (thing := _thing(match["v"])):
-            is_denied = bool((match.groupdict().get("n") or "").strip()) or _denies(clause)
-            return _draft(
-                clause,
-                _KINDS_OF_SLOTS.get(slot, "who"),
-                f"{slot}:{thing}",
-                "no" if is_denied else "yes",
-                corrects=corrects,
-                confidence=_CONFIDENCE["thing"],
-            )
-    return None
 
 
 def _with_values(clause: str, *, corrects: bool) -> list[FactDraft]:

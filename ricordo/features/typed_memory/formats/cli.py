@@ -129,19 +129,15 @@ def _of_blocks(
             is_broken = block.schema_ref in names
             reason = "which cannot be used" if is_broken else "which is not in the data folder"
             yield True, f'{subject} names the schema "{block.schema_ref}", {reason}.'
+            continue
+        reading = read_sections(block.value, schema)
+        if reading.problems:
+            lines = "\n".join(f"  {problem}" for problem in reading.problems)
+            yield True, f'{subject} does not follow the schema "{schema.name}":\n{lines}'
+        elif reading.missing:
+            yield False, f"{subject} is incomplete: {' '.join(map(str, reading.missing))}"
         else:
-            yield _finding(subject, block.value, schema)
-
-
-def _finding(subject: str, text: str, schema: "BlockSchema") -> tuple[bool, str | None]:
-    """Return whether the text breaks its schema, and a sentence if it does not follow it whole."""
-    reading = read_sections(text, schema)
-    if reading.problems:
-        lines = "\n".join(f"  {problem}" for problem in reading.problems)
-        return True, f'{subject} does not follow the schema "{schema.name}":\n{lines}'
-    if reading.missing:
-        return False, f"{subject} is incomplete: {' '.join(map(str, reading.missing))}"
-    return False, None
+            yield False, None
 
 
 def _count(number: int, noun: str) -> str:
