@@ -9,6 +9,13 @@ drawn 2,000 times with replacement.
 The data sets are `data/longtalk-dev.json.xz` beside this file (chats with long answers) and the
 conversations of LoCoMo (short turns of two people), which are not part of this repository:
 LOCOMO_JSON names the file. Any file of that format does as well.
+
+With `--facts`, rules read facts from the turns (see `bench/facts.py`), and more rows show the
+hybrid search with them. "facts first" puts the messages of the best facts before the hits, among as
+many messages as without facts. "facts beside" adds the facts to the first ten hits, as an agent's
+search does; a turn counts as found if one of its sentences is shown. "hits as long" shows as many
+more hits instead as have the length of these facts. A table says what facts add by kind of
+question.
 """
 
 import argparse
@@ -17,7 +24,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +35,7 @@ from rich.table import Table
 
 from bench import locomo, report
 from bench.baselines import LIMIT, Fts5, PlainBm25
+from bench.facts import SHOWN, facts_of
 from bench.locomo import ANSWERABLE, Conversation, Question
 from bench.report import Figure
 from bench.servers import Server, model_server, ricordo
@@ -160,27 +168,34 @@ def ask_all(conversations: Iterable[Conversation], search: Search) -> list[Answe
     return answers
 
 
-def score(way: str, stored_as: str, answers: Sequence[Answer]) -> Score:
-    """The means over the questions that can be answered."""
+def score(way: str, stored_as: str, answers: Sequence[Answer], *, among: int | None = 10) -> Score:
+    """The means over the questions that can be answered.
+
+    Evidence counts `among` the first results; None counts all.
+    """
+    most = among or max((len(answer.found) for answer in answers), default=0)
     by_kind: dict[str, list[float]] = defaultdict(list)
     by_role: dict[str, list[float]] = defaultdict(list)
     for answer in answers:
         evidence = answer.question.evidence
-        by_kind[answer.question.kind].append(locomo.recall(answer.found, evidence, 10))
+        by_kind[answer.question.kind].append(locomo.recall(answer.found, evidence, most))
         for role in ("user", "assistant"):
             said = evidence & answer.conversation.said_by(role)
             if said:
-                by_role[role].append(locomo.recall(answer.found, said, 10))
+                by_role[role].append(locomo.recall(answer.found, said, most))
     counted = [answer for answer in answers if answer.question.category in ANSWERABLE]
     found = [(answer.found, answer.question.evidence) for answer in counted]
-    each = [locomo.recall(ids, evidence, 10) for ids, evidence in found]
+    each = [locomo.recall(ids, evidence, most) for ids, evidence in found]
     times = sorted(answer.took for answer in answers)
     return Score(
         way,
         stored_as,
         len(counted),
         {
-            first: _mean(locomo.recall(ids, evidence, first) for ids, evidence in found)
+            first: _mean(
+                locomo.recall(ids, evidence, most if first == 10 else first)
+                for ids, evidence in found
+            )
             for first in FIRST
         },
         interval(each),
@@ -201,9 +216,13 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def measure(
-    server: Server, conversations: Sequence[Conversation], places: Sequence[str]
+    server: Server,
+    conversations: Sequence[Conversation],
+    places: Sequence[str],
+    *,
+    facts: bool = False,
 ) -> list[Score]:
-    """The baselines once, and both ways of storing by each way of searching."""
+    """The baselines once, and both ways of storing by each way of searching; then with facts."""
     scores = []
     for baseline in (PlainBm25, Fts5):
         indexes = {conversation.id: baseline(conversation) for conversation in conversations}
@@ -223,7 +242,48 @@ def measure(
             for way, mode in MODES.items():
                 answers = ask_all(conversations, place.search(mode))
                 scores.append(score(way, stored_as, answers))
+                if facts and way == "hybrid" and stored_as == "messages":
+                    scores += with_facts(conversations, answers)
     return scores
+
+
+def with_facts(conversations: Sequence[Conversation], answers: Sequence[Answer]) -> list[Score]:
+    """The scores of the hybrid search with facts, and with as much text of hits instead."""
+    facts = facts_of(conversations)
+    rows: dict[str, list[Answer]] = {"facts first": [], "facts beside": [], "hits as long": []}
+    for answer in answers:
+        known = facts[answer.conversation.id]
+        instead = known.instead(answer.question, answer.found)
+        beside = known.beside(answer.question, answer.found)
+        longer = known.hits_as_long(answer.conversation, answer.question, answer.found)
+        rows["facts first"].append(replace(answer, found=instead))
+        rows["facts beside"].append(replace(answer, found=beside))
+        rows["hits as long"].append(replace(answer, found=longer))
+    plain = [replace(answer, found=answer.found[:SHOWN]) for answer in answers]
+    for way in ("facts beside", "hits as long"):
+        show_gains(way, plain, rows[way])
+    return [
+        score(way, "messages", answers, among=10 if way == "facts first" else None)
+        for way, answers in rows.items()
+    ]
+
+
+def show_gains(way: str, plain: Sequence[Answer], changed: Sequence[Answer]) -> None:
+    """Print how much more of the evidence is shown, by kind of question, with 95 % intervals."""
+    gains: dict[str, list[float]] = defaultdict(list)
+    for before, after in zip(plain, changed, strict=True):
+        evidence = before.question.evidence
+        gain = len(evidence & set(after.found)) - len(evidence & set(before.found))
+        gains[before.question.kind].append(gain / len(evidence))
+    shown = statistics.fmean(len(answer.found) for answer in changed)
+    table = Table(title=f"{way}: points more than ten hits, {shown:.1f} messages of the set shown")
+    for column in ("kind", "questions", "points", "95 %"):
+        table.add_column(column)
+    for kind, each in gains.items():
+        low, high = interval(each)
+        points = f"{100 * _mean(each):+.1f}"
+        table.add_row(kind, str(len(each)), points, f"{100 * low:+.1f} to {100 * high:+.1f}")
+    Console(width=110).print(table)
 
 
 def show(name: str, scores: Sequence[Score]) -> None:
@@ -279,6 +339,7 @@ def main() -> None:
     )
     parser.add_argument("data", nargs="*", type=Path, help="files of LoCoMo's format")
     parser.add_argument("--only", choices=("messages", "passages"), help="store in one way only")
+    parser.add_argument("--facts", action="store_true", help="also search with facts of rules")
     options = parser.parse_args()
     locomo_file = Path(os.environ.get("LOCOMO_JSON") or DEFAULT_LOCOMO)
     paths = options.data or [LONGTALK, *([locomo_file] if locomo_file.is_file() else [])]
@@ -291,7 +352,7 @@ def main() -> None:
         name = path.name.split(".")[0]
         with model_server() as model_url, ricordo(model_url) as server:
             places = [options.only] if options.only else ["messages", "passages"]
-            scores = measure(server, conversations, places)
+            scores = measure(server, conversations, places, facts=options.facts)
         show(name, scores)
         all_figures += figures(name, scores)
         all_scores[name] = [asdict(row) for row in scores]

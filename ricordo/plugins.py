@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ricordo.domain.agent import Agent, AgentState
     from ricordo.domain.block_format import BlockFormat
     from ricordo.domain.job import JobHandler
+    from ricordo.domain.known_facts import FactQuery, KnownFact
     from ricordo.domain.scope import Scope
     from ricordo.llm.chat import ChatModel
     from ricordo.llm.provider_table import Provider
@@ -127,6 +128,8 @@ class Feature:
             texts beside blocks.
         waiting: Functions of a transaction, an organization's id and a user's. Each returns a
             Waiting, which the user's pages show, or None.
+        known_facts: Functions of a transaction and a FactQuery. Each returns KnownFacts, which a
+            search of messages shows beside its hits.
         user_exports: Functions of a transaction, a Scope and a user's id. Each returns the name of
             a file for the export of the user's memory, and its records as JSON.
         pages: PluginPages that `/` links to; `routes` serves them.
@@ -161,6 +164,7 @@ class Feature:
     forget_sources: tuple[Part, ...] = ()
     audits: tuple[Part, ...] = ()
     waiting: tuple[Part, ...] = ()
+    known_facts: tuple[Part, ...] = ()
     user_exports: tuple[Part, ...] = ()
     pages: tuple[PluginPage, ...] = ()
     commands: tuple[Commands, ...] = ()
@@ -176,12 +180,25 @@ class PromptAddition:
     Attributes:
         complete: Returns the states with the addition.
         setting: The agents with this setting get it.
-        tools: The agents with one of these tools get it. Without setting and tools, all do.
+        tools: The agents with one of these tools get it.
+        label: The agents with a block of this label get it. Without setting, tools and label, all
+            agents do.
     """
 
     complete: "Callable[[Transaction, Sequence[AgentState]], Sequence[AgentState]]"
     setting: str = ""
     tools: frozenset[str] = frozenset()
+    label: str = ""
+
+    def is_for(self, state: "AgentState") -> bool:
+        """Return whether this agent gets the addition."""
+        if not self.setting and not self.tools and not self.label:
+            return True
+        return (
+            bool(state.agent.settings.get(self.setting))
+            or any(tool.name in self.tools for tool in state.tools)
+            or any(block.shown_label == self.label for block in state.blocks)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +362,11 @@ class Plugins:
         functions = (function for _, function in self._functions("waiting"))
         counted = (function(tx, organization_id, user_id) for function in functions)
         return [waiting for waiting in counted if waiting]
+
+    def known_facts(self, tx: "Transaction", query: "FactQuery") -> "list[KnownFact]":
+        """The facts that belong beside the hits of a search, best first."""
+        functions = (function for _, function in self._functions("known_facts"))
+        return [fact for function in functions for fact in function(tx, query)]
 
     def user_exports(
         self,

@@ -152,12 +152,7 @@ class Runtime:
         A few statements serve all of them; agents without additions cost none.
         """
         for addition in self.additions:
-            is_used = (not addition.setting and not addition.tools) or any(
-                state.agent.settings.get(addition.setting)
-                or any(tool.name in addition.tools for tool in state.tools)
-                for state in states
-            )
-            if is_used:
+            if any(addition.is_for(state) for state in states):
                 states = addition.complete(tx, states)
         return states
 

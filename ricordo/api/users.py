@@ -8,6 +8,7 @@ of a label can be such a word.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -45,6 +46,7 @@ from ricordo.api.models.memory import (
 )
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Block
+from ricordo.domain.clock import parse_date
 from ricordo.domain.hidden_text import without_hidden_text
 from ricordo.domain.redaction import redact
 from ricordo.domain.text import Json, normal_text
@@ -82,6 +84,13 @@ PROPOSED: dict[int | str, dict[str, Any]] = {
         "description": "The block is not there yet; making it waits for its owner",
     }
 }
+AsOf = Annotated[
+    str | None,
+    Query(
+        max_length=40,
+        description="The blocks as they were: a day, as 2026-05-01 (its end, UTC), or a time.",
+    ),
+]
 Message = Annotated[
     str | None,
     Query(
@@ -138,12 +147,19 @@ Sent = Annotated[PutBlockRequest, Depends(read_sent)]
 
 @router.get("", response_model=list[UserBlockResponse])
 @router.get("/", response_model=list[UserBlockResponse], include_in_schema=False)
-def list_blocks(tx: Transaction, context: RequestContext, user_id: str) -> Headed:
+def list_blocks(
+    tx: Transaction, context: RequestContext, user_id: str, as_of: AsOf = None
+) -> Headed:
     """List the user's blocks by label, each with the number of its waiting proposals.
 
     The header `x-waiting` has the number of all waiting proposals, including those for new blocks.
+    With `as_of` they are the blocks of that time, also those that were deleted since.
     """
     memory = user_memory.open_memory(tx, context.scope, user_id)
+    if as_of is not None:
+        moment = parse_date(as_of, UTC, name="as_of", end=True)
+        past = user_memory.listed_at(tx, memory, moment)
+        return Headed([UserBlockResponse.of(block, pending=0) for block in past], {})
     waiting = proposals.waiting_counts(tx, memory.chain.id)
     rows = user_memory.listed(tx, memory)
     blocks = [UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in rows]

@@ -1,6 +1,6 @@
 """Agents: a system prompt, memory, tools and a model, which together keep a conversation."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -264,8 +264,9 @@ class AgentState:
     `group` is the group that the agent manages, as JSON. `waiting` is the message whose calls wait
     for an answer. `user_ids` are the users that the agent is restricted to, as far as the caller
     may see them. `has_other_conversations` is set if conversations other than this one hold
-    messages. `directories` and `instructions` (from a file of the user) are filled in by
-    `Runtime.complete` on request.
+    messages. `directories`, `instructions` (from a file of the user) and `shown_texts` are filled
+    in by `Runtime.complete` on request. `shown_texts` are texts that the prompt shows in place of
+    the values of read-only blocks, by the label of the block.
     """
 
     agent: Agent
@@ -280,7 +281,18 @@ class AgentState:
     directories: tuple[PromptDirectory, ...] = ()
     instructions: str = ""
     is_others_instructions: bool = False
+    shown_texts: Mapping[str, str] = field(default_factory=dict)
     group: dict[str, Any] | None = None
+
+    @property
+    def shown_blocks(self) -> tuple[Block, ...]:
+        """The blocks as the prompt shows them."""
+        return tuple(
+            replace(block, value=self.shown_texts[block.shown_label])
+            if block.rule == "read_only" and block.shown_label in self.shown_texts
+            else block
+            for block in self.blocks
+        )
 
     @property
     def shows_files(self) -> bool:

@@ -23,6 +23,8 @@ from ricordo.storage import agents, blocks, history, proposals, users, versions
 from ricordo.storage.engine.store import Transaction
 
 _LIMIT_BOUND = 2_000_000_000
+# What a list of past blocks shows of the settings of a deleted one.
+_KEPT_SETTINGS = ("title", "policy", "limit", "read_only", "schema_ref", "agent_id", "course")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,44 @@ def open_memory(
 def listed(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
     """Return the blocks by their labels, without their tags."""
     return blocks.of_user(tx, memory.scope, memory.user.id)
+
+
+def listed_at(tx: Transaction, memory: UserMemory, time: int) -> tuple[Block, ...]:
+    """Return the blocks as they were at a time, by their labels of then.
+
+    Settings are those of today; a block that was deleted since has those of its end.
+    """
+    now = {block.label: block for block in listed(tx, memory)}
+    past = history.all_at(tx, memory.chain.id, time)
+    texts = versions.read_texts(
+        tx, memory.chain.id, [version.blob for version in past if version.blob]
+    )
+    return tuple(
+        replace(
+            _settings_of(tx, memory, now, version),
+            label=version.label,
+            value=texts[version.blob or b""],
+            head=version.id,
+            is_untrusted=version.is_untrusted,
+            updated_at=version.created_at,
+        )
+        for version in past
+    )
+
+
+def _settings_of(
+    tx: Transaction, memory: UserMemory, now: Mapping[str, Block], version: BlockVersion
+) -> Block:
+    """Return the block of a past version with its settings of today, or of its end."""
+    label = history.label_now(tx, version)
+    if block := now.get(label):
+        return block
+    bare = Block("", memory.chain.organization_id, memory.chain.id, label, "")
+    deleted = history.last_deleted(tx, memory.chain.id, label)
+    if deleted is None:
+        return bare
+    known = {name: value for name, value in deleted.settings.items() if name in _KEPT_SETTINGS}
+    return replace(bare, id=deleted.block_id, **known)
 
 
 def find(tx: Transaction, memory: UserMemory, label: str) -> Block | None:

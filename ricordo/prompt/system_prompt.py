@@ -138,7 +138,7 @@ def system_prompt(
     section = MemorySection(
         agent.agent_type,
         provider,
-        state.blocks,
+        state.shown_blocks,
         tuple(rule_lines),
         has_line_numbers=has_line_numbers,
     )

@@ -44,6 +44,16 @@ _END = select(func.max(commits.c.number).label("number")).where(_IN_CHAIN, equal
 _OF_COMMIT = (
     _SELECT.where(_IN_CHAIN, equal(commits, "id")).order_by(commits.c.number.desc()).limit(2)
 )
+# The number of the chain's last version up to a time, and of the last one of each label up to it.
+_LAST_AT = select(func.max(commits.c.number).label("number")).where(
+    _IN_CHAIN, commits.c.created_at <= bindparam("time")
+)
+_LAST_NUMBERS = (
+    select(func.max(commits.c.number).label("number"))
+    .where(_IN_CHAIN, commits.c.number <= bindparam("end"))
+    .group_by(commits.c.label)
+)
+_NUMBERED = _SELECT.where(_IN_CHAIN, one_of(commits.c.number, "numbers"))
 # The version that deleted the block with this label, which precedes the log of the deletion.
 _DELETION = select(func.max(commits.c.number).label("number")).where(
     _IN_CHAIN,
@@ -177,6 +187,29 @@ def block_at(
     # Versions of one commit share its id and its tree.
     end = tx.first(_END, {"chain_id": chain_id, "id": version.id}).number or version.number
     return _newest(tx, chain_id, label, _NEWEST, end) or _newest(tx, chain_id, label, end + 1, end)
+
+
+def all_at(tx: Transaction, chain_id: str, time: int) -> list[BlockVersion]:
+    """Return the version of each block of a chain that was in force at a time, by label.
+
+    Blocks that did not exist then are left out.
+    """
+    end = tx.first(_LAST_AT, {"chain_id": chain_id, "time": time}).number
+    if end is None:
+        return []
+    numbers = [row.number for row in tx.all(_LAST_NUMBERS, {"chain_id": chain_id, "end": end})]
+    rows = tx.all(_NUMBERED, {"chain_id": chain_id, "numbers": numbers})
+    last = [_version(row, chain_id) for row in rows]
+    renames = [row for row in tx.all(_RENAMES, {"chain_id": chain_id}) if row.number <= end]
+    given_up = {row.old_label: row.number for row in reversed(renames)}
+    return sorted(
+        (
+            version
+            for version in last
+            if version.blob is not None and version.number > given_up.get(version.label, 0)
+        ),
+        key=lambda version: version.label,
+    )
 
 
 def before(tx: Transaction, version: BlockVersion) -> BlockVersion | None:

@@ -1,15 +1,18 @@
 """Tools by which an agent speaks, searches messages and keeps an archive."""
 
+from collections.abc import Sequence
 from datetime import tzinfo
 from typing import Any, Literal
 
 from ricordo.domain.clock import parse_date, zone
 from ricordo.domain.ids import new_id
+from ricordo.domain.known_facts import FactQuery, KnownFact
 from ricordo.domain.passage import Passage, Relevance
+from ricordo.domain.scope import NOBODY
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.errors import Invalid
 from ricordo.memory.edits import PassageDraft
-from ricordo.memory.recall import Likeness, most_alike, passages_like
+from ricordo.memory.recall import FoundMessage, Likeness, most_alike, passages_like
 from ricordo.offload import offload
 from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.tools.builtin.search_results import results_of, timestamp
@@ -68,7 +71,8 @@ async def conversation_search(
     )
     _require_limit(limit)
     hits = await context.recall.messages(query, message_filter, limit)
-    if not hits:
+    facts = await _facts_beside(context, query, hits, message_filter)
+    if not hits and not facts:
         return NOTHING_OUTSIDE
     size_limit = next(
         (tool.return_limit for tool in context.state.tools if tool.name == "conversation_search"),
@@ -81,11 +85,34 @@ async def conversation_search(
         timezone=timezone,
         now=context.store.clock.now(),
         limit=size_limit,
+        facts=facts,
     )
     for message in quoted:
         is_users = message.is_said and message.user_id == context.state.conversation.user_id
         context.quoted.add(message.id, is_untrusted=message.is_untrusted, is_said=is_users)
     return results
+
+
+async def _facts_beside(
+    context: ToolContext, query: str, hits: Sequence[FoundMessage], message_filter: MessageFilter
+) -> list[KnownFact]:
+    """Return what is known of the user and fits the search: the facts that were said to this agent."""
+    user_id = context.subject_id
+    if user_id == NOBODY or context.runtime is None or "user" not in message_filter.roles:
+        return []
+    fact_query = FactQuery(
+        user_id,
+        query,
+        tuple(hit.message.id for hit in hits),
+        context.state.agent.id,
+        message_filter.start,
+        message_filter.end,
+    )
+    plugins = context.runtime.plugins
+    facts: list[KnownFact] = await context.store.read(
+        lambda tx: plugins.known_facts(tx, fact_query)
+    )
+    return facts
 
 
 async def archival_memory_insert(

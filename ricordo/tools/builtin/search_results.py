@@ -15,6 +15,7 @@ import orjson
 
 from ricordo.domain.agent import Agent
 from ricordo.domain.clock import SECOND, to_datetime
+from ricordo.domain.known_facts import KnownFact
 from ricordo.domain.message import Message, ReasoningPart
 from ricordo.domain.passage import Relevance
 from ricordo.memory.recall import FoundMessage
@@ -28,8 +29,9 @@ RESULT_BYTES = 24_000
 _NEAREST = 5
 _SHARE = 8
 _TOKEN = 4
-# The largest share of the room for one hit, and for a turn before or after it, in characters.
+# The largest share of the room for one hit, for facts, and for a turn before or after a hit.
 _HIT_SHARE = 6
+_FACTS_SHARE = 4
 _CONTEXT_SHARE = 24
 
 
@@ -49,10 +51,12 @@ def results_of(
     timezone: tzinfo,
     now: int,
     limit: int,
+    facts: Sequence[KnownFact] = (),
 ) -> tuple[dict[str, Any], list[Message]]:
     """Return the call's result and the messages that it quotes.
 
-    The result has at most `limit` bytes.
+    The result has at most `limit` bytes. `facts` are what is known of the user about the query; the
+    result has them beside the hits, each with the user's words.
     """
     room = min(RESULT_BYTES, limit, agent.context_window * _TOKEN // _SHARE)
     headline = "Showing {} results:"
@@ -61,8 +65,12 @@ def results_of(
     ):
         all_hits = all_hits[:_NEAREST]
         headline = "Nothing found that matches well. Showing the {} nearest results:"
+    if not all_hits:
+        headline = "No message outside your view matches, but these facts do."
     results: list[dict[str, Any]] = []
     quoted: dict[str, Message] = {}
+    known = _facts(facts, timezone, room // _FACTS_SHARE)
+    room -= len(orjson.dumps(known))
     hits = {hit.message.id: hit for hit in all_hits}
     following = {hit.before.id: hit for hit in reversed(all_hits) if hit.before}
     for number, hit in enumerate(all_hits):
@@ -88,7 +96,29 @@ def results_of(
         room -= size
         results.append(result)
         quoted |= {turn.id: turn for turn in turns}
-    return {"message": headline.format(len(results)), "results": results}, list(quoted.values())
+    answer: dict[str, Any] = {"message": headline.format(len(results)), "results": results}
+    if known:
+        answer = {"message": answer["message"], "facts": known, "results": results}
+    return answer, list(quoted.values())
+
+
+def _facts(facts: Sequence[KnownFact], timezone: tzinfo, room: int) -> list[dict[str, Any]]:
+    """Return the first facts that fit this number of bytes."""
+    known: list[dict[str, Any]] = []
+    for fact in facts:
+        entry = _fact(fact, timezone)
+        room -= len(orjson.dumps(entry))
+        if room < 0:
+            break
+        known.append(entry)
+    return known
+
+
+def _fact(fact: KnownFact, timezone: tzinfo) -> dict[str, Any]:
+    entry = {"fact": fact.text, "said": timestamp(fact.said_at, timezone)}
+    if fact.quote and fact.quote != fact.text:
+        entry["quote"] = shorten(fact.quote, _MARKED_LENGTH)
+    return entry
 
 
 def _exchange(

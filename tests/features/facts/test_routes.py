@@ -16,7 +16,7 @@ from ricordo.domain.model import LIBRARIAN, ModelRequest
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.features.knowledge.facts import jobs
 from tests.seams.http import ok, refused
-from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
+from tests.seams.server import LIMIT, MODEL, ServerInThread, call, serving
 
 OPERATOR = "the-operator"
 BROWSER = {"sec-fetch-site": "same-origin"}
@@ -295,3 +295,58 @@ def test_an_export_has_the_facts_and_erasure_leaves_none(
     assert answer.status_code in (200, 202)
     tables = ("user_facts", "fact_marks", "fact_policies")
     until(lambda: all(server.rows()[table] == before[table] for table in tables))
+
+
+def test_an_agents_search_shows_facts_with_the_users_words(
+    server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RICORDO_FACTS_BY", "rules")
+    other = agent_of(http)
+    agent = agent_of(http, MODEL, tools=["conversation_search"])
+    server.says("Noted.")
+    say(http, agent, "kim", "My favourite drink is tea.", "My favourite drink is now coffee.")
+    say(http, other, "kim", "My favourite drink at work is xqmate.")
+    say(http, agent, "lou", "My favourite drink is xqlemonade.")
+    read_facts(server)
+    seen: list[ModelRequest] = []
+
+    def answer(request: ModelRequest) -> Any:
+        seen.append(request)
+        if request.messages[-1].role == "tool":
+            return "Coffee."
+        return call("conversation_search", query="favourite drink")
+
+    server.answers_with(answer)
+    say(http, agent, "kim", "What do I drink?")
+    result = json.loads(seen[-1].messages[-1].tool_returns[0].content)["message"]
+    now, before = result["facts"]
+    assert now["fact"] == "My favourite drink is now coffee."
+    assert before["fact"].startswith("Until ")
+    assert before["quote"] == "My favourite drink is tea."
+    assert "xq" not in str(result["facts"])
+    (ended,) = facts(http, "kim", state="ended")
+    ok(http.delete(f"/v1/users/kim/facts/{ended['id']}"))
+    say(http, agent, "kim", "And before?")
+    result = json.loads(seen[-1].messages[-1].tool_returns[0].content)["message"]
+    (only,) = result["facts"]
+    assert only["fact"] == now["fact"]
+
+
+def test_the_search_page_shows_facts_that_link_to_their_message(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    agent = agent_of(http)
+    say(http, agent, "mia", "I live in Xqgraz.")
+    read_facts(server)
+    (fact,) = facts(http, "mia")
+    query = {"q": "Where do I live? Xqgraz", "user": "mia"}
+    shown = http.get("/ui/search", params=query, headers=BROWSER).text
+    path = f"/ui/people/{fact['user_id']}/facts"
+    assert f"{path}#{fact['id']}" in shown
+    (evidence,) = fact["evidence"]
+    assert f"message={evidence['message_id']}" in http.get(path, headers=BROWSER).text
+    elsewhere = http.get("/ui/search", params=query | {"user": "nobody-here"}, headers=BROWSER)
+    assert fact["id"] not in elsewhere.text
+    with server.http(headers={"authorization": f"Bearer {server.key('nora')}"}) as other:
+        refused_page = other.get("/ui/search", params=query, headers=BROWSER)
+    assert fact["id"] not in refused_page.text

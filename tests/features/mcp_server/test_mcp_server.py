@@ -223,6 +223,25 @@ async def test_blocks_are_resources_that_tell_of_their_changes(
             await client.get_prompt("nothing")
 
 
+async def test_the_profile_is_a_resource_of_its_person_alone(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    block(http, "lea", "human", "Writes about xqwhales.", "direct")
+    fact = {"sentence": "My favourite drink is xqtea."}
+    ok(http.post("/v1/users/lea/facts", json=fact))
+    async with connected(server, server.key("lea")) as client:
+        assert "memory://profile" in [one.uri for one in (await client.list_resources()).resources]
+        (content,) = (await client.read_resource("memory://profile")).contents
+        assert "- My favourite drink is xqtea." in content.text  # type: ignore[union-attr]
+        assert "xqwhales" in content.text  # type: ignore[union-attr]
+    async with connected(server, server.key("max")) as client:
+        (content,) = (await client.read_resource("memory://profile")).contents
+        assert "xq" not in content.text  # type: ignore[union-attr]
+    async with connected(server, server.key(role="service")) as client:
+        with pytest.raises(MCPError, match="X-Ricordo-User"):
+            await client.read_resource("memory://profile")
+
+
 async def test_the_first_memory_of_a_person_can_be_proposed(
     server: ServerInThread, http: httpx2.Client
 ) -> None:

@@ -1,12 +1,15 @@
-"""The page of a person's facts, with their evidence and a form for each."""
+"""The pages of a person's facts, with their evidence and a form for each, and of the profile."""
 
+from datetime import date
 from typing import Any
 
 from fastapi import Request, Response
 
 from ricordo.api.routing import needs
+from ricordo.domain.clock import to_datetime
 from ricordo.domain.scope import REQUEST_SCOPE, Scope
 from ricordo.errors import Invalid
+from ricordo.features.knowledge.facts.profile import HEADINGS
 from ricordo.features.web.pages.queries import MemoryOwner
 from ricordo.memory import user_memory
 from ricordo.pages.inside import Api
@@ -16,6 +19,7 @@ router = Pages("/ui/people/{user_id}/facts", scope="memory")
 _TEMPLATE = "knowledge.facts/facts.html"
 _PAGE = 100
 _MOST_PROPOSED = 100
+_PROFILE_TOKENS = 800
 _NOTICES = {
     "approve": "The fact holds now.",
     "reject": "The fact was rejected.",
@@ -43,6 +47,9 @@ async def show_facts(request: Request, user_id: str) -> Response:
     shown: list[Any] = await api.get(path, limit=_PAGE + 1, after=after, as_of=day or None)
     proposed: list[Any] = []
     ended: list[Any] = []
+    blocks: list[Any] = []
+    if day and not after:
+        blocks = await api.get(f"/users/{memory.user.id}/blocks", as_of=day)
     if not day and not after:
         proposed = await api.get(path, state="proposed", limit=_MOST_PROPOSED)
         ended = await api.get(path, state="ended", limit=_PAGE)
@@ -59,10 +66,50 @@ async def show_facts(request: Request, user_id: str) -> Response:
         proposed=proposed,
         ended=ended,
         day=day,
+        blocks=blocks,
+        earlier_day=_months_from(day or _today(request), -1),
+        later_day=_months_from(day, 1) if day else "",
         older=older,
         policy=await api.get(f"{path}/policy"),
         policies=POLICIES,
         may_decide=owns and scope.may("memory:approve", "memory:override"),
+    )
+
+
+def _today(request: Request) -> str:
+    return f"{to_datetime(request.app.state.runtime.store.clock.now()):%Y-%m-%d}"
+
+
+def _months_from(day: str, months: int) -> str:
+    """Return the first day of an earlier or later month; empty for what is no day."""
+    try:
+        first = date.fromisoformat(day).replace(day=1)
+        number = first.year * 12 + first.month - 1 + months
+        return first.replace(year=number // 12, month=number % 12 + 1).isoformat()
+    except ValueError:
+        return ""
+
+
+@router.get("/profile")
+async def show_profile(request: Request, user_id: str) -> Response:
+    """Show the profile of a person, within a number of tokens, and the source of each line."""
+    scope: Scope = request.scope[REQUEST_SCOPE]
+    memory = await request.app.state.runtime.store.read(
+        lambda tx: user_memory.open_memory(tx, scope, user_id)
+    )
+    given = request.query_params
+    tokens = given.get("tokens", "").strip() or str(_PROFILE_TOKENS)
+    question = given.get("question", "").strip()
+    path = f"/v1/users/{memory.user.id}/profile"
+    profile = await Api(request).get(path, tokens=tokens, question=question or None)
+    return await render(
+        request,
+        "knowledge.facts/profile.html",
+        owner=MemoryOwner("user", memory.user.id, memory.user.name),
+        profile=profile,
+        tokens=tokens,
+        question=question,
+        headings=HEADINGS,
     )
 
 

@@ -24,7 +24,7 @@ _ORDER: tuple[FactKind, ...] = (
     "plan",
     "event",
 )
-_HEADINGS: dict[str, str] = {
+HEADINGS: dict[str, str] = {
     "instruction": "How to answer",
     "who": "Who they are",
     "preference": "Preferences",
@@ -56,7 +56,7 @@ class ProfileLine:
 
     @property
     def heading(self) -> str:
-        return _HEADINGS[self.section]
+        return HEADINGS[self.section]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,23 @@ def profile_of(
     their kind, then lines of blocks.
     """
     lines = list(_lines(tx, scope, user, has_question=bool(question)))[:_MOST_LINES]
+    return _fitting(lines, question, limit, tokens_of)
+
+
+def facts_profile(
+    tx: Transaction, user_id: str, *, limit: int, tokens_of: Callable[[str], int]
+) -> Profile:
+    """Return what holds now about a user within `limit` tokens, without the lines of blocks.
+
+    The same facts give the same lines.
+    """
+    return _fitting(list(_current_lines(tx, user_id))[:_MOST_LINES], "", limit, tokens_of)
+
+
+def _fitting(
+    lines: Sequence[ProfileLine], question: str, limit: int, tokens_of: Callable[[str], int]
+) -> Profile:
+    """Return the best lines that fit `limit` tokens, in the given order."""
     scores = line_scores([line.text for line in lines], question)
     # Instructions come first: they apply to every answer.
     by_rank = sorted(
@@ -116,23 +133,30 @@ def profile_of(
     return Profile([lines[place] for place in sorted(chosen)], len(chosen) < len(lines))
 
 
-def _lines(
-    tx: Transaction, scope: Scope, user: User, *, has_question: bool
-) -> Iterator[ProfileLine]:
+def _current_lines(tx: Transaction, user_id: str) -> Iterator[ProfileLine]:
+    """Yield the facts that hold now, by their kind."""
     now = tx.clock.now()
-    current = [fact for fact in queries.of_states(tx, user.id, "current") if not fact.is_over(now)]
+    current = [fact for fact in queries.of_states(tx, user_id, "current") if not fact.is_over(now)]
     for kind in _ORDER:
         facts = [fact for fact in current if fact.kind == kind]
         if kind == "event":
             facts = sorted(facts, key=lambda fact: -fact.holds_from)[:_MOST_EVENTS]
         yield from (_fact_line(kind, fact) for fact in facts)
+
+
+def _lines(
+    tx: Transaction, scope: Scope, user: User, *, has_question: bool
+) -> Iterator[ProfileLine]:
+    current = list(_current_lines(tx, user.id))
+    yield from current
     if has_question:
         ended = queries.of_states(tx, user.id, "ended", limit=_MOST_ENDED)
         yield from (_fact_line("ended", fact) for fact in ended)
+    sentences = [line.text for line in current]
     blocks = user_memory.listed(tx, user_memory.open_memory(tx, scope, user.id))
     for block in blocks:
         if block.label != NEVER_REMEMBER:
-            yield from _block_lines(block, current)
+            yield from _block_lines(block, sentences)
 
 
 def _fact_line(section: str, fact: UserFact) -> ProfileLine:
@@ -140,11 +164,11 @@ def _fact_line(section: str, fact: UserFact) -> ProfileLine:
     return ProfileLine(section, text_of(fact), "fact", fact.id, message_ids)
 
 
-def _block_lines(block: Block, facts: Sequence[UserFact]) -> Iterator[ProfileLine]:
+def _block_lines(block: Block, sentences: Sequence[str]) -> Iterator[ProfileLine]:
     """Yield the lines of a block that no fact says already."""
     for number, line in enumerate(block.value.split("\n"), 1):
         text = line.strip(" -*•\t")
         if not any(map(str.isalnum, text)) or line.startswith("#"):
             continue
-        if not any(says_same(text, fact.sentence) for fact in facts):
+        if not any(says_same(text, sentence) for sentence in sentences):
             yield ProfileLine("note", text, "block", f"{block.id}#{number}")

@@ -1,24 +1,89 @@
-"""Search for facts that share words with a query; current facts come before ended ones."""
+"""Facts that match a query, by their words or by the messages on which they rest.
 
+Facts are not copied into the index. The messages on which they rest are in it, so a fact is found
+by its words, and by any way in which its message is found. What holds now comes before what has
+ended.
+"""
+
+from collections.abc import Sequence
+
+from ricordo.domain.known_facts import FactQuery, KnownFact
 from ricordo.features.knowledge.facts import queries
 from ricordo.features.knowledge.facts.records import UserFact
+from ricordo.features.knowledge.facts.wording import text_of
 from ricordo.memory.line_scores import line_scores
 from ricordo.storage.engine.store import Transaction
 
 _MOST_SEARCHED = 2_000
 # The score of an ended fact is multiplied by this.
 _ENDED = 0.8
+# Facts beside the hits of one search of messages, and the least score. A fact is much shorter than
+# a message, so one that hardly matches costs little: docs/internals/retrieval.md.
+MOST_BESIDE = 8
+_MATCHES = 0.05
+# The score of a fact that rests on the best hit. On the next hit it is a little less.
+_BEST_HIT = 0.3
+_STEP = 0.05
+# Only facts that rest on one of these first hits.
+_HITS = 6
 
 
 def matching_facts(
-    tx: Transaction, user_id: str, query: str, limit: int
+    tx: Transaction, user_id: str, query: str, limit: int, message_ids: Sequence[str] = ()
 ) -> list[tuple[UserFact, float]]:
-    """Return the user's facts that match a query, best first, each with its score from 0 to 1."""
+    """Return the user's facts that match a query, best first, each with its score from 0 to 1.
+
+    `message_ids` are the best messages for the same query: facts that rest on them match too.
+    """
     facts = queries.of_states(tx, user_id, "current", "ended", limit=_MOST_SEARCHED)
-    scores = line_scores([fact.sentence for fact in facts], query)
-    scored = [
-        (fact, score * (_ENDED if fact.state == "ended" else 1))
-        for fact, score in zip(facts, scores, strict=True)
-        if score
+    return ranked(facts, query, message_ids)[:limit]
+
+
+def ranked(
+    facts: Sequence[UserFact], query: str, message_ids: Sequence[str] = ()
+) -> list[tuple[UserFact, float]]:
+    """Return the facts that match a query, best first, each with its score. Pure."""
+    by_words = line_scores([fact.sentence for fact in facts], query)
+    by_message = {id: _BEST_HIT - _STEP * rank for rank, id in enumerate(message_ids[:_HITS])}
+    scored: list[tuple[UserFact, float]] = []
+    for fact, words in zip(facts, by_words, strict=True):
+        messages = max(
+            (by_message.get(piece.message_id, 0.0) for piece in fact.evidence), default=0
+        )
+        if score := max(words, messages):
+            scored.append((fact, score * (_ENDED if fact.state == "ended" else 1)))
+    return sorted(scored, key=lambda pair: -pair[1])
+
+
+def beside(
+    facts: Sequence[UserFact], query: str, message_ids: Sequence[str] = ()
+) -> list[UserFact]:
+    """Return the facts that match well enough to be shown beside hits, best first. Pure."""
+    return [fact for fact, score in ranked(facts, query, message_ids) if score >= _MATCHES * _ENDED]
+
+
+def beside_hits(tx: Transaction, query: FactQuery) -> list[KnownFact]:
+    """Return the facts to show beside the hits of a search of messages, best first."""
+    facts = queries.of_states(tx, query.user_id, "current", "ended", limit=_MOST_SEARCHED)
+    found = beside(facts, query.text, query.message_ids)
+    shown = [fact for fact in found if _is_asked(fact, query)]
+    return [
+        KnownFact(
+            fact.id,
+            text_of(fact),
+            fact.said_at,
+            fact.evidence[0].quote if fact.evidence else "",
+            tuple(dict.fromkeys(piece.message_id for piece in fact.evidence)),
+            fact.state == "ended",
+            f"/ui/people/{fact.user_id}/facts#{fact.id}",
+        )
+        for fact in shown[:MOST_BESIDE]
     ]
-    return sorted(scored, key=lambda pair: -pair[1])[:limit]
+
+
+def _is_asked(fact: UserFact, query: FactQuery) -> bool:
+    if query.agent_id not in (None, fact.agent_id) and fact.source != "user":
+        return False
+    is_early = query.start is not None and fact.said_at < query.start
+    is_late = query.end is not None and fact.said_at > query.end
+    return not is_early and not is_late

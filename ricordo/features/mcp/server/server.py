@@ -1,6 +1,7 @@
 """The MCP server of one request, with the rights of the caller's key.
 
-It has tools, blocks as resources with notices of their changes, and prompts.
+It has tools, blocks and the person's profile as resources with notices of their changes, and
+prompts.
 """
 
 import asyncio
@@ -33,6 +34,7 @@ from ricordo.features.mcp.server.tools import (
 log = logging.getLogger(__name__)
 _BLOCK = "memory://blocks/"
 _AGENTS_BLOCK = "memory://agents/"
+_PROFILE = "memory://profile"
 _LOOKS_EVERY = 2.0  # seconds between two looks at watched blocks
 _MOST_BYTES = 64 * 1024  # of a message, since it is parsed on the event loop
 _MOST_WATCHED = 50
@@ -192,6 +194,14 @@ async def _resources(memory: Memory) -> list[types.Resource]:
 
     resources: list[types.Resource] = []
     if "memory:read" in memory.scopes and memory.user_id:
+        resources.append(
+            types.Resource(
+                uri=_PROFILE,
+                name="profile",
+                description="What is known of the person, in a few hundred tokens.",
+                mime_type="text/markdown",
+            )
+        )
         for block in await _answered(memory.get(memory.block(""))):
             resources.append(resource_of(_BLOCK + quote(block["label"]), block["label"], block))
     if "agents:read" in memory.scopes:
@@ -228,6 +238,9 @@ async def _read(memory: Memory, uri: str) -> tuple[str, str]:
     if uri.startswith(_BLOCK):
         block = await memory.get(memory.block(unquote(uri.removeprefix(_BLOCK))))
         return block["body"], f"{block['version']} {block['updated_at']}"
+    if uri == _PROFILE:
+        profile = await memory.get(memory.profile_path)
+        return profile["text"], profile["text"]
     agent, is_block, label = uri.removeprefix(_AGENTS_BLOCK).partition("/blocks/")
     if uri.startswith(_AGENTS_BLOCK) and is_block:
         # An agent's id is encoded, so that a slash in it adds no part to the path.

@@ -63,15 +63,24 @@ class Memory:
 
         Raises Invalid if the key belongs to no person.
         """
+        # `Api` takes paths as they are, not encoded.
+        blocks = f"/users/{self._person}/blocks"
+        if label:
+            return f"{blocks}/{label}{rest}"
+        return f"{blocks}{rest}"
+
+    @property
+    def profile_path(self) -> str:
+        """The path of the person's profile. Raises Invalid if the key belongs to no person."""
+        return f"/v1/users/{self._person}/profile"
+
+    @property
+    def _person(self) -> str:
         if self.user_id is None:
             raise Invalid(
                 "This key belongs to a service. Name the user in the header X-Ricordo-User."
             )
-        # `Api` takes paths as they are, not encoded.
-        blocks = f"/users/{self.user_id}/blocks"
-        if label:
-            return f"{blocks}/{label}{rest}"
-        return f"{blocks}{rest}"
+        return self.user_id
 
     async def agent(self, name: str) -> Json:
         """Return the agent of this name or id, or the only agent without a name.

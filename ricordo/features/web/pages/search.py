@@ -1,6 +1,7 @@
-"""One search over messages, archives and memory blocks that the caller may see."""
+"""One search over messages, archives, memory blocks and facts that the caller may see."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC
 from typing import Any
 
@@ -8,9 +9,12 @@ from fastapi import Request, Response
 
 from ricordo.api.call import HttpCall, for_user
 from ricordo.api.search import FoundMessageResponse, MessageSearchRequest
+from ricordo.domain.known_facts import FactQuery, KnownFact
 from ricordo.domain.passage import GOOD_SIMILARITY
 from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.errors import Forbidden, NotFound
 from ricordo.features.web.pages import queries
+from ricordo.memory import user_memory
 from ricordo.pages import filters
 from ricordo.pages.inside import Api
 from ricordo.pages.shell import Pages, address_of, render
@@ -20,6 +24,7 @@ from ricordo.storage.engine.store import Transaction
 
 router = Pages("/ui/search", scope="messages")
 KINDS = ("messages", "archive", "memory")
+FACTS = "facts"
 _MOST = 20
 # Agents whose messages are searched if none is named: each costs a fifth of a millisecond.
 _MOST_AGENTS = 100
@@ -27,7 +32,7 @@ _MOST_AGENTS = 100
 
 @router.get("")
 async def search(request: Request) -> Response:
-    """Show the results for the words in `q`: messages, passages and blocks.
+    """Show the results for the words in `q`: messages, passages, blocks and facts.
 
     `kind`, `agent` and `user` narrow the search.
     """
@@ -39,6 +44,9 @@ async def search(request: Request) -> Response:
         kinds = [kind for kind in KINDS if query["kind"] in (None, kind)]
         answers = await asyncio.gather(*(_find(request, api, kind, query) for kind in kinds))
         hits |= dict(zip(kinds, answers, strict=True))
+    facts: Sequence[KnownFact] = ()
+    if query["q"] and query["kind"] in (None, FACTS):
+        facts = await _facts(request, query, hits["messages"])
     scope = request.scope[REQUEST_SCOPE]
     store = request.app.state.runtime.store
     agent_ids = {message["agent_id"] for message in hits["messages"]}
@@ -54,7 +62,8 @@ async def search(request: Request) -> Response:
         "search.html",
         given=query,
         found=hits,
-        kinds=KINDS,
+        facts=facts,
+        kinds=(*KINDS, FACTS),
         most_agents=_MOST_AGENTS,
         is_narrowed=is_narrowed,
         names=await store.read(lambda tx: queries.names_of_agents(tx, scope, agent_ids)),
@@ -96,6 +105,35 @@ async def _find(request: Request, api: Api, kind: str, query: dict[str, str | No
         hits = await _messages_of_all(request, MessageSearchRequest.model_validate(body))
     beginnings = filters.stems(query["q"] or "")
     return [hit for hit in hits if _is_near(hit, beginnings)]
+
+
+async def _facts(
+    request: Request, query: dict[str, str | None], hits: Sequence[dict[str, Any]]
+) -> list[KnownFact]:
+    """Return facts about one person: the one named in the search, or the caller.
+
+    There are none if the caller may not read that person's memory.
+    """
+    scope = request.scope[REQUEST_SCOPE]
+    plugins = request.app.state.runtime.plugins
+    name = query["user"] or scope.user_id
+    if not name or not scope.may("memory:read"):
+        return []
+    dates = MessageSearchRequest(start_date=query["from"], end_date=query["to"])
+    start, end = dates.span(UTC)
+    ids = tuple(hit["message_id"] for hit in hits)
+
+    def find(tx: Transaction) -> list[KnownFact]:
+        user = user_memory.open_memory(tx, scope, name).user
+        fact_query = FactQuery(user.id, query["q"] or "", ids, query["agent"], start, end)
+        found: list[KnownFact] = plugins.known_facts(tx, fact_query)
+        return found
+
+    try:
+        facts: list[KnownFact] = await request.app.state.runtime.store.read(find)
+    except (NotFound, Forbidden):
+        return []
+    return facts
 
 
 async def _messages_of_all(request: Request, body: MessageSearchRequest) -> list[Any]:

@@ -1,0 +1,47 @@
+"""Facts about a user, as a search of messages shows them beside its hits."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FactQuery:
+    """A search of messages, for facts that belong beside its hits.
+
+    Attributes:
+        user_id: The user whom the facts are about.
+        text: The words of the search.
+        message_ids: The best hits, best first. Facts that rest on one of them match too.
+        agent_id: Only facts that were said to this agent, or written by the user. None: of any.
+        start: Only facts said from then on, in microseconds.
+        end: Only facts said up to then, in microseconds.
+    """
+
+    user_id: str
+    text: str
+    message_ids: tuple[str, ...] = ()
+    agent_id: str | None = None
+    start: int | None = None
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFact:
+    """A fact about a user, beside the hits of a search.
+
+    Attributes:
+        id: The id of the fact.
+        text: The fact in words. Of one that has ended, it says until when it held.
+        said_at: When it was said, in microseconds.
+        quote: The user's words on which it rests; empty if the user wrote the fact.
+        message_ids: The messages on which it rests.
+        has_ended: It does not hold any more.
+        path: The page that shows the fact with its evidence.
+    """
+
+    id: str
+    text: str
+    said_at: int
+    quote: str = ""
+    message_ids: tuple[str, ...] = ()
+    has_ended: bool = False
+    path: str = ""
