@@ -21,6 +21,7 @@ USUAL = [
     "archival_memory_insert",
     "archival_memory_search",
     "conversation_search",
+    "forget",
     "memory_insert",
     "memory_replace",
 ]
