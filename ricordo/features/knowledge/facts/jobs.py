@@ -30,6 +30,7 @@ from ricordo.features.knowledge.facts.options import FactPolicy, FactSettings
 from ricordo.features.knowledge.facts.queries import Unread
 from ricordo.features.knowledge.facts.reading import MOST_SHOWN, RESPONSE_FORMAT, SYSTEM, Chunk
 from ricordo.features.knowledge.facts.records import FactDraft
+from ricordo.features.memory_care.notifications.service import tell_of_others
 from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, jobs, messages, runs, users
@@ -291,6 +292,8 @@ def _file(
     filed = file_drafts(tx, _as_stored(tx, reading), drafts)
     for range_ in ranges:
         queries.set_mark(tx, range_.unread.conversation_id, reading.user_id, range_.read_to)
+    if filed.added and reading.policy == "propose":
+        tell_of_others(tx, reading.organization_id, reading.user_id)
     return filed
 
 

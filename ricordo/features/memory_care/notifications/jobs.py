@@ -30,7 +30,9 @@ async def send(runtime: Runtime, job: Job, _report: Report) -> None:
     settings = NotificationSettings.current()
     secret = Secret(runtime.settings.data_dir)
     await asyncio.to_thread(secret.derive, service.LINK_PURPOSE)  # it may write the secret's file
-    digest = await runtime.store.write(lambda tx: service.prepare(tx, job, settings, secret))
+    digest = await runtime.store.write(
+        lambda tx: service.prepare(tx, job, settings, secret, runtime.plugins)
+    )
     if digest is None:
         return
     try:

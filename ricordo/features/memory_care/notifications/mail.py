@@ -24,7 +24,9 @@ def compose(digest: Digest, settings: NotificationSettings, job_id: str) -> Emai
     """Return the digest as an e-mail; a repeated job's has the same id."""
     count = digest.waiting
     noun = "suggestion waits" if count == 1 else "suggestions wait"
-    message = new_message(digest.address, f"{count} {noun} for your decision", settings, job_id)
+    others = ", ".join(other.text for other in digest.others)
+    subject = f"{count} {noun} for your decision" if count else f"For your decision: {others}"
+    message = new_message(digest.address, subject, settings, job_id)
     message.set_content(_text(digest, settings))
     return message
 
@@ -104,7 +106,8 @@ def _connected(settings: NotificationSettings) -> "smtplib.SMTP":
 
 def _text(digest: Digest, settings: NotificationSettings) -> str:
     lines = [f"Hello {one_line(digest.user.name)},", ""]
-    lines += ["Agents suggest changes of your memory. Nothing changes until you decide.", ""]
+    if digest.entries:
+        lines += ["Agents suggest changes of your memory. Nothing changes until you decide.", ""]
     for entry in digest.entries:
         proposal = entry.proposal
         lines.append(f"{proposal.label}, by {one_line(proposal.author.shown_name)}")
@@ -119,6 +122,9 @@ def _text(digest: Digest, settings: NotificationSettings) -> str:
     rest = digest.waiting - len(digest.entries)
     if rest > 0:
         lines += [f"{rest} more {'waits' if rest == 1 else 'wait'} for you.", ""]
+    for other in digest.others:
+        page = f": {settings.public_url}{other.path}" if settings.public_url else "."
+        lines += [f"For your decision: {one_line(other.text)}{page}", ""]
     if settings.public_url:
         lines.append(f"All of them: {settings.public_url}")
         lines.append("Each link works once, for a week, and for you alone: do not pass it on.")

@@ -26,6 +26,7 @@ from ricordo.features.memory_care.notifications.queries import (
 from ricordo.memory import approval
 from ricordo.memory.approval import Approved, Conflicted
 from ricordo.memory.text import line_changes
+from ricordo.plugins import Plugins, Waiting
 from ricordo.secret import Secret
 from ricordo.storage import jobs, proposals, users
 from ricordo.storage.engine.store import Transaction
@@ -58,8 +59,14 @@ class Delivery:
             return False
         if self.when == "immediate":
             return True
+        return now >= self.due_at(first_created_at)
+
+    def due_at(self, first_created_at: int) -> int:
+        """Return when things that wait since that time are told."""
+        if self.when == "immediate":
+            return first_created_at
         hour = day_of(first_created_at) + self.hour * _HOUR
-        return now >= (hour if hour > first_created_at else hour + DAY)
+        return hour if hour > first_created_at else hour + DAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +92,16 @@ class DigestEntry:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """The waiting proposals of which one owner is notified."""
+    """The waiting proposals of which one owner is notified.
+
+    `others` are other things that wait, such as facts, each with its number in words.
+    """
 
     user: User
     address: str
     entries: tuple[DigestEntry, ...]
     waiting: int
+    others: tuple[Waiting, ...] = ()
 
     @property
     def ids(self) -> list[str]:
@@ -133,28 +144,53 @@ def plan(tx: Transaction, settings: NotificationSettings) -> int:
                 channel, settings, personal, rows.get(owner.organization_id), user
             )
             if delivery.is_due(owner.first_created_at, tx.clock.now()):
-                job = Job(
-                    SEND,
-                    owner.organization_id,
-                    {"user_id": owner.owner_id, "channel": channel},
-                    key=f"{SEND}:{channel}:{owner.owner_id}",
-                    is_single=True,
-                    user_id=owner.owner_id,
-                    most_attempts=_ATTEMPTS,
-                )
+                job = _job_of(owner.organization_id, owner.owner_id, channel)
                 count += jobs.add(tx, job) is not None
     return count
 
 
+def tell_of_others(tx: Transaction, organization_id: str, user_id: str) -> None:
+    """Add jobs that tell a user of new things that wait beside proposals, such as facts.
+
+    Each channel tells at its hour. A digest that waits already tells of them too.
+    """
+    settings = NotificationSettings.current()
+    rows = queries.of_owners(tx, [user_id, organization_id])
+    user = users.find(tx, Scope(organization_id), user_id)
+    now = tx.clock.now()
+    for channel in CHANNELS:
+        delivery = delivery_of(
+            channel, settings, rows.get(user_id), rows.get(organization_id), user
+        )
+        if delivery.when == "off" or not delivery.address:
+            continue
+        not_before = max(delivery.due_at(now), delivery.problem_at)
+        jobs.add(tx, _job_of(organization_id, user_id, channel, not_before))
+
+
+def _job_of(organization_id: str, user_id: str, channel: Channel, not_before: int = 0) -> Job:
+    return Job(
+        SEND,
+        organization_id,
+        {"user_id": user_id, "channel": channel},
+        key=f"{SEND}:{channel}:{user_id}",
+        is_single=True,
+        not_before=not_before,
+        user_id=user_id,
+        most_attempts=_ATTEMPTS,
+    )
+
+
 def prepare(
-    tx: Transaction, job: Job, settings: NotificationSettings, secret: Secret
+    tx: Transaction, job: Job, settings: NotificationSettings, secret: Secret, plugins: Plugins
 ) -> Digest | None:
     """Return the job's digest with its links; None if there is nothing to tell by now."""
     channel, user_id = job.payload["channel"], job.payload["user_id"]
     scope = Scope(job.organization_id)
     untold = queries.untold_of(tx, channel, user_id, MOST_IN_DIGEST)
     user = users.find(tx, scope, user_id)
-    if not untold or user is None:
+    others = tuple(plugins.waiting(tx, job.organization_id, user_id)) if user else ()
+    if user is None or not (untold or others):
         return None
     rows = queries.of_owners(tx, [user_id, job.organization_id])
     delivery = delivery_of(
@@ -168,7 +204,7 @@ def prepare(
         link = add_link(tx, user, row.id, token, settings)
         entries.append(DigestEntry(proposals.get(tx, scope, row.id), link))
     waiting = queries.count_waiting(tx, user_id)
-    return Digest(user, delivery.address, tuple(entries), waiting)
+    return Digest(user, delivery.address, tuple(entries), waiting, others)
 
 
 def add_link(
@@ -258,4 +294,5 @@ def to_json(digest: Digest, *, job_id: str) -> Mapping[str, Any]:
             }
             for entry in digest.entries
         ],
+        "also_waiting": [{"what": other.text, "page": other.path} for other in digest.others],
     }

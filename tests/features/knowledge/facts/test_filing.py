@@ -21,6 +21,7 @@ from ricordo.storage.engine.store import Store, Transaction
 from tests.features.knowledge.facts.conftest import FactBook, message, moment
 from tests.features.knowledge.facts.pairs import CONTRADICTIONS, UNRELATED
 
+DATABASES = ("sqlite", "postgresql")
 PAIRS = [pair for pairs in CONTRADICTIONS.values() for pair in pairs]
 
 

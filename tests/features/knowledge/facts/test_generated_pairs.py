@@ -18,6 +18,7 @@ from ricordo.features.knowledge.facts.records import FactDraft
 from ricordo.search.words import terms
 from tests.features.knowledge.facts.conftest import FactBook
 
+DATABASES = ("sqlite", "postgresql")
 # For each language: two sentences about a thing, of which the second takes the first back.
 TAKEN_BACK = {
     "en": ("I like {}.", "I don't like {} any more."),

@@ -23,9 +23,11 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import jobs, users
 from ricordo.storage.schema.memory_tables import proposals
 from tests.api.conftest import Api
+from tests.features.knowledge.facts.test_routes import read_facts
 from tests.features.memory_care.notifications.mail_sink import Sink, mail_sink
 from tests.seams.http import get, ok, post, put, refused
 from tests.seams.jobs import quick_jobs
+from tests.seams.server import MODEL
 from tests.support.json_server import Served
 
 __all__ = ["quick_jobs"]
@@ -185,6 +187,42 @@ def test_a_proposal_left_for_a_day_is_told_once_and_its_link_decides_once(
     assert ada.http.get(link).status_code == 409
     assert get(ada.http, ada.name, "student/history") == history
     assert ada.status()["waiting"] == 1
+
+
+def test_facts_that_wait_are_told_with_their_page(
+    ada: Ada, sink: Sink, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Facts alone are told too, once; what was decided meanwhile is not."""
+    monkeypatch.setenv("RICORDO_FACTS_IDLE_SECONDS", "0")
+    monkeypatch.setenv("RICORDO_FACTS_BY", "rules")
+    server = ada.api.server
+    server.says("Noted.")
+    ada.chooses(email="immediate", webhook="immediate", webhook_url=receiver.url)
+    ok(ada.http.put(f"/v1/users/{ada.name}/facts/policy", json={"policy": "propose"}))
+    agent = ok(ada.http.post("/v1/agents/", json={"model": MODEL}))["id"]
+    said = {"input": "I play the xqcello."}
+    for _ in range(2):
+        ok(
+            ada.http.post(
+                f"/v1/agents/{agent}/messages", json=said, headers={"x-ricordo-user": ada.name}
+            )
+        )
+        read_facts(server)
+        ada.look()
+    mails = [mail for mail in sink.messages if "fact" in mail["Subject"]]
+    assert len(mails) == 1
+    (fact,) = ok(ada.http.get(f"/v1/users/{ada.name}/facts", params={"state": "proposed"}))
+    text = mails[0].get_content()
+    assert mails[0]["Subject"] == "For your decision: 1 fact"
+    assert f"{PUBLIC}/ui/people/{fact['user_id']}/facts" in text
+    told = [orjson.loads(body) for body, _ in receiver.requests]
+    assert {"what": "1 fact", "page": f"/ui/people/{fact['user_id']}/facts"} in [
+        entry for each in told for entry in each["also_waiting"]
+    ]
+    ok(ada.http.post(f"/v1/users/{ada.name}/facts/{fact['id']}/approve"))
+    before = len(sink.messages)
+    ada.look()
+    assert len(sink.messages) == before
 
 
 def ok_page(answer: httpx2.Response) -> str:
