@@ -119,6 +119,12 @@ class Place:
 
         return ask
 
+    def hits(self, text: str, conversation: Conversation) -> list[tuple[str, dict[str, Any]]]:
+        """The first ten messages by words and vectors, each with the id of its turn."""
+        body = {"query": text, "limit": 10, "agent_id": self._owners[conversation.id]}
+        hits = _post(self._client, "/v1/messages/search", body)
+        return [(self._turns[hit["message_id"]], hit) for hit in hits]
+
     def _keep_messages(self, conversation: Conversation) -> list[str]:
         agent = _post(
             self._client, "/v1/agents/", {"name": conversation.id, "model": "openai/bench"}

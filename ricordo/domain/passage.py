@@ -62,8 +62,8 @@ GOOD_SIMILARITY = 0.3
 # The chance that a hit answers the question, by `word_match` and, if there is one, by `similarity`.
 # The values are fitted on the first ten hits of each question in two data sets
 # (docs/internals/retrieval.md).
-_CHANCE_BY_WORDS = (-3.38, 2.68)
-_CHANCE = (-4.17, 2.21, 2.89)
+_CHANCE_BY_WORDS = (-3.22, 2.58)
+_CHANCE = (-3.87, 2.01, 2.63)
 
 
 @dataclass(frozen=True, slots=True)
