@@ -76,7 +76,8 @@ OTHER_PROCESSES = (
             "custom_tools/web",
         )
     ),
-    *("features/sync/dolt/child.py", "features/openwebui/mirror/pipe.py", "sandbox/launcher.py"),
+    *("features/sync/dolt/child.py", "sandbox/launcher.py"),
+    *(f"features/openwebui/mirror/{name}.py" for name in ("pipe", "deleted_chats")),
 )
 # Outside things, and the one place that talks to each.
 DOORS = {

@@ -335,7 +335,12 @@ async def run_tools(
     began = time.monotonic_ns()
     step.memory.reasons.update(parsed.reasons)
     calling = CallingStep(
-        step.id, turn.run.id, turn.request.delivery.callers, turn.is_untrusted, step.jobs
+        step.id,
+        turn.run.id,
+        turn.request.delivery.callers,
+        turn.is_untrusted,
+        step.jobs,
+        shows_edits=turn.memory_in_prompt == "step",
     )
 
     def context(call_id: str) -> ToolContext:

@@ -221,19 +221,28 @@ def _fields(arguments: str) -> str:
 
 
 class ProgressLine:
-    """A line with the progress of the work."""
+    """A line with the progress of the work.
+
+    With `has_parts` the work has many parts, each with counts of its own, such as tables: the end
+    of a part is no reason for a line.
+    """
 
     def __init__(
-        self, *, is_live: bool | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        has_parts: bool = False,
+        is_live: bool | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._is_live = sys.stdout.isatty() if is_live is None else is_live
         self._clock = clock
-        self._shown_at = float("-inf")
+        self._has_parts = has_parts
+        self._shown_at = clock() if has_parts else float("-inf")
         self._is_open = False
 
     def show(self, verb: str, count: int, total: int) -> None:
         """Show the progress if it is complete, or some time after the last line."""
-        is_end = count >= total
+        is_end = count >= total and not self._has_parts
         now = self._clock()
         if not is_end and now - self._shown_at < _EVERY[self._is_live]:
             return

@@ -35,6 +35,8 @@ from ricordo.offload import SMALL, offload
 from ricordo.pages import filters, statics
 from ricordo.pages.inside import RefusedByApi
 from ricordo.pages.navigation import navigation
+from ricordo.pages.reasons import own_reason
+from ricordo.pages.titles import title_of
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import proposals
@@ -279,6 +281,7 @@ def environment() -> "Environment":
         lstrip_blocks=True,
     )
     jinja.globals |= {"static": statics.address, "address_of": address_of, "by_words": by_words}
+    jinja.globals |= {"title_of": title_of, "own_reason": own_reason}
     jinja.filters |= filters.FILTERS
     return jinja
 

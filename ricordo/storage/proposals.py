@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Row, bindparam, case, func, insert, select, update
+from sqlalchemy import Row, bindparam, case, func, insert, literal_column, select, update
 
 from ricordo.domain.block import require_no_secret
 from ricordo.domain.git_objects import blob_id
@@ -34,8 +34,9 @@ _BY_ID = _SELECT.where(equal(proposals, "id", "organization_id"))
 _LOCK = select(proposals.c.id).where(equal(proposals, "id")).with_for_update()
 _BY_ID_FOR_ONE = _BY_ID.where(*seen_by(proposals, bindparam("subject_id")))
 _OF_STEP = _SELECT.where(equal(proposals, "step_id", "organization_id")).order_by(proposals.c.seq)
-# The condition that a proposal waits for its owner.
-WAITS = proposals.c.status.in_(["open", "conflicted"])
+# The condition that a proposal waits for its owner. With parameters in place of the texts a
+# database would not see that it is the condition of the index `proposals_waiting`.
+WAITS = proposals.c.status.in_([literal_column("'open'"), literal_column("'conflicted'")])
 _IN_CHAIN = equal(proposals, "chain_id") & WAITS
 _WAITING = _SELECT.where(_IN_CHAIN).order_by(proposals.c.seq)
 _WAITING_BY = _WAITING.where(equal(proposals, "label", "author_kind", "author_id"))

@@ -72,6 +72,7 @@ class CallingStep:
         is_untrusted: Returns whether its prompt contains untrusted content.
         jobs: Jobs to add in the transaction that saves the step, so that a kill neither loses nor
             duplicates a job.
+        shows_edits: Whether the model's next request has the edits of the step in its prompt.
     """
 
     id: str = ""
@@ -79,6 +80,7 @@ class CallingStep:
     callers: tuple[str, ...] = ()
     is_untrusted: Callable[[], bool] = lambda: False
     jobs: list[Job] = field(default_factory=list)
+    shows_edits: bool = True
 
 
 @dataclass(frozen=True, slots=True)

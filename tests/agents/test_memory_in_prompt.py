@@ -73,6 +73,23 @@ async def test_an_own_edit_is_in_the_prompt_when_the_mode_says(
     assert tells_of_tea(requests[2])
 
 
+@pytest.mark.parametrize("mode", ["step", "turn", "lazy"])
+async def test_the_tool_says_whether_the_prompt_shows_its_change(
+    stage: Stage, mode: MemoryInPromptChoice
+) -> None:
+    create = call("memory", command="create", path="/memories/pets", file_text="A cat.")
+    patch = call("memory_apply_patch", patch="*** Delete Block: pets")
+    agent = await agent_with(stage, mode, tool_names=("memory", "memory_apply_patch"))
+    _, *requests = await turn(stage, agent, create, patch, "Noted.")
+    for request in requests:
+        (result,) = request.messages[-1].tool_returns
+        told = result.content
+        assert "Successfully" in told
+        is_active = "recompiled" in told
+        assert is_active == (mode == "step")
+    assert ("A cat." in requests[0].messages[0].text) == (mode == "step")
+
+
 async def test_the_prompt_grows_at_its_end_alone_while_an_agent_edits_its_memory(
     stage: Stage,
 ) -> None:

@@ -433,7 +433,6 @@ SHARED = {
         POST /v1/((agents/)?messages|passages)/search
     """,
     "block schemas are files of the server, for every organization": "GET /v1/schemas/(<schema_name>)?",
-    "a receipt of an erasure names nobody": "GET (/v1|/ui)/receipts/<receipt_id>",
 }
 ORDER = ("GET", "POST", "PUT", "PATCH", "DELETE")
 

@@ -267,6 +267,17 @@ async def test_tasks_of_an_older_database_outlive_their_agents(path: Path) -> No
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
+async def test_an_older_database_gets_the_index_of_waiting_proposals(path: Path) -> None:
+    version = migrations.MIGRATIONS.index(migrations.add_index_of_waiting_proposals)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP INDEX proposals_waiting")
+        connection.execute("UPDATE schema_versions SET version = ?", (version,))
+        connection.commit()
+    await open_and_close(path)
+    index = "SELECT count(*) FROM sqlite_master WHERE name = 'proposals_waiting'"
+    assert query(path, index) == [(1,)]
+
+
 async def test_indexes_with_long_texts_are_rebuilt_after_an_upgrade(path: Path) -> None:
     store = open_sqlite(path)
     talks = {}

@@ -3,21 +3,26 @@
 Read back as they were, counted while they wait, taken along by a new label, and ended in time.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from ricordo.domain.block import Chain
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Actor, Scope
 from ricordo.domain.version import Proposal
 from ricordo.errors import NotFound
+from ricordo.features.memory_care.notifications import queries as notifications
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.storage import blocks, conversations, proposals, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.proposals import ProposalFilter
+from ricordo.storage.schema.memory_tables import proposals as proposals_table
 from tests.seams import make
 from tests.seams.stores import START, count_statements
 
@@ -165,3 +170,46 @@ async def test_a_rejection_is_told_once_by_whichever_conversation_with_the_user_
     assert await store.read(lambda tx: proposals.are_untold(tx, agent_id, "user-1"))
     assert [await take(), await take()] == [["No.", "Nor."], []]
     assert not await store.read(lambda tx: proposals.are_untold(tx, agent_id, "user-1"))
+
+
+def plan_of(tx: Transaction, statement: sa.Select[Any], parameters: Mapping[str, Any]) -> str:
+    """Return the database's plan of a statement."""
+    compiled = statement.compile(compile_kwargs={"render_postcompile": True})
+    given = {name: parameters.get(name, value) for name, value in compiled.params.items()}
+    is_sqlite = tx.connection.dialect.name == "sqlite"
+    explained = sa.text(f"EXPLAIN {'QUERY PLAN ' if is_sqlite else ''}{compiled}")
+    return "\n".join(str(row[-1]) for row in tx.connection.execute(explained, given))
+
+
+async def test_waiting_proposals_are_found_without_the_decided_ones(
+    store: SqliteStore, scope: Scope
+) -> None:
+    chain = await stored(store, proposal())
+
+    def fill(tx: Transaction) -> None:
+        row = {"chain_id": chain.id, "label": "human", "reasoning": "", "status": "approved"}
+        row |= {"organization_id": LOCAL_ORGANIZATION, "created_at": START}
+        row |= {"author_kind": "agent", "author_id": "agent-1", "author_name": "Tutor"}
+        rows = [{"id": new_id("proposal"), **row} for _ in range(3_000)]
+        tx.run(sa.insert(proposals_table), rows)
+        tx.connection.exec_driver_sql("ANALYZE")
+
+    await store.write(fill)
+    waits = ProposalFilter(waits=True)
+    with count_statements(store) as counted:
+        shown = await store.read(lambda tx: proposals.page(tx, scope, Page(limit=20), waits))
+    assert len(shown) == 1
+    assert len(counted.statements) <= 3
+    parameters = {"channel": "email", "default": "daily", "now": START, "since": START}
+    of_organization = sa.select(sa.func.count()).where(
+        proposals_table.c.organization_id == LOCAL_ORGANIZATION, proposals.WAITS
+    )
+    statements = (
+        of_organization,
+        proposals._DUE,
+        notifications._UNTOLD_OWNERS["email"],
+        sa.select(proposals_table).where(proposals.WAITS),
+    )
+    for statement in statements:
+        plan = await store.read(lambda tx, one=statement: plan_of(tx, one, parameters))  # type: ignore[misc]
+        assert "proposals_waiting" in plan, plan

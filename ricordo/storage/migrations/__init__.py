@@ -210,6 +210,12 @@ def keep_tasks_without_agents(connection: Connection) -> None:
     connection.exec_driver_sql("PRAGMA writable_schema = OFF")
 
 
+def add_index_of_waiting_proposals(connection: Connection) -> None:
+    """Add an index by which waiting proposals are found without the decided ones."""
+    (waiting,) = (index for index in proposals.indexes if index.name == "proposals_waiting")
+    waiting.create(connection, checkfirst=True)
+
+
 def part_tags_by_users(connection: Connection) -> None:
     """Keep only tags of shared passages in an archive's row.
 
@@ -257,6 +263,7 @@ MIGRATIONS: Sequence[Migration] = (
     count_histories,
     keep_tasks_without_agents,
     cut_long_texts,
+    add_index_of_waiting_proposals,
 )
 
 

@@ -190,6 +190,14 @@ proposals = table(
     # Rejected with a reason that the agent has not been told.
     flag("is_untold"),
     sa.Index("proposals_by_chain", "chain_id", "status", "label"),
+    # Most proposals are decided: lists and counts of waiting ones read no others.
+    partial_index(
+        "proposals_waiting",
+        "organization_id",
+        "created_at",
+        "seq",
+        where="status IN ('open', 'conflicted')",
+    ),
     sa.Index("proposals_by_step", "step_id"),
     sa.Index("proposals_by_run", "run_id"),
     erasure="delete",

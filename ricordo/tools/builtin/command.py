@@ -13,12 +13,15 @@ from typing import Any, Literal, get_type_hints
 
 from ricordo.errors import Invalid, NotFound
 from ricordo.memory.matching import with_line_breaks
-from ricordo.tools.builtin.memory import memory_insert, memory_replace, refuse_line_numbers
+from ricordo.tools.builtin.memory import (
+    memory_insert,
+    memory_replace,
+    now_active,
+    refuse_line_numbers,
+)
 from ricordo.tools.toolbox import ToolContext
 
 _FOLDER = "/memories/"
-_RECOMPILED = "Your system prompt has been recompiled"
-_NOW_ACTIVE = "and is now active in your context."
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,8 @@ def _create(context: ToolContext, arguments: MemoryCommand) -> str:
         label, with_line_breaks(arguments.file_text or ""), arguments.description, context.call_id
     )
     return (
-        f"Successfully created memory block '{label}'. {_RECOMPILED} with the new memory block "
-        f"{_NOW_ACTIVE}"
+        f"Successfully created memory block '{label}'. "
+        f"{now_active(context, 'with the new memory block')}"
     )
 
 
@@ -113,8 +116,8 @@ def _delete(context: ToolContext, arguments: MemoryCommand) -> str:
     )
     context.memory.remove(label, context.call_id)
     return (
-        f"Successfully deleted memory block '{label}'. {_RECOMPILED} without this memory block "
-        f"{_NOW_ACTIVE}"
+        f"Successfully deleted memory block '{label}'. "
+        f"{now_active(context, 'without this memory block')}"
     )
 
 
@@ -131,8 +134,7 @@ def _rename(context: ToolContext, arguments: MemoryCommand) -> str:
         )
         return (
             f"Successfully updated description of memory block '{label}'. "
-            f"{_RECOMPILED} with the updated description "
-            f"{_NOW_ACTIVE}"
+            f"{now_active(context, 'with the updated description')}"
         )
     new_label = _label(arguments.new_path, "rename", "new_path")
     old_label = _existing(
@@ -144,7 +146,7 @@ def _rename(context: ToolContext, arguments: MemoryCommand) -> str:
             context.memory.describe(new_label, arguments.description, context.call_id)
     return (
         f"Successfully renamed memory block '{old_label}' to '{new_label}'. "
-        f"{_RECOMPILED} with the renamed memory block {_NOW_ACTIVE}"
+        f"{now_active(context, 'with the renamed memory block')}"
     )
 
 

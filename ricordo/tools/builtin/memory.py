@@ -15,7 +15,19 @@ from ricordo.memory.matching import hint, search, with_line_breaks
 from ricordo.prompt.system_prompt import LINE_NUMBER_WARNING
 from ricordo.tools.toolbox import ToolContext
 
+_SHOWN_LATER = "It holds from now on. Your system prompt shows it later."
 _LINE_NUMBER = re.compile(r"^[ \t]*\d+→[ \t]*", re.MULTILINE)
+
+
+def now_active(context: ToolContext, change: str) -> str:
+    """Return the sentence about the system prompt after a change of memory.
+
+    wire fact: the first text is the retired Letta V1 server's. It is untrue where the prompt is not
+    rendered before each step, which that server always did.
+    """
+    if context.step.shows_edits:
+        return f"Your system prompt has been recompiled {change} and is now active in your context."
+    return _SHOWN_LATER
 
 
 def memory_insert(context: ToolContext, label: str, new_string: str, insert_line: int = -1) -> str:

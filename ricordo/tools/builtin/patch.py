@@ -12,6 +12,7 @@ from itertools import dropwhile, pairwise
 from ricordo.errors import Invalid, NotFound
 from ricordo.memory.matching import folded_line, hint
 from ricordo.prompt.system_prompt import LINE_NUMBER_WARNING
+from ricordo.tools.builtin.memory import now_active
 from ricordo.tools.toolbox import ToolContext
 
 _LINE_NUMBER = re.compile(r"^[-+ ]?[ \t]*\d+→", re.MULTILINE)
@@ -76,9 +77,9 @@ def memory_apply_patch(context: ToolContext, patch: str, label: str | None = Non
             ]
         listed = "\n".join(f"- {outcome}" for outcome in outcomes)
         return (
-            "Successfully applied memory patch operations. Your system prompt has been recompiled "
-            "with the updated memory "
-            f"contents and is now active in your context.\n\nOperations completed:\n{listed}"
+            "Successfully applied memory patch operations. "
+            f"{now_active(context, 'with the updated memory contents')}"
+            f"\n\nOperations completed:\n{listed}"
         )
     if not label:
         raise Invalid(

@@ -45,7 +45,7 @@ _KINDS: Mapping[str, Kind] = {service.INVITATION_PAGE: "invitation", service.LOG
 _ASKED_PER_MINUTE = 30  # of one network, such as a school's
 _LONGEST_ADDRESS = 254
 _MOST_SHOWN = 100
-_PERSON = ("name", "email", "role", "course")
+_PERSON = ("name", "email", "role", "course", "user")
 
 
 @asynccontextmanager
@@ -162,8 +162,11 @@ async def _show(request: Request, page: str, token: str) -> Response:
 
     try:
         user = await request.app.state.runtime.store.read(read)
+        _require_same_user(request, user)
     except (NotFound, Conflict) as error:
         return await _page(request, status=410, problem=str(error))
+    except Forbidden as error:
+        return await _page(request, status=403, problem=str(error), may_log_out=True)
     return await _page(request, user=user, token=token, action=page, kind=_KINDS[page])
 
 
@@ -198,7 +201,14 @@ def _require_same_user(request: Request, user: User) -> None:
 
 
 async def _page(request: Request, *, status: int = 200, **variables: Any) -> Response:
-    defaults = {"problem": "", "user": None, "token": "", "action": "", "kind": ""}
+    defaults = {
+        "problem": "",
+        "may_log_out": False,
+        "user": None,
+        "token": "",
+        "action": "",
+        "kind": "",
+    }
     response = await render(request, _LINK, status=status, **(defaults | variables))
     response.headers["Referrer-Policy"] = "no-referrer"
     response.headers["X-Robots-Tag"] = "noindex"

@@ -31,6 +31,7 @@ ROLES: Mapping[str, str] = {
     "developer": "developer",
     "teacher": "developer",
 }
+TELL_APART = "Leave one out; if they are two people, give each an e-mail address or an identifier."
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,11 @@ class Person:
     def identifier(self) -> str:
         """The user's identifier: the chosen one, else the e-mail address, else the name."""
         return self.user or self.email or self.name
+
+    @property
+    def has_name_alone(self) -> bool:
+        """Whether nothing tells this person from others of the same name."""
+        return not self.email and not self.user
 
     @property
     def place(self) -> str:
@@ -176,10 +182,18 @@ def _person(header: Mapping[str, int], row: Sequence[str], line: int) -> Person:
 
 
 def _without_repetitions(people: Sequence[Person], faults: list[str]) -> list[Person]:
-    """Return the people without equal lines; add a fault for lines that contradict another."""
+    """Return the people without equal lines; add a fault for lines that contradict another.
+
+    Equal lines with a name alone may be two people, so they are a fault too.
+    """
     by_key: dict[str, Person] = {}
     for person in people:
         earlier = by_key.setdefault(person.identifier.casefold(), person)
+        if earlier is not person and person.has_name_alone:
+            faults.append(
+                f'Line {person.line}: "{person.name[:80]}" is in line {earlier.line} too. {TELL_APART}'
+            )
+            continue
         is_equal = (earlier.name, earlier.role, earlier.course) == (
             person.name,
             person.role,

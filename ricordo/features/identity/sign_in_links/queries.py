@@ -11,7 +11,7 @@ from ricordo.storage import users
 from ricordo.storage.engine.repository import Page, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import names, root, strings, table, texts, timestamps
-from ricordo.storage.schema.core_tables import agents
+from ricordo.storage.schema.core_tables import agents, api_keys
 from ricordo.storage.schema.core_tables import users as users_table
 
 Kind = Literal["invitation", "login"]
@@ -94,6 +94,12 @@ _INVITED = (
     .where(equal(sign_in_links, "user_id"), sign_in_links.c.kind == "invitation")
     .limit(1)
 )
+_USED = (
+    select(sign_in_links.c.id)
+    .where(equal(sign_in_links, "user_id"), sign_in_links.c.used_at.is_not(None))
+    .limit(1)
+)
+_HAS_KEY = select(api_keys.c.id).where(equal(api_keys, "user_id")).limit(1)
 _LOGINS_SINCE = select(func.count()).where(
     equal(sign_in_links, "user_id"),
     sign_in_links.c.kind == "login",
@@ -182,9 +188,12 @@ def count_logins(tx: Transaction, user_id: str, since: int) -> int:
     return int(tx.all(_LOGINS_SINCE, {"user_id": user_id, "since": since})[0][0])
 
 
-def was_invited(tx: Transaction, user_id: str) -> bool:
-    """Return whether the user ever had an invitation."""
-    return tx.first(_INVITED, {"user_id": user_id}) is not None
+def awaits_first_sign_in(tx: Transaction, user_id: str) -> bool:
+    """Return whether the user was invited, and never signed in and never had a key."""
+    of_user = {"user_id": user_id}
+    was_invited = tx.first(_INVITED, of_user) is not None
+    has_entered = any(tx.first(query, of_user) is not None for query in (_USED, _HAS_KEY))
+    return was_invited and not has_entered
 
 
 def role_of(tx: Transaction, user_id: str) -> Role:

@@ -145,7 +145,8 @@ def _people(body: InvitationsRequest) -> list[Person]:
         )
         for person in body.people
     ]
-    people = list(dict.fromkeys(people))
+    named_apart = dict.fromkeys(person for person in people if not person.has_name_alone)
+    people = [*named_apart, *(person for person in people if person.has_name_alone)]
     if body.csv:
         people += read_people(body.csv)
     if not people:

@@ -10,7 +10,7 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_USER, Role, Scope, User
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.identity.sign_in_links import queries
-from ricordo.features.identity.sign_in_links.people_list import Person, role_named
+from ricordo.features.identity.sign_in_links.people_list import TELL_APART, Person, role_named
 from ricordo.features.identity.sign_in_links.queries import Kind, SignInLink
 from ricordo.features.memory_care.notifications import mail, one_time_links
 from ricordo.features.memory_care.notifications.options import NotificationSettings
@@ -92,16 +92,16 @@ def _user_of(tx: Transaction, scope: Scope, person: Person, invited_ids: Collect
         draft = UserDraft(person.name, person.identifier, person.email)
         return users.create(tx, scope, draft)
     if user.id in invited_ids:
-        raise Invalid(f'"{user.name}" is named twice. Name each person once.')
+        raise Invalid(f'"{user.name}" is named twice. {TELL_APART}')
     if user.id == LOCAL_USER:
         raise Invalid("This is the user who runs the server. Choose another name.")
     if user.disabled_at is not None:
         raise Invalid(f'The user "{user.name}" is disabled. Enable the user first.')
-    has_name_alone = not person.email and not person.user
-    if has_name_alone and not queries.was_invited(tx, user.id):
+    if person.has_name_alone and not queries.awaits_first_sign_in(tx, user.id):
         raise Invalid(
             f'There is a user "{user.name}" already, who may be another person. Give the e-mail '
-            "address, or name the user in the column user of a list."
+            "address, or the user's identifier: an existing one for this user, a new one for "
+            "another person."
         )
     if person.email and user.email and person.email.lower() != user.email.lower():
         raise Invalid(

@@ -21,6 +21,7 @@ from pydantic import BaseModel, Field, WithJsonSchema
 from ricordo import __version__
 from ricordo.api.models.base import ResponseModel
 from ricordo.domain.ids import is_id
+from ricordo.domain.scope import ADMIN, Scope
 from ricordo.errors import Invalid, Unavailable
 from ricordo.secret import Secret
 
@@ -99,6 +100,18 @@ class Erasure(ErasureFacts):
 def subject_of(user_id: str) -> str:
     """Return the hash of a user's id, which is random and cannot be guessed."""
     return hashlib.sha256(user_id.encode()).hexdigest()
+
+
+def may_read(scope: Scope, organization_id: str, subject: str, asked_by: str) -> bool:
+    """Return whether the caller may read a receipt about the user with this hash.
+
+    It is for that user, for the caller who asked, and for administrators.
+    """
+    if organization_id != scope.organization_id:
+        return False
+    if scope.subject_id is not None:
+        return subject == subject_of(scope.subject_id)
+    return scope.may(ADMIN) or asked_by == scope.user_id
 
 
 def hash_of_name(secret: Secret, organization_id: str, name: str) -> str:

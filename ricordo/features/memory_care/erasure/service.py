@@ -94,8 +94,8 @@ async def forget(
 async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Receipt:
     """Return the receipt, or the state of its erasure. Raises NotFound."""
     receipt = await asyncio.to_thread(receipts.find, runtime.settings.data_dir, receipt_id)
-    receipt = receipt or await _known(runtime, lambda erasure: erasure.id == receipt_id)
-    if receipt is None or receipt["organization_id"] != scope.organization_id:
+    receipt = receipt or await _known(runtime, scope, lambda erasure: erasure.id == receipt_id)
+    if receipt is None or not _may_read(scope, receipt):
         raise NotFound(f"Receipt with ID {receipt_id} not found")
     return receipt
 
@@ -120,20 +120,32 @@ async def _asked_before(runtime: Runtime, scope: Scope, name: str) -> Receipt:
     hashed = await asyncio.to_thread(
         receipts.hash_of_name, Secret(data_dir), scope.organization_id, name
     )
-    receipt = await _known(runtime, lambda erasure: hashed in erasure.names)
+    receipt = await _known(runtime, scope, lambda erasure: hashed in erasure.names)
     receipt = receipt or await asyncio.to_thread(receipts.find_by_name, data_dir, hashed)
-    if receipt is None:
+    if receipt is None or not _may_read(scope, receipt):
         raise NotFound(f'There is no user "{name[:255]}", and none was forgotten. Check the name.')
     return receipt
 
 
-async def _known(runtime: Runtime, matches: Callable[[Erasure], bool]) -> Receipt | None:
-    """Return the state or receipt of the newest matching erasure in the queue.
+def _may_read(scope: Scope, receipt: Receipt) -> bool:
+    """Return whether the caller may read a receipt; states come from `_known`, which asks it."""
+    is_state = receipt["status"] != "done"
+    facts = (receipt.get(name, "") for name in ("organization_id", "subject", "asked_by"))
+    return is_state or receipts.may_read(scope, *facts)
 
-    The receipt's file may be on another server.
+
+async def _known(
+    runtime: Runtime, scope: Scope, matches: Callable[[Erasure], bool]
+) -> Receipt | None:
+    """Return the state or receipt of the newest matching erasure that the caller may read.
+
+    It is in the queue. The receipt's file may be on another server.
     """
     for job, erasure in await runtime.store.read(queries.known):
-        if not matches(erasure):
+        is_readable = receipts.may_read(
+            scope, erasure.organization_id, erasure.subject, erasure.asked_by
+        )
+        if not is_readable or not matches(erasure):
             continue
         if job.status != "done":
             return _state(erasure)

@@ -174,7 +174,9 @@ async def find_receipt(runtime: Runtime, scope: Scope, receipt_id: str) -> Recei
         return await erasure_service.find_receipt(runtime, scope, receipt_id)
     except NotFound:
         for job, forgetting in await runtime.store.read(_unfinished):
-            if forgetting.id == receipt_id and job.organization_id == scope.organization_id:
+            if forgetting.id == receipt_id and receipts.may_read(
+                scope, job.organization_id, forgetting.subject, forgetting.asked_by
+            ):
                 if job.status != "done":
                     return state_of(forgetting)
                 secret = Secret(runtime.settings.data_dir)

@@ -1,4 +1,4 @@
-"""`ricordo openwebui pipe`: prints the function that shows agents as models in Open WebUI."""
+"""`ricordo openwebui`: prints functions that an administrator adds to Open WebUI."""
 
 from importlib import resources
 
@@ -9,10 +9,20 @@ app = typer.Typer(help="Open WebUI: its pipe to this server.", no_args_is_help=T
 
 @app.callback()
 def openwebui() -> None:
-    """Keep the name of the command; typer drops it from a group of one."""
+    """Functions for Open WebUI."""
 
 
 @app.command()
 def pipe() -> None:
-    """Print the function that an administrator adds to Open WebUI."""
-    typer.echo(resources.files(__package__).joinpath("pipe.py").read_text("utf-8"), nl=False)
+    """Print the function that shows agents as models in Open WebUI."""
+    _print("pipe.py")
+
+
+@app.command()
+def deleted_chats() -> None:
+    """Print the function that deletes a chat here when its user deletes it in Open WebUI."""
+    _print("deleted_chats.py")
+
+
+def _print(file: str) -> None:
+    typer.echo(resources.files(__package__).joinpath(file).read_text("utf-8"), nl=False)

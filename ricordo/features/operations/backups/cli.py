@@ -137,7 +137,7 @@ def _print_problems(problems: "list[str]") -> None:
 
 def _copy_with_progress(copy: "Callable[[Report], MoveReport]") -> "MoveReport":
     load_plugins(FEATURES).tables()  # registers the tables of features, so that they are copied
-    progress = ProgressLine()
+    progress = ProgressLine(has_parts=True)
     try:
         return copy(lambda phase, table, *counts: progress.show(f"{phase} {table}", *counts))
     finally:

@@ -45,7 +45,7 @@ def migrate_to(
     source, _ = load_settings()
     target, _ = load_settings(database_url=url)
     typer.echo(f"From {address(source)}\nto   {address(target)}")
-    progress = ProgressLine()
+    progress = ProgressLine(has_parts=True)
     options = MoveOptions(force=force, replace=replace, replace_nul=replace_nul)
     try:
         report = move_to(

@@ -24,6 +24,7 @@ from ricordo.features.web.pages.queries import RunChanges
 from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.pages.navigation import own_memory
 from ricordo.pages.shell import Pages, address_of, done, form_of, is_part, render, require_id
+from ricordo.pages.titles import title_of
 from ricordo.storage import agents
 from ricordo.storage.engine.store import Transaction
 
@@ -547,7 +548,7 @@ async def _blocks(request: Request, agent: Json, conversation: Json) -> list[Jso
     shown = [
         _shown_block(
             scope,
-            {"id": block.id, "label": block.label, "value": block.value, "limit": block.limit},
+            {name: getattr(block, name) for name in ("id", "label", "title", "value", "limit")},
             user_id if block.is_users else None,
             is_writable=not block.read_only,
         )
@@ -574,7 +575,10 @@ def _shown_block(
         may_edit = scope.may("memory:write") and scope.may_decide_for("user", user_id)
     lines = panel_lines(block["value"][:_PANEL_CHARACTERS])
     is_cut = len(block["value"]) > _PANEL_CHARACTERS
-    shown = {"path": path, "user_id": user_id or "", "may_edit": may_edit}
+    title = block["label"]
+    if user_id and user_id == scope.user_id:
+        title = title_of(title, block.get("title"), scope.user_name, is_self=True)
+    shown = {"path": path, "user_id": user_id or "", "may_edit": may_edit, "title_here": title}
     return {**block, **shown, "lines": lines, "is_cut": is_cut}
 
 

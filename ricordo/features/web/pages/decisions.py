@@ -10,10 +10,10 @@ from fastapi import Request, Response
 from ricordo.api.routing import needs
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.features.web.pages import queries
-from ricordo.features.web.pages.memory_text import title_of
 from ricordo.features.web.pages.queries import WaitingProposal
 from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.pages.shell import Pages, done, form_of, is_part, local_path, render
+from ricordo.pages.titles import title_of
 from ricordo.storage import blocks
 
 router = Pages("/ui/proposals", scope="memory")

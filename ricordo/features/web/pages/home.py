@@ -4,6 +4,7 @@ A caller without a needed key gets the way in.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import Request, Response
@@ -17,7 +18,7 @@ from ricordo.features.web.pages import queries
 from ricordo.features.web.pages.chat import own_conversation
 from ricordo.features.web.pages.login import login_form
 from ricordo.features.web.pages.memory_rules import put_off_of
-from ricordo.features.web.pages.queries import MemoryOwner
+from ricordo.features.web.pages.queries import MemoryOwner, RecentConversation
 from ricordo.features.web.pages.suggestions import divided, joined
 from ricordo.pages.inside import Api
 from ricordo.pages.shell import Pages, address_of, base_of, done, form_of, render, require_id
@@ -98,6 +99,7 @@ def _lists(tx: Transaction, me: Scope, plugins: Plugins) -> dict[str, Any]:
         "approvals": [],
         "conversations": [],
         "last": None,
+        "partner": None,
     }
     if me.may("memory:read"):
         lists |= _own_memory(tx, me)
@@ -107,12 +109,42 @@ def _lists(tx: Transaction, me: Scope, plugins: Plugins) -> dict[str, Any]:
             lists["counts"] = queries.waiting_by_owner(tx, me, _MOST_SHOWN, without=me.user_id)
     if me.may("messages:read", "messages:write"):
         recent = queries.recent_conversations(tx, me, 10)
-        own_conversations = (one for one in recent if one.user_id == (me.subject or me.user_id))
-        lists["last"] = next(own_conversations, None)
+        lists["last"] = _last_own(tx, me, recent)
+        lists["partner"] = _partner(me, lists["last"], recent)
         lists["conversations"] = [one for one in recent if one is not lists["last"]]
         lists["approvals"] = queries.recent_conversations(tx, me, _MOST_SHOWN, waits=True)
     lists["own_shown"] = len(lists["waiting"])
     return lists
+
+
+def _last_own(
+    tx: Transaction, me: Scope, recent: Sequence[RecentConversation]
+) -> RecentConversation | None:
+    """Return the caller's own conversation with the newest message."""
+    user_id = me.subject or me.user_id
+    newest = next((one for one in recent if one.user_id == user_id), None)
+    if newest or me.subject_id is not None:
+        return newest
+    # Conversations of others may be newer than each of the caller's.
+    return next(iter(queries.recent_conversations(tx, me, 1, is_own=True)), None)
+
+
+def _partner(
+    me: Scope, last: RecentConversation | None, recent: Sequence[RecentConversation]
+) -> RecentConversation | None:
+    """Return the conversation with the agent that the caller talked with last.
+
+    On a server without keys, conversations about no user are the local user's too: programs of this
+    user begin them.
+    """
+    if not me.is_local_user:
+        return last
+    talks = [one for one in recent if one.user_id is None]
+    return max([*talks[:1], *([last] if last else [])], key=_last_message_at, default=None)
+
+
+def _last_message_at(conversation: RecentConversation) -> int:
+    return conversation.last_message_at or 0
 
 
 def _own_memory(tx: Transaction, me: Scope) -> dict[str, Any]:

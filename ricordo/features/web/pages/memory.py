@@ -36,7 +36,7 @@ from ricordo.features.web.pages.memory_sections import (
     sections_of_user,
     titles_of,
 )
-from ricordo.features.web.pages.memory_text import field_text, title_of
+from ricordo.features.web.pages.memory_text import field_text
 from ricordo.features.web.pages.queries import MemoryOwner, WaitingProposal
 from ricordo.features.web.pages.suggestions import divided, joined
 from ricordo.memory import user_memory
@@ -53,6 +53,7 @@ from ricordo.pages.shell import (
     local_path,
     render,
 )
+from ricordo.pages.titles import title_of
 from ricordo.storage import agents, blocks, history, proposals, users, versions
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction

@@ -81,22 +81,6 @@ def with_lines(text: str, first: int, last: int, new_text: str | None) -> str:
     return "\n".join([*lines[: first - 1], *new_lines, *lines[last:]])
 
 
-def title_of(label: str, title: str | None, owner_name: str, *, is_self: bool) -> str:
-    """Return a block's title for people.
-
-    A block of one agent has the agent's folder in its label, which is left out.
-    """
-    if title:
-        return title
-    parts = label.split("/")
-    if parts[0] == "agents" and len(parts) > 2:
-        parts = parts[2:]
-    if parts[-1].casefold() in ("human", "user", "student", "person"):
-        return "About me" if is_self else f"About {owner_name}"
-    heading = " / ".join(part.replace("_", " ").replace("-", " ") for part in parts)
-    return heading[:1].upper() + heading[1:]
-
-
 def without_day(text: str) -> tuple[str, str]:
     """Return a day in front of a line, and the line without it."""
     match = _DAY.match(text)

@@ -330,12 +330,14 @@ def summaries(tx: Transaction, scope: Scope, conversation_id: str, limit: int) -
 
 
 def recent_conversations(
-    tx: Transaction, scope: Scope, limit: int, *, waits: bool = False
+    tx: Transaction, scope: Scope, limit: int, *, waits: bool = False, is_own: bool = False
 ) -> list[RecentConversation]:
     """Return the conversations with the newest messages.
 
-    With `waits` only those in which a tool call waits for approval.
+    With `waits` only those in which a tool call waits for approval, with `is_own` only those of the
+    caller.
     """
+    own_id = scope.subject or scope.user_id
     newest = (
         select(conversations.c.seq)
         .where(
@@ -346,12 +348,13 @@ def recent_conversations(
             or_(
                 conversations.c.hidden.is_(False),
                 and_(
-                    conversations.c.user_id == (scope.subject or scope.user_id),
+                    conversations.c.user_id == own_id,
                     conversations.c.forked_from.is_(None),
                 ),
             ),
             conversations.c.last_message_at.is_not(None),
             *([conversations.c.last_stop_reason == "requires_approval"] if waits else []),
+            *([conversations.c.user_id == own_id] if is_own else []),
         )
         .order_by(conversations.c.last_message_at.desc(), conversations.c.seq.desc())
         .limit(limit)

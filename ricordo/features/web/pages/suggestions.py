@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ricordo.domain.version import Proposal
-from ricordo.features.web.pages.memory_text import title_of, without_day
+from ricordo.features.web.pages.memory_text import without_day
 from ricordo.features.web.pages.queries import MemoryOwner, WaitingProposal
 from ricordo.memory.text import line_changes
 from ricordo.memory.unwanted import rule_of
 from ricordo.pages.reasons import own_reason
+from ricordo.pages.titles import title_of
 
 # A suggestion with more changed lines shows only the first of them.
 _MOST_LINES = 12

@@ -63,6 +63,7 @@ def test_equal_lines_count_once(text: str, expected: int) -> None:
         ("name,email,role\nAda,a@x.org,user\nAda,a@x.org,teacher\n", "Line 3"),
         ("name,email\n,\nAda,a@x.org,user,more\n", "Line 3"),
         ("role,name\nuser,\n", "Line 2"),
+        ("name,role\nAnna,user\nAnna,user\n", "Line 3.*two people"),
         ('name,email\n"Ada\nBcc: all@x.org",a@x.org\n', "line break"),
         ('name,email\nAda,"a@x.org\r\nBcc: all@x.org"\n', "line break"),
     ],

@@ -163,7 +163,7 @@ def test_a_user_who_is_enabled_again_has_neither_old_sessions_nor_old_links(
 ) -> None:
     row = invited(http)
     accept(browser, row["path"], stays="yes")
-    newer = invited(http, name=row["user"])
+    newer = invited(http, user=row["user_id"])
     for is_disabled in (True, False):
         ok(http.patch(f"/v1/users/{row['user_id']}", json={"disabled": is_disabled}))
     assert browser.get(f"/users/{row['user_id']}/blocks").status_code == 401
@@ -338,7 +338,38 @@ def test_a_name_alone_opens_no_account_that_no_invitation_made(http: httpx2.Clie
     assert answer.status_code == 400
     assert "another person" in answer.text
     assert invited(http, user=name)["user_id"] == made["id"]
-    assert invited(http, name=name)["user_id"] == made["id"]  # the list is sent again
+    assert invited(http, name=name)["user_id"] == made["id"]  # the list is sent a second time
+
+
+def test_two_people_of_one_name_share_no_account(
+    http: httpx2.Client, browser: httpx2.Client, school: ServerInThread
+) -> None:
+    name = new_id("anna")
+    first = invited(http, name=name)
+    lost = invited(http, name=name)  # the first link was lost
+    assert lost["user_id"] == first["user_id"]
+    accept(browser, lost["path"])
+    answer = http.post("/v1/invitations", json={"people": [{"name": name}]})
+    assert answer.status_code == 400
+    assert "another person" in answer.text
+    second = invited(http, name=name, user=f"{name}-2")
+    assert second["user_id"] != first["user_id"]
+    again = {"name": name, "user": first["user_id"], "role": "user", "course": ""}
+    page = ok_page(http.post("/ui/invitations", data=again))
+    (link,) = re.findall(rf"<code>{re.escape(PUBLIC)}(/invitation\?token=[\w-]+)</code>", page)
+    browser.cookies.clear()
+    assert accept(browser, link).status_code == 303
+    assert ok(browser.get(f"/users/{first['user_id']}/blocks")) == []
+    twice = http.post("/v1/invitations", json={"people": [{"name": "Bo"}, {"name": "Bo"}]})
+    assert twice.status_code == 400
+    assert "two people" in twice.text
+
+
+def test_a_name_alone_opens_no_account_that_has_a_key(http: httpx2.Client) -> None:
+    row = invited(http)
+    ok(http.post("/v1/keys/", json={"name": "laptop", "user": row["user_id"], "role": "user"}))
+    answer = http.post("/v1/invitations", json={"people": [{"name": row["user"]}]})
+    assert answer.status_code == 400
 
 
 def test_a_person_who_is_named_twice_gets_one_link(http: httpx2.Client) -> None:

@@ -1,15 +1,17 @@
-"""The command that prints the pipe."""
+"""The commands that print functions for Open WebUI."""
 
 from importlib import resources
 
+import pytest
 from typer.testing import CliRunner
 
 from ricordo.cli import app
 
 
-def test_the_pipe_is_printed_as_it_is() -> None:
-    printed = CliRunner().invoke(app, ["openwebui", "pipe"])
-    pipe = (
-        resources.files("ricordo.features.openwebui.mirror").joinpath("pipe.py").read_text("utf-8")
-    )
-    assert (printed.exit_code, printed.output) == (0, pipe)
+@pytest.mark.parametrize(
+    ("command", "file"), [("pipe", "pipe.py"), ("deleted-chats", "deleted_chats.py")]
+)
+def test_a_function_is_printed_as_it_is(command: str, file: str) -> None:
+    printed = CliRunner().invoke(app, ["openwebui", command])
+    text = resources.files("ricordo.features.openwebui.mirror").joinpath(file).read_text("utf-8")
+    assert (printed.exit_code, printed.output) == (0, text)

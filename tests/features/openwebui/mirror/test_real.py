@@ -384,6 +384,44 @@ def test_programs_and_errors_reach_the_pipe(stage: Stage) -> None:
         assert stage.said(stage.bea, chat["id"]) == [["One.", "Two.", "Three."]]
 
 
+def test_what_is_saved_in_place_is_what_the_agent_reads(stage: Stage) -> None:
+    with (
+        stage.row("pipe, page: messages saved in place are read as saved, each answer once"),
+        stage.page(stage.bea, f"/?models={stage.models['helper']}") as page,
+    ):
+        for text in ("First question.", "Second question."):
+            send(page, text)
+            answer_to(page, text)
+        mine = page.locator(".user-message").first
+        mine.hover()
+        mine.get_by_label("Edit").click()
+        mine.locator("textarea").fill("First question, put better.")
+        page.locator("#save-edit-message-button").click()
+        page.get_by_text("First question, put better.").wait_for()
+        theirs = page.locator(".message-listitem").last
+        theirs.get_by_label("Edit").first.evaluate("button => button.click()")
+        theirs.locator("textarea").fill("The second answer, corrected.")
+        page.locator("#confirm-edit-message-button").click()
+        page.get_by_text("The second answer, corrected.").wait_for()
+        send(page, "Third question.")
+        answer_to(page, "Third question.")
+        request = next(
+            one
+            for one in reversed(stage.server.model.requests)
+            if "Third question." in one.messages[-1].text
+        )
+        read = "\n".join(one.text for one in request.messages[1:])
+        for part, times in (
+            ("First question, put better.", 1),
+            ("You said 'First question.'", 1),
+            ("Second question.", 1),
+            ("You said 'Second question.'", 0),
+            ("The second answer, corrected.", 1),
+            ("Third question.", 1),
+        ):
+            assert read.count(part) == times, (part, read)
+
+
 def test_files_go_both_ways(stage: Stage) -> None:
     there, ada, token = stage.there, stage.ada, stage.ada["token"]
     # Searched by meaning, as by default; the vectors are ours.
@@ -703,3 +741,16 @@ def test_chats_deleted_there_are_known_here_and_what_waits_is_a_note(stage: Stag
         ok(stage.http.post(f"/users/{stage.name(bea)}/diffs/reject", json={"all": True}))
         stage.sync(bea)
         assert waiting() == []
+    with stage.row("function for deleted chats: one is deleted here as it is deleted there"):
+        source = (ROOT / "ricordo/features/openwebui/mirror/deleted_chats.py").read_text("utf-8")
+        meta: Json = {"description": "", "manifest": {}}
+        form = {"id": "deleted", "name": "Deleted chats", "content": source, "meta": meta}
+        there.call("POST", "/api/v1/functions/create", form)
+        there.call("POST", "/api/v1/functions/id/deleted/toggle")
+        valves = {"SERVER_URL": stage.server.url, "API_KEY": stage.service}
+        there.call("POST", "/api/v1/functions/id/deleted/valves/update", valves)
+        chat = stage.chat(bea, essay, "Delete this.")["id"]
+        assert f"chat_{chat}" in descriptions()
+        there.call("DELETE", f"/api/v1/chats/{chat}", token=bea["token"])
+        there.wait_for(lambda: f"chat_{chat}" not in descriptions())
+        assert f"chat_{kept}" in descriptions()

@@ -201,6 +201,10 @@ class Place:
         ]
 
 
+# Parts of a person's memory page, from the top of a narrow screen.
+LAYOUT = (".block-text", "#suggestions", "#rules", "#forget", ".past")
+
+
 @pytest.fixture
 def visitor(browser: Browser, place: Place) -> Iterator[Visitor]:
     with visit(browser, place.server.url) as opened:
@@ -367,6 +371,28 @@ def test_a_line_is_edited_traced_and_forgotten_where_it_stands(
     assert place.human() == "Ada likes cocoa."
     page.get_by_role("button", name="Undo").click()
     expect(page.locator(".line").filter(has_text="Ada plays chess.")).to_be_visible()
+
+
+def test_on_a_narrow_screen_suggestions_stand_right_below_the_text(
+    visitor: Visitor, place: Place
+) -> None:
+    place.set_human("Ada likes tea.\nAda plays chess.")
+    place.propose("plays chess", "plays the cello")
+    page = visitor.see(f"/ui/people/{place.ada}")
+
+    def tops() -> list[float]:
+        found = (page.locator(one).first.bounding_box() for one in LAYOUT)
+        return [box["y"] for box in found if box]
+
+    for width in (390, 1024):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert len(tops()) == len(LAYOUT)
+        assert tops() == sorted(tops())
+        assert not visitor.is_wider_than_the_screen()
+    page.set_viewport_size({"width": 1440, "height": 900})
+    text, suggestions, *_ = tops()
+    assert abs(text - suggestions) < 100  # beside the text
+    place.ask("POST", "/users/ada/diffs/reject", {"all": True})
 
 
 def test_pages_are_reached_by_the_keyboard(visitor: Visitor) -> None:

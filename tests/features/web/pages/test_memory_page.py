@@ -13,8 +13,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from ricordo.features.web.pages.memory_text import pieces_of, title_of, with_lines
+from ricordo.features.web.pages.memory_text import pieces_of, with_lines
 from ricordo.pages.reasons import own_reason, shown_reason
+from ricordo.pages.titles import title_of
 from tests.features.web.pages.test_home import visitor
 from tests.seams.http import ok
 
@@ -334,7 +335,8 @@ def test_home_counts_what_waits_by_one_statement_for_any_number_of_people(school
     seen: list[str] = []
 
     def see(_connection: Any, _cursor: Any, statement: str, *_options: Any) -> None:
-        seen.append(statement)
+        if "proposals" in statement:  # others depend on when a key was looked up last
+            seen.append(statement)
 
     def statements() -> int:
         seen.clear()

@@ -3,6 +3,7 @@
 None reads all agents where a few are named, which SQLite does by itself for an organization.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,47 @@ def test_the_home_page_shows_the_newest_conversations(tmp_path: Path) -> None:
         assert page.index("second") < page.index("first")
 
 
-def browser_says(browser: TestClient, name: str) -> None:
-    agent = browser.post("/v1/agents/", json={"name": name}).json()["id"]
+def test_the_home_page_offers_the_agent_that_one_talked_with_last(tmp_path: Path) -> None:
+    with visitor(tmp_path) as browser:
+        first = browser_says(browser, "first")
+        browser.post("/v1/agents/", json={"name": "newest"})
+        assert partner_of(browser) == (first, "Your chat with first")
+        browser.post("/ui/say", data={"agent": first, "message": "Hello."})
+        assert partner_of(browser) == (first, "Continues with first")
+        second = browser_says(browser, "second")
+        assert partner_of(browser) == (second, "Your chat with second")
+
+
+def test_conversations_of_others_do_not_hide_ones_own_last_chat(tmp_path: Path) -> None:
+    key = {"authorization": "Bearer operator"}
+    with visitor(tmp_path, api_key="operator") as browser:
+        browser.headers["origin"] = "http://localhost:8283"
+        browser.post("/ui/login", data={"key": "operator"})
+        agents = [
+            browser.post("/v1/agents/", json={"name": name}, headers=key).json()["id"]
+            for name in ("coach", "newest")
+        ]
+        sent = browser.post("/ui/say", data={"agent": agents[0], "message": "Hello."})
+        assert sent.status_code == 303, sent.text
+        body = {"messages": [{"role": "user", "content": "Hello."}]}
+        for number in range(11):
+            named = key | {"x-ricordo-user": f"pupil-{number}"}
+            path = f"/v1/agents/{agents[1]}/messages"
+            assert browser.post(path, json=body, headers=named).status_code == 200
+        assert partner_of(browser) == (agents[0], "Continues with coach")
+        assert "Last chat" in browser.get("/").text
+
+
+def partner_of(browser: TestClient) -> tuple[str, str]:
+    """Return the agent that the form of the home page talks with, and what it says of it."""
+    form = browser.get("/").text.split('action="/ui/say"')[1].split("</form>")[0]
+    agent = re.findall(r'name="agent" value="([^"]+)"', form)[0]
+    said = re.findall(r"((?:Continues|Your chat|A new chat) with \w+)", form)[0]
+    return agent, said
+
+
+def browser_says(browser: TestClient, name: str) -> str:
+    agent = str(browser.post("/v1/agents/", json={"name": name}).json()["id"])
     body = {"messages": [{"role": "user", "content": "Hello."}]}
     assert browser.post(f"/v1/agents/{agent}/messages", json=body).status_code == 200
+    return agent

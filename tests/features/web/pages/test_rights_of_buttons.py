@@ -10,7 +10,9 @@ from urllib.parse import urldefrag, urlsplit
 import httpx2
 import pytest
 
-from ricordo.domain.scope import ROLE_SCOPES
+from ricordo.domain.scope import LOCAL_ORGANIZATION, ROLE_SCOPES
+from ricordo.features.memory_care.forgetting import queries as forget_requests
+from ricordo.features.memory_care.forgetting.queries import ForgetRequest
 from ricordo.llm.scripted import call
 from tests.features.web.pages.test_shell import OWN, PAGE
 from tests.seams.people import OPERATOR, People
@@ -90,6 +92,16 @@ def fill(people: People) -> None:
             )
             text = {"messages": [{"role": "user", "content": f"I like {new}."}], "streaming": False}
             ask(key, "POST", f"/v1/conversations/{talk['id']}/messages", json=text)
+        facts = f"/v1/users/{name}/facts"
+        for fact in ("I study geology.", "My favourite food is pizza."):
+            ask(key, "POST", facts, json={"sentence": fact})
+        request = ForgetRequest("", LOCAL_ORGANIZATION, people.id_of(name), "geology")
+        people.server.write(lambda tx, asked=request: forget_requests.add(tx, asked))
+    invited = [{"name": "hal"}, {"name": "ida"}]
+    links = ask(OPERATOR, "POST", "/v1/invitations", json={"people": invited})
+    token = links[0]["path"].partition("?token=")[2]
+    people.http.post("/invitation", data={"token": token}, headers={**PAGE, **OWN})
+    people.http.cookies.clear()
     shared = {"messages": [{"role": "user", "content": "Hello, all of you."}]}
     ask(OPERATOR, "POST", f"/v1/agents/{agent}/messages", json=shared)
     folder = ask(OPERATOR, "POST", "/v1/folders/", json={"name": "Shelf"})["id"]
@@ -127,6 +139,33 @@ def crawl(browser: httpx2.Client) -> dict[Form, str]:
         links = (urldefrag(link)[0] for link in found.links)
         waiting.extend(link for link in links if re.match(r"/(ui/.*)?$", link))
     return forms
+
+
+# Pages whose buttons each role meets: `crawl` has to find them.
+_OWN_PAGES = frozenset(("/ui/people/*/facts", "/ui/people/*/forget-one"))
+MUST_BE_SEEN = {
+    "stranger": _OWN_PAGES,
+    "user": _OWN_PAGES,
+    "developer": frozenset[str](),
+    "teacher": frozenset[str](),
+    "administrator": _OWN_PAGES | {"/ui/invitations", "/ui/invitations/*/revoke"},
+}
+
+
+def seen_pages(forms: dict[Form, str]) -> set[str]:
+    """Return the kinds of the forms' addresses, and of the pages that hold them."""
+    return {kind_of(urlsplit(path).path) for form in forms for path in (form[0], forms[form])}
+
+
+def test_a_link_for_another_person_shows_no_button(people: People) -> None:
+    (row,) = people.ask(OPERATOR, "POST", "/v1/invitations", json={"people": [{"name": "joe"}]})
+    with people.server.http(headers={**PAGE, **OWN}) as browser:
+        browser.post("/ui/login", data={"key": people.key("ada")})
+        page = browser.get(row["path"])
+        assert "You are logged in as another user" in page.text
+        assert 'name="token"' not in page.text
+        browser.post("/ui/logout")
+        assert 'name="token"' in browser.get(row["path"]).text
 
 
 def order(form: Form) -> int:
@@ -188,12 +227,20 @@ def test_no_button_of_any_page_is_refused_to_who_sees_it(
         assert len(forms) > 5
         browser.follow_redirects = False
         refused = {}
-        for form in sorted(forms, key=order):
+        waiting = sorted(forms, key=order)
+        for form in waiting:
             answer = browser.post(form[0], data=dict(form[1]))
             if answer.status_code == 401 and order(form):
                 break  # the key or its user is not there any more
             if answer.status_code in (401, 403):
                 words = re.search(r'class="error"[^>]*>([^<]*)', answer.text)
                 refused[form] = (forms[form], words and words[1])
+            elif answer.status_code == 200:  # a page with more buttons, such as a list to choose of
+                found = Forms()
+                found.feed(answer.text)
+                new = [one for one in found.forms if one not in forms]
+                forms |= dict.fromkeys(new, form[0])
+                waiting += new
         assert refused == {}
+        assert len(seen_pages(forms) & MUST_BE_SEEN[role]) == len(MUST_BE_SEEN[role])
     people.server.provoked()

@@ -1,0 +1,59 @@
+"""Receipts are for the person they are about, and for administrators."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ricordo.domain.scope import ROLE_SCOPES
+from tests.seams.people import OPERATOR, People
+from tests.seams.server import LIMIT, serving
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[People]:
+    folder: Path = tmp_path_factory.mktemp("receipts")
+    with serving(folder, api_key=OPERATOR) as server, server.http() as http:
+        yield People(server, http)
+
+
+def statuses(people: People, path: str, keys: dict[str, str]) -> dict[str, int]:
+    return {name: people.send(key, "GET", path).status_code for name, key in keys.items()}
+
+
+def until_done(people: People, path: str) -> None:
+    deadline = time.monotonic() + LIMIT
+    while people.send(OPERATOR, "GET", path).status_code != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_others_open_neither_a_receipt_nor_its_state(people: People) -> None:
+    acme = people.ask(OPERATOR, "POST", "/v1/organizations/", json={"name": "acme"})["id"]
+    reads: Any = (*ROLE_SCOPES["developer"], "memory:read")
+    keys = {
+        "ada": people.key("ada"),
+        "eve": people.key("eve"),
+        "teacher": people.key("tom", "developer", reads),
+        "elsewhere": people.key("zoe", "admin", organization=acme),
+    }
+    for name in ("ada", "eve"):
+        people.ask(keys[name], "PUT", f"/users/{name}/blocks/human", json={"body": "Likes tea."})
+    asked = people.send(keys["ada"], "POST", "/users/ada/forget", json={"text": "tea", "all": True})
+    path = f"/v1/receipts/{asked.json()['id']}"
+    assert people.send(keys["eve"], "GET", path).status_code == 404  # while it is running, perhaps
+    until_done(people, path)
+    expected = {"ada": 200, "eve": 404, "teacher": 404, "elsewhere": 404}
+    assert statuses(people, path, keys) == expected
+
+    gone = people.send(OPERATOR, "DELETE", "/users/ada").json()
+    path = f"/v1/receipts/{gone['id']}"
+    assert people.send(keys["eve"], "GET", path).status_code == 404
+    until_done(people, path)
+    del keys["ada"]
+    assert statuses(people, path, keys) == {"eve": 404, "teacher": 404, "elsewhere": 404}
+    # Nor does a user learn by name that another was forgotten.
+    assert people.send(keys["eve"], "DELETE", "/users/ada").status_code == 404
+    assert people.send(OPERATOR, "DELETE", "/users/ada").json()["id"] == gone["id"]
