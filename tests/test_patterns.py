@@ -82,7 +82,10 @@ MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str
         (made, _run(made, "sub"))
         for made in (module._closing(()), module._closing(("value", "notes")))
     ],
-    ("search/dates.py", "words"): lambda module: _compiled(
+    ("features/openwebui/mirror/deleted_chats.py", "'chat_' + chat"): lambda module: _compiled(
+        [f"chat_{module._CHAT_ID}"], "fullmatch"
+    ),
+    ("search/dates.py", "pattern"): lambda module: _compiled(
         [row[-1] for row in (*module.RELATIVE, *module.COUNTED)], "fullmatch"
     ),
 }

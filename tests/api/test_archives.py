@@ -237,7 +237,8 @@ def test_an_agents_passage_is_archived_shown_and_deleted_by_nobody_else(
 
     other = api.client.agents.create(model=agent.model)
     api.client.agents.passages.create(other.id, text="Coffee")
-    assert api.client.agents.passages.search(other.id, query="Darjeeling").count == 0
+    found = api.client.agents.passages.search(other.id, query="Darjeeling")
+    assert [hit.content for hit in found.results] == ["Coffee"]
     with pytest.raises(NotFoundError):
         api.client.agents.passages.delete(made.id or "", agent_id=other.id)
     answer = api.client.agents.passages.delete(made.id or "", agent_id=agent.id)

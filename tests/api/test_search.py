@@ -129,7 +129,7 @@ def test_stored_messages_are_found_whole_and_results_of_tools_when_asked_for(
     (hit,) = search()
     assert (hit["embedded_text"], hit["message"]["id"]) == ("Your jasmine tea is ready.", spoken.id)
     assert hit["message"]["content"] == [{"type": "text", "text": "Your jasmine tea is ready."}]
-    assert (hit["fts_rank"], hit["vector_rank"], hit["rrf_score"] > 0) == (1, None, True)
+    assert (hit["fts_rank"], hit["vector_rank"], hit["rrf_score"] > 0) == (1, 1, True)
     (hit,) = search(roles=["tool"])
     assert hit["message"]["tool_returns"] == [
         {"tool_call_id": "call-1", "status": "success", "func_response": "jasmine six"}

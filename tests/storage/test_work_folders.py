@@ -35,7 +35,7 @@ def locked(path: Path) -> Iterator[None]:
 
 def left(data: Path, kind: str, place: Path | None = None) -> Path:
     """A folder of a process that was killed: its lock is free."""
-    folder = open_work_folder(data, kind, place=place)
+    folder = open_work_folder(data, kind, location=place)
     (folder.path / "ricordo.db-wal").write_text("something")
     folder._lock.release()
     return folder.path

@@ -31,7 +31,7 @@ feature = Feature(
             "memory",
             "ricordo.features.memory_care.audit.cli",
             help="Users' memory: review, audit, remotes, erasure.",
-            commands={"audit": "Find junk, duplicates and secrets in all memory."},
+            commands={"audit": "Find junk, duplicates, contradictions and secrets."},
         ),
         Commands(
             "memory",

@@ -155,7 +155,9 @@ async def search_memory(
     if agent:
         body["agent_id"] = (await memory.agent(agent))["id"]
     lines = []
+    matches_well = False
     for hit in await memory.send("POST", "/v1/messages/search", body):
+        matches_well = matches_well or hit["relevance"]["matches_well"]
         speaker = hit["message_type"].removesuffix("_message")
         lines.append(
             f"[message {hit['message_id']}, {hit['created_at']}, {speaker}] {hit['content'][:_CUT]}"
@@ -163,9 +165,12 @@ async def search_memory(
     if "archives:read" in memory.scopes:
         for hit in await memory.send("POST", "/v1/passages/search", body):
             passage = hit["passage"]
+            matches_well = matches_well or hit["relevance"]["matches_well"]
             lines.append(
                 f"[passage {passage['id']}, {passage['created_at']}] {passage['text'][:_CUT]}"
             )
+    if lines and not matches_well:
+        lines.insert(0, "Nothing was found that matches well. The nearest results:")
     return "\n".join(lines) or "Nothing was found."
 
 

@@ -45,7 +45,7 @@ def audit_memory(
         "stale reach it.",
     ),
 ) -> None:
-    """Find junk, duplicates, contradictions, stale lines and secrets in all memory.
+    """Find junk, duplicates, contradictions and secrets.
 
     Also lines without support, and growth, with the counts by user for blocks and facts. Changes
     nothing.

@@ -20,7 +20,7 @@ def pipe() -> None:
 
 @app.command()
 def deleted_chats() -> None:
-    """Print the function that deletes a chat here when its user deletes it in Open WebUI."""
+    """Print the function that deletes deleted chats here too."""
     _print("deleted_chats.py")
 
 

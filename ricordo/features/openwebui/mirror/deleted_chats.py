@@ -45,7 +45,7 @@ class Event:
         else:
             return
         if owner:
-            await self._delete(f"open-webui:{owner}", re.compile(f"chat_{chat}"))
+            await self._delete(f"open-webui:{owner}", re.compile("chat_" + chat))
 
     async def _delete(self, user: str, summary: re.Pattern[str]) -> None:
         """Delete the user's conversations with such a summary, with their messages."""
