@@ -395,6 +395,18 @@ def test_on_a_narrow_screen_suggestions_stand_right_below_the_text(
     place.ask("POST", "/users/ada/diffs/reject", {"all": True})
 
 
+def test_the_name_above_a_chat_stays_in_one_line_on_a_phone(visitor: Visitor, place: Place) -> None:
+    agent = place.talker("Unknown.")
+    visitor.page.set_viewport_size({"width": 390, "height": 844})
+    page = visitor.see(f"/ui/agents/{agent}/chat")
+    name = page.locator(".chat-head h1")
+    box = name.bounding_box()
+    assert box
+    assert box["height"] < 40
+    assert page.locator(".chat-head .chip").is_visible()
+    assert not visitor.is_wider_than_the_screen()
+
+
 def test_pages_are_reached_by_the_keyboard(visitor: Visitor) -> None:
     page = visitor.see("/")
     page.keyboard.press("?")
