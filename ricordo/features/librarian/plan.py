@@ -311,7 +311,14 @@ def _said_about(view: LibrarianView, wish: Intent) -> list[str]:
     ]
     told = [sentence for text in (*view.earlier_texts, *hits) for sentence in _told_sentences(text)]
     notes = [statement.text for statement in matching(view, wish.text)]
-    return [*notes, *(sentence for sentence in told if is_wished(wish, sentence))]
+    wished = [sentence for sentence in told if is_wished(wish, sentence)]
+    return [*notes, *(part for sentence in wished for part in _wished_parts(wish, sentence))]
+
+
+def _wished_parts(wish: Intent, sentence: str) -> list[str]:
+    """Return the statements of a sentence that a wish means, or all of it if none stands alone."""
+    stated = [intent.text for intent in read(sentence) if intent.kind == "tell"]
+    return [text for text in stated if is_wished(wish, text)] or [sentence]
 
 
 def _told_sentences(text: str) -> list[str]:

@@ -741,6 +741,14 @@ GONE = "Forgotten: what said it in these words was removed."
         ),
         ("My password is Sesame123!", "Please forget that password.", "My password is"),
         ("Ich habe Diabetes.", "Bitte vergiss meinen Diabetes.", "Ich habe Diabetes."),
+        # What else the sentence says is not asked to be forgotten.
+        ("I live in Graz and work as a nurse.", "Please forget my job.", "I work as a nurse."),
+        ("I have asthma and I love tea.", "Forget that I have asthma.", "I have asthma"),
+        (
+            "Ich wohne in Wien und arbeite als Lehrer.",
+            "Bitte vergiss meinen Beruf.",
+            "Ich arbeite als Lehrer.",
+        ),
         ("I play chess.", "Please forget my diagnosis.", "my diagnosis"),
     ],
 )

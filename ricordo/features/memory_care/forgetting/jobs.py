@@ -8,13 +8,12 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ricordo.agents.conversations import recompile_system
-from ricordo.domain.clock import to_datetime, to_micros
+from ricordo.domain.clock import to_datetime
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.remote import Remote
 from ricordo.domain.scope import Scope
@@ -77,8 +76,10 @@ class ForgettingWork(PortionedWork[Forgetting]):
             owned = await self._belongings()
             await self._remove_all(owned)
             await self._write(_note_pass)
-            if await self._wait_for_turns(owned):
-                await self._remove_all(await self._belongings())
+            await self._wait_for_turns(owned)
+            # A turn that ran beside the first search may have written what it had read, also one
+            # that has ended since.
+            await self._remove_all(await self._belongings())
             await self._recompile()
             for owner_id in sorted(self.state.partitions):
                 await self._flush(owner_id)
@@ -125,14 +126,14 @@ class ForgettingWork(PortionedWork[Forgetting]):
             for members in portions(some, _PORTION):
                 await self._write(partial(_remove, source=source, owned=owned, items=members))
 
-    async def _wait_for_turns(self, owned: Belongings) -> bool:
-        """Wait for turns that may have read it; return whether there were any."""
-        asked_at = to_micros(datetime.fromisoformat(self.state.asked_at))
+    async def _wait_for_turns(self, owned: Belongings) -> None:
+        """Wait for turns that may have read it: those that began before it was removed."""
+        removed_at = await self._store.read(lambda tx: tx.clock.now())
         own_conversations = await self._store.read(partial(service.own_conversations, owned=owned))
 
         def has_ended(tx: Transaction) -> bool:
             return not any(
-                run.created_at <= asked_at
+                run.created_at <= removed_at
                 and (
                     run.conversation_id in own_conversations
                     or (owned.user_id and run.user_id == owned.user_id)
@@ -140,12 +141,9 @@ class ForgettingWork(PortionedWork[Forgetting]):
                 for run in runs.open_runs(tx)
             )
 
-        if await self._store.read(has_ended):
-            return False
         await self._wait(
             has_ended, "A turn that had read it still runs. It is tried again after that."
         )
-        return True
 
     async def _recompile(self) -> None:
         scope = Scope(self.state.organization_id)

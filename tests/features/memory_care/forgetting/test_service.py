@@ -16,7 +16,8 @@ from ricordo.features.knowledge.facts import queries as fact_queries
 from ricordo.features.knowledge.facts.forgetting import SOURCE
 from ricordo.features.knowledge.facts.records import Evidence, UserFact
 from ricordo.features.memory_care.forgetting import queries, service
-from ricordo.features.memory_care.forgetting.jobs import HANDLERS
+from ricordo.features.memory_care.forgetting.belonging_queries import Belongings
+from ricordo.features.memory_care.forgetting.jobs import HANDLERS, ForgettingWork
 from ricordo.features.memory_care.forgetting.needle import MARK
 from ricordo.features.memory_care.forgetting.service import Choice
 from ricordo.memory import user_memory
@@ -41,8 +42,8 @@ TEXT = f"My {canary('illness')} began in May"
 ALL = Choice(takes_all=True)
 
 
-async def ada(stage: Stage) -> None:
-    """A user who said it in her memory, its history, a message and a passage."""
+async def ada(stage: Stage) -> str:
+    """A user who said it in her memory, its history, a message and a passage; the agent's id."""
     state = await stage.state(await stage.agent())
     archive = await make.stored_archive(stage.store, state.agent, "Tea grows in Darjeeling.")
 
@@ -110,6 +111,27 @@ async def test_killed_after_any_write_it_is_finished_and_counted_once(stage: Sta
     assert text == "Likes tea.\nHas a cat."
     said = await stage.store.read(lambda tx: messages.between(tx, "conv-ada", 0, 10_000, 10))
     assert [message.text for message in said] == [f"Hello. {MARK}", "I like tea."]
+
+
+async def test_what_a_turn_wrote_beside_the_search_goes_too_though_the_turn_has_ended(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = make.agent(id=await ada(stage))
+    late = make.message(agent, f"You said: {TEXT}.", conversation_id="conv-ada")
+    remove_all = ForgettingWork._remove_all
+    late_messages = [late]
+
+    async def remove_before_the_turn_ends(work: ForgettingWork, owned: Belongings) -> None:
+        await remove_all(work, owned)
+        if late_messages:
+            await stage.store.write(lambda tx: insert_messages(tx, [late_messages.pop()]))
+
+    monkeypatch.setattr(ForgettingWork, "_remove_all", remove_before_the_turn_ends)
+    await service.forget(stage.runtime, SCOPE, "ada", TEXT, ALL)
+    await finish(stage)
+
+    assert late_messages == []
+    assert await stage.store.read(in_tables) == []
 
 
 async def test_twice_is_once_and_two_things_follow_each_other(stage: Stage) -> None:
