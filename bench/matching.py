@@ -8,7 +8,6 @@ many questions about nothing in the chat are said to match nothing, and how many
 """
 
 import argparse
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy.typing as npt
 
 from bench import locomo
 from bench.locomo import ANSWERABLE, Conversation
-from bench.retrieval import DEFAULT_LOCOMO, LONGTALK, Place
+from bench.retrieval import Place, development_sets
 from bench.servers import model_server, ricordo
 from bench.waiting import wait_for_index
 
@@ -134,7 +133,7 @@ def main() -> None:
     )
     parser.add_argument("data", nargs="*", type=Path, help="files of LoCoMo's format")
     paths = parser.parse_args().data
-    paths = paths or [LONGTALK, Path(os.environ.get("LOCOMO_JSON") or DEFAULT_LOCOMO)]
+    paths = paths or development_sets()
     asked: list[Asked] = []
     with (
         model_server() as model_url,

@@ -11,7 +11,6 @@ together have 1.
 import argparse
 import asyncio
 import hashlib
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import numpy.typing as npt
 
 from bench import locomo
 from bench.locomo import ANSWERABLE, Conversation, Question
-from bench.retrieval import DEFAULT_LOCOMO, LONGTALK
+from bench.retrieval import development_sets
 from ricordo.llm.embedding.embedded import EmbeddedModel
 from ricordo.search import fusion, scoring
 from ricordo.search.dates import named_times
@@ -153,7 +152,7 @@ async def _main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.ranking", description=__doc__)
     parser.add_argument("data", nargs="*", type=Path, help="files of LoCoMo's format")
     paths = parser.parse_args().data
-    paths = paths or [LONGTALK, Path(os.environ.get("LOCOMO_JSON") or DEFAULT_LOCOMO)]
+    paths = paths or development_sets()
     model = EmbeddedModel()
     sets = {
         path.name.split(".")[0]: [

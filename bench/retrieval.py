@@ -336,6 +336,15 @@ def figures(name: str, scores: Sequence[Score]) -> list[Figure]:
     return rows
 
 
+def development_sets() -> list[Path]:
+    """Return the files of both development sets; without LoCoMo's, say so and leave it out."""
+    locomo_file = Path(os.environ.get("LOCOMO_JSON") or DEFAULT_LOCOMO)
+    if locomo_file.is_file():
+        return [LONGTALK, locomo_file]
+    print(f"LoCoMo is skipped: there is no file {locomo_file}. Name one in LOCOMO_JSON.")
+    return [LONGTALK]
+
+
 def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(
@@ -347,13 +356,9 @@ def main() -> None:
     parser.add_argument("--only", choices=("messages", "passages"), help="store in one way only")
     parser.add_argument("--facts", action="store_true", help="also search with facts of rules")
     options = parser.parse_args()
-    locomo_file = Path(os.environ.get("LOCOMO_JSON") or DEFAULT_LOCOMO)
-    paths = options.data or [LONGTALK, *([locomo_file] if locomo_file.is_file() else [])]
-    if not options.data and len(paths) < 2:
-        print(f"LoCoMo is skipped: there is no file {locomo_file}. Name one in LOCOMO_JSON.")
     all_figures: list[Figure] = []
     all_scores: dict[str, list[dict[str, Any]]] = {}
-    for path in paths:
+    for path in options.data or development_sets():
         conversations = locomo.read(path)
         name = path.name.split(".")[0]
         with model_server() as model_url, ricordo(model_url) as server:

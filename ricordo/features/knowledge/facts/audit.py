@@ -36,7 +36,9 @@ def _of_user(
     tx: Transaction, facts: Sequence[UserFact], waiting: set[str | None]
 ) -> Iterator[Finding]:
     said = _messages_of(tx, facts)
-    for index, fact in enumerate(sorted(facts, key=lambda fact: (fact.said_at, fact.id))):
+    by_time = sorted(facts, key=lambda fact: (fact.said_at, fact.id))
+    drafts = [_as_draft(fact) for fact in by_time]
+    for index, fact in enumerate(by_time):
         finding = partial(
             Finding,
             owner=owner_of(fact.user_id),
@@ -47,8 +49,7 @@ def _of_user(
         )
         for kind, reason in _faults(tx, fact, said):
             yield finding(kind, reason=reason)
-        later = sorted(facts, key=lambda fact: (fact.said_at, fact.id))[index + 1 :]
-        relations = {relation_of(_as_draft(other), fact, facts) for other in later}
+        relations = {relation_of(later, fact, facts) for later in drafts[index + 1 :]}
         if "same" in relations:
             yield finding("duplicate", reason="a later fact says the same")
         if "contradicts" in relations and fact.id not in waiting:
