@@ -606,6 +606,7 @@ INSIDE = {
     "test_features.py": "which features need others, which only the plugins know",
     "test_plugins.py": "hooks",
     "test_secret.py": "a pure module",
+    "test_settings.py": "settings that features declare",
 }
 OUTSIDE = re.compile(r"ricordo\.(app|domain|errors|features\.FEATURES|settings|setting_types)\b")
 
