@@ -203,7 +203,7 @@ def prepare(
         token = one_time_links.derived_token(secret, LINK_PURPOSE, f"{job.id}:{row.id}")
         link = add_link(tx, user, row.id, token, settings)
         entries.append(DigestEntry(proposals.get(tx, scope, row.id), link))
-    waiting = queries.count_waiting(tx, user_id)
+    waiting = proposals.count_waiting_for(tx, user_id)
     return Digest(user, delivery.address, tuple(entries), waiting, others)
 
 
