@@ -476,7 +476,8 @@ def load_settings(**options: Any) -> tuple[Settings, ProviderSettings]:
     set_options = {name: option for name, option in options.items() if option is not None}
     features = feature_settings()
     _adopt_older_settings(file=dotenv_values(".env"))
-    known = {variable for kind in (Settings, *features) for variable in variables_of(kind)}
+    kinds: list[type[BaseSettings]] = [Settings, *features]
+    known = {variable for kind in kinds for variable in variables_of(kind)}
     faults = [
         f"{variable} is not a setting of Ricordo. `ricordo settings` lists them all."
         for variable in sorted({*os.environ, *dotenv_values(".env")})
