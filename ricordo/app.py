@@ -256,8 +256,8 @@ def create_app(
         description="AI agents whose memory belongs to the people it is about. "
         "Compatible with letta-client.",
         lifespan=lifespan,
-        # The framework's pages load scripts from other hosts. Those of `features/web/api_docs` do
-        # not.
+        # The framework's pages load scripts from other hosts. The routes of `features/web/api_docs`
+        # do not.
         docs_url=None,
         redoc_url=None,
         max_body_size=settings.max_body_mb * 1024 * 1024,

@@ -75,12 +75,11 @@ class OfferedTools:
         tools: The schemas that the model sees; `bare` are the schemas as stored.
         gated: Tools whose calls wait for an approval, or for the client that runs them
             (`client`).
-        forced: The one tool that has to be called now, if any.
-        hidden: Tools that the model does not see, but which run if it calls them.
-        acting: Tools whose calls may change something that no rollback restores.
-        reading: Tools whose equal calls in one turn have the same result.
-        is_over: The turn continues without tools.
-        speaks_by_tools: The agent acts and speaks by tools alone.
+        forced: The tool that must be called now, or None. hidden: Tools that the model does not
+        see, but which run if it calls them. acting: Tools whose calls may change something that no
+        rollback restores. reading: Tools whose equal calls in one turn have the same result.
+        is_over: The turn continues without tools. speaks_by_tools: The agent acts and speaks by
+        tools alone.
     """
 
     tools: Mapping[str, ToolSchema]
@@ -213,7 +212,7 @@ def _attached_tools(turn: TurnContext, client: Collection[str]) -> list[Tool]:
 def _allowed_now(turn: TurnContext) -> Allowed:
     """Return the tools that the rules allow after the finished calls.
 
-    There are none at a dead end: the agent can still answer, and so end its turn.
+    At a dead end no tool is allowed. The agent can still answer, which ends its turn.
     """
     try:
         return turn.rules.book.allowed(turn.rules.finished)

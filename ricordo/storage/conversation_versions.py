@@ -206,7 +206,7 @@ def versions_of_turns(
         if turn is None or shown_branch is None or branch is None:
             continue
         ids = branches.setdefault(turn, {shown_branch: shown.id})
-        # Of several versions that continue in one conversation, the last used one counts.
+        # If several versions continue in one conversation, the one used last counts.
         is_newest = branch not in ids or versions[ids[branch]].time < other.time
         if branch != shown_branch and is_newest:
             ids[branch] = other.id

@@ -247,8 +247,8 @@ def put_back(tx: Transaction, job: Job, after: int = 0) -> bool:
 def take_over(tx: Transaction, *, silent_for: int = 0, live: Collection[str] = ()) -> list[Job]:
     """Free the jobs without a heartbeat for `silent_for` microseconds (0: all), and return them.
 
-    Those without attempts left fail instead. `live` are the ids of jobs that run in this process,
-    whatever its clock says.
+    Jobs without attempts left fail instead. `live` are the ids of jobs that run in this process.
+    They count as alive at any time of its clock.
     """
     freed = []
     # If the clock went back since a lone server was killed, its heartbeats lie in the future.

@@ -220,7 +220,7 @@ def beginnings(tx: Transaction, chain_id: str, limit: int) -> list[str]:
 
 
 def deleted_labels(tx: Transaction, chain_id: str) -> list[str]:
-    """Return the labels of deleted blocks that did not come back."""
+    """Return the labels of deleted blocks that were not restored."""
     is_deleted = (blocks_log.c.chain_id == chain_id) & blocks_log.c.deleted_label.is_not(None)
     is_back = select(blocks.c.label).where(blocks.c.chain_id == chain_id)
     statement = select(blocks_log.c.deleted_label).distinct().where(is_deleted).limit(MOST_NAMES)

@@ -68,7 +68,7 @@ _REJECTED_BY = (
 _WAITING_IDS = (
     select(proposals.c.id)
     .where(_IN_CHAIN)
-    # A proposal with a conflict would conflict again, and must not be in the way of the rest.
+    # A proposal with a conflict would conflict again, so it is the last.
     .order_by(case((proposals.c.status == "open", 0), else_=1), proposals.c.seq)
     .limit(bindparam("limit"))
 )

@@ -47,7 +47,7 @@ TOKENS = (
 )
 PURPOSE = func.coalesce(runs.c.purpose, "turn")
 _PRUNED_AT_ONCE = 500
-# A trace may have some hundred kilobytes, and deletion holds up every other writer.
+# A trace may have some hundred kilobytes, and every other writer waits for a deletion.
 TRACES_PRUNED_AT_ONCE = 50
 
 

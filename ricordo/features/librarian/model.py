@@ -386,7 +386,7 @@ def _ranked(
 ) -> list[Evidence]:
     """Return the notes and hits that share a term or a kind of fact, the best first.
 
-    Of equal ones the newer comes first.
+    If two are equally good, the newer one is first.
     """
     # The last line comes first, since a later line of the same day is newer.
     notes = [
@@ -476,7 +476,7 @@ def _hits(view: LibrarianView) -> Iterator[Evidence]:
         for intent in intents
         if intent.kind == "forget"
     ]
-    # What is still in view was said before now, whenever it was filed.
+    # Wishes in the conversation are newer than every filed statement.
     forgotten += [(wish, "9999") for wish in plan.wishes_in_view(view)]
     for row, intents in read_rows:
         on = str(row.get("timestamp") or "")

@@ -350,7 +350,7 @@ class QdrantIndex(ServiceIndex):
     async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run the call here; in local mode in the client's thread.
 
-        That thread runs a loop of its own for each call.
+        The thread runs a new event loop for each call.
         """
         if not self._thread:
             return await work()

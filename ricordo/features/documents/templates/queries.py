@@ -18,7 +18,7 @@ class Template:
     """A template of an agent.
 
     `version` is the number of the newest saved version. `agent_id` is the agent that the template
-    follows, if any.
+    follows, or None.
     """
 
     id: str

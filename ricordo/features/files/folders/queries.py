@@ -273,7 +273,7 @@ def read_lines(
     """Return the lines from `start` to before `end`, and True if text is missing.
 
     Lines count from 0; `end` None means to the last line. At most `limit` characters are returned,
-    however long the lines are.
+    so a long line may be cut.
     """
     piece_limit = limit // PIECE + 3
     parameters = {

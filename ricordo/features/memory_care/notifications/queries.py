@@ -82,7 +82,7 @@ owner_visits = table(
 class Preferences:
     """When a user, or an organization's users, are notified.
 
-    None: as the organization, or else the settings, say.
+    A field at None means the organization's choice, or the settings if it has none.
     """
 
     organization_id: str
@@ -278,7 +278,7 @@ def figures(tx: Transaction, organization_id: str | None = None) -> DecisionFigu
 
 
 def inherited(tx: Transaction, scope: Scope, user_id: str | None) -> tuple[Preferences, ...]:
-    """Return the preferences of a user and of the organization, made up where there are none."""
+    """Return the preferences of a user and of the organization; without stored ones, empty ones."""
     ids = [id for id in (user_id, scope.organization_id) if id]
     rows = of_owners(tx, ids)
     return tuple(

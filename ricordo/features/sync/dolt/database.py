@@ -257,7 +257,7 @@ class Database:
     def _touching_among(self, steps: Sequence[str], base: str | None) -> set[str]:
         """Return the steps that may change the user's rows.
 
-        Of many steps the database is asked which do; of few, all are read.
+        If there are many steps, the database is asked for them; if there are few, all are read.
         """
         if base is None or len(steps) > _MOST_STEPS:
             return self._touching()
@@ -521,8 +521,8 @@ def _remote_commit(
 ) -> RemoteCommit:
     """Return a commit of the log that changes the user's rows.
 
-    `new_commits` are those that came with it, and name the merged proposals. Those of its authors
-    are `writers`, or the commit itself.
+    `new_commits` are those that came with it, and name the merged proposals. Its authors are the
+    authors of `writers`, or the commit's author if there are none.
     """
     proposal_ids = (proposal_in(new.message) for new in new_commits)
     return RemoteCommit(

@@ -267,7 +267,7 @@ def add_runs(tx: Transaction, runs: Sequence[TaskRun]) -> int:
 
 
 def are_open(tx: Transaction) -> bool:
-    """Return True if any run has not ended."""
+    """Return whether a run has not ended."""
     return tx.first(_NEXT, {"started_ids": []}) is not None
 
 

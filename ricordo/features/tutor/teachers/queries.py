@@ -42,7 +42,7 @@ class Student:
 def require_teacher(scope: Scope) -> Scope:
     """Return the scope in which an organization's students are read.
 
-    A call on behalf of one user is refused, whatever its key: it sees only this user's things.
+    A call on behalf of one user is refused with any key, since it sees only this user's data.
 
     Raises:
         Forbidden: the caller is neither a developer nor an administrator.
