@@ -625,7 +625,7 @@ def _new_text(model: str, record: np.void) -> NewText:
         model,
         int(record["number"]),
         int(record["form"]) >> scoring.PART_SHIFT,
-        int(record["created_at"]),
+        int(record["version"]),
         int(record["length"]),
     )
 

@@ -56,16 +56,15 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class NewText:
-    """A text without a stored vector of the model: its document and part, its time and length.
+    """A text without a stored vector of the model: its document and part, its version and length.
 
-    An edited text seldom has the same length. If it has, the vector of the old text serves until
-    the new one is embedded.
+    Version and length tell an edited text from the old one (see `BufferRow`).
     """
 
     model: str
     document: int
     part: int
-    created_at: int
+    version: int
     length: int
 
 

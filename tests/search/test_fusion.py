@@ -19,7 +19,9 @@ def documents(
 ) -> DocumentColumns:
     """So many documents, each alone or all in one conversation."""
     times = created_at or list(range(count))
-    rows = [(n + 1, times[n], conversation or n + 1, 0, 10, 0, 1, n in asks) for n in range(count)]
+    rows = [
+        (n + 1, times[n], conversation or n + 1, 0, 10, 0, 0, 1, n in asks) for n in range(count)
+    ]
     records = np.array(rows, dtype=DOCUMENT)
     return documents_of(records, records["alive"] == 1)
 

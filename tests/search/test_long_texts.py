@@ -36,10 +36,12 @@ from ricordo.storage.schema.core_tables import (
     search_postings,
     search_terms,
 )
+from tests.conftest import BOTH
 from tests.seams import make
 from tests.seams.stores import START
 from tests.support.library import Library, unheard
 
+DATABASES = BOTH
 AGENT = make.agent(id="agent-1")
 SENTENCE = "The weather report for region{n} names wind, clouds and a little rain before noon. "
 

@@ -32,7 +32,7 @@ class Turn:
 
 def documents(turns: list[Turn]) -> DocumentColumns:
     rows = [
-        (n, t.created_at, t.conversation, 0, t.length, 0, t.is_alive, 0)
+        (n, t.created_at, t.conversation, 0, t.length, 0, 0, t.is_alive, 0)
         for n, t in enumerate(turns)
     ]
     records = np.array(rows, dtype=DOCUMENT)
