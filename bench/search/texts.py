@@ -59,7 +59,9 @@ class Writer:
         """
         asked = []
         for place in self._random.integers(0, len(texts), count):
-            said = [word for word in texts[place].lower().replace(".", "").split() if word not in COMMON]
+            said = [
+                word for word in texts[place].lower().replace(".", "").split() if word not in COMMON
+            ]
             chosen = self._random.permutation(sorted(set(said)))[:_ASKED].tolist()
             speaker = SPEAKERS[int(self._random.integers(0, 2))]
             asked.append(f"What did {speaker} say about the {' and '.join(chosen) or 'rest'}?")
