@@ -126,7 +126,8 @@ def find(
         search.own_bonus(query.text),
     )
     best = search.best(scored, may, filters, offset + limit)[offset:]
-    lexical_of_texts = documents.best_parts(lexical)
+    lexical_of_texts = documents.text_scores(lexical)
+    best_of_parts = documents.best_parts(lexical)
     similar_of_texts = similar.of_texts(documents) if similar is not None else None
     ranks = fusion.ranks(best, may, lexical_of_texts, similar_of_texts)
     if similar is not None or query.mode == "fts":
@@ -143,7 +144,7 @@ def find(
                 by_words,
                 by_vector,
                 mode,
-                _share(lexical_of_texts[p], most),
+                _share(best_of_parts[p], most),
                 search.cosine(query, best_part[p]),
             ),
             before.get(p),
@@ -295,10 +296,10 @@ class _Search:
     def own_bonus(self, text: str) -> Floats | None:
         """Return the bonuses of what users said, for a query about themselves."""
         speaks_of_asker, speaks_of_answer = persons(text)
-        if not speaks_of_asker or speaks_of_answer:
+        # What an agent answered, and the sources of a summary, are not only the user's words.
+        if not speaks_of_asker or speaks_of_answer or asks_for_summary(text):
             return None
-        bonus = fusion.OWN_BONUS_OF_SUMMARIES if asks_for_summary(text) else fusion.OWN_BONUS
-        bonuses: Floats = (self.view.records["role"] == _USER) * np.float32(bonus)
+        bonuses: Floats = (self.view.records["role"] == _USER) * np.float32(fusion.OWN_BONUS)
         return bonuses
 
     def _running(self, filters: MessageFilter | PassageFilter) -> Integers:

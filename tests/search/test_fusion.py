@@ -67,6 +67,14 @@ def test_speakers_and_times_that_are_named_come_first_and_questions_last() -> No
     assert found[1] > found[0] > 0
 
 
+def test_a_bonus_raises_what_is_found_by_words_or_by_similarity_and_nothing_else() -> None:
+    bonuses = floats(0, 0.5, 0.5)
+    without_words = fuse(documents(3), floats(0, 0, 0), likeness(0.9, 0.8, NONE), bonuses=bonuses)
+    assert without_words.tolist() == pytest.approx([1.0, 0.5 + 1e-6, 0.0], abs=1e-5)
+    by_words = fuse(documents(3), floats(4, 2, 0), bonuses=bonuses)
+    assert by_words.tolist() == pytest.approx([1.0, 1.0, 0.0])
+
+
 def test_similar_neighbours_help_in_the_same_talk_only() -> None:
     similar = likeness(0.9, 0.5, 0.1, 0.5, 0.1)
     together = fuse(documents(5, conversation=1), np.zeros(5, dtype=np.float32), similar)
