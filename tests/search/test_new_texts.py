@@ -1,13 +1,15 @@
 """A search embeds texts that have no vector yet, before the index's job does."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ricordo.domain.message import Message, TextPart
 from ricordo.errors import Unavailable
-from ricordo.search import index
+from ricordo.search import index, scoring
 from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.storage.engine.store import Store
 from tests.conftest import BOTH
@@ -126,3 +128,37 @@ async def test_a_passage_that_is_edited_to_as_many_words_is_embedded_again(
         assert hit.relevance.similarity is not None
         assert ["a harbour by the window"] in library.embedder.asked
         await library.flush(archive.id)
+
+
+async def test_a_search_that_embeds_new_texts_scores_once(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = (await make.stored_agent(library.store)).agent
+    scored = []
+    lexical = scoring.lexical
+    monkeypatch.setattr(scoring, "lexical", lambda *columns: scored.append(1) or lexical(*columns))
+    for number in range(3):
+        await make.stored_messages(library.store, make.message(agent, f"harbour note{number}"))
+        hits = await library.recall.messages("harbour", MessageFilter((agent.id,)), 5)
+        assert len(hits) == number + 1
+        assert all(hit.relevance.similarity is not None for hit in hits)
+        assert len(scored) == number + 1
+
+
+async def test_what_is_stored_while_new_texts_are_embedded_is_found_by_words(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = (await make.stored_agent(library.store)).agent
+    await make.stored_messages(library.store, make.message(agent, "harbour note0"))
+    embed = library.embedder.embed
+
+    async def embed_late(texts: Sequence[str], **more: Any) -> list[list[float]]:
+        if more.get("purpose") == "document":
+            late = make.message(agent, f"harbour note{len(library.embedder.asked)}")
+            await make.stored_messages(library.store, late)
+        return await embed(texts, **more)
+
+    monkeypatch.setattr(library.embedder, "embed", embed_late)
+    hits = await library.recall.messages("harbour", MessageFilter((agent.id,)), 5)
+    assert [hit.relevance.similarity is not None for hit in hits].count(True) == 1
+    assert len(hits) == 2
