@@ -291,7 +291,7 @@ async def outlined(turn: TurnContext, request: ModelRequest) -> list[Message]:
 def _with_current_prompt(turn: TurnContext, evicting_cut: Cut) -> Cut:
     """Return the cut with the system message of the smaller window.
 
-    That message says how many messages are in recall now.
+    The system message says how many messages are in recall now.
     """
     now = turn.runtime.store.clock.now()
     # The summary is one more message in the window.
@@ -356,8 +356,8 @@ def _writer(
     """Return the writer of summaries; its calls are recorded in `calls`.
 
     In the modes that begin with `self_` it is the agent's own model, asked as the agent is, so that
-    its provider's cache is used. Otherwise it is the chosen model or, if there is none, the agent's
-    own.
+    its provider's cache is used. Otherwise it is the chosen model, or the agent's model if none was
+    chosen.
     """
     agent = turn.state.agent
     percent = turn.limit.token_percent

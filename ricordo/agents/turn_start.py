@@ -67,7 +67,7 @@ from ricordo.tools.toolbox import unstored_tool
 
 LEASE = 30 * SECOND
 _ATTEMPTS = 5
-# The most rejections in one turn; the rest comes in the next.
+# The most rejections that one turn reports; the next turn reports more.
 _REJECTION_LIMIT = 20
 _OF_GROUP = ("group_id", "speaker")
 # wire facts: clients of the retired Letta V1 server match these two sentences.
@@ -437,7 +437,7 @@ def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Messag
 
 
 def _approval_to_apply(tx: Transaction, turn: TurnContext, approval: Approval) -> Approval | None:
-    """Return the request's answer to calls; None where it was applied before.
+    """Return the request's answer to calls; None if the answer was applied before.
 
     Then messages beside the answer are a turn of their own.
     """
@@ -553,7 +553,7 @@ def finished_before(window: Sequence[Message]) -> list[FinishedCall]:
 def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) -> Run | None:
     """Return the run that accepted the request before, after the database refused the turn.
 
-    Returns None where a dead run was in the way; it is closed. Raises the reason of the refusal
+    Returns None if a dead run had the lease; that run is closed. Raises the reason of the refusal
     otherwise.
     """
     conversation = conversations.get(tx, conversation_of(request))

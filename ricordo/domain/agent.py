@@ -93,7 +93,7 @@ class Agent:
 
     @property
     def course(self) -> str | None:
-        """The name of the course that the agent belongs to, if any."""
+        """The name of the agent's course, or None."""
         course = self.metadata.get("course")
         if isinstance(course, str):
             return course

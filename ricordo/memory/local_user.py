@@ -6,21 +6,25 @@ proposed for the local user's memory (decision 0065).
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from ricordo.domain.agent import AgentState
-from ricordo.domain.scope import Scope
+from ricordo.domain.block import Block
+from ricordo.domain.scope import Actor, Scope
 from ricordo.errors import RicordoError
-from ricordo.memory.edits import EditContext, MemoryEdit, by_block
+from ricordo.memory.edits import EditContext, MemoryEdit, added_lines, by_block
 from ricordo.memory.fact_lines import is_about_person
 from ricordo.memory.proposals import ProposalDraft, propose
-from ricordo.memory.text import edit_summary, merge_changes
+from ricordo.memory.text import carry_over, edit_summary, merge_changes
 from ricordo.memory.user_copies import copy_of, needs_copy, users_chain
-from ricordo.storage import blocks
+from ricordo.storage import blocks, proposals, versions
 from ricordo.storage.engine.store import Overtaken, Transaction
 
 log = logging.getLogger(__name__)
+
+# Note of a proposal that is withdrawn.
+LINES_REMOVED = "The agent removed a line of it from its memory."
 
 
 def share_facts(
@@ -70,9 +74,49 @@ def _propose(
         before = first_text
     else:
         before = base.value
-    value = merge_changes(before, copy.value, text)
-    draft = ProposalDraft(chain.id, copy.label, text if value is None else value, copy)
+    removed_lines = added_lines(text, before)
+    if removed_lines:
+        # The copy has no waiting lines, and others in another order.
+        value = carry_over(before, text, copy.value)
+    else:
+        value = merge_changes(before, copy.value, text)
+    if value is None:
+        value = text  # too large to be compared
+    else:
+        value = _withdraw_outdated(tx, chain.id, copy, context.author, removed_lines, value)
     metadata = context.metadata(
         (edit.reason for edit in group), edit_summary(base, group[-1].after)
     )
+    draft = ProposalDraft(chain.id, copy.label, value, copy)
     propose(tx, draft, metadata, context.expires_after)
+
+
+def _withdraw_outdated(
+    tx: Transaction,
+    chain_id: str,
+    copy: Block,
+    author: Actor,
+    removed_lines: Collection[str],
+    value: str,
+) -> str:
+    """Withdraw the agent's waiting proposals that add a line which it removes now.
+
+    Returns `value` with the other changes of the withdrawn proposals, so that they still wait.
+    """
+    if not removed_lines:
+        return value
+    versions.lock(tx, chain_id)
+    for older in proposals.waiting_by(tx, chain_id, copy.label, author):
+        if older.value is None:
+            continue
+        older_before = older.base_value or ""
+        outdated_lines = {*added_lines(older_before, older.value)}.intersection(removed_lines)
+        if not outdated_lines:
+            continue
+        withdrawn = replace(older, status="expired", note=LINES_REMOVED, resolved_at=tx.clock.now())
+        proposals.settle(tx, withdrawn)
+        rest = [line for line in older.value.split("\n") if line not in outdated_lines]
+        merged = carry_over(older_before, "\n".join(rest), value)
+        if merged is not None:
+            value = merged
+    return value

@@ -451,7 +451,7 @@ def same_text(first: str, second: str) -> bool:
 def change_summary(label: str, old: str, new: str, otherwise: str) -> str:
     """Return a short message with the first added line, else the first removed one.
 
-    `otherwise` is the message where no line can be shown.
+    `otherwise` is the message if no line can be shown.
     """
     before = _lines_within(old)
     after = _lines_within(new)
@@ -475,7 +475,7 @@ def change_summary(label: str, old: str, new: str, otherwise: str) -> str:
 def edit_summary(before: Block | None, after: Block | None) -> str:
     """Return a short message for a change of a block.
 
-    `before` is None where the block is created, `after` is None where it is deleted.
+    `before` is None for a new block, and `after` is None for a deleted one.
     """
     if after is None:
         return f"Delete {before.shown_label if before else ''}"
@@ -514,8 +514,7 @@ def line_changes(old: str, new: str) -> list[LineChange] | None:
 def merge_changes(base: str, first: str, second: str) -> str | None:
     r"""Return the text with both changes.
 
-    Returns None where they replace or remove the same lines differently, or are too large to be
-    compared.
+    Returns None if they change the same lines differently, or if they are too large to be compared.
 
     Unlike in `merge_lines`, neighbouring lines may change on both sides. Additions of both sides at
     one position stay, those of `first` above; equal additions stay once.
@@ -565,6 +564,62 @@ def merge_changes(base: str, first: str, second: str) -> str | None:
     if ends_with_newline == base.endswith("\n"):
         ends_with_newline = second.endswith("\n")
     return "\n".join(merged) + ("\n" if merged and ends_with_newline else "")
+
+
+def carry_over(base: str, changed: str, text: str) -> str | None:
+    r"""Return `text` with the changes from `base` to `changed`.
+
+    Unlike in `merge_changes`, `text` may lack lines that are replaced or removed, or have them in
+    another order. New lines whose predecessors `text` lacks are inserted behind the lines that
+    come before them in `base`.
+
+    Returns None where the texts are too large to be compared.
+
+    >>> carry_over("name\ncity\njob", "name\ncity\nhobby", "name\npet")
+    'name\npet\nhobby'
+    """
+    changes = line_changes(base, changed)
+    base_lines = _lines_within(base)
+    lines = _lines_within(text)
+    positions, is_whole = unchanged_lines(base_lines, lines)
+    if changes is None or not is_whole:
+        return None
+    moved = _other_lines(lines, positions.values())
+    removed: set[int] = set()
+    inserted: dict[int, list[str]] = {}
+    base_end = len(base_lines)
+    for change in changes:
+        replaced: list[int] = []
+        for number in range(change.start, change.end):
+            if number in positions:
+                replaced.append(positions[number])
+            elif found := moved.get(line_key(base_lines[number])):
+                replaced.append(found.pop(0))
+        removed.update(replaced)
+        if replaced:
+            position = replaced[0]
+        elif change.end == base_end:
+            position = len(lines)
+        else:
+            lines_before = (at for number, at in positions.items() if number < change.start)
+            position = max(lines_before, default=-1) + 1
+        inserted.setdefault(position, []).extend(change.lines)
+    result: list[str] = []
+    for position in range(len(lines) + 1):
+        result += inserted.get(position, [])
+        if position < len(lines) and position not in removed:
+            result.append(lines[position])
+    return "\n".join(result) + ("\n" if result and text.endswith("\n") else "")
+
+
+def _other_lines(lines: Sequence[str], known: Collection[int]) -> dict[str, list[int]]:
+    """Return the numbers of the lines that are not among the known ones, by key."""
+    known = set(known)
+    numbers: dict[str, list[int]] = {}
+    for number, line in enumerate(lines):
+        if number not in known:
+            numbers.setdefault(line_key(line), []).append(number)
+    return numbers
 
 
 def _lines_within(text: str) -> list[str]:

@@ -98,7 +98,7 @@ _STATES = (
     .where(conversations_table.c.deleted_at.is_(None))
     .order_by(agents_archives.c.seq)
 )
-# Of an agent with many users only the newest conversations are checked.
+# If an agent has many users, only the newest conversations are checked.
 _others = conversations_table.alias("others")
 _newest = (
     select(_others.c.id, _others.c.message_count, _others.c.user_id)

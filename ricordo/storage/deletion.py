@@ -155,6 +155,11 @@ def purge(
     return True
 
 
+def purge_passages(tx: Transaction, ids: Sequence[str], before: BeforePurge) -> bool:
+    """Delete a portion of these passages. Returns False if none were left."""
+    return purge(tx, passages, "id", keys=ids, before=before, counts=Counter())
+
+
 def purge_conversation(tx: Transaction, id: str, before: BeforePurge, counts: Counter[str]) -> bool:
     """Purge a deleted conversation, except messages that its forks share.
 

@@ -1,7 +1,10 @@
 """On a server without keys, facts that unowned agents learn are proposed to the local user."""
 
 from pathlib import Path
+from random import Random
 from typing import Any
+
+import pytest
 
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import LOCAL_USER
@@ -24,7 +27,7 @@ def tell(scene: Scene, agent: str, *facts: str, label: str = "human", **fields: 
 
 def new_agent(scene: Scene, **blocks: str) -> str:
     memory = [{"label": label, "value": text} for label, text in blocks.items()]
-    return scene.agent("memory_insert", name=new_id("name"), memory_blocks=memory)
+    return scene.agent("memory_insert", "memory_replace", name=new_id("name"), memory_blocks=memory)
 
 
 def waiting(scene: Scene, agent: str, user: str = LOCAL_USER) -> list[dict[str, Any]]:
@@ -68,6 +71,49 @@ def test_each_fact_waits_by_itself_and_a_rejected_one_stays_out(scene: Scene) ->
     (song,) = waiting(scene, agent)
     decide(scene, song, "approve")
     assert body(scene, cats["label"]) == f"Her name is Ada.\n{CATS}\nI sing."
+
+
+def edit(scene: Scene, agent: str, old: str, new: str) -> None:
+    """Let the agent replace text of its block in a turn."""
+    arguments = {"label": "human", "old_string": old, "new_string": new}
+    scene.says(calls(("memory_replace", arguments)), "Done.")
+    assert scene.post(agent, {"role": "user", "content": f"Not: {old}"}).status_code == 200
+
+
+def approve_all(scene: Scene, agent: str) -> None:
+    for row in waiting(scene, agent):
+        decide(scene, row, "approve")
+    assert waiting(scene, agent) == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_approving_everything_gives_the_lines_that_the_agent_kept(scene: Scene, seed: int) -> None:
+    """Facts are told, replaced, struck and approved in any order; each waits in one proposal."""
+    random = Random(seed)  # noqa: S311 -- a test that can be repeated
+    agent = new_agent(scene, human="Her name is Ada.")
+    kept = ["I sing."]
+    tell(scene, agent, *kept)
+    label = waiting(scene, agent)[0]["label"]
+    for number in range(8):
+        fact = f"Fact {number} of {seed}."
+        if kept and random.random() < 0.5:
+            position = random.randrange(len(kept))
+            new = random.choice([fact, ""])
+            edit(scene, agent, kept[position] if new else f"\n{kept[position]}", new)
+            kept[position : position + 1] = [new] if new else []
+        else:
+            facts = [fact, f"Detail {number} of {seed}."][: random.randint(1, 2)]
+            tell(scene, agent, "\n".join(facts))
+            kept += facts
+        if random.random() < 0.15:
+            approve_all(scene, agent)
+    shown_lines = "\n".join(row["diff"] for row in waiting(scene, agent)).split("\n")
+    added = [line for line in shown_lines if line.startswith(("+Fact", "+Detail"))]
+    assert len(added) == len(set(added))
+    approve_all(scene, agent)
+    first_line, *lines = body(scene, label).split("\n")
+    assert first_line == "Her name is Ada."
+    assert sorted(lines) == sorted(kept)
 
 
 def test_facts_from_before_are_proposed_and_not_copied(scene: Scene) -> None:

@@ -49,6 +49,7 @@ TOGETHER: dict[str, tuple[str, ...]] = {
     ),
     "the providers' libraries": (
         "tests/llm/",
+        "tests/features/openai/test_structured.py",
         *(
             f"tests/behaviour/test_{name}.py"
             for name in ("approvals", "as_the_retired_server", "native_agents", "streams")

@@ -281,7 +281,7 @@ jobs = table(
     Index("jobs_by_time", "organization_id", "created_at", "seq"),
     Index("jobs_by_turn", "status", "not_before"),
     Index("jobs_by_key", "key", "status"),
-    # Of jobs that bring something up to date, one waiting job is enough for all requests.
+    # If a job brings something up to date, one waiting job is enough for all requests.
     partial_index(
         "jobs_one_waiting", "kind", "key", where="is_single AND status = 'waiting'", unique=True
     ),

@@ -241,7 +241,7 @@ async def test_killed_after_any_write_it_is_finished_and_nothing_counted_twice(
 async def test_a_receipt_names_what_every_sweep_removed_also_before_a_copy_ended(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ricordo.features.memory_care.erasure.jobs._TRIES", 2)
+    monkeypatch.setattr("ricordo.features.memory_care.erasure.work._TRIES", 2)
     await ada(stage)
     state = await forget(stage.runtime, SCOPE, "ada")
     work = stage.runtime.settings.data_dir / FOLDER
@@ -488,8 +488,9 @@ def embed(tx: Transaction, owner_id: str) -> set[int]:
 
 
 async def test_outside_indexes_are_told_of_what_goes_also_of_what_was_being_embedded(
-    stage: Stage,
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ricordo.features.memory_care.erasure.work._TRIES", 2)
     _, agent_id = await ada(stage)
     await make.stored_messages(
         stage.store, make.message((await stage.state(agent_id)).agent, "Bob likes tea.")
