@@ -27,8 +27,8 @@ from ricordo.search.write_buffer import ROLES, BufferRow, fingerprint, unpack
 SPREAD_SHARE = 1 / 16
 LEAST_SPREAD = 4096
 MOST_SPREADS = 4
-# Bytes of a view for each document, without its record: columns, layout and spreads.
-_BYTES_PER_DOCUMENT = 48 + 5 * MOST_SPREADS
+# Bytes of a view for each document, without its record: columns, layout, neighbours and spreads.
+_BYTES_PER_DOCUMENT = 64 + 5 * MOST_SPREADS
 # Bytes for each term of each document in the buffer.
 _BYTES_PER_TERM = 100
 # Bytes of a part of a view for each document of the whole: its position in the part.
