@@ -47,7 +47,7 @@ _PAUSE = 0.1  # seconds
 _ALWAYS = (
     "Clones, agent files, exports and backups outside of this data folder. Ricordo cannot change "
     "them.",
-    "What model providers and connected services, such as Honcho, store of what they received.",
+    "What model providers and other connected services store of what they received.",
     "What other people wrote: their conversations, notes and blocks were not searched.",
     "Pictures, and files that are not text.",
 )
@@ -162,6 +162,12 @@ class ForgettingWork(PortionedWork[Forgetting]):
             await self._write(partial(_note_files, files=names))
             for remote in await self._store.read(partial(_remotes_of, chain_id=chain_id)):
                 await self._follow(remote)
+        for at_forgetting in self._runtime.plugins.at_forgetting():
+            sentences = await at_forgetting(
+                self._runtime, self.state.user_id, self.state.needle_of_followers
+            )
+            if sentences:
+                await self._write(partial(_note_elsewhere, sentences=sentences))
         await self._sweep_copies()
 
     async def _follow(self, remote: Remote) -> None:
