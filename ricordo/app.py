@@ -39,7 +39,7 @@ from ricordo.sandbox.service import Sandbox
 from ricordo.search import pgvector
 from ricordo.secret import FILE as SECRET_FILE
 from ricordo.secret import load_secret, require_unneeded
-from ricordo.settings import ProviderSettings, Settings, VectorSettings, load_vector_settings
+from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import damage, keys, organizations
 from ricordo.storage.engine.database import folders_of, open_store
 from ricordo.storage.engine.store import Store, Transaction
@@ -59,7 +59,6 @@ T = TypeVar("T")
 async def open_runtime(
     settings: Settings,
     providers: ProviderSettings,
-    vectors: VectorSettings | None = None,
     *,
     extra_models: Sequence[ChatModel | Embedder] = (),
     plugins: Plugins | None = None,
@@ -74,7 +73,7 @@ async def open_runtime(
     sandbox = Sandbox(settings)
     toolbox = Toolbox(plugins.tools(), plugins.tool_runners(settings, sandbox))
     models = open_models(settings, providers, plugins, extra_models)
-    indexes = plugins.vector_indexes(vectors or load_vector_settings())
+    indexes = plugins.vector_indexes(settings)
     kinds = plugins.memory_remotes()
     store = await asyncio.to_thread(open_store, settings)
     await asyncio.to_thread(sweep, *folders_of(settings))
@@ -220,7 +219,6 @@ def open_models(
 def create_app(
     settings: Settings,
     providers: ProviderSettings | None = None,
-    vectors: VectorSettings | None = None,
     *,
     extra_models: Sequence[ChatModel | Embedder] = (),
 ) -> FastAPI:
@@ -236,7 +234,6 @@ def create_app(
         async with open_runtime(
             settings,
             providers or ProviderSettings(),
-            vectors,
             extra_models=extra_models,
             plugins=plugins,
         ) as runtime:
@@ -259,8 +256,8 @@ def create_app(
         description="AI agents whose memory belongs to the people it is about. "
         "Compatible with letta-client.",
         lifespan=lifespan,
-        # The framework's pages load scripts from other hosts. Those of `features/web/api_docs` do
-        # not.
+        # The framework's pages load scripts from other hosts. The routes of `features/web/api_docs`
+        # do not.
         docs_url=None,
         redoc_url=None,
         max_body_size=settings.max_body_mb * 1024 * 1024,

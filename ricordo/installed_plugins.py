@@ -1,4 +1,4 @@
-"""Installed plugins: packages with an entry point in the group `ricordo.plugins`."""
+"""Plugins by name: the built-in features, and packages with an entry point `ricordo.plugins`."""
 
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -7,6 +7,37 @@ from typing import Any
 from ricordo.errors import Invalid
 
 GROUP = "ricordo.plugins"
+# The list of the built-in features, by name: the core imports no feature.
+FEATURES = "ricordo.features:FEATURES"
+
+
+def read_feature(name: str) -> Any:
+    """Return the `Feature` that a package of `ricordo.features` declares.
+
+    Raises:
+        Invalid: the package is not installed.
+    """
+    module = f"ricordo.features.{name}"
+    try:
+        return import_module(module).feature
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise Invalid(
+            f"Feature {name} is in the list of features, but its package is not installed. "
+            "Install it, or remove its name from ricordo/features/__init__.py."
+        ) from None
+
+
+def read_features() -> list[Any]:
+    """Return the built-in features; those whose package is missing are left out."""
+    features = []
+    for name in load_part(FEATURES):
+        try:
+            features.append(read_feature(name))
+        except Invalid:
+            continue  # `load_plugins` names it when a server or a command starts
+    return features
 
 
 def read_entries() -> tuple[list[tuple[str, Any]], list[Invalid]]:

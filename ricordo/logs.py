@@ -137,8 +137,8 @@ def _described(field: Any) -> Any:
 def _message(record: logging.LogRecord) -> str:
     """Return the record's message.
 
-    Of asyncio's messages only the first line is kept, since the others show objects and their
-    content.
+    Only the first line of asyncio's messages is kept, since the other lines show the content of
+    objects.
     """
     text = str(record.msg)
     if isinstance(record.args, tuple) and record.args:

@@ -26,11 +26,10 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ricordo.errors import Invalid
-from ricordo.installed_plugins import load_part, read_entries
+from ricordo.installed_plugins import load_part, read_entries, read_feature
 
 # Every command of `ricordo` imports this module, so slow modules are imported for types only.
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from ricordo.memory.remote_kind import RemoteKind
     from ricordo.sandbox.service import Sandbox
     from ricordo.search.vector_index import VectorIndex
-    from ricordo.settings import Settings, VectorSettings
+    from ricordo.settings import Settings
     from ricordo.storage.engine.store import Transaction
     from ricordo.tools.toolbox import ServerTool, ToolRunner
 
@@ -99,8 +98,8 @@ class Feature:
 
     Attributes:
         requires: Packages of `ricordo.features`; the server refuses to start without them.
-        settings: Classes of `FeatureSettings`, for installed packages; those of
-            `ricordo.features` are found in their `options.py`.
+        settings: Classes of `FeatureSettings`. `ricordo settings` lists their fields; a variable
+            that no class declares stops the start.
         tables: SQLAlchemy tables; missing ones are created.
         routes: FastAPI routers, or names of modules with a `router`.
         middleware: ASGI middleware around all requests, also refused ones.
@@ -265,7 +264,7 @@ class Plugins:
     def providers(self) -> "list[ChatModel | Provider]":
         return self._collect("providers")
 
-    def vector_indexes(self, settings: "VectorSettings") -> "dict[str, VectorIndex]":
+    def vector_indexes(self, settings: "Settings") -> "dict[str, VectorIndex]":
         """The vector indexes by name. Raises Invalid if two have the same name."""
         indexes = self._results("vector_indexes", settings)
         return _by_name("a vector index named", ((index.name, index) for index in indexes))
@@ -482,7 +481,11 @@ def load_plugins(features: Iterable[str] = ()) -> Plugins:
         Invalid: A plugin cannot be loaded, or needs a feature that is not installed.
     """
     built_in = Feature(tools=("ricordo.tools.builtin:TOOLS",))
-    plugins = [("builtin", built_in), *((name, _feature(name)) for name in features), *_installed()]
+    plugins = [
+        ("builtin", built_in),
+        *((name, read_feature(name)) for name in features),
+        *_installed(),
+    ]
     if fault := missing_requirements(plugins):
         raise Invalid(fault)
     return Plugins(plugins)
@@ -497,7 +500,7 @@ def load_commands(features: Iterable[str] = ()) -> tuple[list[Commands], str | N
     faults: list[str] = []
     for name in features:
         try:
-            plugins.append((name, _feature(name)))
+            plugins.append((name, read_feature(name)))
         except Invalid as error:
             faults.append(str(error))
     try:
@@ -539,21 +542,6 @@ def _missing(plugin: Any, plugins: Sequence[tuple[str, Any]]) -> tuple[str, ...]
 
 def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def _feature(name: str) -> Feature:
-    """Return the value that the package of this name in `ricordo.features` declares."""
-    module = f"ricordo.features.{name}"
-    try:
-        feature: Feature = import_module(module).feature
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        raise Invalid(
-            f"Feature {name} is in the list of features, but its package is not installed. "
-            "Install it, or remove its name from ricordo/features/__init__.py."
-        ) from None
-    return feature
 
 
 def _installed() -> list[tuple[str, Any]]:

@@ -1,24 +1,25 @@
 """Types of settings that are checked when read, and the settings of features.
 
-They are keys, addresses and folders. The settings of a feature or a package are a class of
-`FeatureSettings` in its `options.py`, where `ricordo settings` and the check of names find it.
+They are keys, addresses and folders. A feature's settings are classes of `FeatureSettings`, which
+its `Feature` names in the field `settings`.
 """
 
 import os
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, AliasChoices, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from ricordo.installed_plugins import load_part, read_entries
+from ricordo.installed_plugins import load_part, read_entries, read_features
 
 PREFIX = "RICORDO_"
 _Settings = TypeVar("_Settings", bound="FeatureSettings")
 PACKAGE = Path(__file__).resolve().parent
+# Settings of packages of the core that are above the settings in the order of imports.
+CORE_OPTIONS = ("ricordo.sandbox.options:SandboxSettings",)
 
 
 def _sendable(key: SecretStr) -> SecretStr:
@@ -70,7 +71,7 @@ Folder = Annotated[Path, AfterValidator(absolute)]
 class FeatureSettings(BaseSettings):
     """The settings of one feature, read when needed.
 
-    A field is set by the variable RICORDO_<NAME>.
+    A field is set by the variable RICORDO_<NAME>, or by its alias.
     """
 
     model_config = SettingsConfigDict(
@@ -83,9 +84,23 @@ class FeatureSettings(BaseSettings):
 
         Reading takes a millisecond.
         """
-        values = (os.environ.get(f"{PREFIX}{name.upper()}") for name in cls.model_fields)
+        values = (os.environ.get(variable) for variable in variables_of(cls))
         settings: Self = _read_once(cls, *values)
         return settings
+
+
+def variables_of(kind: type[BaseSettings], name: str | None = None) -> list[str]:
+    """Return the variables of one setting, the preferred one first; without a name, of all."""
+    variables: list[str] = []
+    for field_name, field in kind.model_fields.items():
+        if name not in (None, field_name):
+            continue
+        alias = field.validation_alias
+        if isinstance(alias, AliasChoices):
+            variables += [str(choice).upper() for choice in alias.choices]
+        else:
+            variables.append(f"{kind.model_config.get('env_prefix', '')}{field_name}".upper())
+    return variables
 
 
 @lru_cache(64)
@@ -95,15 +110,15 @@ def _read_once(kind: type[_Settings], *_values: str | None) -> _Settings:
 
 
 def feature_settings() -> list[type[FeatureSettings]]:
-    """Return the settings of features and installed plugins that have some, by module.
+    """Return the settings that the core's packages, features and installed plugins declare.
 
-    Broken plugins are left out: the start of a server names them.
+    They are in the order of their modules. Broken plugins are left out: the start of a server names
+    them.
     """
-    plugins, _ = read_entries()
-    for _, plugin in plugins:
-        for part in getattr(plugin, "settings", ()):
-            load_part(part)
-    for path in sorted(PACKAGE.glob("**/options.py")):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        import_module(".".join((PACKAGE.name, *parts)))
-    return sorted(FeatureSettings.__subclasses__(), key=lambda kind: kind.__module__)
+    installed, _ = read_entries()
+    parts: list[Any] = [*CORE_OPTIONS]
+    for plugin in (*read_features(), *(plugin for _, plugin in installed)):
+        declared = getattr(plugin, "settings", ())
+        parts += declared() if callable(declared) else declared
+    kinds = dict.fromkeys(load_part(part) for part in parts)
+    return sorted(kinds, key=lambda kind: str(kind.__module__))

@@ -23,11 +23,11 @@ from ricordo.setting_types import (
     PREFIX,
     Address,
     Folder,
-    Host,
     Key,
     about,
     absolute,
     feature_settings,
+    variables_of,
 )
 
 log = logging.getLogger(__name__)
@@ -117,53 +117,6 @@ class ProviderSettings(BaseSettings):
     llamacpp_base_url: Address | None = about(
         "Address of a llama.cpp server, such as http://host:8080."
     )
-
-
-class VectorSettings(BaseSettings):
-    """Vector databases, by their usual variables.
-
-    A database is called only for an archive that uses it.
-    """
-
-    model_config = SettingsConfigDict(
-        env_file=".env", extra="ignore", populate_by_name=True, env_ignore_empty=True
-    )
-
-    turbopuffer_api_key: Key | None = about("Key for Turbopuffer (needs `turbopuffer`).")
-    turbopuffer_region: str | None = about(
-        "Region of Turbopuffer, such as aws-us-east-1; required with its key.",
-        pattern=r"^[a-z0-9-]+$",
-    )
-    turbopuffer_base_url: Address | None = about("Address of Turbopuffer, instead of a region.")
-    pinecone_api_key: Key | None = about("Key for Pinecone (needs the extra `pinecone`).")
-    pinecone_index_host: Host | None = about(
-        "Host of a Pinecone index with the cosine metric, as its page shows it; required with its "
-        "key."
-    )
-    qdrant_url: Address | None = about("Address of a Qdrant server (needs the extra `qdrant`).")
-    qdrant_api_key: Key | None = about("Key for the Qdrant server, if it requires one.")
-    qdrant_path: Folder | None = about(
-        "Folder for Qdrant without a server, for up to some ten thousand vectors (needs `qdrant`)."
-    )
-    namespace_prefix: str = about(
-        "Prefix of every namespace there; choose one for each server that shares an account.",
-        "ricordo",
-        validation_alias=AliasChoices(PREFIX.lower() + "vector_prefix"),
-        pattern=r"^[A-Za-z0-9_-]{1,32}$",
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> "VectorSettings":
-        # Turbopuffer's client reads the region by itself and refuses to start with both.
-        for name, other in (
-            ("turbopuffer_region", "turbopuffer_base_url"),
-            ("qdrant_url", "qdrant_path"),
-        ):
-            if getattr(self, name) and getattr(self, other):
-                raise ValueError(
-                    f"{name.upper()} and {other.upper()} are both set. Set one of them."
-                )
-        return self
 
 
 class Settings(BaseSettings):
@@ -283,18 +236,6 @@ class Settings(BaseSettings):
     )
     remote_folders: str | None = about(
         "Folders for remotes on this machine, separated by colons. By default <data>/remotes."
-    )
-    dolt_remote: SecretStr | None = about(
-        "Address of a Dolt database that the memory of all users is synced with: "
-        "mysql://user:password@host/database or "
-        "doltlite:///path/file.db (needs the extra `dolt` or `doltlite`). With {organization} in "
-        "it each organization has its "
-        "own; else it is the default organization's."
-    )
-    dolt_user_prefix: str = about(
-        "Beginning of users' identifiers here that the rows of Dolt databases leave out, such as "
-        "open-webui: for a database of YouLab. With it other users have no rows there.",
-        "",
     )
     daily_tokens: int | None = about(
         "Tokens that all agents may use in a day (UTC); background work stops at 80 %.", ge=1
@@ -419,17 +360,6 @@ class Settings(BaseSettings):
             raise ValueError("must be the handle of an embedding model, provider/model, or none")
         return handle
 
-    @field_validator("dolt_remote")
-    @classmethod
-    def _require_dolt(cls, secret: SecretStr | None) -> SecretStr | None:
-        if secret and not secret.get_secret_value().startswith(
-            ("mysql://", "dolt://", "doltlite://")
-        ):
-            raise ValueError(
-                "must be mysql://user:password@host/database or doltlite:///path/file.db"
-            )
-        return secret
-
     @field_validator("database_url")
     @classmethod
     def _require_database(cls, secret: SecretStr | None) -> SecretStr | None:
@@ -511,7 +441,6 @@ class Settings(BaseSettings):
         return self.data_dir / "ricordo.db"
 
 
-_KNOWN = {*Settings.model_fields, "vector_prefix"}
 # Settings of YouLab's first server, by the part after RALPH_: our name, and a prefix for the value.
 _OLDER = "RALPH_"
 _NAMES: Mapping[str, tuple[str, str]] = {
@@ -547,33 +476,20 @@ def load_settings(**options: Any) -> tuple[Settings, ProviderSettings]:
     set_options = {name: option for name, option in options.items() if option is not None}
     features = feature_settings()
     _adopt_older_settings(file=dotenv_values(".env"))
-    names = {*_KNOWN, *(name for kind in features for name in kind.model_fields)}
+    kinds: list[type[BaseSettings]] = [Settings, *features]
+    known = {variable for kind in kinds for variable in variables_of(kind)}
     faults = [
         f"{variable} is not a setting of Ricordo. `ricordo settings` lists them all."
         for variable in sorted({*os.environ, *dotenv_values(".env")})
-        if variable.upper().startswith(PREFIX)
-        and variable.upper().removeprefix(PREFIX).lower() not in names
+        if variable.upper().startswith(PREFIX) and variable.upper() not in known
     ]
     settings = _read(lambda: Settings(**set_options), PREFIX, faults)
     providers = _read(ProviderSettings, "", faults)
-    _read(VectorSettings, "", faults)
     for kind in features:
-        _read(kind, PREFIX, faults)
+        _read(kind, str(kind.model_config.get("env_prefix", "")), faults)
     if faults or settings is None or providers is None:
         raise Invalid("\n".join(faults))
     return settings, providers
-
-
-def load_vector_settings() -> VectorSettings:
-    """Read the settings of vector services.
-
-    Raises Invalid with a sentence for each fault, as `load_settings` does.
-    """
-    faults: list[str] = []
-    settings = _read(VectorSettings, "", faults)
-    if settings is None:
-        raise Invalid("\n".join(faults))
-    return settings
 
 
 def _read(make: Callable[[], _Read], prefix: str, faults: list[str]) -> _Read | None:

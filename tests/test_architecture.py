@@ -92,7 +92,6 @@ FEATURE_DOORS = {
     "queries.py",
     "sleep_queries.py",
     "document_queries.py",
-    "conversation_queries.py",
     "talk_queries.py",
     "belonging_queries.py",
     "block_queries.py",
@@ -377,6 +376,79 @@ CORE_TABLES = ("ricordo.storage.schema.core_tables", "ricordo.storage.schema.mem
 ERASURE = "features/memory_care/erasure/"
 
 
+# Features whose SQL is on tables of the core, and why it is not in `storage/`.
+READERS_OF_CORE_TABLES = {
+    ERASURE: "deletes and covers a user's rows in all tables, by what each column says",
+    "features/memory_care/forgetting/": "searches and rewrites texts of all tables, likewise",
+    "features/knowledge/": "joins messages with marks of its own: still to be moved",
+}
+
+
+def reads_of_core_tables(modules: Iterable[Module]) -> list[str]:
+    """The SQL on a table of the core is in `storage/`, where its owner finds all of it.
+
+    A feature calls it, or joins a condition or a select of storage with its own tables.
+    """
+    return [
+        f"{module.path}:{imported.line} imports {imported.target}"
+        for module in modules
+        if module.feature and not module.path.startswith(tuple(READERS_OF_CORE_TABLES))
+        for imported in module.imports
+        if imported.target in CORE_TABLES
+    ]
+
+
+# Settings that only features read, and why the core declares them.
+CORE_SETTINGS_OF_FEATURES = {
+    **dict.fromkeys(
+        ("oidc_client_id", "oidc_client_secret", "oidc_claim"),
+        "with the issuer they are one group, and with it the guard of the API requires a key",
+    ),
+    "allow_private_remotes": "kinds of remotes of any plugin get the settings of the core",
+}
+
+
+def core_settings_of_features(modules: Sequence[Module]) -> list[str]:
+    """The core declares the settings that it reads; a feature declares its own.
+
+    So they are deleted with it.
+    """
+    core = [module for module in modules if not module.feature and module.path != "settings.py"]
+    named = {name for module in core for name in re.findall(r"\w+", module.source)}
+    return [
+        f"settings.py declares {name}, which only features read"
+        for module in modules
+        if module.path == "settings.py"
+        for node in module.tree.body
+        if isinstance(node, ast.ClassDef) and node.name == "Settings"
+        for name in fields_of(node)
+        if name not in named and name not in CORE_SETTINGS_OF_FEATURES
+    ]
+
+
+def fields_of(node: ast.ClassDef) -> list[str]:
+    return [
+        statement.target.id
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    ]
+
+
+def undeclared_settings(modules: Sequence[Module]) -> list[str]:
+    """A feature names its settings in its `Feature`, where `ricordo settings` finds them."""
+    plugins = {module.path: module.source for module in modules if module.is_plugin}
+    return [
+        f"{module.path}:{node.lineno} {node.name} is not in its Feature"
+        for module in modules
+        if module.feature
+        for node in module.tree.body
+        if isinstance(node, ast.ClassDef)
+        if any(isinstance(base, ast.Name) and base.id == "FeatureSettings" for base in node.bases)
+        if f'"{module.name}:{node.name}"'
+        not in plugins.get(f"features/{module.feature}/__init__.py", "")
+    ]
+
+
 def writes_of_core_tables(modules: Iterable[Module]) -> list[str]:
     """Who changes a row of the core keeps its rules too, such as versions, sizes and the index.
 
@@ -506,7 +578,10 @@ CHECKS: tuple[Callable[[list[Module]], list[str]], ...] = (
     *(wrong_directions, mixed_features, many_parameters),
     *(import_cycles, mutual_folders, late_imports, without_docstring, side_doors, hidden_state),
     services_of_http,
+    reads_of_core_tables,
     writes_of_core_tables,
+    core_settings_of_features,
+    undeclared_settings,
 )
 
 # --- the house ---
@@ -592,6 +667,7 @@ INSIDE = {
     "tools": "pure modules, and tools without a turn around them",
     "agents": "the parts of a turn, each by itself",
     "behaviour/test_a_first_course.py": "days pass between two looks of the job",
+    "bench": "what the product writes in place of a forgotten text",
     "background": "the worker and its handlers, without a server around them",
     "api": "response models against the OpenAPI document, and parts of the HTTP shell",
     "cli": "what commands compute, apart from what they print",
@@ -606,6 +682,7 @@ INSIDE = {
     "test_features.py": "which features need others, which only the plugins know",
     "test_plugins.py": "hooks",
     "test_secret.py": "a pure module",
+    "test_settings.py": "settings that features declare",
 }
 OUTSIDE = re.compile(r"ricordo\.(app|domain|errors|features\.FEATURES|settings|setting_types)\b")
 
@@ -718,6 +795,42 @@ BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]]
             },
             "features/a/queries.py:3 writes j",
         ),
+    ],
+    reads_of_core_tables: [
+        (
+            {
+                "features/a/queries.py": "from ricordo.storage.schema.core_tables import jobs",
+                "storage/schema/core_tables.py": "",
+                "storage/jobs.py": "from ricordo.storage.schema.core_tables import jobs",
+            },
+            "features/a/queries.py:1 imports ricordo.storage.schema.core_tables",
+        ),
+        (
+            {
+                "features/a/tools.py": "from ricordo.storage.schema import memory_tables",
+                "storage/schema/memory_tables.py": "",
+            },
+            "features/a/tools.py:1",
+        ),
+    ],
+    core_settings_of_features: [
+        (
+            {
+                "settings.py": "class Settings:\n    port: int = 1\n    lamp: str = 'a'\n",
+                "app.py": "def f(settings):\n    return settings.port\n",
+                "features/a/b.py": "def f(settings):\n    return settings.lamp\n",
+            },
+            "settings.py declares lamp",
+        )
+    ],
+    undeclared_settings: [
+        (
+            {
+                "features/a/__init__.py": 'feature = Feature(\n    settings=("ricordo.features.a.options:A",),\n)',
+                "features/a/options.py": "class A(FeatureSettings): ...\nclass B(FeatureSettings): ...",
+            },
+            "features/a/options.py:2 B is not in its Feature",
+        )
     ],
     services_of_http: [
         ({"features/a/b/service.py": "from ricordo.api import x"}, "features/a/b/service.py:1"),

@@ -31,8 +31,8 @@ from ricordo.domain.agent import AgentType, CompactionMode
 from ricordo.domain.model import LIBRARIAN
 from ricordo.domain.tool import RuleType
 from ricordo.plugins import HOOKS
-from ricordo.setting_types import PREFIX, feature_settings
-from ricordo.settings import ProviderSettings, Settings, VectorSettings
+from ricordo.setting_types import feature_settings, variables_of
+from ricordo.settings import ProviderSettings, Settings
 from tests.seams.server import ServerInThread, serving
 from tests.support.model_server import Answer, ModelServer, Seen, completion, say_ok, tool_call
 from tests.support.ready import helper
@@ -400,7 +400,7 @@ def test_pages_import_nothing_but_what_the_readme_installs() -> None:
         for code in programs
         for name in re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE)
     }
-    known = {"letta_client", "openai", "ricordo", "ricordo_countdown"}
+    known = {"anthropic", "httpx2", "letta_client", "openai", "ricordo", "ricordo_countdown"}
     assert named - sys.stdlib_module_names == known
 
 
@@ -487,13 +487,12 @@ def test_every_command_within_a_sentence_has_its_options() -> None:
 
 
 def test_every_setting_that_is_named_exists() -> None:
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
-    known |= {
-        name.upper() for name in (*ProviderSettings.model_fields, *VectorSettings.model_fields)
+    known = {
+        variable
+        for kind in (Settings, ProviderSettings, *feature_settings())
+        for variable in variables_of(kind)
     }
-    known |= {PREFIX + name.upper() for kind in feature_settings() for name in kind.model_fields}
     known |= {
-        "RICORDO_VECTOR_PREFIX",
         "LETTA_API_KEY",
         "LETTA_BASE_URL",
         "RICORDO_COUNTDOWN_TIMEZONE",

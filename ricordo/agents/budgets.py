@@ -96,7 +96,7 @@ async def put_off(runtime: Runtime, job: Job, agent_id: str | None = None) -> bo
 
 
 def budget_of(tx: Transaction, agent: Agent) -> Budget | None:
-    """Return the agent's own budget with its usage; None where it has none."""
+    """Return the agent's own budget with its usage; None if it has none."""
     limit = agent.settings.get(DAILY_TOKENS)
     if limit is None:
         return None

@@ -25,11 +25,7 @@ from ricordo.domain.event import Compacted
 from ricordo.domain.message import (
     CompactionPart,
     Message,
-    Part,
-    ReasoningPart,
     TextPart,
-    ToolCallPart,
-    ToolReturnPart,
     Trigger,
 )
 from ricordo.domain.model import ModelRequest
@@ -85,25 +81,12 @@ def is_too_long(turn: TurnContext, request: ModelRequest) -> bool:
 
 def _token_bound(request: ModelRequest) -> int:
     """Return a bound of the request's tokens: no character takes more than one."""
-    messages = request.messages
     return (
         _TOOLS_AND_OVERHEAD
-        + MESSAGE_TOKENS * len(messages)
-        + sum(_size(part) for message in messages for part in message.parts)
+        + MESSAGE_TOKENS * len(request.messages)
+        + request.characters
+        + IMAGE_TOKENS * request.pictures
     )
-
-
-def _size(part: Part) -> int:
-    match part:
-        case TextPart():
-            return len(part.text)
-        case ReasoningPart():
-            return len(part.text) + len(part.redacted or "")
-        case ToolCallPart():
-            return len(part.name) + len(part.arguments)
-        case ToolReturnPart():
-            return len(part.content)
-    return IMAGE_TOKENS
 
 
 def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
@@ -291,7 +274,7 @@ async def outlined(turn: TurnContext, request: ModelRequest) -> list[Message]:
 def _with_current_prompt(turn: TurnContext, evicting_cut: Cut) -> Cut:
     """Return the cut with the system message of the smaller window.
 
-    That message says how many messages are in recall now.
+    The system message says how many messages are in recall now.
     """
     now = turn.runtime.store.clock.now()
     # The summary is one more message in the window.
@@ -356,8 +339,8 @@ def _writer(
     """Return the writer of summaries; its calls are recorded in `calls`.
 
     In the modes that begin with `self_` it is the agent's own model, asked as the agent is, so that
-    its provider's cache is used. Otherwise it is the chosen model or, if there is none, the agent's
-    own.
+    its provider's cache is used. Otherwise it is the chosen model, or the agent's model if none was
+    chosen.
     """
     agent = turn.state.agent
     percent = turn.limit.token_percent

@@ -218,7 +218,7 @@ async def fork_conversation(
     out, such as calls that wait for approval or belong to a running turn: only their own
     conversation can answer them.
 
-    Raises NotFound, Invalid where it cannot be forked at that message, and Collision where a
+    Raises NotFound, Invalid if it cannot be forked at that message, and Collision if another
     conversation has the `id`.
     """
 
@@ -338,7 +338,7 @@ async def cancel_conversation(
 
 
 async def cancel_run(runtime: Runtime, scope: Scope, run_id: str) -> bool:
-    """Cancel an open run of any process; False where it ended otherwise before.
+    """Cancel an open run of any process; return False if it had ended already.
 
     Raises NotFound.
     """

@@ -33,8 +33,8 @@ async def delete_archive(runtime: Runtime, scope: Scope, archive_id: str) -> Non
 async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
     """Delete the agent with its conversations, messages, runs and steps.
 
-    Agents that work on its memory alone are deleted too. Raises NotFound, Conflict where it manages
-    a group.
+    Agents that work on its memory alone are deleted too. Raises NotFound, and Conflict if the agent
+    manages a group.
     """
 
     def hide(tx: Transaction) -> list[str]:

@@ -57,7 +57,7 @@ async def _begin_recorded(runtime: Runtime, request: TurnRequest, begin: Begin) 
 class Recording:
     """Stores the stream of one turn of this process, in batches.
 
-    It lives as long as the turn, whichever readers leave.
+    It is kept until the turn ends, also if readers leave.
     """
 
     def __init__(

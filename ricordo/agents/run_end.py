@@ -40,7 +40,7 @@ def close_run(
     error: dict[str, Any] | None = None,
     failed: FailedCall | None = None,
 ) -> Run | None:
-    """End the run for this reason; None where it had ended already.
+    """End the run for this reason; return None if it had ended already.
 
     Its lease does not matter. `failed` is the failed model call, which is stored as a step.
     """
@@ -104,7 +104,7 @@ def _missing_in_window(
 
 
 def cancel_open(tx: Transaction, run: Run) -> Run | None:
-    """Cancel an open run of any process; None where it had ended already.
+    """Cancel an open run of any process; return None if it had ended already.
 
     The turns of a talk are cancelled too.
     """
@@ -127,7 +127,7 @@ def _outcome_of_open_calls(reason: StopReason | None, error: dict[str, Any] | No
 def heal(tx: Transaction, run: Run, *, is_gone: bool = False) -> bool:
     """Close a run whose lease has expired, or whose holder `is_gone`.
 
-    Returns False where it ended, or its lease was renewed.
+    Returns False if it ended, or if its lease was renewed.
     """
     locked_run = runs.lock(tx, run.id)
     if locked_run is None or locked_run.ended_at is not None:

@@ -6,7 +6,7 @@ its turn, and continues after tool calls. A heartbeat agent acts only by tools, 
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,12 +75,11 @@ class OfferedTools:
         tools: The schemas that the model sees; `bare` are the schemas as stored.
         gated: Tools whose calls wait for an approval, or for the client that runs them
             (`client`).
-        forced: The one tool that has to be called now, if any.
-        hidden: Tools that the model does not see, but which run if it calls them.
-        acting: Tools whose calls may change something that no rollback restores.
-        reading: Tools whose equal calls in one turn have the same result.
-        is_over: The turn continues without tools.
-        speaks_by_tools: The agent acts and speaks by tools alone.
+        forced: The tool that must be called now, or None. hidden: Tools that the model does not
+        see, but which run if it calls them. acting: Tools whose calls may change something that no
+        rollback restores. reading: Tools whose equal calls in one turn have the same result.
+        is_over: The turn continues without tools. speaks_by_tools: The agent acts and speaks by
+        tools alone.
     """
 
     tools: Mapping[str, ToolSchema]
@@ -162,18 +161,10 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     overrides = turn.request.overrides
     traits = traits_of(turn.state.agent.agent_type)
     client = frozenset(tool.name for tool in overrides.client_tools)
-    attached = [tool for tool in turn.state.tools if tool.name not in client]
-    if traits.speaks_aloud:
-        attached = _tools_in_a_call(attached)
-    try:
-        allowed = rules.allowed(turn.rules.finished)
-    except DeadEnd as error:  # without tools the agent can still answer, and end its turn
-        log.warning("the tool rules leave no way on", extra={"run": turn.run.id, "reason": error})
-        allowed = Allowed(())
-    names = frozenset(allowed.names)
-    wanted_tools = overrides.wanted_tools & names
-    if len(wanted_tools) == 1 or len(turn.rules.finished) >= _OWN_CALLS:
-        names = wanted_tools or names
+    attached = _attached_tools(turn, client)
+    allowed = _allowed_now(turn)
+    wanted_tools = overrides.wanted_tools & frozenset(allowed.names)
+    names = _names_to_offer(turn, allowed, wanted_tools)
     schemas = (*map(schema_of, attached), *overrides.client_tools)
     bare = {schema.name: schema for schema in schemas if schema.name in names}
     toolbox = turn.runtime.toolbox
@@ -191,13 +182,11 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
         is_over = not must_call and not rules.before_exit(turn.rules.finished)
         if not is_over:
             hidden |= reading
-    choice: ToolChoice = "none"
-    if tools.keys() - hidden and not is_over:
-        choice = "required" if must_call else "auto"
+    can_call = bool(tools.keys() - hidden) and not is_over
     return OfferedTools(
         tools=tools,
         bare=bare,
-        choice=choice,
+        choice=_tool_choice(can_call=can_call, must_call=must_call),
         allowed=allowed,
         presentation=presentation,
         gated=client | (tools.keys() & rules.gated),
@@ -210,6 +199,45 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
         is_over=is_over,
         speaks_by_tools=presentation.heartbeat,
     )
+
+
+def _attached_tools(turn: TurnContext, client: Collection[str]) -> list[Tool]:
+    """Return the agent's tools without those that the client runs itself."""
+    attached = [tool for tool in turn.state.tools if tool.name not in client]
+    if traits_of(turn.state.agent.agent_type).speaks_aloud:
+        return _tools_in_a_call(attached)
+    return attached
+
+
+def _allowed_now(turn: TurnContext) -> Allowed:
+    """Return the tools that the rules allow after the finished calls.
+
+    At a dead end no tool is allowed. The agent can still answer, which ends its turn.
+    """
+    try:
+        return turn.rules.book.allowed(turn.rules.finished)
+    except DeadEnd as error:
+        log.warning("the tool rules leave no way on", extra={"run": turn.run.id, "reason": error})
+        return Allowed(())
+
+
+def _names_to_offer(
+    turn: TurnContext, allowed: Allowed, wanted_tools: frozenset[str]
+) -> frozenset[str]:
+    """Return the allowed tools; only those that the request wants if it forces a call of them.
+
+    The agent may first make some calls of its own choice, if the request wants several tools.
+    """
+    is_forced = len(wanted_tools) == 1 or len(turn.rules.finished) >= _OWN_CALLS
+    if is_forced and wanted_tools:
+        return wanted_tools
+    return frozenset(allowed.names)
+
+
+def _tool_choice(*, can_call: bool, must_call: bool) -> ToolChoice:
+    if not can_call:
+        return "none"
+    return "required" if must_call else "auto"
 
 
 def _presentation(

@@ -288,7 +288,7 @@ async def save_compaction(
 async def _finish(write: Awaitable[T]) -> T:
     """Wait for a write even while being cancelled.
 
-    Otherwise the turn's state could be behind the database.
+    Without this, the turn's state could be older than the database.
     """
     task = asyncio.ensure_future(write)
     try:
@@ -423,7 +423,7 @@ def _record(
 ) -> Step:
     """Return the step's record, with the memory in its prompt.
 
-    That is the versions of blocks by id, and the passages that searches found.
+    It has the versions of blocks by id, and the passages that searches found.
     """
     versions = {block.id: block.head.hex() for block in turn.state.blocks if block.head}
     sources = [

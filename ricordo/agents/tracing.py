@@ -141,7 +141,7 @@ def traces_of_summary(turn: TurnContext, calls: deque[Call] | None) -> list[Trac
 def failed_call(
     turn: TurnContext, reason: StopReason, error: Mapping[str, Any] | None
 ) -> FailedCall | None:
-    """Return the model call that was under way at a turn's end, if any."""
+    """Return the model call that ran when the turn ended, or None."""
     draft = turn.asking
     if draft is None or draft.request is None:
         return None

@@ -118,7 +118,7 @@ async def collect(turn: LiveTurn, hear: Callable[[Event], None] | None = None) -
 async def collect_for_job(turn: LiveTurn, work: str) -> Answer:
     """Wait for the end of a turn that a job began.
 
-    Raises Unavailable where it was interrupted: the job is repeated later.
+    Raises Unavailable if the turn was interrupted: the job is repeated later.
     """
     answer = await collect(turn)
     if was_cut_off(answer.run):
@@ -160,7 +160,7 @@ class LiveRun:
         self._run = run
         self._work = work
         self._feed = Feed(run, self._read_saved)
-        # The first reader subscribes at the start, however late it begins to read.
+        # The first reader is subscribed at the start, so it may begin to read later.
         self._first: Reader | None = self._feed.subscribe()
         self._is_stopping = False
 
@@ -179,7 +179,7 @@ class LiveRun:
     def _close_in(
         self, tx: Transaction, reason: StopReason, error: dict[str, Any] | None
     ) -> Run | None:
-        """End the run in this transaction; None where it had ended already."""
+        """End the run in this transaction; return None if it had ended already."""
         return close_run(tx, self._run, reason, error)
 
     async def _after(self, _run: Run) -> None:
@@ -189,7 +189,7 @@ class LiveRun:
         return await answer_of(self._runtime, self._run)
 
     def events(self) -> AsyncGenerator[Event]:
-        # Subscribe now and not at the first iteration, so that no event is missed in between.
+        # Subscribe now: an event before the first iteration would be missed.
         reader = self._first or self._feed.subscribe()
         self._first = None
         return reader.events()

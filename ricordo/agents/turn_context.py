@@ -163,7 +163,7 @@ class ContextWindow:
     def turn_messages(self) -> Sequence[Message]:
         """Return the messages of this turn.
 
-        Messages before calls that waited for an answer belong to it.
+        It includes the messages before the calls whose answers were awaited.
         """
         begins = self.first
         if self.is_resumed:

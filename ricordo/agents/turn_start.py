@@ -62,12 +62,13 @@ from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages, proposals, runs
 from ricordo.storage import tools as stored_tools
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.message_cache import read_window
 from ricordo.tools.rules import CallRules, FinishedCall, finished_calls
 from ricordo.tools.toolbox import unstored_tool
 
 LEASE = 30 * SECOND
 _ATTEMPTS = 5
-# The most rejections in one turn; the rest comes in the next.
+# The most rejections that one turn reports; the next turn reports more.
 _REJECTION_LIMIT = 20
 _OF_GROUP = ("group_id", "speaker")
 # wire facts: clients of the retired Letta V1 server match these two sentences.
@@ -220,7 +221,10 @@ def _load_turn(
     run = replace(run, user_id=run.user_id or state.conversation.user_id)
     if runtime.settings.daily_tokens or DAILY_TOKENS in state.agent.settings:
         require_budget(tx, runtime.settings, state.agent, request.delivery.purpose)
-    window = _load_window(tx, runtime, state)
+    window = ContextWindow(read_window(tx, state), state.conversation.prompt_key)
+    # A turn writes its prompt over the window's first message, so that must be a system message.
+    if not window.messages or window.messages[0].role != "system":
+        window = _with_system_message(tx, runtime, state, window.messages)
     if state.agent.clears_buffer:
         window = _without_leftovers(window, state, request)
     profile = profile_of(state.agent, model.info, runtime.settings.model_profile)
@@ -437,7 +441,7 @@ def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Messag
 
 
 def _approval_to_apply(tx: Transaction, turn: TurnContext, approval: Approval) -> Approval | None:
-    """Return the request's answer to calls; None where it was applied before.
+    """Return the request's answer to calls; None if the answer was applied before.
 
     Then messages beside the answer are a turn of their own.
     """
@@ -553,7 +557,7 @@ def finished_before(window: Sequence[Message]) -> list[FinishedCall]:
 def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) -> Run | None:
     """Return the run that accepted the request before, after the database refused the turn.
 
-    Returns None where a dead run was in the way; it is closed. Raises the reason of the refusal
+    Returns None if a dead run had the lease; that run is closed. Raises the reason of the refusal
     otherwise.
     """
     conversation = conversations.get(tx, conversation_of(request))
@@ -575,18 +579,16 @@ def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) ->
     return earlier_run
 
 
-def _load_window(tx: Transaction, runtime: Runtime, state: AgentState) -> ContextWindow:
-    """Return the conversation's window; one without a system message gets it."""
+def _with_system_message(
+    tx: Transaction, runtime: Runtime, state: AgentState, window: Sequence[Message]
+) -> ContextWindow:
+    """Store a system message in front of a window that has none, and return the window."""
     conversation = state.conversation
-    window = messages.by_ids(tx, conversation.window)
-    if window and window[0].role == "system":
-        return ContextWindow(window, conversation.prompt_key)
-    # A turn writes its prompt over the window's first message, so that must be a system message.
     system, key = system_message(tx, runtime, state)
     insert_messages(tx, [system])
-    window.insert(0, system)
-    conversations.save_window(tx, conversation.id, [message.id for message in window], key, added=1)
-    return ContextWindow(window, key)
+    ids = [system.id, *(message.id for message in window)]
+    conversations.save_window(tx, conversation.id, ids, key, added=1)
+    return ContextWindow([system, *window], key)
 
 
 def new_run(tx: Transaction, request: TurnRequest) -> Run:

@@ -311,7 +311,7 @@ def agent_json(context: CallContext, state: AgentState) -> Json:
 def embedding_of(context: CallContext, handle: str | None) -> EmbeddingInfo | None:
     """Return the embedding model with this handle, or the default.
 
-    Returns None where there is none.
+    Returns None if there is none.
     """
     embedders = context.runtime.models.embedders
     handle = handle or embedders.default_handle()

@@ -222,7 +222,7 @@ class Guard:
 
         `path` is without the path under which a proxy or another app serves this one.
         """
-        # Of a repeated header, the first counts.
+        # The first of repeated headers counts.
         headers: dict[bytes, bytes] = dict(reversed(list(scope["headers"])))
         runtime: Any = getattr(scope["app"].state, "runtime", None)
         key = ""

@@ -118,7 +118,7 @@ class SseEncoder:
             self._whole.add(_piece(wire))
 
     def _messages(self, messages: Iterable[Message]) -> list[bytes]:
-        # A message may come in its own event and again in its step's.
+        # A message may be in an event of its own and again in the event of its step.
         fresh = [message for message in messages if message.id not in self._saved]
         self._saved.update(message.id for message in fresh)
         wires = (wire for message in fresh for wire in message_responses(message, self._view))

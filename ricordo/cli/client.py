@@ -255,7 +255,10 @@ def refusal(response: httpx2.Response) -> RicordoError:
 
 
 def _key_of(settings: Settings, address: str | None) -> Callable[[], str | None]:
-    """Return the settings' key, or else a token of access to the data folder."""
+    """Return the key of the settings, or a token if there is none.
+
+    The token can be made only with access to the data folder.
+    """
     if settings.api_key:
         key = settings.api_key.get_secret_value()
         return lambda: key

@@ -223,8 +223,8 @@ def _fields(arguments: str) -> str:
 class ProgressLine:
     """A line with the progress of the work.
 
-    With `has_parts` the work has many parts, each with counts of its own, such as tables: the end
-    of a part is no reason for a line.
+    With `has_parts` the work has many parts, such as tables, and each is counted separately. The
+    end of a part then prints no line.
     """
 
     def __init__(

@@ -9,13 +9,12 @@ from typing import NamedTuple
 
 import typer
 from dotenv import dotenv_values
-from pydantic import AliasChoices, SecretStr
-from pydantic.fields import FieldInfo
+from pydantic import SecretStr
 from pydantic_settings import BaseSettings
 
 from ricordo.errors import Invalid
-from ricordo.setting_types import PREFIX, FeatureSettings, feature_settings
-from ricordo.settings import ProviderSettings, Settings, VectorSettings, load_settings
+from ricordo.setting_types import feature_settings, variables_of
+from ricordo.settings import ProviderSettings, Settings, load_settings
 
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]*@")
 _GROUPS: tuple[tuple[str, type[BaseSettings]], ...] = (
@@ -25,7 +24,6 @@ _GROUPS: tuple[tuple[str, type[BaseSettings]], ...] = (
         Settings,
     ),
     ("Model providers. A provider without its variable is never called.", ProviderSettings),
-    ("Vector databases. One is called only for archives that use it.", VectorSettings),
 )
 
 
@@ -63,17 +61,6 @@ def show_settings() -> bool:
     return True
 
 
-def _variables_of(kind: type[BaseSettings], name: str, field: FieldInfo) -> list[str]:
-    """Return the names of a setting's variables, the preferred one first."""
-    alias = field.validation_alias
-    names = [name]
-    if issubclass(kind, Settings | FeatureSettings):
-        names = [PREFIX + name]
-    elif isinstance(alias, AliasChoices):
-        names = [str(choice) for choice in alias.choices]
-    return [choice.upper() for choice in names]
-
-
 def listed_settings(kind: type[BaseSettings] = Settings) -> list[ListedSetting]:
     sources = (dotenv_values(".env"), os.environ)
     set_variables = {
@@ -81,7 +68,7 @@ def listed_settings(kind: type[BaseSettings] = Settings) -> list[ListedSetting]:
     }
     listed = []
     for name, field in kind.model_fields.items():
-        variables = _variables_of(kind, name, field)
+        variables = variables_of(kind, name)
         variable = next((choice for choice in variables if choice in set_variables), variables[0])
         text = set_variables.get(variable)
         if text is not None:

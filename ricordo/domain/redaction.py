@@ -107,8 +107,8 @@ def _is_key(match: re.Match[str]) -> bool:
 def _is_prefixed_key(match: re.Match[str]) -> bool:
     """Return True for a long run of letters with several digits, or a very long run.
 
-    Words with a year or a number do not count. A key that contains dashes, and so has short pieces,
-    is recognized by frequent changes between upper case, lower case and digits.
+    Words with a year or a number do not count. A key with dashes has short pieces. It is recognized
+    by frequent changes between upper case, lower case and digits.
     """
     secret = match["secret"]
     turns = len(_TURN.findall(secret))

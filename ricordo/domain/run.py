@@ -83,7 +83,7 @@ class Run:
 
     @property
     def shown_run_ids(self) -> list[str]:
-        """The ids of the sleeptime runs that follow it, or else its own id."""
+        """The ids of the sleeptime runs after it; the run's id if there are none."""
         following: list[str] | None = self.metadata.get(RUN_IDS)
         if following is None:
             return [self.id]

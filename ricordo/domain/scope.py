@@ -183,7 +183,7 @@ class Scope:
     def uses_every_agent(self) -> bool:
         """True if the caller may use agents that are restricted to other users.
 
-        That is true for administrators, developers and callers who see all data.
+        Administrators, developers and callers who see all data may.
         """
         return self.subject_id is None or self.role in ("admin", "developer")
 

@@ -143,7 +143,7 @@ async def post(
 
 
 class PrivateAddress(httpx2.UnsupportedProtocol):
-    """A host that leads to this machine or its network, so no connection is made."""
+    """A host in this machine or its network. No connection to it is made."""
 
 
 class PinnedTransport(httpx2.AsyncBaseTransport):

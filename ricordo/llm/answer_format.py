@@ -39,7 +39,7 @@ _UNCHECKED = ("pattern", "patternProperties", "format")
 def instruction(response_format: Mapping[str, Any] | None) -> str:
     """Return the instruction about the answer's form.
 
-    It is empty if any text will do.
+    It is empty if every text is valid.
     """
     schema = _schema(response_format)
     if schema is None:
@@ -69,7 +69,7 @@ def with_instruction(
 def in_format(reply: ModelReply, request: ModelRequest) -> ModelReply:
     """Return the reply with its text as the demanded JSON or tool call.
 
-    A reply that contains neither is returned unchanged.
+    Any other reply is returned unchanged.
     """
     if any(isinstance(part, ToolCallPart) for part in reply.parts):
         return reply

@@ -70,7 +70,7 @@ class ArgumentStream:
     def _read(self, *, is_whole: bool) -> tuple[str, str]:
         """Return the certain text of `key` and the certain JSON of the others.
 
-        Of the last argument only the beginning of a text is certain.
+        If the last argument is a text, only its beginning is certain.
         """
         arguments = from_json(self._text, allow_partial=False if is_whole else "trailing-strings")
         if not isinstance(arguments, dict):

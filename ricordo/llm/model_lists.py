@@ -92,7 +92,7 @@ async def list_models(
             url = f"{base_url}/models"
             headers = call_headers(provider.endpoint_type, key)
             if provider.endpoint_type == "azure" and not base_url.endswith("/v1"):
-                # Only this version lists deployments, whichever version answers their calls.
+                # Only this version lists deployments; another version may answer their calls.
                 root = base_url.removesuffix("/openai")
                 url = f"{root}/openai/deployments?api-version=2023-03-15-preview"
     if checks_key and provider.endpoint_type == "openrouter":
@@ -216,8 +216,8 @@ def _info(row: dict[str, Any], name: str, provider: Provider) -> ModelInfo:
         # An Azure deployment may have any name, so its model decides.
         return replace(model, context_window=known_window(row["model"]))
     meta = row.get("meta")
-    # llama.cpp reports the window that it was started with, or else the window of the model's
-    # training.
+    # llama.cpp reports the window that it was started with. Some versions report the window of the
+    # model's training.
     window = member_of(meta, "n_ctx") or member_of(meta, "n_ctx_train")
     if not window:
         windows = (row.get(key) for key in _WINDOW_KEYS)
@@ -231,7 +231,7 @@ def _info(row: dict[str, Any], name: str, provider: Provider) -> ModelInfo:
 def _calls_tools(row: Mapping[str, Any]) -> bool | None:
     """Return whether a model calls tools.
 
-    Returns None if neither its list nor its server tells.
+    Returns None if it is unknown.
     """
     abilities = row.get("capabilities") or row.get("supported_parameters")  # OpenRouter: the latter
     if isinstance(abilities, list):

@@ -107,7 +107,7 @@ class CallPolicy:
     def wait(self, attempt: int, error: ModelError) -> float:
         """Return the seconds before the next attempt, counted from 0.
 
-        That is the provider's own wait if it sent one, else a doubled wait each time.
+        It is the wait that the provider asked for, or twice the last wait.
         """
         if error.retry_after is not None:
             return min(error.retry_after, LONGEST_WAIT)

@@ -690,7 +690,7 @@ def _arguments_as_text(written: str, tool: ToolSchema) -> dict[str, Any]:
     """Return the arguments of a tool from the text of its element.
 
     They are JSON that may lack its braces, or the text itself for a tool that takes one text.
-    Returns none if the text is neither.
+    Returns none for any other text.
     """
     keyed = read_json("{" + written.strip("{} \n") + "}")
     if isinstance(keyed, dict) and keyed:
@@ -736,7 +736,7 @@ def _literal(node: ast.expr) -> Any:
 def calls_in(decoded: Any, offered: Offered) -> Calls:
     """Return the calls in decoded JSON, one or a list.
 
-    Returns None if any part is something else.
+    Returns None if a part is something else.
     """
     rows = decoded
     if isinstance(decoded, dict):

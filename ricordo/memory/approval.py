@@ -118,7 +118,7 @@ def approve(
 
 
 def _described(description: str | None, *, keeps_hidden_text: bool) -> dict[str, Any]:
-    """Return the settings of a new block that has this description, if any."""
+    """Return the settings of a new block with this description."""
     if description is None:
         return {}
     if not keeps_hidden_text:
@@ -199,7 +199,7 @@ def _merge_proposal(
 def _merge_over_versions(tx: Transaction, proposal: Proposal, block: Block) -> str | None:
     """Return the text with the proposal carried over each later version.
 
-    Single changes can be merged more often than their sum. None where they collide.
+    Single changes can be merged more often than their sum. Returns None if they collide.
     """
     later_blobs: list[bytes] = []
     for version in history.page(tx, block.chain_id, label=block.label, limit=_VERSION_LIMIT):

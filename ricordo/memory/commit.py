@@ -100,7 +100,7 @@ def store_plan(
     context: EditContext,
     home_chain: Chain | None,
 ) -> CommitOutcome:
-    """Store the edits that changes of others do not make impossible.
+    """Store the edits, except those that conflict with changes of others.
 
     Agent and chains are locked. `home_chain` is the chain for the agent's new blocks.
     """
@@ -149,7 +149,7 @@ def version_notes(
 ) -> dict[str, str]:
     """Return, by call id, the sentence that names an edit's version.
 
-    They are for calls that show it.
+    Only tools that show versions use it.
     """
     heads = {block.id: block.head for block in stored}
     return {
@@ -269,7 +269,7 @@ def _require_same(base_text: str | None, stored_text: str | None, base: Block) -
 def _require_free(stored_memory: _StoredMemory, after: _Blocks, block: Block) -> None:
     """Raise Conflict if another block has the block's new label.
 
-    That is a block of the agent, of the chain, or of another agent that sees this block.
+    Blocks of the agent, of the chain, and of other agents that see this block are compared.
     """
     tx = stored_memory.tx
     label = block.label
@@ -311,7 +311,7 @@ def _require_free_in_chain(
     """Raise Conflict if a block that stays in the chain has the label."""
     has_label = blocks.BlockFilter(label=label, chain_id=chain_id)
     for other in blocks.page(stored_memory.tx, stored_memory.scope, blocks.ONE, has_label):
-        # A block of the agent that will be deleted or renamed first is not in the way.
+        # A block that this step deletes or renames first does not block the label.
         leaves = other.id in after or (
             other.id in stored_memory.blocks and _is_own(stored_memory, other)
         )
@@ -400,7 +400,7 @@ def _insert_new(
         new_block = replace(block, chain_id=chain.id, created_at=now, updated_at=now)
         stored_blocks += blocks.insert_all(tx, [new_block], new_chains, metadata(None, block))
         new_chains = []
-    if chain.owner_kind == "agent":  # a user's block is seen where its agent talks with the user
+    if chain.owner_kind == "agent":  # it sees users' blocks in conversations with them
         blocks.attach(tx, stored_memory.agent_id, stored_blocks)
     return stored_blocks
 
@@ -593,7 +593,7 @@ def _write_texts(
     """
     written: dict[str, Block] = {}
     overtaken_edits: list[MemoryEdit] = []
-    # In the order of their chains, as everyone locks them, so that no two wait for each other.
+    # Lock in the order of chains, as all code does: otherwise two steps could wait for each other.
     for block_id, edits in sorted(texts.items(), key=lambda item: item[1][0].base.chain_id):
         base = edits[0].base
         metadata = context.metadata(
@@ -622,7 +622,7 @@ def _write_texts(
 def file_passages(
     tx: Transaction, state: AgentState, new_passages: Sequence[Passage]
 ) -> tuple[Archive, ...]:
-    """Put passages into the agent's first archive, whatever `archive_id` they bring.
+    """Put passages into the agent's first archive, and ignore their `archive_id`.
 
     Returns the agent's archives; one is created if it has none. An agent that works on another
     agent's memory files them in that one's archive.
@@ -631,9 +631,8 @@ def file_passages(
     scope = Scope(state.agent.organization_id)
     if archives_now := _file(tx, owner.memory_id, state.archives, new_passages):
         return archives_now
-    # Read again: since `state` was loaded, another turn may have created an archive, or another
-    # write may have deleted or detached the first one. The lock lets one transaction at a time do
-    # so.
+    # Read again under the lock: since `state` was loaded, another turn may have created an archive,
+    # or another write may have deleted or detached the first archive.
     agents.lock(tx, scope, owner.memory_id)
     if archives_now := _file(
         tx, owner.memory_id, archives.of_agent(tx, owner.memory_id), new_passages

@@ -37,7 +37,7 @@ class FactEdit:
 
 
 def person_block(blocks: Iterable[Block]) -> Block | None:
-    """Return the block about the person that an agent may write to, if any.
+    """Return the block about the person that the agent may change, or None.
 
     A text that begins with a heading has fields, so no line can be added.
     """
@@ -121,7 +121,7 @@ def _has_fact(lines: Sequence[str], fact: str) -> bool:
 def _find_line(lines: Sequence[str], old: str) -> int | None:
     """Return the index of the line that the words name.
 
-    That is the last line that contains them, else the line that shares most of them.
+    It is the last line that contains these words, or the line that shares most of them.
     """
     holding = [index for index, line in enumerate(lines) if old and _piece(line, old)]
     if holding:

@@ -1,4 +1,4 @@
-"""Find a piece of text: word for word, or else ignoring differences that people do not see.
+"""Find a piece of text: word for word, then without differences that people do not see.
 
 A model that copies text from its prompt often changes details that it does not see: typographic
 quotes, dashes and the ellipsis, no-break and doubled spaces, spaces at the end of a line, or a line
@@ -173,7 +173,7 @@ def _reads_as_line(line: str) -> bool:
 def nearest_line(text: str, piece: str) -> tuple[int, str] | None:
     """Return the number and text of the line most like the piece's first line.
 
-    Returns None where no line is near.
+    Returns None if no line is similar.
     """
     target = next((line.strip() for line in _unescaped(piece).split("\n") if line.strip()), "")[
         :_LINE_LENGTH

@@ -119,7 +119,7 @@ def propose_edits(
     """
     results: dict[str, str] = {}
     failed: dict[str, str] = {}
-    # In the order of their chains, as everyone locks them, so that no two wait for each other.
+    # Lock in the order of chains, as all code does: otherwise two steps could wait for each other.
     for group in sorted(by_block(edits).values(), key=lambda group: group[0].base.chain_id):
         block = group[0].base
         after = group[-1].after

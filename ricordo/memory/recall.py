@@ -367,7 +367,7 @@ async def passages_like(
 def most_alike(
     text: str, tags: Sequence[str], existing: Iterable[Passage | PassageDraft]
 ) -> Likeness | None:
-    """Return the text that says the same or shares most words, if any."""
+    """Return the text that says the same, or the one that shares most words; None without any."""
     own_words = set(terms(text[:MOST_CHARACTERS]))
     plain_words = text.split()
     best: tuple[float, Likeness] | None = None

@@ -33,8 +33,7 @@ class RemoteKind(Protocol):
         """Bring the remote and the memory together.
 
         Returns the remote with the new values of `followed`, `seen` and `last_error`. Raises
-        Unavailable where it cannot be reached, Conflict or Invalid where its content cannot be
-        pulled.
+        Unavailable if it cannot be reached, Conflict or Invalid if its content cannot be pulled.
 
         Call `require_lease` before each write to the remote. It raises LeaseLost if another server
         has taken the job over, as every write to `store` does.

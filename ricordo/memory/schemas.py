@@ -146,7 +146,7 @@ def read_toml(text: str, source: str = "") -> dict[str, Any]:
 
 
 def deep_key(text: str) -> int | None:
-    """Return the first line with a key of more than eight parts, if any.
+    """Return the first line with a key of more than eight parts, or None.
 
     The standard library's time for a key grows with the square of its parts: 10 kB of dots would
     take two seconds.
@@ -289,7 +289,7 @@ def schema_in(
 ) -> tuple[BlockSchema | None, list[Problem]]:
     """Return the schema in the table at a path, and its problems.
 
-    The schema is None where there are problems.
+    The schema is None if there are problems.
     """
     policy = table.get("policy")
     limit = table.get("limit", DEFAULT_LIMIT)
@@ -424,8 +424,8 @@ def read_block(
 ) -> ParsedBlock:
     """Parse a block's text in a format, by the schema that applies.
 
-    That is the schema that the text names, else `schema_ref`. Raises TooLong before parsing,
-    Invalid.
+    It is the schema that the text names, or `schema_ref` if it names none. Raises TooLong before
+    parsing, Invalid.
     """
     if len(text) > LONGEST_TEXT:
         raise TooLong(

@@ -200,7 +200,7 @@ async def summarize(
             return Summary(
                 clipped(draft.text, settings.clip_chars, room), mode, handle, draft.usage
             )
-        except Exception as error:  # whatever an adapter raises, the turn continues
+        except Exception as error:  # the turn continues after any error of an adapter
             reason = error.kind if isinstance(error, ModelError) else type(error).__name__
             log_fields = {"mode": mode, "model": handle, "reason": reason}
             log.warning(

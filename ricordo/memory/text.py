@@ -451,7 +451,7 @@ def same_text(first: str, second: str) -> bool:
 def change_summary(label: str, old: str, new: str, otherwise: str) -> str:
     """Return a short message with the first added line, else the first removed one.
 
-    `otherwise` is the message where no line can be shown.
+    `otherwise` is the message if no line can be shown.
     """
     before = _lines_within(old)
     after = _lines_within(new)
@@ -475,7 +475,7 @@ def change_summary(label: str, old: str, new: str, otherwise: str) -> str:
 def edit_summary(before: Block | None, after: Block | None) -> str:
     """Return a short message for a change of a block.
 
-    `before` is None where the block is created, `after` is None where it is deleted.
+    `before` is None for a new block, and `after` is None for a deleted one.
     """
     if after is None:
         return f"Delete {before.shown_label if before else ''}"
@@ -514,8 +514,7 @@ def line_changes(old: str, new: str) -> list[LineChange] | None:
 def merge_changes(base: str, first: str, second: str) -> str | None:
     r"""Return the text with both changes.
 
-    Returns None where they replace or remove the same lines differently, or are too large to be
-    compared.
+    Returns None if they change the same lines differently, or if they are too large to be compared.
 
     Unlike in `merge_lines`, neighbouring lines may change on both sides. Additions of both sides at
     one position stay, those of `first` above; equal additions stay once.

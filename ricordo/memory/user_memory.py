@@ -429,7 +429,7 @@ def propose_edit(
 def _metadata(by: Actor | ChangeMetadata, message: str) -> ChangeMetadata:
     """Return the metadata of a change by this author.
 
-    Metadata are completed by `message` where they have no reason.
+    `message` becomes the reason of metadata without one.
     """
     if isinstance(by, ChangeMetadata):
         return replace(by, reason=by.reason or message)

@@ -155,7 +155,7 @@ async def render(
     response = HTMLResponse(text, status, HEADERS)
     if notice:
         response.delete_cookie(_NOTICE_COOKIE, path=f"{base_of(request)}/")
-    # Otherwise every request with an ended session would count as an attempt with a wrong key.
+    # If it stayed, every request with the ended session would count as an attempt with a wrong key.
     if me is None and COOKIE in request.cookies:
         response.delete_cookie(COOKIE, path=f"{base_of(request)}/")
     return response

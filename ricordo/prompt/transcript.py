@@ -40,6 +40,8 @@ _WHOLE_BLOCK_RESULTS: Mapping[str, tuple[str, ...]] = {
     "core_memory_append": ("content",),
     "core_memory_replace": ("new_content",),
 }
+# The roles of messages that are valid in any order, unless they hold calls.
+_TALKING = frozenset(("user", "assistant", "system", "summary"))
 # Results of calls without another, by the reason of their turn's end.
 INTERRUPTED = (
     "interrupted: the server stopped before this call had a result. "
@@ -78,8 +80,9 @@ def transcript(
     pictures: list[Message] = []
     calls: dict[str, ToolCallPart] = {}
     for message in paired(messages):
-        calls |= {call.call_id: call for call in message.tool_calls}
-        if message.role != "tool":
+        if not message.is_one_text:
+            calls |= {call.call_id: call for call in message.tool_calls}
+        if pictures and message.role != "tool":
             request_messages += pictures
             pictures = []
         match message.role:
@@ -168,40 +171,55 @@ def paired(messages: Iterable[Message]) -> list[Message]:
     used_ids: set[str] = set()
     other_ids: dict[str, str] = {}
     for stored in messages:
-        message = stored
-        calls = stored.tool_calls
-        if calls:
-            ids = [call.call_id for call in calls]
-            is_clear = all(ids) and len(set(ids)) == len(ids) and used_ids.isdisjoint(ids)
-            message, other_ids = (stored, {}) if is_clear else _with_fresh_ids(stored, used_ids)
-        elif other_ids:
-            message = replace(
-                stored, parts=tuple(_renamed(part, other_ids) for part in stored.parts)
-            )
+        if stored.is_one_text and stored.role in _TALKING and not (open_calls or other_ids):
+            valid.append(stored)
+            continue
+        message, other_ids = _with_unique_ids(stored, used_ids, other_ids)
+        calls = message.tool_calls
         if message.role == "tool":
-            answered = [
-                open_calls.pop(part.call_id, None) is not None for part in message.tool_returns
-            ]
-            if all(answered):
-                valid.append(message)
-            elif any(answered):
-                answering = [
-                    part
-                    for part, is_wanted in zip(message.tool_returns, answered, strict=True)
-                    if is_wanted
-                ]
-                valid.append(replace(message, parts=tuple(answering)))
+            if results := _answering(message, open_calls):
+                valid.append(results)
             continue
         if message.role == "approval" and not calls:
             continue
         if open_calls:
             valid.append(interrupted(valid[-1], list(open_calls.values())))
-        open_calls = {call.call_id: call for call in message.tool_calls} if calls else {}
+        open_calls = {call.call_id: call for call in calls}
         used_ids.update(open_calls)
         valid.append(message)
     if open_calls:
         valid.append(interrupted(valid[-1], list(open_calls.values())))
     return valid
+
+
+def _with_unique_ids(
+    message: Message, used_ids: set[str], other_ids: dict[str, str]
+) -> tuple[Message, dict[str, str]]:
+    """Return the message with unique ids of calls, and the new ids by old ones.
+
+    `other_ids` are the new ids of the last calls; results refer to the old ones.
+    """
+    calls = message.tool_calls
+    if calls:
+        ids = [call.call_id for call in calls]
+        is_clear = all(ids) and len(set(ids)) == len(ids) and used_ids.isdisjoint(ids)
+        return (message, {}) if is_clear else _with_fresh_ids(message, used_ids)
+    if other_ids:
+        parts = tuple(_renamed(part, other_ids) for part in message.parts)
+        return replace(message, parts=parts), other_ids
+    return message, other_ids
+
+
+def _answering(message: Message, open_calls: dict[str, ToolCallPart]) -> Message | None:
+    """Return the message with the results of open calls, which are open no longer.
+
+    Returns None if no result has an open call.
+    """
+    results = message.tool_returns
+    answering = [part for part in results if open_calls.pop(part.call_id, None) is not None]
+    if len(answering) == len(results):
+        return message
+    return replace(message, parts=tuple(answering)) if answering else None
 
 
 def _with_fresh_ids(message: Message, used_ids: set[str]) -> tuple[Message, dict[str, str]]:

@@ -150,7 +150,7 @@ def _attempts(
 def _newest_user_index(messages: Sequence[Message]) -> int:
     """Return the index of the newest user message, else of the newest event.
 
-    If there is neither, it is the last message.
+    Without them it is the last message.
     """
     users = [index for index, message in enumerate(messages) if message.role == "user"]
     spoken = [index for index in users if not messages[index].is_event]

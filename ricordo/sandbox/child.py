@@ -1,7 +1,7 @@
 """Child processes that start without a copy of the server's memory.
 
-uvloop forks the whole server for each process. That takes tens of milliseconds, in which the loop
-stands still. `subprocess` does not.
+uvloop forks the whole server for each process. Starting a process blocks the event loop for tens of
+milliseconds. `subprocess` does not.
 """
 
 import asyncio

@@ -177,7 +177,7 @@ class SandboxProcess:
 
 
 def _remove(workspace: Path) -> None:
-    """Remove a workspace, however deep its folders are.
+    """Remove a workspace with folders of any depth.
 
     Parts that cannot be removed stay for the next sweep.
     """

@@ -328,7 +328,7 @@ class Sandbox:
     async def _network(
         self, process: SandboxProcess, call: SandboxCall, program: str
     ) -> AsyncIterator[None]:
-        """Send the call, and serve its proxy, if any, until the block ends."""
+        """Send the call, and serve its proxy until the block ends."""
         limits = call.limits
         has_proxy = call.has_network or bool(call.may_call_server)
         process_limits = {

@@ -72,7 +72,8 @@ MOST_SHARED_VARIANTS = 1024
 SPOKEN = ("user", "assistant")
 # Weights of weaker matches: inside a word, of another inflection, and of a related word.
 VARIANT_WEIGHT = 0.5
-# Number of best hits by words that always get a similarity, whatever the first look at the vectors.
+# Number of best hits by words whose similarity is always computed, also if the first pass over the
+# vectors left them out.
 COMPARED = 1000
 # Number of the newest texts without a vector that a search embeds.
 MOST_NEW_TEXTS = 50

@@ -120,7 +120,7 @@ class PackedRows:
 def pack_rows(tx: Transaction, owner_id: str, limit: int = FLUSHED_AT_ONCE) -> PackedRows | None:
     """Pack the oldest rows of the owner's buffer, at most `limit`.
 
-    Returns None if there are none, or if a deletion comes first.
+    Returns None if the buffer is empty or begins with a deletion.
     """
     partition = partition_of(tx, owner_id)
     rows, added = _settled(write_buffer.oldest(tx, owner_id, limit))
@@ -145,7 +145,7 @@ def write_rows(tx: Transaction, packed: PackedRows) -> bool:
 
     Returns False, without writing, if the partition has changed.
     """
-    # The lock comes first, so that a second writer sees what the first has written.
+    # Lock before reading, so that a second writer sees the rows of the first.
     partition = lock_partition(tx, packed.owner_id)
     if partition is None and packed.partition is None:
         tx.run(

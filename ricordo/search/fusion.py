@@ -60,7 +60,7 @@ class CommonDirections:
 class Similarities:
     """Similarities (m,) of the documents at these ascending, unique positions (m,).
 
-    Those of all other documents are unknown.
+    The similarities of all other documents are unknown.
     """
 
     positions: Integers
@@ -72,7 +72,7 @@ class Similarities:
     def rounded(self) -> "Similarities":
         """Return them without their last digits.
 
-        The last digits depend on the number of vectors that are compared at once, and so also on
+        The last digits depend on the number of vectors that are compared at once, which includes
         hidden texts.
         """
         return Similarities(self.positions, np.round(self.values, _DIGITS))

@@ -73,9 +73,9 @@ class Indexer:
             )
 
     async def embed(self, job: Job, report: Report) -> None:
-        """Embed the partition's documents that have no vector of its owner's model.
+        """Embed the partition's documents that have no vector of the owner's model yet.
 
-        Until that is done, the vectors of another model may serve.
+        Searches use the vectors of the earlier model until all documents have new ones.
         """
         # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.vectors import drop_vectors
@@ -111,9 +111,10 @@ class Indexer:
         report(1, 1)
 
     def choose_model(self, embedding: str | None) -> str | None:
-        """Return the handle of the owner's model, or of the default.
+        """Return the handle of the model that embeds the owner's texts.
 
-        The default replaces a model that is not configured. None if no model is.
+        It is the owner's model, or the default model if that is not configured. Returns None if no
+        model is configured.
         """
         default = self.embedders.default_handle()
         if default is None or not embedding:
@@ -126,14 +127,14 @@ class Indexer:
     def index_of(self, owner: Any) -> VectorIndex | None:
         """Return the outside index of the owner's vectors, if there is one.
 
-        `owner` is None for a deleted one.
+        `owner` is None if the owner was deleted.
         """
         return self.indexes.get((owner.vector_db if owner else None) or self.messages_index or "")
 
     async def make_vectors(
         self, name: str, embedding: str, owner: Any, report: Report, earlier_progress: int = 0
     ) -> None:
-        """Embed the partition's documents without a vector, into an outside index if any."""
+        """Embed the partition's documents that have no vector."""
         # Imports numpy, which a server loads at its first search or flush.
         from ricordo.search.vectors import add_vectors, drop_vectors, next_batch
 
@@ -177,7 +178,7 @@ class Indexer:
         if index is None:
             if records:
                 size = len(records[0].vector)
-            else:  # the size must be known, and an empty text has a vector too
+            else:  # the vectors' size must be known, so all texts are embedded, empty ones too
                 size = len((await embedder.embed([""]))[0])
             return {(record.document, record.part): record.vector for record in records}, size
         await index.upsert(batch.owner_id.removesuffix(NEW), embedder.handle, records)
@@ -202,7 +203,7 @@ class Indexer:
     async def _remove_outside(self, owner_id: str, documents: Sequence[int]) -> None:
         """Remove documents from the outside index.
 
-        It comes first, while the buffer's rows are there: after a kill it is repeated.
+        Call it before the buffer's rows are deleted: after a kill, the rows cause a second call.
         """
         owner = await self.store.read(lambda tx: partitions.owner_of(tx, owner_id))
         index = self.index_of(owner)
@@ -231,8 +232,8 @@ async def _embed(
         if error.kind != "llm_bad_request":
             raise
     if not is_usable:
-        # A model that was withdrawn or changed refuses this text too, and the error is raised.
-        # Otherwise every document would be left without a vector for ever.
+        # Test the model with a plain text. If it refuses that too, the model was withdrawn or
+        # changed, and the error is raised: the documents are not at fault.
         await embedder.embed(["words"], purpose="document")
     if len(documents) == 1:
         number = documents[0][1].document

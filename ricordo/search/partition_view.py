@@ -253,7 +253,8 @@ def join_views(
     """
     if len(views) == 1:
         return views[0]
-    # Grouped by audience. Otherwise the joined views of all users of these owners would be kept.
+    # Grouped by audience. If all were kept, these owners would have a joined view for each of their
+    # users.
     audiences = tuple(view.audience for view in views)
     key = ("joined views", (tuple(owners), audiences))
     cached = cache.partitions.get(key)

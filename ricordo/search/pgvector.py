@@ -295,8 +295,8 @@ class PgVectorIndex:
                     f"SELECT pg_try_advisory_lock({BUILDING_LOCK})"
                 ).scalar_one()
                 if is_alone:
-                    # A build waits for all transactions that began before it, however long they
-                    # take, and blocks no other.
+                    # A build waits for the end of all transactions that began before it, and blocks
+                    # no other.
                     _run(connection, "SET lock_timeout = 0; SET statement_timeout = 0")
                     _tidy(connection)
                 if group is None:
@@ -315,8 +315,8 @@ class PgVectorIndex:
 
     def _create(self, connection: Connection, group: VectorGroup) -> None:
         rows = _count(connection, group)
-        # Let the whole graph fit, up to the plan's limit. Otherwise a build takes many times as
-        # long.
+        # Let the whole graph fit, up to the plan's limit. With less memory a build takes many times
+        # as long.
         needed = min(int(rows * (2 * group.dimension + 1000) * 1.2), self._plan.memory)
         if needed > connection.exec_driver_sql(_MEMORY).scalar_one():
             _run(connection, f"SET maintenance_work_mem = '{needed // 1024}kB'")

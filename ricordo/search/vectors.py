@@ -1,8 +1,8 @@
 """Vectors of a partition by position: storage, and search of the nearest.
 
-Few vectors are compared exactly. Of many, a first pass compares one bit a dimension: half of the
-bits for all vectors, the rest only for promising ones. The best thousand are compared exactly.
-Vectors are a cache: they can be dropped and rebuilt.
+Few vectors are compared exactly. If there are many vectors, a first pass compares one bit for each
+dimension: half of the bits for all vectors, the other half only for promising vectors. The best
+thousand are compared exactly. Vectors are a cache: they can be dropped and rebuilt.
 """
 
 import math
@@ -214,7 +214,7 @@ def shared_by(count: int) -> int:
     """Return how many of `count` vectors the common directions are computed from.
 
     It is smaller by at most a tenth, so that it seldom changes. It depends on nothing else.
-    Otherwise scores would show when a server was started, and who wrote since.
+    If they were used, scores would reveal when a server was started, and who wrote since.
     """
     if count < fusion.LEAST_SAMPLE:
         return count
@@ -478,8 +478,8 @@ def add_vectors(
 ) -> bool:
     """Store the vectors of a batch by document and part, zeros for missing ones.
 
-    The vectors of a partition's first model serve at once. Those of a later model serve when all
-    are there. Then new vectors of a model replace its old ones, and this returns True.
+    The vectors of a partition's first model serve at once. The vectors of a later model are used
+    once all exist. Then new vectors of a model replace its old ones, and this returns True.
 
     Raises:
         Conflict: another process stored them meanwhile, or the model's vectors have a new size.

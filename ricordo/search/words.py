@@ -44,7 +44,7 @@ _ASKER_WORDS, _ASKED_WORDS = (
     {language: frozenset(word_list.split()) for language, word_list in _LISTS[person].items()}
     for person in ("asker", "asked")
 )
-LATIN_STEMMER: Final = "english"  # for every word in Latin letters, whatever its language
+LATIN_STEMMER: Final = "english"  # for every word in Latin letters, of any language
 # What a question about an earlier answer says, and words of a request for a summary, by language.
 _ANSWERED, _SUMMARY = (
     {language: frozenset(words.split()) for language, words in _LISTS[name].items()}

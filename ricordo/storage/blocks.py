@@ -237,9 +237,9 @@ def insert_all(
 ) -> list[Block]:
     """Store new blocks with their first versions and new chains.
 
-    A block keeps its `head` if its chain already has the text. In a revival, blocks come back with
-    settings that they had. With `is_copy` no policy and no quota applies, since the text is not
-    new. Raises Forbidden, Conflict, TooLong.
+    A block keeps its `head` if its chain already has the text. A revived block has its former
+    settings. With `is_copy` no policy and no quota applies, since the text is not new. Raises
+    Forbidden, Conflict, TooLong.
     """
     new_chains = {chain.id: chain for chain in chains_of}
     if not is_copy:
@@ -512,7 +512,7 @@ def not_normal(tx: Transaction, after: int) -> tuple[list[str], int | None]:
 def normalise(tx: Transaction, block: Block) -> Block:
     """Store label and text in normal form if they are not, and return the block.
 
-    The change is a version by the system, whatever the policy. It concerns blocks that came with
+    The change becomes a version by the system under every policy. It concerns blocks that came with
     the ids of their versions, or were stored before there was a normal form. If another block has
     the label, this one gets a number. Raises Conflict, Overtaken.
     """

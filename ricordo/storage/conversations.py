@@ -6,12 +6,12 @@ conversations, its lineage. A deleted conversation (`deleted_at`) is found by no
 stay while forks share its messages.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 from uuid import NAMESPACE_URL, uuid5
 
-from sqlalchemy import ColumnElement, bindparam, case, func, literal, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, case, func, literal, select, update
 
 from ricordo.domain.agent import Conversation
 from ricordo.domain.message import Message
@@ -239,6 +239,42 @@ def page(
         )
     rows = read_page(tx, statement, positions, page, marks=_known_to(scope))
     return [ROWS.of(row) for row in rows]
+
+
+def ended_with(
+    tx: Transaction, reasons: Collection[str], since: int, *, among: Select[Any]
+) -> list[tuple[str, str]]:
+    """Return organization and id of selected conversations whose last run ended so, oldest first.
+
+    It ended with one of these stop reasons, and not before `since`.
+    """
+    statement = (
+        select(conversations.c.organization_id, conversations.c.id)
+        .where(
+            conversations.c.id.in_(among),
+            conversations.c.last_stop_reason.in_(reasons),
+            conversations.c.last_run_ended_at >= since,
+        )
+        .order_by(conversations.c.last_run_ended_at)
+    )
+    return [(row.organization_id, row.id) for row in tx.all(statement)]
+
+
+def with_summary_like(
+    tx: Transaction, user_id: str, prefix: str
+) -> list[tuple[str, str, str | None]]:
+    """Return id, summary and description of the user's conversations.
+
+    Only those whose summary begins with the prefix are returned.
+    """
+    statement = select(
+        conversations.c.id, conversations.c.summary, conversations.c.description
+    ).where(
+        conversations.c.user_id == user_id,
+        conversations.c.summary.startswith(prefix, autoescape=True),
+        conversations.c.deleted_at.is_(None),
+    )
+    return [(row.id, row.summary, row.description) for row in tx.all(statement)]
 
 
 def change(tx: Transaction, id: str, **columns: Any) -> None:

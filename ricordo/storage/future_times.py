@@ -1,8 +1,8 @@
 """Repair of timestamps in the future, from a clock that jumped ahead and was set back.
 
-They are set to now. Otherwise others would wait for them: for a lease or a heartbeat that seems to
-hold for years, a job that is never due, a conversation that is never idle. Times that a user
-chose, as of passages and schedules, stay.
+They are set to now. Future times would block others: a lease or a heartbeat would seem valid for
+years, a job would never be due, and a conversation never idle. Times that a user chose, as of
+passages and schedules, stay.
 """
 
 import logging

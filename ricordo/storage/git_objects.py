@@ -160,7 +160,7 @@ def delete_block(tx: Transaction, block: Block) -> None:
 
 
 def relabel(tx: Transaction, renamed: Sequence[Block], now: Mapping[str, Block]) -> None:
-    """Give blocks their new labels, also where they are attached and in proposals.
+    """Give blocks their new labels, in attachments and proposals too.
 
     `now` holds the blocks by id, with their old labels.
     """

@@ -256,7 +256,7 @@ def of_step(tx: Transaction, scope: Scope, run_id: str, step_id: str) -> list[Bl
 def of_blocks(tx: Transaction, scope: Scope, ids: Mapping[str, str]) -> dict[str, BlockVersion]:
     """Return the versions with these hex ids by block id; erased ones are left out.
 
-    Of a commit with several versions it is the block's own.
+    If a commit has several versions, it is the version of this block.
     """
     parameters = {"ids": list(ids), "organization_id": scope.organization_id}
     chains_of_blocks = {
@@ -293,7 +293,7 @@ def _visible(scope: Scope) -> list[ColumnElement[bool]]:
 
 
 def last_deleted(tx: Transaction, chain_id: str, label: str) -> DeletedBlock | None:
-    """Return the block that was last deleted under this label, if any."""
+    """Return the block that was last deleted under this label, or None."""
     row = tx.first(_DELETED, {"chain_id": chain_id, "deleted_label": label})
     if row is None:
         return None

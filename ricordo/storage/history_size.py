@@ -88,8 +88,7 @@ def require_history(
 ) -> None:
     """Raise TooLong if these changes bring new text to a locked chain with a full history.
 
-    Each is a block before and after. In a revival, blocks come back with the settings that they
-    had.
+    Each is a block before and after. A revived block has its former settings.
     """
     for before, after in changed:
         is_large = not is_revival and _has_large_settings(before, after)

@@ -57,6 +57,8 @@ _KEY_IS_FREE = jobs.c.key.is_(None) | ~(
     .exists()
 )
 _IS_WAITING = jobs.c.status == "waiting"
+_IS_OPEN = jobs.c.status.in_(("waiting", "running"))
+OPEN_IDS = select(jobs.c.id).where(_IS_OPEN)
 _IS_DUE = _IS_WAITING & (jobs.c.not_before <= bindparam("now"))
 _DUE = select(jobs.c.id).where(_IS_DUE).limit(1)
 _FREE = ROWS.select.where(_IS_DUE, _KEY_IS_FREE).with_for_update(skip_locked=True)
@@ -157,6 +159,11 @@ def add(tx: Transaction, job: Job) -> Job | None:
     return job
 
 
+def is_open_for(key: ColumnElement[str]) -> ColumnElement[bool]:
+    """Return the condition that a job with the key in this column waits or runs."""
+    return select(jobs.c.seq).where(jobs.c.key == key, _IS_OPEN).exists()
+
+
 def get(tx: Transaction, scope: Scope, id: str) -> Job:
     job = ROWS.find(tx, scope, id)
     return require_found(job if job and scope.owns(job.user_id) else None, "Job", id)
@@ -248,8 +255,8 @@ def put_back(tx: Transaction, job: Job, after: int = 0) -> bool:
 def take_over(tx: Transaction, *, silent_for: int = 0, live: Collection[str] = ()) -> list[Job]:
     """Free the jobs without a heartbeat for `silent_for` microseconds (0: all), and return them.
 
-    Those without attempts left fail instead. `live` are the ids of jobs that run in this process,
-    whatever its clock says.
+    Jobs without attempts left fail instead. `live` are the ids of jobs that run in this process.
+    They count as alive at any time of its clock.
     """
     freed = []
     # If the clock went back since a lone server was killed, its heartbeats lie in the future.

@@ -79,6 +79,7 @@ _BY_HASH = (
     )
     .where(equal(api_keys, "hash"))
 )
+_OF_USER = select(api_keys.c.id).where(equal(api_keys, "user_id")).limit(1)
 _ANY = select(api_keys.c.seq).where(equal(api_keys, "hash"))
 _REQUIREMENT: Literal["requirement"] = "requirement"
 _INSERT = Missing(api_keys)
@@ -204,6 +205,11 @@ def _requirement(now: int) -> ApiKey:
         created_at=now,
         revoked_at=now,
     )
+
+
+def had_any(tx: Transaction, user_id: str) -> bool:
+    """Return whether the user has a key, or had one that is still stored."""
+    return tx.first(_OF_USER, {"user_id": user_id}) is not None
 
 
 def are_any(tx: Transaction) -> bool:

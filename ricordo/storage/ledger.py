@@ -60,7 +60,7 @@ class LedgerQuery:
 def entries(tx: Transaction, scope: Scope, query: LedgerQuery) -> list[LedgerEntry]:
     """Return the tokens by group and model.
 
-    Days come in their order; other groups by their tokens, the most first.
+    Days are in order of time, other groups in order of tokens, the most first.
     """
     # Each table is summed up first. Else SQLite copies all rows into a temporary table, which takes
     # longer than the sums.

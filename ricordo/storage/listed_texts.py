@@ -14,7 +14,7 @@ from ricordo.storage.schema.memory_tables import blocks
 
 # Characters of each text that the first statement of a list reads: most texts are not longer.
 _BEGINNING = 4096
-# Characters of each text that are always shown, however many texts there are.
+# Characters of each text that are shown in lists of any length.
 _MIN_SHOWN = 200
 _MARK_END = " has them all]"
 _MARK = "\n[cut: {:,} of {:,} characters are shown; GET /v1/blocks/{}" + _MARK_END

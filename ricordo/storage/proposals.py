@@ -4,7 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Row, bindparam, case, func, insert, literal_column, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    Subquery,
+    bindparam,
+    case,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 
 from ricordo.domain.block import require_no_secret
 from ricordo.domain.git_objects import blob_id
@@ -25,6 +37,7 @@ from ricordo.storage.engine.repository import (
 )
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.history_size import grow
+from ricordo.storage.schema.core_tables import users
 from ricordo.storage.schema.history_sum import ROW_BYTES
 from ricordo.storage.schema.memory_tables import chains, proposals
 
@@ -37,7 +50,10 @@ _OF_STEP = _SELECT.where(equal(proposals, "step_id", "organization_id")).order_b
 # The condition that a proposal waits for its owner. With parameters in place of the texts a
 # database would not see that it is the condition of the index `proposals_waiting`.
 WAITS = proposals.c.status.in_([literal_column("'open'"), literal_column("'conflicted'")])
+# The condition that an owner has not decided on a proposal: it waits, or it expired.
+IS_UNDECIDED = proposals.c.status.in_(("open", "conflicted", "expired"))
 _IN_CHAIN = equal(proposals, "chain_id") & WAITS
+_MOST_DECIDED = 10_000  # newest decisions whose times are read
 _WAITING = _SELECT.where(_IN_CHAIN).order_by(proposals.c.seq)
 _WAITING_BY = _WAITING.where(equal(proposals, "label", "author_kind", "author_id"))
 _REJECTED_BY = (
@@ -52,7 +68,7 @@ _REJECTED_BY = (
 _WAITING_IDS = (
     select(proposals.c.id)
     .where(_IN_CHAIN)
-    # A proposal with a conflict would conflict again, and must not be in the way of the rest.
+    # A proposal with a conflict would conflict again, so it is the last.
     .order_by(case((proposals.c.status == "open", 0), else_=1), proposals.c.seq)
     .limit(bindparam("limit"))
 )
@@ -287,6 +303,65 @@ def of_runs(tx: Transaction, scope: Scope, run_ids: Sequence[str]) -> list[Propo
     """Return the waiting proposals of these runs."""
     conditions = (*in_scope(proposals, scope), proposals.c.run_id.in_(run_ids), WAITS)
     return _proposals(tx, tx.all(_SELECT.where(*conditions).order_by(proposals.c.seq)))
+
+
+def of_users(*conditions: ColumnElement[bool], only_enabled: bool = False) -> Subquery:
+    """Return the proposals for users' memory with their owners, as a table to join with.
+
+    Its columns are id, organization_id, owner_id, created_at and seq. With `only_enabled`, disabled
+    users are left out.
+    """
+    columns = (proposals.c.id, proposals.c.organization_id, chains.c.owner_id)
+    statement = (
+        select(*columns, proposals.c.created_at, proposals.c.seq)
+        .join(chains, chains.c.id == proposals.c.chain_id)
+        .where(chains.c.owner_kind == "user", *conditions)
+    )
+    if only_enabled:
+        statement = statement.join(users, users.c.id == chains.c.owner_id).where(
+            users.c.disabled_at.is_(None)
+        )
+    return statement.subquery()
+
+
+def existing_ids(tx: Transaction, ids: Sequence[str]) -> list[str]:
+    """Return those of these ids whose proposals exist."""
+    return [row.id for row in tx.all(select(proposals.c.id).where(proposals.c.id.in_(ids)))]
+
+
+def count_waiting_for(tx: Transaction, user_id: str) -> int:
+    """Return the number of proposals that wait for this user."""
+    waiting = of_users(WAITS)
+    statement = select(func.count()).select_from(waiting).where(waiting.c.owner_id == user_id)
+    return int(tx.all(statement)[0][0])
+
+
+def count_all_waiting(tx: Transaction, organization_id: str | None = None) -> int:
+    """Return the number of proposals that wait, in one organization or in all."""
+    return int(tx.all(_in_organization(select(func.count()).where(WAITS), organization_id))[0][0])
+
+
+def decision_times(tx: Transaction, since: int, organization_id: str | None = None) -> list[float]:
+    """Return the seconds that users took for their decisions since then, newest first."""
+    statement = (
+        select(proposals.c.created_at, proposals.c.resolved_at)
+        .join(chains, chains.c.id == proposals.c.chain_id)
+        .where(
+            chains.c.owner_kind == "user",
+            proposals.c.status.in_(("approved", "rejected")),
+            proposals.c.resolved_at >= since,
+        )
+        .order_by(proposals.c.seq.desc())
+        .limit(_MOST_DECIDED)
+    )
+    rows = tx.all(_in_organization(statement, organization_id))
+    return [(row.resolved_at - row.created_at) / 1e6 for row in rows]
+
+
+def _in_organization(statement: Select[Any], organization_id: str | None) -> Select[Any]:
+    if organization_id is None:
+        return statement
+    return statement.where(proposals.c.organization_id == organization_id)
 
 
 def count_waiting(tx: Transaction, scope: Scope) -> int:

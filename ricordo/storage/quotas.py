@@ -46,8 +46,8 @@ def require_room(
 ) -> None:
     """Raise TooLong if these changes of a locked chain exceed its quotas.
 
-    Each change is a block before and after it; None if it is created or deleted. In a revival,
-    blocks come back as they were.
+    Each change is a block before and after it; None if it is created or deleted. A revived block is
+    as it was.
     """
     quotas = tx.quotas
     growth = 0

@@ -29,7 +29,14 @@ from ricordo.domain.usage import Expense
 from ricordo.errors import Conflict, LeaseLost
 from ricordo.storage.engine.repository import Page, Repository, equal, in_scope, setter
 from ricordo.storage.engine.store import Transaction, each
-from ricordo.storage.schema.core_tables import expenses, run_events, runs, steps, traces
+from ricordo.storage.schema.core_tables import (
+    conversations,
+    expenses,
+    run_events,
+    runs,
+    steps,
+    traces,
+)
 
 TOKENS = (
     "prompt_tokens",
@@ -40,7 +47,7 @@ TOKENS = (
 )
 PURPOSE = func.coalesce(runs.c.purpose, "turn")
 _PRUNED_AT_ONCE = 500
-# A trace may have some hundred kilobytes, and deletion holds up every other writer.
+# A trace may have some hundred kilobytes, and every other writer waits for a deletion.
 TRACES_PRUNED_AT_ONCE = 50
 
 
@@ -155,6 +162,26 @@ insert_trace = _TRACES.insert
 save_metadata = _RUNS.updates("metadata", "step_count")
 by_ids = _RUNS.by_ids
 set_feedback = _STEPS.updates("feedback", "tags")
+
+
+def joined(statement: Select[Any], run_id: ColumnElement[str]) -> Select[Any]:
+    """Return the statement joined with the run in this column, and with its conversation.
+
+    Both are None where they do not exist. The new columns are the run's status and ended_at, and
+    the conversation's conversation_id, window, last_run_ended_at and last_stop_reason.
+    """
+    is_its = (conversations.c.id == runs.c.conversation_id) & conversations.c.deleted_at.is_(None)
+    names = ("window", "last_run_ended_at", "last_stop_reason")
+    return (
+        statement.add_columns(
+            runs.c.ended_at,
+            runs.c.status,
+            conversations.c.id.label("conversation_id"),
+            *(conversations.c[name] for name in names),
+        )
+        .outerjoin(runs, runs.c.id == run_id)
+        .outerjoin(conversations, is_its)
+    )
 
 
 def save(tx: Transaction, run: Run) -> None:

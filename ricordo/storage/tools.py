@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Any
 
-from sqlalchemy import ColumnElement, Text, cast, delete, insert, or_, select
+from sqlalchemy import ColumnElement, Select, Text, cast, delete, insert, or_, select
 
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import REPLACEMENTS, Tool
@@ -20,8 +21,8 @@ from ricordo.storage.engine.repository import (
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents_tools, organizations, tools
 
-_ROWS = Repository(Tool, tools)
-_SELECT = _ROWS.select
+ROWS = Repository(Tool, tools)
+_SELECT = ROWS.select
 _IN_SCOPE = equal(tools, "organization_id")
 _BY_IDS = _SELECT.where(one_of(tools.c.id, "ids"), _IN_SCOPE)
 _BY_NAMES = _SELECT.where(one_of(tools.c.name, "names"), _IN_SCOPE)
@@ -70,29 +71,35 @@ class ToolFilter:
     is_built_in: tuple[bool, ...] = ()
 
 
+def joined(statement: Select[Any], tool_id: ColumnElement[str]) -> Select[Any]:
+    """Return the statement joined with the tool whose id is in this column.
+
+    The columns of `ROWS` follow those of the statement.
+    """
+    return statement.add_columns(*ROWS.columns).join(tools, tools.c.id == tool_id)
+
+
 def lock(tx: Transaction, scope: Scope) -> None:
     tx.lock(_LOCK, {"id": scope.organization_id})
 
 
 def insert_all(tx: Transaction, new: Sequence[Tool]) -> None:
-    _ROWS.insert(tx, *new)
+    ROWS.insert(tx, *new)
 
 
-update = _ROWS.updates(*_ROWS.changeable())
-get = _ROWS.get
+update = ROWS.updates(*ROWS.changeable())
+get = ROWS.get
 
 
 def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Tool]:
     """Return the tools with these ids, in order. Raises NotFound for the first missing one."""
-    read = _ROWS.all(tx, _BY_IDS, {"ids": list(ids), "organization_id": scope.organization_id})
+    read = ROWS.all(tx, _BY_IDS, {"ids": list(ids), "organization_id": scope.organization_id})
     by_id = {tool.id: tool for tool in read}
     return [require_found(by_id.get(id), "Tool", id) for id in ids]
 
 
 def by_names(tx: Transaction, scope: Scope, names: Sequence[str]) -> dict[str, Tool]:
-    read = _ROWS.all(
-        tx, _BY_NAMES, {"names": list(names), "organization_id": scope.organization_id}
-    )
+    read = ROWS.all(tx, _BY_NAMES, {"names": list(names), "organization_id": scope.organization_id})
     return {tool.name: tool for tool in read}
 
 
@@ -108,7 +115,7 @@ def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]
         "ids": list(ids),
         "organization_id": scope.organization_id,
     }
-    by_name = {tool.name: tool for tool in _ROWS.all(tx, _BY_NAMES_OR_IDS, parameters)}
+    by_name = {tool.name: tool for tool in ROWS.all(tx, _BY_NAMES_OR_IDS, parameters)}
     by_id = {tool.id: tool for tool in by_name.values()}
     if missing := [name for name in names if name not in by_name]:
         raise NotFound(f"Tool with name {', '.join(missing)} not found{replacement(missing)}")
@@ -132,14 +139,14 @@ def replacement(missing: Sequence[str]) -> str:
 
 
 def of_agent(tx: Transaction, agent_id: str) -> tuple[Tool, ...]:
-    return tuple(_ROWS.all(tx, _OF_AGENT, {"agent_id": agent_id}))
+    return tuple(ROWS.all(tx, _OF_AGENT, {"agent_id": agent_id}))
 
 
 def of_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, tuple[Tool, ...]]:
     """Return the tools of each of these agents by id, in order of attachment."""
     tools_by_seq: dict[str, dict[int, Tool]] = {id: {} for id in agent_ids}
     for row in tx.all(_OF_AGENTS, {"agent_ids": list(agent_ids)}):
-        tool = _ROWS.of(row[:-1])
+        tool = ROWS.of(row[:-1])
         for seq, agent_id in map(str.split, row.attachments):
             tools_by_seq[agent_id][int(seq)] = tool
     return {
@@ -149,11 +156,11 @@ def of_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, tuple[Tool
 
 
 def page(tx: Transaction, scope: Scope, page: Page, filters: ToolFilter) -> list[Tool]:
-    return _ROWS.page(tx, scope, page, *_conditions(filters))
+    return ROWS.page(tx, scope, page, *_conditions(filters))
 
 
 def count(tx: Transaction, scope: Scope, filters: ToolFilter = ToolFilter()) -> int:
-    return _ROWS.count(tx, scope, *_conditions(filters))
+    return ROWS.count(tx, scope, *_conditions(filters))
 
 
 def _conditions(filters: ToolFilter) -> Iterator[ColumnElement[bool]]:

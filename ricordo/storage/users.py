@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import bindparam, func, or_, select, update
+from sqlalchemy import ColumnElement, ScalarSelect, Select, bindparam, func, or_, select, update
 
 from ricordo.domain.hidden_text import without_hidden_text
 from ricordo.domain.ids import is_id, new_id
 from ricordo.domain.look_alikes import are_alike, look_of
 from ricordo.domain.scope import LOCAL_USER, Scope, User
 from ricordo.errors import Collision, Conflict, Forbidden, Invalid, NotFound
-from ricordo.storage.engine.repository import Missing, Page, Repository, equal
+from ricordo.storage.engine.repository import Missing, Page, Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import users
 
@@ -26,6 +26,15 @@ _NAMED = ROWS.select.where(equal(users, "organization_id"), _IS_NAMED).limit(2)
 _WITH_EMAIL = ROWS.select.where(
     equal(users, "organization_id"), func.lower(users.c.email) == bindparam("address")
 ).limit(2)
+_MOST_NAMESAKES = 5  # users of all organizations with one e-mail address
+_ENABLED_WITH_EMAIL = (
+    ROWS.select.where(
+        func.lower(users.c.email) == bindparam("address"), users.c.disabled_at.is_(None)
+    )
+    .order_by(users.c.seq)
+    .limit(_MOST_NAMESAKES)
+)
+_EXISTING = select(users.c.id).where(one_of(users.c.id, "ids"), equal(users, "organization_id"))
 _ALIKE = ROWS.select.where(equal(users, "organization_id", "look")).limit(100)
 _LOCK = select(users.c.id).where(equal(users, "id")).with_for_update(key_share=True)
 _INSERT = Missing(users)
@@ -141,9 +150,44 @@ def with_email(tx: Transaction, scope: Scope, address: str) -> User | None:
     return None
 
 
+def enabled_with_email(tx: Transaction, address: str) -> list[User]:
+    """Return the enabled users of all organizations with this e-mail address."""
+    if "\0" in address:
+        return []  # PostgreSQL would refuse the parameter
+    return ROWS.all(tx, _ENABLED_WITH_EMAIL, {"address": address.lower()})
+
+
+def existing_ids(tx: Transaction, organization_id: str, ids: Sequence[str]) -> set[str]:
+    """Return those of these ids that are users of the organization."""
+    if not ids:
+        return set()
+    rows = tx.all(_EXISTING, {"ids": list(ids), "organization_id": organization_id})
+    return {row.id for row in rows}
+
+
+def shown_name_of(user_id: ColumnElement[str]) -> ScalarSelect[Any]:
+    """Return a select of the name by which people know the user with the id in this column."""
+    name = func.coalesce(users.c.identifier, users.c.name)
+    return select(name).where(users.c.id == user_id).correlate(user_id.table).scalar_subquery()
+
+
+def is_among(user_ids: Select[Any]) -> ColumnElement[bool]:
+    """Return the condition that a user is one of those selected."""
+    return users.c.id.in_(user_ids)
+
+
 def page(tx: Transaction, scope: Scope, page: Page, **equal: Any) -> list[User]:
     """Return one page of the users that the caller may know of, filtered by columns."""
     return ROWS.page(tx, scope, page, id=scope.subject_id, **equal)
+
+
+def page_named_like(tx: Transaction, scope: Scope, page: Page, text: str) -> list[User]:
+    """Return one page of the users with this text in their names, newest first."""
+    columns = (users.c.name, users.c.identifier)
+    is_named = None
+    if text:
+        is_named = or_(*(column.icontains(text, autoescape=True) for column in columns))
+    return ROWS.page(tx, scope, page, is_named, id=scope.subject_id)
 
 
 def count(tx: Transaction, scope: Scope) -> int:

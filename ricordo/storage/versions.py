@@ -79,9 +79,9 @@ _OF_OWNER = _CHAINS.select.where(equal(chains, "owner_kind", "owner_id", "organi
 _UNKNOWN = -1
 _before = commits.alias("before")
 _ID_BEFORE = select(_before.c.id)
-# The commit that a version was made from: the stored one, or else that of the version before it.
-# In the first commit of a history, the first version has none before it, and the versions before
-# the others belong to the same commit.
+# The commit that a version was made from: the stored commit, or the commit of the version before
+# it. In the first commit of a history, the first version has none before it, and the versions
+# before the others belong to the same commit.
 PARENT = func.coalesce(
     commits.c.parent,
     _ID_BEFORE.where(

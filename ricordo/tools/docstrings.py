@@ -255,7 +255,7 @@ def _end_of_brackets(text: str) -> int:
 def _of_type(text: str) -> str:
     """Return the text in place of a type; "" if it is only a type.
 
-    The text comes in brackets.
+    The text is in brackets.
     """
     text = text.strip()
     kind = text.partition("default")[0]

@@ -147,7 +147,7 @@ def parse_call(
 ) -> ParsedCall:
     """Return the call without the arguments that the style added.
 
-    Broken JSON comes back unchanged. With the tool's own `schema` its properties stay, and other
+    Broken JSON is returned unchanged. With the tool's own `schema` its properties stay, and other
     added arguments are removed in every style.
     """
     # Most calls have no added argument and need no parsing: only an escaped letter could hide one.

@@ -122,8 +122,8 @@ def line_of(rule: ToolRule, first_tools: Sequence[str]) -> str:
     """Return the rule's text for the model.
 
     It is the rule's own template, else our sentence, with `{{ tool_name }}` and its options filled
-    in. Nothing is evaluated: a placeholder is replaced where it names a value, and left as it is
-    otherwise.
+    in. Nothing is evaluated: a placeholder that names a value is replaced, and any other stays as
+    it is.
     """
     if len(first_tools) == 1:
         first = first_tools[0]

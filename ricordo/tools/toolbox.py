@@ -307,7 +307,7 @@ class Toolbox:
         attached: Mapping[str, Tool],
         context: Callable[[str], ToolContext],
     ) -> list[ToolReturnPart]:
-        """Run the calls of one step; results come in the order of the calls.
+        """Run the calls of one step; the results are in the order of the calls.
 
         Consecutive calls run in parallel if their tools allow it; all others run one after the
         other.

@@ -42,7 +42,7 @@ from ricordo.llm.chat import ChatModel, Embedder
 from ricordo.llm.scripted import Line, ScriptedEmbedder, ScriptedModel, call
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
-from ricordo.settings import ProviderSettings, Settings, VectorSettings
+from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage import keys
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import KeyDraft
@@ -238,9 +238,7 @@ class ServerInThread:
         # Built without reading the environment, so that no key of the person who runs the tests is
         # ever used.
         configured = providers or ProviderSettings.model_construct()
-        self.app: FastAPI = create_app(
-            self.settings, configured, VectorSettings.model_construct(), extra_models=models
-        )
+        self.app: FastAPI = create_app(self.settings, configured, extra_models=models)
         self.faults: list[str] = []
         """What was answered that should never be.
 

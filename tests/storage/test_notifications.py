@@ -7,6 +7,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import LOCAL_ORGANIZATION
 from ricordo.features.memory_care.notifications import queries
 from ricordo.features.memory_care.notifications.queries import DecisionLink, Preferences
+from ricordo.storage import proposals as stored_proposals
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.schema.core_tables import organizations, users
 from ricordo.storage.schema.memory_tables import chains, proposals
@@ -82,7 +83,7 @@ async def test_owners_whose_channel_is_off_hold_up_no_others(
     clock.advance(1)
     await store.write(tell)
     assert await store.read(told) == [member]
-    assert await store.read(lambda tx: queries.count_waiting(tx, on)) == 3
+    assert await store.read(lambda tx: stored_proposals.count_waiting_for(tx, on)) == 3
 
     link = DecisionLink(LOCAL_ORGANIZATION, on, first.id, "hash", clock.now(), clock.now() + DAY)
 

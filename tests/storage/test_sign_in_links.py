@@ -13,6 +13,7 @@ from ricordo.features.identity.sign_in_links import queries, service
 from ricordo.features.identity.sign_in_links.people_list import Person
 from ricordo.features.memory_care.notifications.options import NotificationSettings
 from ricordo.secret import Secret
+from ricordo.storage import agent_lookup
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import SqlStore, Transaction
 from ricordo.storage.schema.core_tables import agents, jobs
@@ -87,7 +88,7 @@ async def test_logins_are_found_by_address_and_are_few(
 
     user_id, landing = await store.write(prepare)
     assert landing == f"/ui/agents/{agent['id']}/chat"
-    assert await store.read(lambda tx: queries.agent_of_course(tx, "org-x", "ess\0ays")) is None
+    assert await store.read(lambda tx: agent_lookup.of_course(tx, "org-x", "ess\0ays")) is None
 
     def ask(tx: Transaction) -> None:
         for address in ("ADA@example.org", "nobody@example.org", "\0"):

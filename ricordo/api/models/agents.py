@@ -156,7 +156,7 @@ class AgentFields(EmbeddingFields):
     def thinks(self) -> bool | None:
         """Return whether the model shall reason, under either name.
 
-        It is None if neither was sent.
+        Returns None if both are missing.
         """
         if self.reasoning is None:
             return self.enable_reasoner

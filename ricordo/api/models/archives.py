@@ -88,7 +88,7 @@ class PassageBatchRequest(RequestModel):
 
 
 class ArchiveResponse(AuthorFields):
-    """An archive of passages, with the embedding model of its texts, if any."""
+    """An archive of passages, with its embedding model."""
 
     id: str
     name: str

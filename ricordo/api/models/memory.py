@@ -453,8 +453,8 @@ class LineageResponse(ResponseModel):
 class BlamedLineResponse(ResponseModel):
     """One line of a block, with the id of the version that wrote it.
 
-    That version is among the answer's `versions`. A long line `is_cut`; `versions/{version}` has
-    the whole text. `or_earlier` is true if the history is longer than the searched part.
+    The answer's `versions` contain that version. A long line `is_cut`; `versions/{version}` has the
+    whole text. `or_earlier` is true if the history is longer than the searched part.
     """
 
     number: int

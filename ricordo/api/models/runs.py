@@ -76,7 +76,7 @@ class TokenFields(ResponseModel):
 class RunUsageResponse(TokenFields):
     """Tokens of a run.
 
-    For a talk with a group, those of all its turns.
+    For a talk with a group, the tokens of all its turns.
     """
 
     @classmethod
@@ -90,8 +90,8 @@ class UsageResponse(ResponseModel):
 
     `context_tokens` are in the window after it, if they were counted.
 
-    `run_ids` are the ids of the sleeping agents' runs that follow, or else the id of the turn's
-    run.
+    `run_ids` are the ids of the runs of sleeping agents after the turn. If there are none, it is
+    the id of the turn's run.
     """
 
     message_type: Literal["usage_statistics"] = "usage_statistics"

@@ -21,8 +21,8 @@ def run_server(
     ),
 ) -> None:
     """Start the server."""
-    # Otherwise the garbage collector examines the imported modules repeatedly, which takes a sixth
-    # of the start. `serve` switches it on.
+    # The garbage collector is off during the imports: to examine the modules repeatedly would take
+    # a sixth of the start. `serve` switches it on.
     gc.disable()
     settings, providers = load_settings(
         host=host, port=port, data_dir=data_dir, database_url=database_url

@@ -3,6 +3,10 @@
 from ricordo.plugins import Feature, PluginPage
 
 feature = Feature(
+    settings=(
+        "ricordo.features.custom_tools.source.options:CustomToolsSettings",
+        "ricordo.features.custom_tools.web.options:WebSettings",
+    ),
     tables=("ricordo.features.custom_tools.source.queries:tool_variables",),
     routes=(
         "ricordo.features.custom_tools.source.routes",

@@ -3,6 +3,7 @@
 from ricordo.plugins import Feature, PluginPage
 
 feature = Feature(
+    settings=("ricordo.features.files.workspaces.options:WorkspaceSettings",),
     tables=(
         "ricordo.features.files.folders.tables:TABLES",
         "ricordo.features.files.workspaces.queries:workspace_files",

@@ -4,6 +4,10 @@ from ricordo.plugins import Commands, Feature, PluginPage
 
 feature = Feature(
     requires=("files", "web"),
+    settings=(
+        "ricordo.features.groups.options:AgentCallSettings",
+        "ricordo.features.groups.options:GroupSettings",
+    ),
     tables=(
         "ricordo.features.groups.queries:TABLES",
         "ricordo.features.groups.document_queries:TABLES",

@@ -24,7 +24,9 @@ def list_of_agent(
     context: RequestContext,
     agent_id: str,
     paging: Paged,
-    manager_type: Annotated[ManagerType | None, Query(description="Of this kind alone.")] = None,
+    manager_type: Annotated[
+        ManagerType | None, Query(description="Only groups of this kind.")
+    ] = None,
 ) -> list[Json]:
     """List the groups in which the agent is a member, by default newest first.
 

@@ -19,10 +19,9 @@ from ricordo.features.groups.agent_calls import (
     require_may_ask,
 )
 from ricordo.features.groups.agent_jobs import delivery_of
-from ricordo.storage import agents
-from ricordo.storage.engine.repository import Page, tagged_with
+from ricordo.storage import agent_lookup, agents
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema import core_tables
 from ricordo.tools.toolbox import ServerTool, ToolContext
 
 MOST_ASKED = 100  # agents of one call
@@ -116,10 +115,9 @@ def _matching(
     Only agents that the caller may use count. The sender is excluded; without tags, hidden agents
     and sleeping agents are excluded too.
     """
-    has_some = tagged_with(
-        core_tables.agents_tags, core_tables.agents.c.id, match_some, all_tags=False
-    )
-    conditions = [core_tables.agents.c.id != own_id, *([has_some] if match_some else [])]
+    conditions = [agent_lookup.is_other_than(own_id)]
+    if match_some:
+        conditions.append(agent_lookup.has_any_tag(match_some))
     is_any = not (match_all or match_some)
     listed: list[str] = []
     after: str | None = None

@@ -10,7 +10,6 @@ from fastapi import Request, Response
 from ricordo.api.routing import needs
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.features.groups.records import MANAGED
-from ricordo.features.web.pages import queries
 from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.pages.shell import (
     Pages,
@@ -22,6 +21,7 @@ from ricordo.pages.shell import (
     require_id,
     typed_number,
 )
+from ricordo.storage import conversation_overviews
 
 router = Pages("/ui/groups", scope="agents")
 _LIST = "groups/list.html"
@@ -224,4 +224,4 @@ async def names_in(request: Request, groups: list[Any]) -> dict[str, str]:
     ids = {id for group in groups for id in (*group["agent_ids"], group["manager_agent_id"]) if id}
     scope = request.scope[REQUEST_SCOPE]
     store = request.app.state.runtime.store
-    return dict(await store.read(lambda tx: queries.names_of_agents(tx, scope, ids)))
+    return dict(await store.read(lambda tx: conversation_overviews.names_of_agents(tx, scope, ids)))

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Index, UniqueConstraint, delete, func, insert, or_, select
+from sqlalchemy import ColumnElement, Index, UniqueConstraint, delete, insert, or_, select
 
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.features.groups.records import ASLEEP, Group, ManagerType
+from ricordo.storage import message_lookup
 from ricordo.storage.agent_access import may_use
 from ricordo.storage.engine.repository import (
     Missing,
@@ -35,7 +36,6 @@ from ricordo.storage.schema.columns import (
     texts,
     timestamps,
 )
-from ricordo.storage.schema.core_tables import messages
 
 groups = table(
     "groups",
@@ -169,9 +169,7 @@ _BLOCKS = (
     .where(one_of(groups_blocks.c.group_id, "group_ids"))
     .order_by(groups_blocks.c.seq)
 )
-# Select a run's messages by the run alone: with a condition on the conversation, SQLite would use
-# that index and read the whole conversation.
-_OF_RUN = equal(messages, "run_id")
+_FIRST_SEQ, _LAST_SEQ = message_lookup.ends_of_run()
 _AT_TURN_END = (
     select(
         groups.c.id,
@@ -181,8 +179,8 @@ _AT_TURN_END = (
         groups_agents.c.agent_id,
         sleep_counters.c.turns,
         sleep_counters.c.is_paused,
-        select(func.min(messages.c.seq)).where(_OF_RUN).scalar_subquery().label("first_seq"),
-        select(func.max(messages.c.seq)).where(_OF_RUN).scalar_subquery().label("last_seq"),
+        _FIRST_SEQ.label("first_seq"),
+        _LAST_SEQ.label("last_seq"),
     )
     .select_from(groups)
     .outerjoin(groups_agents, groups_agents.c.group_id == groups.c.id)

@@ -23,8 +23,10 @@ def list_groups(
     tx: Transaction,
     context: RequestContext,
     paging: Paged,
-    manager_type: Annotated[ManagerType | None, Query(description="Of this kind alone.")] = None,
-    show_hidden_groups: Annotated[bool, Query(description="Those that are hidden too.")] = False,
+    manager_type: Annotated[
+        ManagerType | None, Query(description="Only groups of this kind.")
+    ] = None,
+    show_hidden_groups: Annotated[bool, Query(description="Include hidden groups.")] = False,
 ) -> list[Json]:
     """List groups, by default oldest first."""
     page = paging.page(order="asc")

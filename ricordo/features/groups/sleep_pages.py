@@ -109,7 +109,7 @@ async def show_pair(request: Request, agent_id: str) -> Response:
 
 @router.post("/{agent_id}")
 async def pause(request: Request, agent_id: str) -> Response:
-    """Say "not now", or take it back."""
+    """Pause the reading of messages ("not now"), or resume it."""
     form = await form_of(request)
     user = form.get("user") or None
     is_paused = form.get("do") == "pause"

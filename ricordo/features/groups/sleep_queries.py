@@ -13,6 +13,7 @@ from sqlalchemy import bindparam, case, func, select, update
 
 from ricordo.domain.scope import Scope
 from ricordo.features.groups.queries import NO_USER, sleep_counters, sleep_marks, transcripts
+from ricordo.storage import message_lookup
 from ricordo.storage.engine.repository import (
     Missing,
     Page,
@@ -23,7 +24,6 @@ from ricordo.storage.engine.repository import (
     setter,
 )
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import messages
 
 TranscriptStatus = Literal["begun", "done", "failed"]
 
@@ -121,7 +121,6 @@ _LAST_READ = (
     .where(one_of(sleep_marks.c.group_id, "group_ids"), equal(sleep_marks, "user_id"))
     .group_by(sleep_marks.c.group_id)
 )
-_IDS = select(messages.c.seq, messages.c.id).where(one_of(messages.c.seq, "numbers"))
 _BEGUN = _TRANSCRIPTS.select.where(
     equal(transcripts, "agent_id"), transcripts.c.status == "begun"
 ).order_by(transcripts.c.seq)
@@ -215,8 +214,7 @@ def last_read(tx: Transaction, group_ids: Sequence[str], user_id: str | None) ->
     rows = tx.all(_LAST_READ, {"group_ids": list(group_ids), "user_id": user_id or NO_USER})
     if not rows:
         return {}
-    id_rows = tx.all(_IDS, {"numbers": [row.read_to for row in rows]})
-    ids = {row.seq: row.id for row in id_rows}
+    ids = message_lookup.ids_by_seq(tx, [row.read_to for row in rows])
     return {row.group_id: ids[row.read_to] for row in rows if row.read_to in ids}
 
 

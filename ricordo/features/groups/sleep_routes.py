@@ -22,7 +22,7 @@ def retrieve(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
 
 @router.patch("", response_model=SleeptimeResponse)
 def modify(tx: Transaction, context: RequestContext, agent_id: str, body: SleeptimeRequest) -> Json:
-    """Say "not now", or take it back.
+    """Pause the reading of messages ("not now"), or resume it.
 
     Messages sent meanwhile are not read later.
     """

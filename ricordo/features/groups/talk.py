@@ -346,7 +346,7 @@ class Talk(LiveRun):
         """Return the request for a turn of this talk.
 
         `note` adds its run to the talk's record, in the transaction that starts it. `callers` are
-        the agents that ask the speaker, if any.
+        the agents that ask the speaker; empty for a user's message.
         """
 
         def also_save(tx: Transaction, run: Run, _messages: Sequence[Message]) -> None:

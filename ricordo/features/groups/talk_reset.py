@@ -6,9 +6,8 @@ They are also taken out of the windows.
 from ricordo.agents.deletion import remove_messages
 from ricordo.domain.scope import Scope
 from ricordo.features.groups import queries
-from ricordo.features.groups.talk_queries import conversations_of, ids_in
 from ricordo.runtime import Runtime
-from ricordo.storage import conversations, runs
+from ricordo.storage import conversations, message_lookup, runs
 from ricordo.storage.engine.store import Transaction
 
 
@@ -20,7 +19,10 @@ async def reset_talks(runtime: Runtime, scope: Scope, group_id: str) -> None:
 
     def find(tx: Transaction) -> list[str]:
         queries.get(tx, scope, group_id)
-        in_group = [conversations.get(tx, id) for id in conversations_of(tx, scope, group_id)]
+        in_group = [
+            conversations.get(tx, id)
+            for id in message_lookup.conversations_of_group(tx, scope, group_id)
+        ]
         return [
             conversation.id
             for conversation in in_group
@@ -32,6 +34,7 @@ async def reset_talks(runtime: Runtime, scope: Scope, group_id: str) -> None:
 
 
 def _reset(tx: Transaction, scope: Scope, group_id: str, conversation_id: str) -> None:
-    remove_messages(tx, scope, conversation_id, ids_in(tx, group_id, conversation_id))
+    ids = message_lookup.ids_of_group(tx, group_id, conversation_id)
+    remove_messages(tx, scope, conversation_id, ids)
     # The same message, sent again, then starts a new talk.
     runs.forget_bodies(tx, conversation_id)

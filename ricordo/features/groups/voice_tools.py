@@ -111,8 +111,7 @@ def rethink_user_memory(context: ToolContext, new_memory: str) -> str:
     """Rewrite the memory block about the user.
 
     Args:
-        new_memory: The block's whole new text: whatever it leaves out is gone. Do not write line
-            numbers.
+        new_memory: The block's whole new text. It replaces the old text. Do not write line numbers.
     """
     refuse_line_numbers("new_memory", new_memory)
     new_text = with_line_breaks(new_memory)

@@ -4,6 +4,10 @@ from ricordo.plugins import Feature
 
 feature = Feature(
     requires=("librarian", "memory_care", "web"),
+    settings=(
+        "ricordo.features.knowledge.facts.options:FactSettings",
+        "ricordo.features.knowledge.honcho.options:HonchoSettings",
+    ),
     tables=(
         "ricordo.features.knowledge.honcho.queries:honcho_sessions",
         "ricordo.features.knowledge.facts.tables:user_facts",

@@ -24,6 +24,8 @@ READ_LENGTH = 4_000
 NOTE_LENGTH = 300
 _QUESTION_MARKS = ("?", "？")
 _AFTER = "\"'”’) "
+_MOST_WORDS_OF_FRAGMENT = 4
+_LONGEST_SEARCH_WORD = 14  # characters
 
 IntentKind = Literal[
     "tell", "ask", "list", "forget", "yes", "talk", "help", "task", "secret", "code", "fragment"
@@ -340,11 +342,8 @@ def _read_sentence(sentence: str) -> Intent:
     is_marked = sentence.rstrip(_AFTER).endswith(_QUESTION_MARKS)
     # "Remember my name?" is a question, "Can you remember my name?" is a wish.
     is_wish = wish != bare or not is_marked
-    is_secret = found_in("secret", sentence) or (
-        found_in("secret_asked", sentence) and (is_marked or found_in("question", bare))
-    )
     to_forget = wish_in(sentence)
-    if is_secret and to_forget is None:
+    if to_forget is None and _is_about_a_secret(sentence, bare, is_marked=is_marked):
         return Intent("secret")
     plain: tuple[IntentKind, ...] = ("yes", "talk", "help", "list")
     for kind in plain:
@@ -357,22 +356,46 @@ def _read_sentence(sentence: str) -> Intent:
         return Intent("forget", to_forget, about=_BEFORE if is_open else "")
     if found_in("task", wish) and not facts_told(wish):
         return Intent("task")
-    if (
-        is_marked
-        or found_in("look", wish)
-        or (found_in("question", bare) and not found_in("when_i", bare) and bare[-1:] != "!")
-    ):
+    if is_marked or found_in("look", wish) or _is_question(bare):
         return Intent("ask", sentence)
-    if (
-        corrects
-        and len(bare.split()) <= 4
-        and not found_in("first_person", bare)
-        and not found_in("has_verb", bare)
-    ):
+    return _read_statement(bare, corrects=corrects)
+
+
+def _read_statement(bare: str, *, corrects: bool) -> Intent:
+    """Return the intent of a sentence that asks nothing; a single word is a search."""
+    if corrects and _is_fragment(bare):
         return Intent("fragment", bare)
-    # A single word is a search, not a statement.
-    is_word = len(bare.split()) == 1 and len(bare) < 15 and bare.isascii()
-    return Intent("ask", bare) if is_word else Intent("tell", bare, corrects=corrects)
+    if _is_search_word(bare):
+        return Intent("ask", bare)
+    return Intent("tell", bare, corrects=corrects)
+
+
+def _is_about_a_secret(sentence: str, bare: str, *, is_marked: bool) -> bool:
+    """Return whether the sentence tells a secret or asks for one."""
+    if found_in("secret", sentence):
+        return True
+    is_question = is_marked or bool(found_in("question", bare))
+    return is_question and bool(found_in("secret_asked", sentence))
+
+
+def _is_question(bare: str) -> bool:
+    """Return whether a sentence without a question mark is a question."""
+    if bare.endswith("!"):
+        return False
+    return bool(found_in("question", bare)) and not found_in("when_i", bare)
+
+
+def _is_fragment(bare: str) -> bool:
+    """Return whether a correction is only the corrected words, such as "Graz, not Linz"."""
+    if len(bare.split()) > _MOST_WORDS_OF_FRAGMENT:
+        return False
+    return not found_in("first_person", bare) and not found_in("has_verb", bare)
+
+
+def _is_search_word(bare: str) -> bool:
+    """Return whether the sentence is a single word: this is a search, not a statement."""
+    is_short = len(bare) <= _LONGEST_SEARCH_WORD and bare.isascii()
+    return is_short and len(bare.split()) == 1
 
 
 def sentences(text: str, end: str = "sentence_end") -> list[str]:

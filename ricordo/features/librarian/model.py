@@ -362,28 +362,7 @@ def _best(
 
     It shares a term or a kind of fact with the question.
     """
-    # The last line comes first, since a later line of the same day is newer.
-    notes = [
-        Evidence(note.text, _opening(note.said_on, note.label), 0, note.said_on)
-        for note in reversed(view.notes)
-    ]
-    hits = list(_hits(view))
-    ranked = []
-    for evidence in (*notes, *hits):
-        points = plan.points_of(evidence.text, terms, kinds)
-        if is_taste and grammar.found_in("tells_taste", evidence.text):
-            # A favourite may be stated as a preference over something else.
-            points += 2
-        if not points:
-            continue
-        # A note with another value has replaced the earlier statement.
-        is_old = evidence.rank and (
-            _is_replaced(view, evidence.text) or _is_outdated(view, evidence, hits)
-        )
-        if not is_old:
-            ranked.append(replace(evidence, points=points))
-    ranked.sort(key=lambda evidence: evidence.on, reverse=True)
-    ranked.sort(key=lambda evidence: (-evidence.points, evidence.rank))
+    ranked = _ranked(view, terms, kinds, is_taste=is_taste)
     facts = [evidence for evidence in ranked if kinds & grammar.facts_told(evidence.text)]
     if facts and len(kinds) == 1 and all(map(grammar.is_single, kinds)):
         # A person has one name: only the present one answers the question.
@@ -400,6 +379,36 @@ def _best(
         for evidence in reversed(best)
     }
     return [evidence for evidence in best if evidence in unique.values()][:_MOST_QUOTED]
+
+
+def _ranked(
+    view: LibrarianView, terms: frozenset[str], kinds: set[str], *, is_taste: bool
+) -> list[Evidence]:
+    """Return the notes and hits that share a term or a kind of fact, the best first.
+
+    If two are equally good, the newer one is first.
+    """
+    # The last line comes first, since a later line of the same day is newer.
+    notes = [
+        Evidence(note.text, _opening(note.said_on, note.label), 0, note.said_on)
+        for note in reversed(view.notes)
+    ]
+    hits = list(_hits(view))
+    ranked = []
+    for evidence in (*notes, *hits):
+        points = plan.points_of(evidence.text, terms, kinds)
+        if is_taste and grammar.found_in("tells_taste", evidence.text):
+            # A favourite may be stated as a preference over something else.
+            points += 2
+        # A note with another value has replaced the earlier statement.
+        is_old = evidence.rank and (
+            _is_replaced(view, evidence.text) or _is_outdated(view, evidence, hits)
+        )
+        if points and not is_old:
+            ranked.append(replace(evidence, points=points))
+    ranked.sort(key=lambda evidence: evidence.on, reverse=True)
+    ranked.sort(key=lambda evidence: (-evidence.points, evidence.rank))
+    return ranked
 
 
 def _corrections(fact: Evidence, ranked: Sequence[Evidence]) -> list[Evidence]:
@@ -470,7 +479,7 @@ def _hits(view: LibrarianView) -> Iterator[Evidence]:
         for intent in intents
         if intent.kind == "forget"
     ]
-    # What is still in view was said before now, whenever it was filed.
+    # Wishes in the conversation are newer than every filed statement.
     forgotten += [(wish, "9999") for wish in plan.wishes_in_view(view)]
     for row, intents in read_rows:
         on = str(row.get("timestamp") or "")
@@ -481,12 +490,17 @@ def _hits(view: LibrarianView) -> Iterator[Evidence]:
                 for intent in intents
                 if intent.kind == "tell" and row["content"] != view.person_text
             ]
-        # The history keeps forgotten statements, but they must not be quoted.
         for hit in hits:
-            if hit.text and not any(
-                on < later and grammar.is_wished(wish, hit.text) for wish, later in forgotten
-            ):
+            if hit.text and not _is_forgotten(hit, forgotten):
                 yield hit
+
+
+def _is_forgotten(hit: Evidence, forgotten: Sequence[tuple[grammar.Intent, str]]) -> bool:
+    """Return whether a later message asks to forget the statement.
+
+    The history keeps such statements, but they must not be quoted.
+    """
+    return any(hit.on < time and grammar.is_wished(wish, hit.text) for wish, time in forgotten)
 
 
 def _overview(view: LibrarianView) -> str:

@@ -271,7 +271,7 @@ def _forgetting(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[Libr
         old_texts = [note.line]
         new_text = note.line.replace(note.text, statement.rest)
         if not statement.rest:
-            # With a line break if there is one, so that no empty line remains.
+            # The line break is removed too, since an empty line would remain.
             old_texts = [note.line + "\n", "\n" + note.line, note.line]
             new_text = ""
         old_text = next((text for text in old_texts if value.count(text) == 1), None)

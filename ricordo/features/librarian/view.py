@@ -175,25 +175,18 @@ def view_of(request: ModelRequest) -> LibrarianView:
     """Return the librarian's view of a request."""
     messages = request.messages
     system = next((message.text for message in messages if message.role == "system"), "")
-    spoken = [index for index, message in enumerate(messages) if _spoken_words(message) is not None]
-    last = spoken[-1] if spoken else len(messages)
-    # A client may send several messages at once, among them answers by other assistants. The
-    # person's words are all of their messages since this agent's last answer.
-    earlier = messages[:last] if spoken else ()
-    answered = max(
-        (index for index, message in enumerate(earlier) if _is_answer(message, messages[last])),
-        default=-1,
-    )
+    spoken = _spoken_texts(messages)
+    last = max(spoken, default=len(messages))
+    question = messages[last] if spoken else None
+    answered = _last_answered(messages[:last], question)
     answers = [
         (index, text) for index, message in enumerate(messages) for text in _answers_in(message)
     ]
     turn = messages[last + 1 :]
     return LibrarianView(
-        person_text="\n".join(
-            _spoken_words(messages[index]) or "" for index in spoken if index > answered
-        ),
+        person_text="\n".join(text for index, text in spoken.items() if index > answered),
         last_answer=next((text for index, text in reversed(answers) if index < last), ""),
-        today=_today(system, messages[last] if spoken else None),
+        today=_today(system, question),
         blocks=shown_blocks(system),
         tools={newer_name(tool.name): tool for tool in request.tools},
         outcomes=tuple(_outcomes(turn)),
@@ -201,12 +194,35 @@ def view_of(request: ModelRequest) -> LibrarianView:
         own_words=tuple(text for _, text in answers),
         may_call_in_parallel=request.settings.parallel_tool_calls is not False,
         key=_key(messages),
-        is_alone=bool(spoken) and is_transcript(messages[last]),
-        earlier_texts=tuple(
-            _spoken_words(messages[index]) or "" for index in spoken if index <= answered
-        ),
-        numbered=messages[last].text if spoken and _NEWER_LINES in messages[last].text else "",
+        is_alone=question is not None and is_transcript(question),
+        earlier_texts=tuple(text for index, text in spoken.items() if index <= answered),
+        numbered=_numbered_lines(question),
     )
+
+
+def _spoken_texts(messages: Sequence[Message]) -> dict[int, str]:
+    """Return the words of persons by the index of their message."""
+    texts = ((index, _spoken_words(message)) for index, message in enumerate(messages))
+    return {index: text for index, text in texts if text is not None}
+
+
+def _last_answered(earlier: Sequence[Message], question: Message | None) -> int:
+    """Return the index of this agent's last answer before the question; -1 without one.
+
+    A client may send several messages at once, among them answers by other assistants. The person's
+    words are all of their messages since this agent's last answer.
+    """
+    if question is None:
+        return -1
+    indexes = (index for index, message in enumerate(earlier) if _is_answer(message, question))
+    return max(indexes, default=-1)
+
+
+def _numbered_lines(question: Message | None) -> str:
+    """Return the text of a transcript whose lines have numbers; empty for any other message."""
+    if question is None or _NEWER_LINES not in question.text:
+        return ""
+    return question.text
 
 
 def _key(messages: Sequence[Message]) -> str:

@@ -7,6 +7,7 @@ from ricordo.plugins import Commands, Feature, PluginPage
 _SERVER_ROUTES = ("ricordo.features.mcp.oauth.routes", "ricordo.features.mcp.server.routes")
 
 feature = Feature(
+    settings=("ricordo.features.mcp.client.options:McpSettings",),
     tables=("ricordo.features.mcp.client.tables:TABLES",),
     routes=(
         "ricordo.features.mcp.client.routes",

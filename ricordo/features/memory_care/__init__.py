@@ -3,6 +3,10 @@
 from ricordo.plugins import Commands, Feature, PluginPage
 
 feature = Feature(
+    settings=(
+        "ricordo.features.memory_care.forgetting.options:ForgetSettings",
+        "ricordo.features.memory_care.notifications.options:NotificationSettings",
+    ),
     tables=(
         "ricordo.features.memory_care.forgetting.queries:forget_requests",
         "ricordo.features.memory_care.notifications.queries:preferences",

@@ -6,6 +6,7 @@ It serves any OpenAI client, and Open WebUI.
 from ricordo.plugins import Feature
 
 feature = Feature(
+    settings=("ricordo.features.openai.options:OpenAIApiSettings",),
     tables=("ricordo.features.openai.queries:openai_chats",),
     routes=(
         "ricordo.features.openai.routes",

@@ -25,7 +25,7 @@ PREFIX = "open-webui:"
 
 
 async def acting(context: RequestContext) -> RequestContext:
-    """Return the call in the name of the Open WebUI user that the request names, if any.
+    """Return the call on behalf of the Open WebUI user whom the request names, if it names one.
 
     The headers count only with a key that may act for users. Raises Forbidden.
     """

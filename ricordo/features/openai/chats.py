@@ -56,7 +56,7 @@ _LIKELY = 2  # states searched first; only edits far back continue from an older
 class ClientChat:
     """A chat as a client sends it.
 
-    `name` is the client's id of it, if any. Without a name, `owner` tells chats apart.
+    `name` is the client's id of the chat, or None. Without a name, `owner` tells chats apart.
     """
 
     agent_id: str

@@ -153,7 +153,7 @@ class ChatRequest(LenientRequest):
         return self.response_format
 
     def wanted_tools(self) -> frozenset[str]:
-        """Return the tools of which one must be called, if any.
+        """Return the tools of which the agent must call one; empty if it need not call any.
 
         Raises Invalid.
         """

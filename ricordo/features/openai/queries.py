@@ -8,18 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Index, UniqueConstraint, bindparam, delete, func, or_, select
+from sqlalchemy import Index, UniqueConstraint, delete, select
 
 from ricordo.agents.agent_types import traits_of
 from ricordo.domain.agent import AgentType
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound
-from ricordo.storage.agent_access import may_use
-from ricordo.storage.engine.repository import Missing, equal, one_of
+from ricordo.storage import agent_lookup, message_lookup, runs
+from ricordo.storage.engine.repository import Missing, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import reference, seq, strings, table, timestamps
-from ricordo.storage.schema.core_tables import agents, conversations, messages, runs
 
 # `key` is a digest of a chat's state; its text cannot be recovered from it.
 openai_chats = table(
@@ -34,50 +33,12 @@ openai_chats = table(
     Index("openai_chats_by_conversation", "conversation_id"),
     erasure="delete",
 )
-_ANSWERED = (
-    select(
-        openai_chats.c.key,
-        openai_chats.c.run_id,
-        conversations.c.id,
-        conversations.c.window,
-        conversations.c.last_run_ended_at,
-        conversations.c.last_stop_reason,
-        runs.c.ended_at,
-        runs.c.status,
-    )
-    .outerjoin(runs, runs.c.id == openai_chats.c.run_id)
-    .outerjoin(
-        conversations,
-        (conversations.c.id == runs.c.conversation_id) & conversations.c.deleted_at.is_(None),
-    )
-    .where(one_of(openai_chats.c.key, "keys"))
+_OF_KEYS = select(openai_chats.c.key, openai_chats.c.run_id).where(
+    one_of(openai_chats.c.key, "keys")
 )
-# Runs of a chat whose answers an edited chat is compared with.
-_MOST_RUNS = 2_000
-_RUNS_OF_CHAT = (
-    select(messages.c.run_id)
-    .join(conversations, conversations.c.id == messages.c.conversation_id)
-    .where(
-        equal(conversations, "agent_id", "summary"),
-        conversations.c.user_id.is_not_distinct_from(bindparam("user_id")),
-        conversations.c.deleted_at.is_(None),
-        messages.c.step_id.is_not(None),
-    )
-    .group_by(messages.c.run_id)
-    .order_by(func.max(messages.c.seq).desc())
-    .limit(_MOST_RUNS)
-)
+_ANSWERED = runs.joined(_OF_KEYS, openai_chats.c.run_id)
 _FORGET = delete(openai_chats).where(one_of(openai_chats.c.key, "keys"))
 _NOTE = Missing(openai_chats)
-_AGENTS = (
-    select(agents.c.id, agents.c.name, agents.c.created_at, agents.c.agent_type)
-    .where(equal(agents, "organization_id"), agents.c.hidden.is_(False))
-    .order_by(agents.c.seq)
-)
-_NAMED = select(agents.c.id, agents.c.name, agents.c.created_at, agents.c.agent_type).where(
-    equal(agents, "organization_id"),
-    or_(agents.c.id == bindparam("model"), agents.c.name == bindparam("model")),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +83,7 @@ def answered_states(tx: Transaction, keys: Sequence[str]) -> Mapping[str, Answer
         is_plain = row.last_stop_reason != "requires_approval" and len(row.window or ()) > 1
         states[row.key] = AnsweredState(
             row.run_id,
-            open_conversation_id=row.id if is_last and is_plain else None,
+            open_conversation_id=row.conversation_id if is_last and is_plain else None,
             is_whole=row.status == "completed",
         )
     return states
@@ -135,8 +96,7 @@ def chat_summary(name: str) -> str:
 
 def runs_of_chat(tx: Transaction, agent_id: str, user_id: str | None, name: str) -> list[str]:
     """Return the newest runs that answered in a user's chat of this name."""
-    chat = {"agent_id": agent_id, "user_id": user_id, "summary": chat_summary(name)}
-    return [row.run_id for row in tx.all(_RUNS_OF_CHAT, chat) if row.run_id]
+    return message_lookup.runs_of_named(tx, agent_id, user_id, chat_summary(name))
 
 
 def note_run(tx: Transaction, keys: Sequence[str], run: Run) -> None:
@@ -155,7 +115,7 @@ def note_run(tx: Transaction, keys: Sequence[str], run: Run) -> None:
 
 def usable_agents(tx: Transaction, scope: Scope) -> list[NamedAgent]:
     """Return the agents that the caller may use, the oldest first, without hidden ones."""
-    rows = tx.all(_AGENTS.where(*may_use(scope)), {"organization_id": scope.organization_id})
+    rows = agent_lookup.shown(tx, scope)
     counts = Counter(row.name for row in rows)
     return [
         NamedAgent(
@@ -170,9 +130,7 @@ def agent_of(tx: Transaction, scope: Scope, model: str) -> NamedAgent:
 
     Raises UnknownModel, or Invalid if several agents have the name.
     """
-    rows = tx.all(
-        _NAMED.where(*may_use(scope)), {"organization_id": scope.organization_id, "model": model}
-    )
+    rows = agent_lookup.named(tx, scope, model)
     rows = [row for row in rows if row.id == model] or rows
     if not rows:
         raise UnknownModel(

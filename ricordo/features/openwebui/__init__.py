@@ -4,6 +4,7 @@ from ricordo.plugins import Commands, Feature
 
 feature = Feature(
     requires=("files", "memory_care", "openai", "sync"),
+    settings=("ricordo.features.openwebui.mirror.options:OpenWebUISettings",),
     tables=("ricordo.features.openwebui.mirror.queries:openwebui_items",),
     routes=(
         "ricordo.features.openwebui.mirror.routes",

@@ -5,6 +5,7 @@ from ricordo.plugins import Commands, Feature, PluginPage
 
 feature = Feature(
     requires=("identity",),
+    settings=("ricordo.features.operations.audit_log.options:AuditLogSettings",),
     tables=("ricordo.features.operations.audit_log.tables:TABLES",),
     routes=(
         "ricordo.features.operations.admin.routes",

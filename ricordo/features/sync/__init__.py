@@ -4,6 +4,7 @@ from ricordo.plugins import Commands, Feature
 
 feature = Feature(
     requires=("memory_care", "tutor", "typed_memory"),
+    settings=("ricordo.features.sync.dolt.options:DoltSettings",),
     routes=(
         "ricordo.features.sync.git.routes",
         "ricordo.features.sync.remotes.routes",

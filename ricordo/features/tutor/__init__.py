@@ -4,6 +4,7 @@ from ricordo.plugins import Commands, Feature, PluginPage
 
 feature = Feature(
     requires=("automation", "documents", "files", "knowledge", "openai", "typed_memory"),
+    settings=("ricordo.features.tutor.courses.options:CourseSettings",),
     tables=(
         "ricordo.features.tutor.courses.queries:courses",
         "ricordo.features.tutor.tasks.queries:tasks",

@@ -6,5 +6,6 @@ Each is offered if its variables are set.
 from ricordo.plugins import Feature
 
 feature = Feature(
+    settings=("ricordo.features.vector_services.options:VectorSettings",),
     vector_indexes=("ricordo.features.vector_services.adapters:configured_indexes",),
 )

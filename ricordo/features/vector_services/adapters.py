@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 from ricordo.errors import Unavailable
 from ricordo.features.vector_services import service as shared
+from ricordo.features.vector_services.options import VectorSettings
 from ricordo.features.vector_services.service import Condition, ServiceIndex, ServiceTimeouts
 from ricordo.search.vector_index import VectorIndex, VectorRecord
-from ricordo.settings import VectorSettings
+from ricordo.settings import Settings
 
 T = TypeVar("T")
 _SCHEMA = {
@@ -349,7 +350,7 @@ class QdrantIndex(ServiceIndex):
     async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run the call here; in local mode in the client's thread.
 
-        That thread runs a loop of its own for each call.
+        The thread runs a new event loop for each call.
         """
         if not self._thread:
             return await work()
@@ -441,11 +442,12 @@ def _filter(conditions: list[Condition]) -> Any:
     return None
 
 
-def configured_indexes(settings: VectorSettings) -> list[VectorIndex]:
+def configured_indexes(_settings: Settings) -> list[VectorIndex]:
     """Return an index for each configured service.
 
     A service is called only if an archive that chose it is written or searched.
     """
+    settings = VectorSettings.current()
     indexes: list[VectorIndex] = []
     prefix = settings.namespace_prefix
     key = settings.turbopuffer_api_key

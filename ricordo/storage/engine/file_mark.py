@@ -145,7 +145,7 @@ def find_missing_writes(path: Path) -> str:
 
 
 def begin(connection: sqlite3.Connection, path: Path) -> None:
-    """Note in the database, and so in its file, that a session is opening."""
+    """Note in the database that a session is opening."""
     (identity,) = connection.execute("PRAGMA application_id").fetchone()
     mark = read_mark(path)
     # A copy at another path becomes a database of its own.

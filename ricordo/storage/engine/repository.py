@@ -304,8 +304,8 @@ def read_page(
     """Return the statement's rows on the page, ordered by these columns; the last is unique.
 
     There are none if the cursor's row was deleted, or if it does not meet `marks`, the conditions
-    under which the caller may know of it. Otherwise a page would reveal the position of another
-    user's row.
+    under which the caller may know of it. If such a cursor were accepted, a page would reveal the
+    position of another user's row.
     """
     columns = [table.c[name] for name in by]
     ascending = page.order == "asc"

@@ -123,7 +123,7 @@ def _damage_of_header(path: Path) -> str:
 
 
 def _stored_hashes(path: Path) -> dict[str, str]:
-    # Immutable: SQLite neither reads nor writes other files for it.
+    # Immutable: SQLite then uses no other file for it.
     with closing(
         sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
     ) as connection:

@@ -309,7 +309,7 @@ def make_engine(path: Path, durability: str) -> Engine:
 def damage_of(connection: Connection) -> str:
     """Return the damage of a database as the end of a sentence; "" for none.
 
-    It names the damaged tables, or else quotes SQLite.
+    It names the damaged tables, or quotes SQLite if they are unknown.
     """
     finding = _finding(connection, "1")
     if finding == "ok":

@@ -26,7 +26,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 QUOTAS = MemoryQuotas()
 FAILURE_SECONDS = 15.0  # for so long a failed write counts
-SLOW_WRITE = 0.1  # seconds; a write holds up every other writer
+SLOW_WRITE = 0.1  # seconds; every other writer waits for a write
 
 
 class Overtaken(Conflict):
@@ -260,7 +260,7 @@ class SqlStore:
 def name_of(work: Callable[..., Any]) -> str:
     """Return the name of a unit of work for the log.
 
-    Of a partial function, it is the function's name only, since arguments may be a person's text.
+    A partial function is named without its arguments, since these may be a person's text.
     """
     return str(getattr(getattr(work, "func", work), "__qualname__", type(work).__name__))
 

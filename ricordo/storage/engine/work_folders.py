@@ -41,7 +41,7 @@ _UNFINISHED = ".unfinished"
 class Sweep:
     """The paths that a sweep removed, found in use, or failed to remove.
 
-    Those in use belong to running processes.
+    Locked folders belong to running processes.
     """
 
     removed: list[Path] = field(default_factory=list)

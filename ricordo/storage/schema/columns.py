@@ -238,7 +238,7 @@ def partial_index(name: str, *columns: str, where: str, unique: bool = False) ->
 def erasure_of(column: sa.Column[Any]) -> Erasure | None:
     """Return the column's erasure rule: its own, or that of its table.
 
-    Returns None if neither says it.
+    Returns None if both say nothing.
     """
     erasure: Erasure | None = column.info.get("erasure") or column.table.info.get("erasure")
     return erasure

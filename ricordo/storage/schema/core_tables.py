@@ -94,6 +94,8 @@ agents = table(
     json_value("settings"),
     *strings("created_by", "updated_by", erasure="blank"),
     *timestamps("created_at", "updated_at"),
+    # Counted by triggers (`message_changes.py`) and never written by us.
+    *numbers("message_changes"),
     Index("agents_by_time", "organization_id", "created_at", "seq"),
     erasure="delete",
 )
@@ -281,7 +283,7 @@ jobs = table(
     Index("jobs_by_time", "organization_id", "created_at", "seq"),
     Index("jobs_by_turn", "status", "not_before"),
     Index("jobs_by_key", "key", "status"),
-    # Of jobs that bring something up to date, one waiting job is enough for all requests.
+    # If a job brings something up to date, one waiting job is enough for all requests.
     partial_index(
         "jobs_one_waiting", "kind", "key", where="is_single AND status = 'waiting'", unique=True
     ),

@@ -87,7 +87,7 @@ def memory_rethink(context: ToolContext, label: str, new_memory: str) -> str:
 
     Args:
         label: Label of the block to rewrite.
-        new_memory: The block's whole new text: whatever it leaves out is gone. Do not write line numbers.
+        new_memory: The block's whole new text. It replaces the old text. Do not write line numbers.
     """
     refuse_line_numbers("new_memory", new_memory)
     return context.memory.write(label, with_line_breaks(new_memory), context.call_id)

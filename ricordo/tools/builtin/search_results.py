@@ -131,7 +131,7 @@ def _exchange(
 ) -> list[Message]:
     """Return the hit with the hits right before and after it, oldest first.
 
-    The turn before all of them comes first.
+    The first is the turn before all of them.
     """
     after = [hit.message]
     while (later := following.get(after[-1].id)) and later.message.id not in quoted:
@@ -198,7 +198,7 @@ class _ResultWriter:
     def _marked(self, text: str) -> list[str]:
         """Return the lines of a longer text with the most query words.
 
-        They come in the order of the text.
+        They are in the order of the text.
         """
         lines = [line.strip() for line in _lines(text) if line.strip()]
         if len(lines) < 2 or not self.query_words:

@@ -3,33 +3,33 @@
 Those whose variables are set; none is called, and no client library is loaded.
 """
 
+import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ricordo.errors import Invalid
 from ricordo.features.vector_services import feature
+from ricordo.features.vector_services.options import VectorSettings
 from ricordo.plugins import Plugins
 from ricordo.search.vector_index import VectorIndex
-from ricordo.settings import VectorSettings
+from ricordo.setting_types import variables_of
+from ricordo.settings import Settings
 
-
-def settings(**given: Any) -> VectorSettings:
-    return VectorSettings.model_construct(**VectorSettings.model_validate(given).model_dump())
+SETTINGS = Settings.model_construct()
 
 
 @pytest.fixture(autouse=True)
 def _bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in VectorSettings.model_fields:
-        monkeypatch.delenv(name.upper(), raising=False)
+    for variable in variables_of(VectorSettings):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_service_is_offered_when_its_variables_are_set() -> None:
-    cases: list[tuple[dict[str, Any], list[str]]] = [
+def test_a_service_is_offered_when_its_variables_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases: list[tuple[dict[str, str], list[str]]] = [
         ({}, []),
         ({"turbopuffer_api_key": "k"}, []),
         ({"turbopuffer_region": "aws-us-east-1"}, []),
@@ -41,30 +41,45 @@ def test_a_service_is_offered_when_its_variables_are_set() -> None:
         ({"qdrant_url": "http://host:6333"}, ["qdrant"]),
         ({"qdrant_path": "~/vectors"}, ["qdrant"]),
     ]
-    for given, names in cases:
-        indexes = Plugins([("vector_services", feature)]).vector_indexes(settings(**given))
-        assert list(indexes) == names, given
+    for variables, names in cases:
+        with monkeypatch.context() as patch:
+            for name, text in variables.items():
+                patch.setenv(name.upper(), text)
+            indexes = Plugins([("vector_services", feature)]).vector_indexes(SETTINGS)
+        assert list(indexes) == names, variables
         assert all(
             isinstance(index, VectorIndex) and name == index.name for name, index in indexes.items()
-        ), given
+        ), variables
 
 
-def test_two_plugins_may_not_offer_one_name() -> None:
+def test_two_plugins_may_not_offer_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
     plugins = Plugins([("one", feature), ("two", feature)])
-    assert plugins.vector_indexes(settings()) == {}
+    assert plugins.vector_indexes(SETTINGS) == {}
+    monkeypatch.setenv("QDRANT_URL", "http://host:6333")
     with pytest.raises(Invalid, match='Two plugins offer a vector index named "qdrant"'):
-        plugins.vector_indexes(settings(qdrant_url="http://host:6333"))
+        plugins.vector_indexes(SETTINGS)
 
 
 def test_no_client_library_is_loaded_before_its_first_use() -> None:
     """They take half a second to load, and most servers use none."""
     code = (
         "import sys\nfrom ricordo.features.vector_services import feature\nfrom ricordo.plugins "
-        "import Plugins\nfrom ricordo.settings import VectorSettings\ngiven = "
-        "VectorSettings(turbopuffer_api_key='k', turbopuffer_region='r', pinecone_api_key='k', "
-        "pinecone_index_host='h.io', qdrant_url='http://h')\nindexes = Plugins([('vectors', "
-        "feature)]).vector_indexes(given)\nprint(len(indexes), {'turbopuffer', 'pinecone', "
-        "'qdrant_client', 'numpy'} & set(sys.modules))"
+        "import Plugins\nindexes = Plugins([('vectors', feature)]).vector_indexes(None)\n"
+        "print(len(indexes), {'turbopuffer', 'pinecone', 'qdrant_client', 'numpy'} & "
+        "set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    variables = {
+        "TURBOPUFFER_API_KEY": "k",
+        "TURBOPUFFER_REGION": "r",
+        "PINECONE_API_KEY": "k",
+        "PINECONE_INDEX_HOST": "h.io",
+        "QDRANT_URL": "http://h",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout.strip() == "3 set()", done.stderr

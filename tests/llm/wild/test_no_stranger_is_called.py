@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from ricordo.app import create_app
-from ricordo.settings import ProviderSettings, Settings, VectorSettings
+from ricordo.settings import ProviderSettings, Settings
 from tests.support.model_server import Answer, ModelServer, Seen, say_ok
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -80,7 +80,7 @@ async def test_a_start_a_list_and_a_turn_with_a_local_model_call_nobody_else(
     async with ModelServer(ollama) as local:
         settings = Settings(_env_file=None, data_dir=tmp_path, port=0)
         providers = ProviderSettings(_env_file=None, **NONE | {"ollama_base_url": local.root})
-        app = create_app(settings, providers, VectorSettings(_env_file=None))
+        app = create_app(settings, providers)
         async with app.router.lifespan_context(app):
             transport = httpx2.ASGITransport(app, client=("127.0.0.1", 50_000))
             async with httpx2.AsyncClient(

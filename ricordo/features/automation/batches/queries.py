@@ -8,11 +8,10 @@ from sqlalchemy import Index, UniqueConstraint, func, insert, select, update
 from ricordo.domain.job import Job
 from ricordo.domain.message import Message
 from ricordo.domain.scope import Scope
-from ricordo.storage import messages
+from ricordo.storage import message_lookup, messages
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import json_value, numbers, reference, seq, strings, table
-from ricordo.storage.schema.core_tables import messages as message_rows
 
 # `status` is "waiting", "completed" or "failed". `request` is emptied when it is answered, since
 # the agent's history then contains it.
@@ -100,8 +99,6 @@ def page_of_messages(
     tx: Transaction, scope: Scope, page: Page, job_id: str, agent_id: str | None
 ) -> list[Message]:
     """Return one page of agents' messages in a batch: texts, calls and results."""
-    is_of_batch = message_rows.c.run_id.in_(
-        select(_c.run_id).where(_c.job_id == job_id, _c.run_id.is_not(None))
-    )
-    is_of_agent = message_rows.c.step_id.is_not(None)
-    return messages.page(tx, scope, page, is_of_batch, is_of_agent, agent_id=agent_id)
+    run_ids = select(_c.run_id).where(_c.job_id == job_id, _c.run_id.is_not(None))
+    conditions = (message_lookup.is_of_runs(run_ids), message_lookup.IS_OF_STEP)
+    return messages.page(tx, scope, page, *conditions, agent_id=agent_id)

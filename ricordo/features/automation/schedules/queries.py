@@ -17,7 +17,6 @@ from ricordo.storage import jobs as stored_jobs
 from ricordo.storage.engine.repository import Page, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import json_value, reference, root, strings, table, timestamps
-from ricordo.storage.schema.core_tables import jobs
 
 schedules = table(
     "schedules",
@@ -76,11 +75,7 @@ _ROWS = Repository(ScheduledMessage, schedules, name="Schedule")
 _LOCK = _ROWS.select.where(equal(schedules, "id")).with_for_update()
 _COUNT = select(func.count().label("schedules")).where(equal(schedules, "agent_id"))
 _DELETE = delete(schedules).where(equal(schedules, "id"))
-_IS_AT_WORK = (
-    select(jobs.c.seq)
-    .where(jobs.c.key == schedules.c.id, jobs.c.status.in_(("waiting", "running")))
-    .exists()
-)
+_IS_AT_WORK = stored_jobs.is_open_for(schedules.c.id)
 insert_one = _ROWS.insert
 save = _ROWS.updates("next_at", "due_at", "problem")
 

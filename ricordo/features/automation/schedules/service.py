@@ -153,7 +153,7 @@ def finish(tx: Transaction, schedule_id: str, due_at: int, problem: str | None =
 def take_up(tx: Transaction, silent_for: int = 3600 * SECOND) -> None:
     """Add jobs for schedules whose jobs were deleted or failed.
 
-    The missed time is not made up for.
+    A missed message is not sent later.
     """
     now = tx.clock.now()
     for row in queries.left_behind(tx, now - silent_for):

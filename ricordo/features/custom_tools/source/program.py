@@ -165,7 +165,7 @@ def _prepared(
 ) -> dict[str, typing.Any]:
     """Convert the arguments from plain JSON to the function's types.
 
-    Those are models, enumerations and numbers.
+    Models, enumerations and numbers are converted.
     """
     hints = _hints(function)
     try:

@@ -41,7 +41,7 @@ def name_for(request: ToolCreateRequest) -> str:
 
 
 def tool_by_name(tx: Transaction, scope: Scope, name: str) -> Tool | None:
-    """Return the tool of this name, if any."""
+    """Return the tool of this name, or None."""
     return tools.by_names(tx, scope, [name]).get(name)
 
 

@@ -48,7 +48,8 @@ class WebPage:
 async def fetch(url: str, *, allow_private: bool = False, lookup: Lookup | None = None) -> WebPage:
     """Return the page at an address, after checking each redirect.
 
-    Raises Invalid if the address may not be called, Unavailable if no readable page comes in time.
+    Raises Invalid if the address may not be called, Unavailable if no readable page arrives in
+    time.
     """
     try:
         async with asyncio.timeout(_SECONDS):

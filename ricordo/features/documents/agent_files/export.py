@@ -3,8 +3,8 @@
 The file starts with the parts that other servers read (`.af` of the retired Letta V1 server
 0.16.8). The part `ricordo` then holds all of the agent. Ids are local to the file. It has no
 conversations, passages, blocks and folders that are about one user, since files are passed on to
-others. Its messages are those of the caller's default conversation. Of secrets, only the names are
-in it.
+others. Its messages are those of the caller's default conversation. It contains the names of
+secrets, not their values.
 """
 
 from collections.abc import Iterable, Sequence

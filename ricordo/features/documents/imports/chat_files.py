@@ -1,6 +1,6 @@
 """Read exported files of ChatGPT, Claude, Open WebUI and mem0, chat by chat.
 
-Of a chat with branches, the branch that was shown last is read. No content is trusted: an entry
+If a chat has branches, only the branch that was shown last is read. No content is trusted: an entry
 that is not a chat is skipped with a reason, and a file that is too large is an error.
 """
 
@@ -21,7 +21,7 @@ from ricordo.features.documents.imports.queries import Outcome
 from ricordo.features.documents.imports.webui_answers import WebuiAnswer, read_outputs, split_answer
 
 Json = dict[str, Any]
-MOST_UNPACKED = 2**31  # bytes of JSON, however small they were packed
+MOST_UNPACKED = 2**31  # bytes of JSON after unpacking
 LONGEST = 32 * 2**20  # bytes of one chat
 _BLOCK = 2**16
 _MOST_MESSAGES = 100_000  # of one chat

@@ -46,7 +46,8 @@ def import_letta(
 ) -> None:
     """Bring all agents of the retired Letta V1 server 0.16.8.
 
-    They come with memory, messages, archives, tools, folders and users. It can be run again.
+    Their memory, messages, archives, tools, folders and users are imported too. It can be run
+    again.
     """
     tables = LettaTables(database)
     tables.organization = organization

@@ -1,9 +1,9 @@
 """Import the agents of a database of the retired Letta V1 server.
 
-They come with memory, messages, archives, tools, folders and users. Each item is imported and
-recorded in one transaction, messages and passages in batches. Ids are kept, or computed from the
-ids in that database. So an import that was killed continues at its next run. An imported item is
-never changed again, since users may have changed it here.
+Their memory, messages, archives, tools, folders and users are imported too. Each item is imported
+and recorded in one transaction, messages and passages in batches. Ids are kept, or computed from
+the ids in that database. So an import that was killed continues at its next run. An imported item
+is never changed again, since users may have changed it here.
 """
 
 from collections.abc import Mapping, Sequence

@@ -146,7 +146,7 @@ async def import_folders(run: LettaRun) -> None:
         if not text:
             outcome.leave("files", name, "its text was not kept there")
             return
-        # Of a parsed format, only the text is left.
+        # A parsed format keeps only its text.
         is_parsed = PurePosixPath(name).suffix.lower() in PARSED
         file_name = f"{name}.txt" if is_parsed else name
         upload = folders.Upload(

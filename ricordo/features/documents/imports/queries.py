@@ -9,6 +9,7 @@ from sqlalchemy import Column, LargeBinary, UniqueConstraint, bindparam, delete,
 from ricordo.domain.ids import is_id
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.storage import jobs
 from ricordo.storage.engine.repository import equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import (
@@ -20,7 +21,6 @@ from ricordo.storage.schema.columns import (
     table,
     timestamps,
 )
-from ricordo.storage.schema.core_tables import jobs
 
 # One row for each imported item, written in the transaction that imports it. Its id is computed
 # from the organization, the source and the item's name there. Reports are sums of these rows.
@@ -81,8 +81,7 @@ _ORDERED = _ITEMS.order_by(imported_items.c.seq)
 _PARTS = (
     select(import_parts.c.data).where(equal(import_parts, "job_id")).order_by(import_parts.c.number)
 )
-_OPEN_JOBS = select(jobs.c.id).where(jobs.c.status.in_(("waiting", "running")))
-_DELETE_LEFT = delete(import_parts).where(import_parts.c.job_id.not_in(_OPEN_JOBS))
+_DELETE_LEFT = delete(import_parts).where(import_parts.c.job_id.not_in(jobs.OPEN_IDS))
 _DELETE_PARTS = delete(import_parts).where(import_parts.c.job_id == bindparam("of_job"))
 
 

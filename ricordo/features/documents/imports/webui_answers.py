@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Each match ends before the next begins. Otherwise a text with many blocks without an end would
+# Each match ends before the next begins. Without this limit, a text with many unclosed blocks would
 # take time quadratic in its length.
 _DETAILS = re.compile(
     r"<details\b([^<>]*)>((?:(?!<details\b).)*?)</details>\n?", re.DOTALL | re.IGNORECASE

@@ -8,10 +8,9 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.text import Json
 from ricordo.errors import NotFound
 from ricordo.features.documents.templates.tables import template_versions, templates
-from ricordo.storage.agents import is_made_from
+from ricordo.storage import agent_lookup
 from ricordo.storage.engine.repository import Page, Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import agents
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +18,7 @@ class Template:
     """A template of an agent.
 
     `version` is the number of the newest saved version. `agent_id` is the agent that the template
-    follows, if any.
+    follows, or None.
     """
 
     id: str
@@ -123,16 +122,7 @@ def delete_template(tx: Transaction, template_id: str) -> None:
 
 def agents_before(tx: Transaction, template: Template, number: int) -> list[str]:
     """Return the ids of the template's agents with an older version, oldest first."""
-    is_before = agents.c.settings[("template", "version")].as_integer() < number
-    statement = select(agents.c.id).where(
-        agents.c.organization_id == template.organization_id, is_before
-    )
-    return [
-        row.id
-        for row in tx.all(
-            statement.where(is_made_from(base_template_id=template.id)).order_by(agents.c.seq)
-        )
-    ]
+    return agent_lookup.of_older_version(tx, template.organization_id, template.id, number)
 
 
 def page_with_versions(

@@ -6,8 +6,9 @@ being deleted are never found.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from sqlalchemy import Integer, bindparam, delete, func, insert, select, update
+from sqlalchemy import Integer, Select, bindparam, delete, func, insert, select, update
 
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
@@ -20,19 +21,16 @@ from ricordo.features.files.folders.tables import (
     folders,
     folders_agents,
 )
-from ricordo.storage.agent_access import may_use
+from ricordo.storage import agent_lookup, deletion
 from ricordo.storage.deletion import BeforePurge, purge
 from ricordo.storage.engine.repository import (
     Missing,
     Page,
     Repository,
     equal,
-    known_to,
     one_of,
-    read_page,
 )
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import agents, passages
 
 # Characters of a piece of text; only a line that is longer is cut.
 PIECE = 128 * 1024
@@ -121,30 +119,16 @@ def hide_folder(tx: Transaction, folder_id: str, organization_id: str) -> None:
 
 def agents_of(tx: Transaction, folder: Folder) -> list[str]:
     """Return the ids of all agents that have the folder attached."""
-    statement = (
-        select(agents.c.id)
-        .join(folders_agents, folders_agents.c.agent_id == agents.c.id)
-        .where(
-            folders_agents.c.folder_id == folder.id,
-            agents.c.organization_id == folder.organization_id,
-        )
-    )
-    return [row.id for row in tx.all(statement)]
+    return agent_lookup.ids_among(tx, folder.organization_id, _agents_with(folder.id))
 
 
 def page_of_agents(tx: Transaction, scope: Scope, folder_id: str, page: Page) -> list[str]:
     """Return one page of the ids of the agents that have the folder attached."""
-    statement = (
-        select(agents.c.id)
-        .join(folders_agents, folders_agents.c.agent_id == agents.c.id)
-        .where(
-            folders_agents.c.folder_id == folder_id,
-            agents.c.organization_id == scope.organization_id,
-        )
-        .where(*may_use(scope))
-    )
-    marks = known_to(agents, scope, lambda agent: may_use(scope, agent.c.id))
-    return [row.id for row in read_page(tx, statement, agents, page, marks=marks)]
+    return agent_lookup.page_of_ids(tx, scope, page, _agents_with(folder_id))
+
+
+def _agents_with(folder_id: str) -> Select[Any]:
+    return select(folders_agents.c.agent_id).where(folders_agents.c.folder_id == folder_id)
 
 
 # Files
@@ -289,7 +273,7 @@ def read_lines(
     """Return the lines from `start` to before `end`, and True if text is missing.
 
     Lines count from 0; `end` None means to the last line. At most `limit` characters are returned,
-    however long the lines are.
+    so a long line may be cut.
     """
     piece_limit = limit // PIECE + 3
     parameters = {
@@ -359,7 +343,7 @@ def purge_chunks(tx: Transaction, ids: Sequence[str], before: BeforePurge) -> bo
 
     Returns False if none were left.
     """
-    return purge(tx, passages, "id", keys=ids, before=before, counts=Counter())
+    return deletion.purge_passages(tx, ids, before)
 
 
 def purge_file(tx: Transaction, file_id: str, before: BeforePurge) -> bool:

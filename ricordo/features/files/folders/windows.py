@@ -42,6 +42,10 @@ class View:
     def folder_ids(self) -> list[str]:
         return [folder.id for folder in self.folders]
 
+    def shows(self, file: File) -> bool:
+        """Return whether the file is in one of the folders and visible in these turns."""
+        return file.folder_id in self.folder_ids and self.scope.sees(file.user_id)
+
     def path_of(self, file: File) -> str:
         """Return the file's name in prompts: its folder's name, a slash, its own name."""
         folder = next(folder for folder in self.folders if folder.id == file.folder_id)
@@ -354,23 +358,8 @@ def with_all_directories(tx: Transaction, states: Sequence[AgentState]) -> list[
     views: list[tuple[View, list[tuple[AgentFile, File]], list[File]]] = []
     for state in states:
         view = _view_of(state, attached.get(state.agent.id, ()))
-        scope = view.scope
-        visible_files = {
-            id: file
-            for id, file in files.items()
-            if file.folder_id in view.folder_ids and scope.sees(file.user_id)
-        }
-        stored = [
-            (window, visible_files[window.file_id])
-            for window in opened.get(state.agent.id, ())
-            if window.user_id == view.user_id and window.file_id in visible_files
-        ]
-        named = [
-            file
-            for file in newest
-            if file.folder_id in view.folder_ids and scope.sees(file.user_id)
-        ][:MOST_NAMED]
-        views.append((view, _by_access([*stored, *untouched_windows(view, stored, named)]), named))
+        named = [file for file in newest if view.shows(file)][:MOST_NAMED]
+        views.append((view, _windows_of(view, opened, files, named), named))
     limited = (
         (window, view.agent.file_char_limit) for view, windows, _ in views for window, _ in windows
     )
@@ -382,6 +371,25 @@ def with_all_directories(tx: Transaction, states: Sequence[AgentState]) -> list[
         )
         for state, (view, windows, named) in zip(states, views, strict=True)
     ]
+
+
+def _windows_of(
+    view: View,
+    opened: Mapping[str, Sequence[AgentFile]],
+    files: Mapping[str, File],
+    named: Sequence[File],
+) -> list[tuple[AgentFile, File]]:
+    """Return the agent's windows with their files, the last used first.
+
+    `opened` are the stored windows by agent; `named` files without one get an untouched window.
+    """
+    stored = [
+        (window, files[window.file_id])
+        for window in opened.get(view.agent.id, ())
+        if window.user_id == view.user_id
+        if window.file_id in files and view.shows(files[window.file_id])
+    ]
+    return _by_access([*stored, *untouched_windows(view, stored, named)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The form in which files enter the sandbox and come back.
+"""The format of files that enter and leave the sandbox.
 
 A header is one line of JSON. Each file is a line of JSON with its path and size, then its bytes.
 """

@@ -181,7 +181,7 @@ def used(tx: Transaction, space: Space) -> tuple[int, int]:
 
 
 def has_within(tx: Transaction, space: Space, folder: str) -> bool:
-    """Return True if any file lies in this folder."""
+    """Return whether a file is in this folder."""
     return tx.first(_WITHIN[space.is_shared], {**_values(space), "begin": f"{folder}/"}) is not None
 
 

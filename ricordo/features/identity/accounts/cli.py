@@ -170,7 +170,7 @@ def invite_users(
 
 
 def _people_in(file: Path) -> str:
-    """Return the file's text, in whichever encoding it is. Raises Invalid."""
+    """Return the file's text; its encoding is guessed. Raises Invalid."""
     try:
         return decoded(file.read_bytes())
     except OSError as error:

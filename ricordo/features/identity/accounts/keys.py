@@ -159,7 +159,7 @@ async def revoke_key(
 
 
 def require_administrator(scope: Scope) -> None:
-    """Raise Forbidden for services, developers and users, whatever their scopes."""
+    """Raise Forbidden for services, developers and users. Scopes make no difference."""
     if scope.role != "admin":
         raise Forbidden("Only administrators may do that. Use a key with the role admin.")
 

@@ -40,7 +40,7 @@ _STATUS = ((Unavailable, 502), (Forbidden, 403), (Invalid, 400))
 async def log_in(request: Request, next: str = "/", stays: str = "") -> Response:
     """Send the browser to the provider.
 
-    It comes back to `next`, a path of this server. With `stays` the session lasts 30 days.
+    The browser returns to `next`, a path of this server. With `stays` the session lasts 30 days.
     """
     provider = _provider(request)
     if not _LOCAL.fullmatch(next):

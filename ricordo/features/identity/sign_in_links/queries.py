@@ -6,17 +6,14 @@ from typing import Literal
 from sqlalchemy import Index, UniqueConstraint, bindparam, delete, func, select, update
 
 from ricordo.domain.clock import DAY
-from ricordo.domain.scope import Role, Scope, User
-from ricordo.storage import users
+from ricordo.domain.scope import Role, Scope
+from ricordo.storage import keys
 from ricordo.storage.engine.repository import Page, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import names, root, strings, table, texts, timestamps
-from ricordo.storage.schema.core_tables import agents, api_keys
-from ricordo.storage.schema.core_tables import users as users_table
 
 Kind = Literal["invitation", "login"]
 _KEPT = 30 * DAY  # for logins, after their end; invitations stay as long as their user
-_MOST_NAMESAKES = 5  # users of all organizations with one e-mail address
 
 sign_in_links = table(
     "sign_in_links",
@@ -99,7 +96,6 @@ _USED = (
     .where(equal(sign_in_links, "user_id"), sign_in_links.c.used_at.is_not(None))
     .limit(1)
 )
-_HAS_KEY = select(api_keys.c.id).where(equal(api_keys, "user_id")).limit(1)
 _LOGINS_SINCE = select(func.count()).where(
     equal(sign_in_links, "user_id"),
     sign_in_links.c.kind == "login",
@@ -113,24 +109,6 @@ _LAST_ROLE = (
         sign_in_links.c.used_at.is_not(None),
     )
     .order_by(sign_in_links.c.used_at.desc())
-    .limit(1)
-)
-_WITH_ADDRESS = (
-    users.ROWS.select.where(
-        func.lower(users_table.c.email) == bindparam("address"),
-        users_table.c.disabled_at.is_(None),
-    )
-    .order_by(users_table.c.seq)
-    .limit(_MOST_NAMESAKES)
-)
-_AGENT_OF_COURSE = (
-    select(agents.c.id)
-    .where(
-        equal(agents, "organization_id"),
-        agents.c.metadata["course"].as_string() == bindparam("course"),
-        agents.c.hidden.is_(False),
-    )
-    .order_by(agents.c.seq)
     .limit(1)
 )
 
@@ -192,7 +170,7 @@ def awaits_first_sign_in(tx: Transaction, user_id: str) -> bool:
     """Return whether the user was invited, and never signed in and never had a key."""
     of_user = {"user_id": user_id}
     was_invited = tx.first(_INVITED, of_user) is not None
-    has_entered = any(tx.first(query, of_user) is not None for query in (_USED, _HAS_KEY))
+    has_entered = tx.first(_USED, of_user) is not None or keys.had_any(tx, user_id)
     return was_invited and not has_entered
 
 
@@ -201,18 +179,3 @@ def role_of(tx: Transaction, user_id: str) -> Role:
     row = tx.first(_LAST_ROLE, {"user_id": user_id})
     role: Role = row[0] if row else "user"
     return role
-
-
-def with_address(tx: Transaction, address: str) -> list[User]:
-    """Return the active users of all organizations with this e-mail address."""
-    if "\0" in address:
-        return []  # PostgreSQL would refuse the parameter
-    return users.ROWS.all(tx, _WITH_ADDRESS, {"address": address.lower()})
-
-
-def agent_of_course(tx: Transaction, organization_id: str, course: str) -> str | None:
-    """Return the id of the course's first agent."""
-    if "\0" in course:
-        return None
-    row = tx.first(_AGENT_OF_COURSE, {"organization_id": organization_id, "course": course})
-    return row[0] if row else None

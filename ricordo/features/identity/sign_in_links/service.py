@@ -15,7 +15,7 @@ from ricordo.features.identity.sign_in_links.queries import Kind, SignInLink
 from ricordo.features.memory_care.notifications import mail, one_time_links
 from ricordo.features.memory_care.notifications.options import NotificationSettings
 from ricordo.secret import Secret
-from ricordo.storage import jobs, keys, users
+from ricordo.storage import agent_lookup, jobs, keys, users
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import KeyDraft
 from ricordo.storage.users import UserDraft
@@ -121,7 +121,7 @@ def _require_same_person(
 
 def _require_course(tx: Transaction, scope: Scope, course: str | None) -> str | None:
     """Return the course's name. Raises NotFound if it has no agent."""
-    if course and queries.agent_of_course(tx, scope.organization_id, course) is None:
+    if course and agent_lookup.of_course(tx, scope.organization_id, course) is None:
         raise NotFound(
             f'There is no course "{course[:80]}" with an agent. Check: ricordo course list.'
         )
@@ -210,7 +210,7 @@ def accept(
 def landing_page(tx: Transaction, link: SignInLink) -> str:
     """Return the first page after the link: the chat of the invitation's course, else home."""
     if link.course:
-        agent_id = queries.agent_of_course(tx, link.organization_id, link.course)
+        agent_id = agent_lookup.of_course(tx, link.organization_id, link.course)
         if agent_id:
             return f"/ui/agents/{agent_id}/chat"
     return "/"
@@ -219,7 +219,7 @@ def landing_page(tx: Transaction, link: SignInLink) -> str:
 def begin_logins(tx: Transaction, secret: Secret, address: str) -> None:
     """Create a login link for each user with this address, unless they have too many already."""
     now = tx.clock.now()
-    for user in queries.with_address(tx, address):
+    for user in users.enabled_with_email(tx, address):
         if user.id == LOCAL_USER:
             continue
         if queries.count_logins(tx, user.id, now - LOGIN_LIFETIME) >= _MOST_LOGINS:

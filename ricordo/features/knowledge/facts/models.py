@@ -85,7 +85,7 @@ class FactRequest(RequestModel):
 class FactChangeRequest(RequestModel):
     """New values of a fact; a missing field keeps the old one.
 
-    Null in `holds_until` takes the end away.
+    Null in `holds_until` removes the end.
     """
 
     sentence: str | None = Field(None, min_length=1, max_length=400)
@@ -99,7 +99,7 @@ FactChangeRequest.take_back(FactResponse)
 
 
 class FactPolicyRequest(RequestModel):
-    """A choice of policy; null takes it back."""
+    """A choice of policy; null removes the choice."""
 
     policy: FactPolicy | None
 

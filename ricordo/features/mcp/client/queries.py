@@ -8,12 +8,11 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool
 from ricordo.errors import Collision, NotFound
 from ricordo.features.mcp.client.tables import McpServer, ServedTool, mcp_servers, mcp_tools
+from ricordo.storage import tools
 from ricordo.storage.engine.repository import Repository, equal, new_values, setter
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import tools
 
 _SERVERS = Repository(McpServer, mcp_servers, name="MCP server")
-_TOOLS = Repository(Tool, tools)
 _SERVED = Repository(ServedTool, mcp_tools)
 _ALL = _SERVERS.select.where(equal(mcp_servers, "organization_id")).order_by(mcp_servers.c.seq)
 _BY_NAME = _SERVERS.select.where(equal(mcp_servers, "organization_id", "name"))
@@ -22,12 +21,8 @@ _OF_TOOL = (
     .join(mcp_tools, mcp_tools.c.server_id == mcp_servers.c.id)
     .where(equal(mcp_tools, "tool_id"), equal(mcp_servers, "organization_id"))
 )
-_TOOLS_OF = (
-    select(*_SERVED.columns, *_TOOLS.columns)
-    .join(tools, tools.c.id == mcp_tools.c.tool_id)
-    .where(equal(mcp_tools, "server_id"))
-    .order_by(mcp_tools.c.seq)
-)
+_SERVED_BY = select(*_SERVED.columns).where(equal(mcp_tools, "server_id"))
+_TOOLS_OF = tools.joined(_SERVED_BY, mcp_tools.c.tool_id).order_by(mcp_tools.c.seq)
 _HELD = (
     select(mcp_tools.c.server_id)
     .join(mcp_servers, mcp_servers.c.id == mcp_tools.c.server_id)
@@ -85,7 +80,7 @@ def tools_of(tx: Transaction, server_id: str) -> list[tuple[ServedTool, Tool]]:
     """Return the stored tools of a server, in the order of their creation."""
     width = len(_SERVED.columns)
     return [
-        (_SERVED.of(row[:width]), _TOOLS.of(row[width:]))
+        (_SERVED.of(row[:width]), tools.ROWS.of(row[width:]))
         for row in tx.all(_TOOLS_OF, {"server_id": server_id})
     ]
 

@@ -264,7 +264,7 @@ class McpSession:
     async def _until(self, task: asyncio.Task[T], seconds: float, slow: TimedOut) -> T:
         """Return the task's result.
 
-        Raises Unavailable if the deadline or the session's end comes first.
+        Raises Unavailable if the deadline passes or the session ends before the answer.
         """
         try:
             await asyncio.wait(
@@ -340,7 +340,7 @@ class McpSession:
     def _why(self, error: BaseException | None) -> str:
         """Return the reason of an error, without addresses and headers.
 
-        Those may hold secrets.
+        Such messages may contain secrets.
         """
         from mcp import MCPError
         from mcp.client.auth import OAuthFlowError
@@ -380,7 +380,7 @@ class McpSession:
 
 
 def words_of(error: "MCPError", length: int) -> str:
-    """Return a server's error message to follow a sentence, or else its code."""
+    """Return a server's error message, to be put after a sentence; without one its code."""
     message = plain(error.message).strip()[:length].rstrip(".")
     if message:
         return f": {message}"

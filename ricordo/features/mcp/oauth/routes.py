@@ -180,7 +180,7 @@ def _person(request: Request) -> Scope:
 def _read(request: Request, text: str) -> ProgramConsent:
     """Return the question for the caller, if this server signed it.
 
-    Raises Invalid for other texts, so no page can forge a question.
+    Raises Invalid for other texts, since a page could forge a question.
     """
     caller = _person(request)
     consent = ProgramConsent.read(derive(request, "question"), text)

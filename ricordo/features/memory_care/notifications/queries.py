@@ -11,9 +11,9 @@ from sqlalchemy import Index, Select, UniqueConstraint, and_, bindparam, func, o
 
 from ricordo.domain.clock import DAY
 from ricordo.domain.scope import Scope
+from ricordo.storage import proposals
 from ricordo.storage.engine.repository import Missing, Replacing, Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.proposals import WAITS
 from ricordo.storage.schema.columns import (
     numbers,
     reference,
@@ -22,8 +22,6 @@ from ricordo.storage.schema.columns import (
     table,
     timestamps,
 )
-from ricordo.storage.schema.core_tables import users
-from ricordo.storage.schema.memory_tables import chains, proposals
 
 Channel = Literal["email", "webhook"]
 When = Literal["off", "daily", "immediate"]
@@ -84,7 +82,7 @@ owner_visits = table(
 class Preferences:
     """When a user, or an organization's users, are notified.
 
-    None: as the organization, or else the settings, say.
+    A field at None means the organization's choice, or the settings if it has none.
     """
 
     organization_id: str
@@ -148,90 +146,63 @@ _SAVE = Replacing(
     preferences,
     *("email", "webhook", "webhook_url", "hour", "problem", "retry_at", "updated_at"),
 )
+_WAITING = proposals.of_users(proposals.WAITS)
+_WAITING_OF_ENABLED = proposals.of_users(proposals.WAITS, only_enabled=True)
+_UNDECIDED = proposals.of_users(proposals.IS_UNDECIDED)
 _UNTOLD = (
-    select(proposals.c.id, proposals.c.organization_id, chains.c.owner_id, proposals.c.created_at)
-    .join(chains, chains.c.id == proposals.c.chain_id)
+    select(_WAITING.c.id, _WAITING.c.organization_id, _WAITING.c.owner_id, _WAITING.c.created_at)
     .outerjoin(
         notices,
-        and_(notices.c.proposal_id == proposals.c.id, notices.c.channel == bindparam("channel")),
+        and_(notices.c.proposal_id == _WAITING.c.id, notices.c.channel == bindparam("channel")),
     )
-    .where(WAITS, chains.c.owner_kind == "user", notices.c.seq.is_(None))
-    .order_by(proposals.c.created_at, proposals.c.seq)
+    .where(notices.c.seq.is_(None), _WAITING.c.owner_id == bindparam("owner"))
+    .order_by(_WAITING.c.created_at, _WAITING.c.seq)
     .limit(bindparam("limit"))
 )
-_UNTOLD_OF_USER = _UNTOLD.where(chains.c.owner_id == bindparam("owner"))
 _OWN = preferences.alias("own")
 _OF_ORGANIZATION = preferences.alias("of_organization")
 
 
 def _owners_by(channel: Channel) -> Select[Any]:
-    """Return the query of active owners with untold proposals whose channel is on.
+    """Return the query of enabled owners with untold proposals whose channel is on.
 
     It groups by owner, so that many proposals of owners whose channel is off do not delay others.
     """
+    waiting = _WAITING_OF_ENABLED.c
     choice = func.coalesce(_OWN.c[channel], _OF_ORGANIZATION.c[channel], bindparam("default"))
-    by_this_channel = (notices.c.proposal_id == proposals.c.id) & (notices.c.channel == channel)
+    by_this_channel = (notices.c.proposal_id == waiting.id) & (notices.c.channel == channel)
     return (
-        select(
-            proposals.c.organization_id,
-            chains.c.owner_id,
-            func.min(proposals.c.created_at),
-        )
-        .join(chains, chains.c.id == proposals.c.chain_id)
-        .join(users, users.c.id == chains.c.owner_id)
+        select(waiting.organization_id, waiting.owner_id, func.min(waiting.created_at))
         .outerjoin(notices, by_this_channel)
-        .outerjoin(_OWN, _OWN.c.owner_id == chains.c.owner_id)
-        .outerjoin(_OF_ORGANIZATION, _OF_ORGANIZATION.c.owner_id == proposals.c.organization_id)
+        .outerjoin(_OWN, _OWN.c.owner_id == waiting.owner_id)
+        .outerjoin(_OF_ORGANIZATION, _OF_ORGANIZATION.c.owner_id == waiting.organization_id)
         .where(
-            WAITS,
-            chains.c.owner_kind == "user",
-            users.c.disabled_at.is_(None),
             notices.c.seq.is_(None),
             choice != "off",
             func.coalesce(_OWN.c.retry_at, 0) <= bindparam("now"),
         )
-        .group_by(proposals.c.organization_id, chains.c.owner_id)
-        .order_by(func.min(proposals.c.created_at))
+        .group_by(waiting.organization_id, waiting.owner_id)
+        .order_by(func.min(waiting.created_at))
     )
 
 
 _UNTOLD_OWNERS = {channel: _owners_by(channel) for channel in CHANNELS}
-_WAITING_OF_USER = (
-    select(func.count())
-    .select_from(proposals)
-    .join(chains, chains.c.id == proposals.c.chain_id)
-    .where(WAITS, chains.c.owner_kind == "user", chains.c.owner_id == bindparam("owner"))
-)
 _LINK = _LINKS.select.where(equal(decision_links, "token_hash"))
 _USE = (
     update(decision_links)
     .where(equal(decision_links, "token_hash"), decision_links.c.used_at.is_(None))
     .values(used_at=bindparam("now"))
 )
-_DECIDED = (
-    select(proposals.c.created_at, proposals.c.resolved_at)
-    .join(chains, chains.c.id == proposals.c.chain_id)
-    .where(
-        chains.c.owner_kind == "user",
-        proposals.c.status.in_(("approved", "rejected")),
-        proposals.c.resolved_at >= bindparam("since"),
-    )
-    .order_by(proposals.c.seq.desc())
-    .limit(10_000)
-)
 _NEVER_SEEN = (
     select(func.count())
-    .select_from(proposals)
-    .join(chains, chains.c.id == proposals.c.chain_id)
-    .outerjoin(owner_visits, owner_visits.c.user_id == chains.c.owner_id)
+    .select_from(_UNDECIDED)
+    .outerjoin(owner_visits, owner_visits.c.user_id == _UNDECIDED.c.owner_id)
     .where(
-        chains.c.owner_kind == "user",
-        proposals.c.status.in_(("open", "conflicted", "expired")),
         or_(
             owner_visits.c.seen_at.is_(None),
-            owner_visits.c.seen_at < proposals.c.created_at,
+            owner_visits.c.seen_at < _UNDECIDED.c.created_at,
         ),
-        proposals.c.created_at >= bindparam("since"),
+        _UNDECIDED.c.created_at >= bindparam("since"),
     )
 )
 
@@ -257,22 +228,16 @@ def untold_owners(tx: Transaction, channel: Channel, default: When) -> list[Unto
 
 def untold_of(tx: Transaction, channel: Channel, user_id: str, limit: int) -> list[UntoldProposal]:
     parameters = {"channel": channel, "owner": user_id, "limit": limit}
-    return [UntoldProposal(*row) for row in tx.all(_UNTOLD_OF_USER, parameters)]
-
-
-def count_waiting(tx: Transaction, user_id: str) -> int:
-    """Return the number of proposals that wait for this user."""
-    return int(tx.all(_WAITING_OF_USER, {"owner": user_id})[0][0])
+    return [UntoldProposal(*row) for row in tx.all(_UNTOLD, parameters)]
 
 
 def mark_told(tx: Transaction, channel: Channel, user_id: str, proposal_ids: list[str]) -> None:
     """Store that the owner was told; a proposal that was deleted meanwhile is left out."""
-    existing = tx.all(select(proposals.c.id).where(proposals.c.id.in_(proposal_ids)))
     now = tx.clock.now()
-    for row in existing:
+    for id in proposals.existing_ids(tx, proposal_ids):
         tx.run(
             Missing(notices),
-            {"proposal_id": row.id, "user_id": user_id, "channel": channel, "sent_at": now},
+            {"proposal_id": id, "user_id": user_id, "channel": channel, "sent_at": now},
         )
 
 
@@ -299,19 +264,21 @@ def note_visit(tx: Transaction, user_id: str) -> None:
 def figures(tx: Transaction, organization_id: str | None = None) -> DecisionFigures:
     """Return the figures of decisions, of one organization or of all."""
     since = tx.clock.now() - _DECIDED_SINCE
-    conditions: list[Any] = []
+    never_seen = _NEVER_SEEN
     if organization_id is not None:
-        conditions = [proposals.c.organization_id == organization_id]
-    decided = tx.all(_DECIDED.where(*conditions), {"since": since})
-    times = sorted((row.resolved_at - row.created_at) / 1e6 for row in decided)
-    never_seen = int(tx.all(_NEVER_SEEN.where(*conditions), {"since": since})[0][0])
-    waiting = select(func.count()).select_from(proposals).where(WAITS, *conditions)
+        never_seen = never_seen.where(_UNDECIDED.c.organization_id == organization_id)
+    times = sorted(proposals.decision_times(tx, since, organization_id))
     median = times[len(times) // 2] if times else 0.0
-    return DecisionFigures(median, len(times), never_seen, int(tx.all(waiting)[0][0]))
+    return DecisionFigures(
+        median,
+        decided=len(times),
+        never_seen=int(tx.all(never_seen, {"since": since})[0][0]),
+        waiting=proposals.count_all_waiting(tx, organization_id),
+    )
 
 
 def inherited(tx: Transaction, scope: Scope, user_id: str | None) -> tuple[Preferences, ...]:
-    """Return the preferences of a user and of the organization, made up where there are none."""
+    """Return the preferences of a user and of the organization; without stored ones, empty ones."""
     ids = [id for id in (user_id, scope.organization_id) if id]
     rows = of_owners(tx, ids)
     return tuple(

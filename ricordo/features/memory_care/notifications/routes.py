@@ -155,7 +155,7 @@ def _shown(tx: Transaction, scope: Scope, user_id: str | None) -> Json:
     preferences, *wider = queries.inherited(tx, scope, user_id)
     settings = NotificationSettings.current()
     if user_id:
-        waiting = queries.count_waiting(tx, user_id)
+        waiting = proposals.count_waiting_for(tx, user_id)
     else:
         waiting = proposals.count_waiting(tx, Scope(scope.organization_id))
     rows: list[Preferences] = [preferences, *wider]

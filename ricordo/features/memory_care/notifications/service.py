@@ -122,10 +122,17 @@ def delivery_of(
     hour = next((row.hour for row in rows if row.hour is not None), _DEFAULT_HOUR)
     paused_until = max((row.retry_at or 0 for row in rows[:1] if row.user_id), default=0)
     if channel == "email":
-        address = user.email if user and user.email and settings.smtp_host else ""
-        return Delivery(when or settings.notify_email, hour, address or "", paused_until)
+        address = _email_of(user, settings)
+        return Delivery(when or settings.notify_email, hour, address, paused_until)
     url = next((row.webhook_url for row in rows if row.webhook_url), None)
     return Delivery(when or "off", hour, url or "", paused_until)
+
+
+def _email_of(user: User | None, settings: NotificationSettings) -> str:
+    """Return the address for e-mails to the user; empty where none can be sent."""
+    if user is None or not settings.smtp_host:
+        return ""
+    return user.email or ""
 
 
 def plan(tx: Transaction, settings: NotificationSettings) -> int:
@@ -203,7 +210,7 @@ def prepare(
         token = one_time_links.derived_token(secret, LINK_PURPOSE, f"{job.id}:{row.id}")
         link = add_link(tx, user, row.id, token, settings)
         entries.append(DigestEntry(proposals.get(tx, scope, row.id), link))
-    waiting = queries.count_waiting(tx, user_id)
+    waiting = proposals.count_waiting_for(tx, user_id)
     return Digest(user, delivery.address, tuple(entries), waiting, others)
 
 

@@ -9,10 +9,10 @@ from sqlalchemy import Column, LargeBinary, UniqueConstraint, bindparam, delete,
 from ricordo.domain.ids import new_id
 from ricordo.features.files.workspaces.queries import digest_of
 from ricordo.features.openai.queries import chat_summary
+from ricordo.storage import conversations
 from ricordo.storage.engine.repository import Repository, equal, new_values, setter
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import reference, root, strings, table
-from ricordo.storage.schema.core_tables import conversations
 
 openwebui_items = table(
     "openwebui_items",
@@ -59,11 +59,6 @@ class ClientChat:
 
 
 _PREFIX = chat_summary("")
-_CHATS = select(conversations.c.id, conversations.c.summary, conversations.c.description).where(
-    conversations.c.user_id == bindparam("user_id"),
-    conversations.c.summary.startswith(_PREFIX, autoescape=True),
-    conversations.c.deleted_at.is_(None),
-)
 _ITEMS = Repository(SyncedItem, openwebui_items)
 _OF_REMOTE = _ITEMS.select.where(equal(openwebui_items, "remote_id", "kind"))
 _INSERT = insert(openwebui_items)
@@ -83,8 +78,10 @@ def of_remote(tx: Transaction, remote_id: str, kind: Kind) -> Sequence[SyncedIte
 
 def client_chats(tx: Transaction, user_id: str) -> list[ClientChat]:
     """Return the user's conversations that keep chats of clients."""
-    rows = tx.all(_CHATS, {"user_id": user_id})
-    return [ClientChat(row.id, row.summary.removeprefix(_PREFIX), row.description) for row in rows]
+    return [
+        ClientChat(id, summary.removeprefix(_PREFIX), description)
+        for id, summary, description in conversations.with_summary_like(tx, user_id, _PREFIX)
+    ]
 
 
 def content(tx: Transaction, item: SyncedItem) -> bytes:

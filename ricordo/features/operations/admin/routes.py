@@ -92,7 +92,7 @@ async def _problems(runtime: Runtime) -> list[str]:
 async def _require_savable(runtime: Runtime) -> None:
     """Raise if nothing can be saved.
 
-    It is tried once in some seconds, however often it is asked.
+    It is tried at most once in some seconds; more requests get the last result.
     """
     operations = operations_of(runtime)
     now = time.monotonic()

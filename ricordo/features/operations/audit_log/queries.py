@@ -17,7 +17,6 @@ from ricordo.features.operations.audit_log.tables import audit_chains, audit_log
 from ricordo.storage import users
 from ricordo.storage.engine.repository import Missing, Page, equal, one_of, read_page, setter
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import users as users_table
 
 START = "0" * 64
 AT_ONCE = 1000
@@ -45,28 +44,21 @@ _INSERT_CHAIN = Missing(audit_chains)
 _MOVE = setter(
     audit_chains, "number", "hash", where=audit_chains.c.organization_id == bindparam("this")
 )
-_EXISTING = select(users_table.c.id).where(
-    one_of(users_table.c.id, "ids"), equal(users_table, "organization_id")
-)
 _PEOPLE = select(audit_people).where(one_of(audit_people.c.id, "ids"))
 _OF_USER = select(audit_people.c.id).where(equal(audit_people, "user_id"))
 _by = audit_people.alias("by_whom")
 _for = audit_people.alias("for_whom")
-_by_user = users_table.alias("by_user")
-_for_user = users_table.alias("for_user")
 _ROWS = (
     select(
         audit_log,
         _by.c.user_id,
         _by.c.address,
-        func.coalesce(_by_user.c.identifier, _by_user.c.name).label("user"),
+        users.shown_name_of(_by.c.user_id).label("user"),
         _for.c.user_id.label("for_user_id"),
-        func.coalesce(_for_user.c.identifier, _for_user.c.name).label("for_user"),
+        users.shown_name_of(_for.c.user_id).label("for_user"),
     )
     .outerjoin(_by, _by.c.id == audit_log.c.person)
     .outerjoin(_for, _for.c.id == audit_log.c.on_behalf_of)
-    .outerjoin(_by_user, _by_user.c.id == _by.c.user_id)
-    .outerjoin(_for_user, _for_user.c.id == _for.c.user_id)
 )
 Person = tuple[str, str | None, str]
 """An organization, a user's id, and an address."""
@@ -222,7 +214,7 @@ def _people(
     new_people = _without_pseudonym(pairs, pseudonyms)
     # A user who was erased meanwhile gets no pseudonym, since a pseudonym leads back to the user.
     user_ids = sorted({user_id for _, user_id, _ in new_people if user_id})
-    existing_ids = _existing_users(tx, organization_id, user_ids)
+    existing_ids = users.existing_ids(tx, organization_id, user_ids)
     for person in sorted(new_people, key=repr):
         if person[1] is None or person[1] in existing_ids:
             new_pseudonyms[person] = _insert_person(tx, person)
@@ -230,13 +222,6 @@ def _people(
     return [
         (all_pseudonyms.get(caller), all_pseudonyms.get(for_user)) for caller, for_user in pairs
     ]
-
-
-def _existing_users(tx: Transaction, organization_id: str, user_ids: Sequence[str]) -> set[str]:
-    if not user_ids:
-        return set()
-    rows = tx.all(_EXISTING, {"ids": user_ids, "organization_id": organization_id})
-    return {row.id for row in rows}
 
 
 def _insert_person(tx: Transaction, person: Person) -> str:

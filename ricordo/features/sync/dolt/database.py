@@ -7,7 +7,7 @@ last.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -225,9 +225,7 @@ class Database:
         log = {logged.hash: logged for logged in self.log(base, head)}
         steps = [head] if as_one else self.steps(base, head)
         merges = {str(commit): str(parent) for commit, parent in self.engine.run(_MERGES)}
-        touching = {*steps}
-        if base is None or len(steps) > _MOST_STEPS:
-            touching = self._touching()
+        touching = self._touching_among(steps, base)
         remote_commits: list[RemoteCommit] = []
         before: Rows = self.rows(base) if base else {}
         for commit in steps:
@@ -243,31 +241,31 @@ class Database:
                 new_commits = [logged]
                 if commit in merges or len(steps) == 1:
                     new_commits = self.log(base, commit)
-                proposal_ids = (proposal_in(new.message) for new in new_commits)
-                of_merge = [new for new in new_commits if new.hash != commit]
+                merged = [new for new in new_commits if new.hash != commit]
                 writers = [logged]
                 if as_one:
                     writers = [writer for hash, writer in log.items() if hash in touching]
-                if (
-                    commit in merges
-                    and of_merge
-                    and _is_from(self._rows_at(merges[commit]), before, after)
-                ):
-                    writers = of_merge  # the merge itself changed nothing
+                if merged and self._only_merges(merges.get(commit), before, after):
+                    writers = merged
                 remote_commits.append(
-                    RemoteCommit(
-                        commit,
-                        message=_TRAILER.sub("", logged.message).strip(),
-                        before=before,
-                        after=after,
-                        merged=tuple(filter(None, proposal_ids)),
-                        authors=frozenset(writer.author for writer in writers or [logged]),
-                        at=logged.at,
-                    )
+                    _remote_commit(logged, new_commits, writers, before=before, after=after)
                 )
             base = commit
             before = after
         return remote_commits
+
+    def _touching_among(self, steps: Sequence[str], base: str | None) -> set[str]:
+        """Return the steps that may change the user's rows.
+
+        If there are many steps, the database is asked for them; if there are few, all are read.
+        """
+        if base is None or len(steps) > _MOST_STEPS:
+            return self._touching()
+        return {*steps}
+
+    def _only_merges(self, parent: str | None, before: Rows, after: Rows) -> bool:
+        """Return whether a merge of this parent took its rows and changed nothing itself."""
+        return parent is not None and _is_from(self._rows_at(parent), before, after)
 
     def commit(self, expected: str, edit: DoltEdit, merged: DoltCommit | None = None) -> str:
         """Make the edit the next commit of `main`, and return the new head.
@@ -511,3 +509,28 @@ def _part(text: str) -> str:
 
 def _cut(text: str) -> str:
     return re.sub(r"%.?$", "", text[:_LONGEST]).rstrip("/.")
+
+
+def _remote_commit(
+    logged: DoltCommit,
+    new_commits: Sequence[DoltCommit],
+    writers: Sequence[DoltCommit],
+    *,
+    before: Rows,
+    after: Rows,
+) -> RemoteCommit:
+    """Return a commit of the log that changes the user's rows.
+
+    `new_commits` are those that came with it, and name the merged proposals. Its authors are the
+    authors of `writers`, or the commit's author if there are none.
+    """
+    proposal_ids = (proposal_in(new.message) for new in new_commits)
+    return RemoteCommit(
+        logged.hash,
+        message=_TRAILER.sub("", logged.message).strip(),
+        before=before,
+        after=after,
+        merged=tuple(filter(None, proposal_ids)),
+        authors=frozenset(writer.author for writer in writers or [logged]),
+        at=logged.at,
+    )

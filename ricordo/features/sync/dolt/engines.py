@@ -350,7 +350,7 @@ def require_few(
 ) -> None:
     """Raise TooLong if a table has too many rows or bytes.
 
-    The bytes are those of `texts`. Others write these tables, so their size is not limited.
+    The bytes are those of `texts`. Other programs write these tables, so their size is not limited.
     """
     size = " + ".join(f"LENGTH(COALESCE({text}, ''))" for text in texts)
     ((count, length),) = engine.run(

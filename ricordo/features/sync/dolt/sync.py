@@ -44,6 +44,7 @@ from ricordo.features.sync.dolt.engines import (
     open_engine,
     read_address,
 )
+from ricordo.features.sync.dolt.options import DoltSettings
 from ricordo.features.sync.dolt.pulled_commit import open_conflicts, pull_commit
 from ricordo.features.sync.remotes.service import (
     add_for_all,
@@ -86,8 +87,8 @@ class DoltRemotes:
         cannot be pulled; nothing is lost on either side.
         """
         user = await store.read(lambda tx: owner_of(tx, remote))
-        name = name_there(user, settings.dolt_user_prefix)
-        if common_access := database_of_all(settings, remote.organization_id):
+        name = name_there(user, DoltSettings.current().dolt_user_prefix)
+        if common_access := database_of_all(remote.organization_id):
             common = _address(common_access, settings)
             if common.address == access.address:
                 access = replace(access, password=common.password or access.password)
@@ -118,12 +119,10 @@ def name_there(user: User, prefix: str) -> str:
     return name
 
 
-def database_of_all(settings: Settings, organization_id: str) -> Access | None:
+def database_of_all(organization_id: str) -> Access | None:
     """Return the database that RICORDO_DOLT_REMOTE names for all users of an organization."""
-    if settings.dolt_remote:
-        address = settings.dolt_remote.get_secret_value()
-    else:
-        address = None
+    secret = DoltSettings.current().dolt_remote
+    address = secret.get_secret_value() if secret else None
     if address is None or (_ORGANIZATION not in address and organization_id != LOCAL_ORGANIZATION):
         return None
     return Access(address.replace(_ORGANIZATION, organization_id))
@@ -427,16 +426,17 @@ async def _add_missing(runtime: Runtime, _job: Job, _report: Report) -> None:
     A user with the name of a forgotten one is left out: the database may still hold the forgotten
     user's rows.
     """
-    if runtime.settings.dolt_remote is None:
+    settings = DoltSettings.current()
+    if settings.dolt_remote is None:
         return
     is_forgotten = await forgotten_names(runtime)
-    prefix = runtime.settings.dolt_user_prefix
+    prefix = settings.dolt_user_prefix
 
     def is_left_out(organization_id: str, identifier: str) -> bool:
         return not identifier.startswith(prefix) or is_forgotten(organization_id, identifier)
 
     for organization_id in await runtime.store.read(remotes.organization_ids):
-        if access := database_of_all(runtime.settings, organization_id):
+        if access := database_of_all(organization_id):
             await add_for_all(
                 runtime,
                 runtime.remotes[_KIND],

@@ -202,7 +202,7 @@ class Push:
 
         Raises Refused.
 
-        Each tree is read once, however often it is named.
+        Each tree is read once, also if several commits name it.
         """
         if tree not in self._sizes:
             size = 0

@@ -455,7 +455,7 @@ def blocks_of(stored: StoredCourse) -> Sequence[CourseBlock]:
 
 @lru_cache(maxsize=64)
 def applied_course(source: str | None, name: str) -> Course | None:
-    """Return the course as it was applied last; None if it never was.
+    """Return the course as it was applied last; Returns None if it was never applied.
 
     It is also None if an older version of Ricordo applied it by other rules.
     """

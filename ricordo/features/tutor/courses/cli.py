@@ -59,7 +59,7 @@ def check(
 ) -> None:
     """Check the files of courses, and change nothing.
 
-    Ends with 1 where something is wrong, or where there are no courses.
+    The exit code is 1 if something is wrong, or if there are no courses.
     """
     folder = _folder()
     courses = {course["name"]: course for course in _reviewed(server)}

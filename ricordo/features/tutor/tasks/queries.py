@@ -16,7 +16,7 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import NotFound
 from ricordo.features.tutor.courses.queries import courses
-from ricordo.storage import activity
+from ricordo.storage import activity, agent_lookup
 from ricordo.storage.engine.repository import Missing, Page, Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import (
@@ -33,7 +33,6 @@ from ricordo.storage.schema.columns import (
     timestamps,
     usage,
 )
-from ricordo.storage.schema.core_tables import agents
 
 Trigger = Literal["cron", "idle", "manual"]
 RunState = Literal["waiting", "running", "done", "failed", "skipped"]
@@ -132,9 +131,7 @@ class TaskRun:
 _TASKS = Repository(BackgroundTask, tasks)
 RUNS = Repository(TaskRun, task_runs)
 # A task without a course is deleted with its agent, at the latest in the next minute.
-_HAS_AGENT = exists().where(
-    agents.c.id == tasks.c.agent_id, agents.c.organization_id == tasks.c.organization_id
-)
+_HAS_AGENT = agent_lookup.exists_as(tasks.c.agent_id, tasks.c.organization_id)
 _IS_THERE = tasks.c.course.is_not(None) | _HAS_AGENT
 _NAMED = _TASKS.select.where(equal(tasks, "organization_id", "name"), _IS_THERE)
 _LOCK_TASK = select(tasks.c.id).where(equal(tasks, "id")).with_for_update()
@@ -270,7 +267,7 @@ def add_runs(tx: Transaction, runs: Sequence[TaskRun]) -> int:
 
 
 def are_open(tx: Transaction) -> bool:
-    """Return True if any run has not ended."""
+    """Return whether a run has not ended."""
     return tx.first(_NEXT, {"started_ids": []}) is not None
 
 

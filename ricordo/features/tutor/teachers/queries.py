@@ -20,7 +20,6 @@ from ricordo.features.tutor.tasks.queries import task_runs, tasks
 from ricordo.storage import activity, blocks, proposals, users
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import users as users_table
 
 # Failed tasks of this period are counted.
 _FAILURE_PERIOD = 30 * 86_400 * SECOND
@@ -43,7 +42,7 @@ class Student:
 def require_teacher(scope: Scope) -> Scope:
     """Return the scope in which an organization's students are read.
 
-    A call on behalf of one user is refused, whatever its key: it sees only this user's things.
+    A call on behalf of one user is refused with any key, since it sees only this user's data.
 
     Raises:
         Forbidden: the caller is neither a developer nor an administrator.
@@ -61,7 +60,7 @@ def require_teacher(scope: Scope) -> Scope:
 
 def students(tx: Transaction, teacher: Scope, course: StoredCourse, page: Page) -> list[Student]:
     """Return one page of the course's students, by default the newest users first."""
-    is_taught = users_table.c.id.in_(activity.users_of(course.agents.values()))
+    is_taught = users.is_among(activity.users_of(course.agents.values()))
     return _with_numbers(tx, course, users.ROWS.page(tx, teacher, page, is_taught))
 
 

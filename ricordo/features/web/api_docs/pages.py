@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -149,25 +149,33 @@ def shape_of(schema: Json, schemas: Mapping[str, Json], depth: int = 0) -> Any:
         name = ref.removeprefix(_REF)
         return name if depth >= _DEEPEST else shape_of(schemas[name], schemas, depth)
     if several := schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf"):
-        choices = [choice for choice in several if choice.get("type") != "null"]
-        if len(choices) == 1:
-            return shape_of(choices[0], schemas, depth)
-        return " or ".join(dict.fromkeys(_named(choice, schemas) for choice in choices))
+        return _shape_of_choices(several, schemas, depth)
     if "enum" in schema or "const" in schema:
         constants = schema.get("enum", [schema.get("const")])
         return " | ".join(json.dumps(constant) for constant in constants)
     kind = schema.get("type")
     if kind == "array":
         return [shape_of(schema.get("items") or {}, schemas, depth + 1)]
-    if kind == "object" and (fields := schema.get("properties")):
-        if depth >= _DEEPEST:
-            return "object"
-        required = schema.get("required", ())
-        return {
-            name if name in required else f"{name}?": shape_of(field, schemas, depth + 1)
-            for name, field in fields.items()
-        }
+    if kind == "object" and schema.get("properties") and depth < _DEEPEST:
+        return _shape_of_fields(schema, schemas, depth)
     return str(kind or "any")
+
+
+def _shape_of_choices(several: Sequence[Json], schemas: Mapping[str, Json], depth: int) -> Any:
+    """Return the shape of the only choice beside null, or the names of all choices."""
+    choices = [choice for choice in several if choice.get("type") != "null"]
+    if len(choices) == 1:
+        return shape_of(choices[0], schemas, depth)
+    return " or ".join(dict.fromkeys(_named(choice, schemas) for choice in choices))
+
+
+def _shape_of_fields(schema: Json, schemas: Mapping[str, Json], depth: int) -> dict[str, Any]:
+    """Return the shapes of an object's fields by name; optional ones are marked with ?."""
+    required = schema.get("required", ())
+    return {
+        name if name in required else f"{name}?": shape_of(field, schemas, depth + 1)
+        for name, field in schema["properties"].items()
+    }
 
 
 def _named(schema: Json, schemas: Mapping[str, Json]) -> str:

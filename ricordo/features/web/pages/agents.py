@@ -5,9 +5,9 @@ from fastapi import Request, Response
 from ricordo.api.agents import change_secret as store_secret
 from ricordo.api.routing import needs
 from ricordo.domain.scope import REQUEST_SCOPE
-from ricordo.features.web.pages import queries
 from ricordo.pages.inside import Api
 from ricordo.pages.shell import Pages, address_of, done, form_of, render, typed_number
+from ricordo.storage import conversation_overviews
 
 router = Pages("/ui/agents", scope="agents")
 _PAGE = 50
@@ -91,7 +91,9 @@ async def show_settings(request: Request, agent_id: str) -> Response:
         budget=await api.find(f"/v1/agents/{agent_id}/budget"),
         conversations=await api.find("/v1/conversations/", agent_id=agent_id, limit=100) or [],
         memberships=await api.find(f"/v1/agents/{agent_id}/groups", limit=20) or [],
-        sleepers=await store.read(lambda tx: queries.names_of_agents(tx, scope, sleeper_ids)),
+        sleepers=await store.read(
+            lambda tx: conversation_overviews.names_of_agents(tx, scope, sleeper_ids)
+        ),
     )
 
 

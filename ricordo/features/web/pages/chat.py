@@ -16,16 +16,16 @@ from ricordo.agents.conversations import DEFAULT, open_conversation
 from ricordo.api.routing import needs
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import NOBODY, REQUEST_SCOPE, Scope
-from ricordo.features.web.pages import conversation_queries, queries
+from ricordo.features.web.pages import queries
 from ricordo.features.web.pages.block_address import find_block
-from ricordo.features.web.pages.conversation_queries import TurnVersions
 from ricordo.features.web.pages.memory_text import panel_lines
 from ricordo.features.web.pages.queries import RunChanges
 from ricordo.pages.inside import Api, RefusedByApi
 from ricordo.pages.navigation import own_memory
 from ricordo.pages.shell import Pages, address_of, done, form_of, is_part, render, require_id
 from ricordo.pages.titles import title_of
-from ricordo.storage import agents
+from ricordo.storage import agents, conversation_overviews, conversation_versions, memory_overviews
+from ricordo.storage.conversation_versions import TurnVersions
 from ricordo.storage.engine.store import Transaction
 
 router = Pages("/ui/agents/{agent_id}/chat", scope="messages")
@@ -341,9 +341,9 @@ async def _lists(request: Request, agent_id: str, conversation: Json) -> Json:
     user_id = scope.subject or (scope.user_id if own_memory(scope) else "")
 
     def read(tx: Transaction) -> Json:
-        others = conversation_queries.conversations_of_agent(tx, scope, agent_id, user_id)
+        others = conversation_versions.conversations_of_agent(tx, scope, agent_id, user_id)
         return {
-            "own": conversation_queries.own_conversations(tx, scope, user_id) if user_id else [],
+            "own": conversation_versions.own_conversations(tx, scope, user_id) if user_id else [],
             "shared": [entry for entry in others if entry.user_id is None],
             "others": [entry for entry in others if entry.user_id is not None],
         }
@@ -399,8 +399,8 @@ async def _turns(
         states = {}
         if scope.may("memory:read") and run_ids:
             changes = dict(queries.changes_of_runs(tx, scope, run_ids))
-            states = dict(queries.proposal_states(tx, scope, run_ids))
-        versions = conversation_queries.versions_of_turns(
+            states = dict(memory_overviews.proposal_states(tx, scope, run_ids))
+        versions = conversation_versions.versions_of_turns(
             tx, conversation["id"], note, first_ids, before_id=before_id
         )
         return changes, states, versions
@@ -540,7 +540,9 @@ async def _readers(request: Request, conversation: Json) -> Readers:
         kind = "own"
     else:
         store = request.app.state.runtime.store
-        names = await store.read(lambda tx: queries.names_of_users(tx, scope, [user_id]))
+        names = await store.read(
+            lambda tx: conversation_overviews.names_of_users(tx, scope, [user_id])
+        )
         name = names.get(user_id, "another user")
     may_write = scope.may("messages:write") and scope.owns(user_id)
     return Readers(kind, name, may_write, bool(request.query_params.get("conversation")))
@@ -631,7 +633,7 @@ async def _version_before(request: Request, conversation: Json, message_id: str)
     """Fork before a message, as another version of the conversation."""
     home = f"/v1/conversations/{conversation['id']}/messages"
     before = await Api(request).get(home, before=message_id, order="asc", limit=1)
-    note = conversation_queries.version_note(conversation["id"], conversation["description"])
+    note = conversation_versions.version_note(conversation["id"], conversation["description"])
     earlier_id = before[-1]["id"] if before else None
     return await _fork(request, conversation, earlier_id, description=note)
 

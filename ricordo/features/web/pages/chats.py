@@ -3,10 +3,10 @@
 from fastapi import Request, Response
 
 from ricordo.domain.scope import REQUEST_SCOPE, Scope
-from ricordo.features.web.pages import conversation_queries
 from ricordo.pages.inside import Api
 from ricordo.pages.navigation import own_memory
 from ricordo.pages.shell import Pages, address_of, done, render
+from ricordo.storage import conversation_versions
 
 router = Pages("/ui/chat", scope="messages")
 _MOST_AGENTS = 100
@@ -18,7 +18,7 @@ async def open_chats(request: Request) -> Response:
     scope: Scope = request.scope[REQUEST_SCOPE]
     user_id = scope.subject or (scope.user_id if own_memory(scope) else "")
     own_conversations = await request.app.state.runtime.store.read(
-        lambda tx: conversation_queries.own_conversations(tx, scope, user_id) if user_id else []
+        lambda tx: conversation_versions.own_conversations(tx, scope, user_id) if user_id else []
     )
     is_new = "new" in request.query_params
     if own_conversations and not is_new:

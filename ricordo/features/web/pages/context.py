@@ -9,10 +9,10 @@ from ricordo.agents.conversations import DEFAULT, open_conversation
 from ricordo.domain.message import Message
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.errors import NotFound
-from ricordo.features.web.pages import queries
 from ricordo.llm.adaptation import learned_of
 from ricordo.pages.inside import Api
 from ricordo.pages.shell import Pages, render, require_id
+from ricordo.storage import conversation_overviews
 
 router = Pages("/ui/agents/{agent_id}/context", scope="agents")
 # The parts of a window in their order, as the API counts them, with the name that people read.
@@ -50,7 +50,7 @@ async def show_context(request: Request, agent_id: str) -> Response:
     if scope.may("messages:read"):
         opened = await open_conversation(runtime, scope, conversation or DEFAULT, agent_id)
         summaries = await runtime.store.read(
-            lambda tx: queries.summaries(tx, scope, opened.id, _MOST_SUMMARIES)
+            lambda tx: conversation_overviews.summaries(tx, scope, opened.id, _MOST_SUMMARIES)
         )
     return await render(
         request,

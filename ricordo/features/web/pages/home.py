@@ -18,13 +18,14 @@ from ricordo.features.web.pages import queries
 from ricordo.features.web.pages.chat import own_conversation
 from ricordo.features.web.pages.login import login_form
 from ricordo.features.web.pages.memory_rules import put_off_of
-from ricordo.features.web.pages.queries import MemoryOwner, RecentConversation
+from ricordo.features.web.pages.queries import MemoryOwner
 from ricordo.features.web.pages.suggestions import divided, joined
 from ricordo.pages.inside import Api
 from ricordo.pages.shell import Pages, address_of, base_of, done, form_of, render, require_id
 from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
-from ricordo.storage import proposals, versions
+from ricordo.storage import conversation_overviews, proposals, versions
+from ricordo.storage.conversation_overviews import RecentConversation
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.proposals import ProposalFilter
@@ -108,11 +109,13 @@ def _lists(tx: Transaction, me: Scope, plugins: Plugins) -> dict[str, Any]:
         if me.subject_id is None:
             lists["counts"] = queries.waiting_by_owner(tx, me, _MOST_SHOWN, without=me.user_id)
     if me.may("messages:read", "messages:write"):
-        recent = queries.recent_conversations(tx, me, 10)
+        recent = conversation_overviews.recent_conversations(tx, me, 10)
         lists["last"] = _last_own(tx, me, recent)
         lists["partner"] = _partner(me, lists["last"], recent)
         lists["conversations"] = [one for one in recent if one is not lists["last"]]
-        lists["approvals"] = queries.recent_conversations(tx, me, _MOST_SHOWN, waits=True)
+        lists["approvals"] = conversation_overviews.recent_conversations(
+            tx, me, _MOST_SHOWN, waits=True
+        )
     lists["own_shown"] = len(lists["waiting"])
     return lists
 
@@ -126,7 +129,7 @@ def _last_own(
     if newest or me.subject_id is not None:
         return newest
     # Conversations of others may be newer than each of the caller's.
-    return next(iter(queries.recent_conversations(tx, me, 1, is_own=True)), None)
+    return next(iter(conversation_overviews.recent_conversations(tx, me, 1, is_own=True)), None)
 
 
 def _partner(

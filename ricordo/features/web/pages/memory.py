@@ -54,7 +54,7 @@ from ricordo.pages.shell import (
     render,
 )
 from ricordo.pages.titles import title_of
-from ricordo.storage import agents, blocks, history, proposals, users, versions
+from ricordo.storage import agents, blocks, history, memory_overviews, proposals, users, versions
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.proposals import ProposalFilter
@@ -140,7 +140,7 @@ async def show_person(request: Request, user_id: str) -> Response:
             "entries": [TimelineEntry(version) for version in newest],
             "titles": titles_of(sections),
             "sources": _sources(tx, scope, waiting, newest),
-            "deleted": queries.deleted_labels(tx, memory.chain.id),
+            "deleted": memory_overviews.deleted_labels(tx, memory.chain.id),
             "expected": queries.expected_blocks(tx, scope, user, labels, _MOST_EXPECTED),
             "rules": rules.value.split("\n") if owns and rules and rules.value else [],
             "topics": TOPICS,

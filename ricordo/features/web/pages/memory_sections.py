@@ -15,7 +15,7 @@ from ricordo.features.web.pages.queries import MemoryOwner
 from ricordo.memory.schemas import Schemas
 from ricordo.pages.filters import MOST_MARKDOWN
 from ricordo.pages.titles import title_of
-from ricordo.storage import blocks
+from ricordo.storage import blocks, conversation_overviews
 from ricordo.storage.engine.store import Transaction
 
 # Pieces of one block on the page of a whole memory, and on the block's own page.
@@ -87,7 +87,7 @@ def sections_of_user(
     own_blocks = [
         block for block in blocks.of_user(tx, scope, user.id) if block.label != NEVER_REMEMBER
     ]
-    readers = queries.names_of_agents(
+    readers = conversation_overviews.names_of_agents(
         tx, scope, [block.agent_id for block in own_blocks if block.agent_id]
     )
     edit = ChangeMetadata(scope.acting_for(user).actor)

@@ -16,6 +16,7 @@ from ricordo.memory import user_memory
 from ricordo.pages.inside import Api
 from ricordo.pages.shell import Pages, form_of, render
 from ricordo.runtime import Runtime
+from ricordo.storage import memory_overviews
 from ricordo.storage.engine.store import Transaction
 
 router = Pages("/ui/people/{user_id}", scope="memory")
@@ -116,7 +117,7 @@ async def _forget_page(request: Request, user_id: str, problem: str = "") -> Res
         owner = MemoryOwner("user", memory.user.id, memory.user.name)
         return {
             "owner": owner,
-            "numbers": queries.memory_in_numbers(tx, memory.user.id, memory.chain.id),
+            "numbers": memory_overviews.memory_in_numbers(tx, memory.user.id, memory.chain.id),
         }
 
     variables = await request.app.state.runtime.store.read(read)

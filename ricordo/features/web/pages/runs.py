@@ -5,9 +5,9 @@ from fastapi import Request, Response
 from ricordo.api.routing import needs
 from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.errors import Invalid
-from ricordo.features.web.pages import queries
 from ricordo.pages.inside import Api
 from ricordo.pages.shell import Pages, address_of, done, render
+from ricordo.storage import conversation_overviews
 
 router = Pages("/ui", scope="messages")
 _PAGE = 50
@@ -41,7 +41,7 @@ async def list_runs(request: Request) -> Response:
         request,
         "runs.html",
         runs=runs[:_PAGE],
-        names=await store.read(lambda tx: queries.names_of_agents(tx, scope, ids)),
+        names=await store.read(lambda tx: conversation_overviews.names_of_agents(tx, scope, ids)),
         agent_id=agent_id,
         asked_status=status,
         statuses=RUN_STATUSES,

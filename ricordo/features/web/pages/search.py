@@ -19,7 +19,7 @@ from ricordo.pages import filters
 from ricordo.pages.inside import Api
 from ricordo.pages.shell import Pages, address_of, render
 from ricordo.search.index import MessageFilter
-from ricordo.storage import agents
+from ricordo.storage import agents, conversation_overviews
 from ricordo.storage.engine.store import Transaction
 
 router = Pages("/ui/search", scope="messages")
@@ -66,9 +66,11 @@ async def search(request: Request) -> Response:
         kinds=(*KINDS, FACTS),
         most_agents=_MOST_AGENTS,
         is_narrowed=is_narrowed,
-        names=await store.read(lambda tx: queries.names_of_agents(tx, scope, agent_ids)),
+        names=await store.read(
+            lambda tx: conversation_overviews.names_of_agents(tx, scope, agent_ids)
+        ),
         talks=await store.read(
-            lambda tx: queries.users_of_conversations(tx, scope, conversation_ids)
+            lambda tx: conversation_overviews.users_of_conversations(tx, scope, conversation_ids)
         ),
         owners=await store.read(lambda tx: queries.owners_of_blocks(tx, scope, block_ids)),
         without=lambda name: address_of("/ui/search", **{**query, name: None}),
@@ -143,7 +145,7 @@ async def _messages_of_all(request: Request, body: MessageSearchRequest) -> list
     start, end = body.span(UTC)
 
     def message_filter(tx: Transaction) -> MessageFilter:
-        ids = queries.agents_used_last(tx, context.scope, _MOST_AGENTS)
+        ids = conversation_overviews.agents_used_last(tx, context.scope, _MOST_AGENTS)
         return MessageFilter(
             tuple(ids),
             roles=("user", "assistant"),

@@ -5,9 +5,9 @@ from fastapi import Request, Response
 from ricordo import __version__
 from ricordo.api.routing import needs
 from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, ROLE_SCOPES
-from ricordo.features.web.pages import queries
 from ricordo.pages.inside import Api
 from ricordo.pages.shell import Pages, address_of, done, form_of, render, typed_number
+from ricordo.storage import conversation_overviews
 
 router = Pages("/ui/settings")
 _PAGE = 50
@@ -85,7 +85,9 @@ async def _page(request: Request, new_key: object = None) -> Response:
         "settings.html",
         users=users[:_PAGE],
         older_users=older_users,
-        names=await runtime.store.read(lambda tx: queries.names_of_users(tx, scope, user_ids)),
+        names=await runtime.store.read(
+            lambda tx: conversation_overviews.names_of_users(tx, scope, user_ids)
+        ),
         keys=keys[:_PAGE],
         older_keys=older_keys,
         roles=sorted(ROLE_SCOPES),

@@ -12,7 +12,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from ricordo.background.worker import by_kind
 from ricordo.domain.authors import signature
@@ -639,12 +638,14 @@ async def test_a_file_stays_with_its_organization_by_whatever_path(
 
 
 async def test_one_setting_syncs_the_memory_of_every_user_there_is_and_of_those_who_come(
-    store: SqliteStore, tmp_path: Path, place: DoltAddress
+    store: SqliteStore, tmp_path: Path, place: DoltAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = place.address.replace("@", f":{place.password}@") if place.password else place.address
     runtime = runtime_on(store, tmp_path)
-    options = {"remote_folders": str(tmp_path), "allow_private_remotes": True}
-    runtime.settings = Settings(data_dir=tmp_path, dolt_remote=SecretStr(named), **options)
+    monkeypatch.setenv("RICORDO_DOLT_REMOTE", named)
+    runtime.settings = Settings(
+        data_dir=tmp_path, remote_folders=str(tmp_path), allow_private_remotes=True
+    )
     runtime.remotes = {"dolt": DoltRemotes()}
     handlers = by_kind(HANDLERS)
 
@@ -700,10 +701,12 @@ async def test_one_setting_syncs_the_memory_of_every_user_there_is_and_of_those_
     ) == ["Rest"]
 
 
-def test_with_a_place_for_it_each_organization_has_a_database_of_its_own(tmp_path: Path) -> None:
-    def asked(named: str | None, organization: str) -> Access | None:
-        settings = Settings(data_dir=tmp_path, dolt_remote=SecretStr(named) if named else None)
-        return database_of_all(settings, organization)
+def test_with_a_place_for_it_each_organization_has_a_database_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def asked(address: str | None, organization: str) -> Access | None:
+        monkeypatch.setenv("RICORDO_DOLT_REMOTE", address or "")
+        return database_of_all(organization)
 
     assert asked(None, LOCAL_ORGANIZATION) is None
     assert asked("doltlite:///x/m.db", "org-2") is None
@@ -712,9 +715,11 @@ def test_with_a_place_for_it_each_organization_has_a_database_of_its_own(tmp_pat
         asked("https://dolt.example.org", "org-2")
 
 
-async def test_rows_of_youlab_are_those_of_the_user_with_the_prefix(memory: Memory) -> None:
+async def test_rows_of_youlab_are_those_of_the_user_with_the_prefix(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill_like_youlab(memory.place)
-    memory.settings.dolt_user_prefix = "open-webui:"
+    monkeypatch.setenv("RICORDO_DOLT_USER_PREFIX", "open-webui:")
     with pytest.raises(Invalid, match="begins otherwise"):
         await memory.sync()
     memory.user = "open-webui:ada"

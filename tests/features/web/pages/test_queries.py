@@ -15,8 +15,7 @@ from sqlalchemy.engine import Engine
 
 from ricordo.domain.message import TextPart
 from ricordo.domain.scope import NOBODY, Scope
-from ricordo.features.web.pages import queries
-from ricordo.storage import conversations, messages, runs
+from ricordo.storage import conversation_overviews, conversations, messages, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import open_sqlite
 from ricordo.storage.engine.store import Transaction
@@ -79,9 +78,12 @@ async def test_summaries_are_those_of_the_conversation_newest_first(tmp_path: Pa
     ]
     await store.write(lambda tx: messages.insert_all(tx, [*said, *made]))
     home = conversations.default_id(state.agent.id)
-    found = await store.read(lambda tx: queries.summaries(tx, Scope(), home, 2))
+    found = await store.read(lambda tx: conversation_overviews.summaries(tx, Scope(), home, 2))
     assert [one.parts[0] for one in found] == [TextPart("Part 12."), TextPart("Part 11.")]
-    assert await store.read(lambda tx: queries.summaries(tx, Scope(), "conv-other", 2)) == []
+    assert (
+        await store.read(lambda tx: conversation_overviews.summaries(tx, Scope(), "conv-other", 2))
+        == []
+    )
     await store.close()
 
 
@@ -91,10 +93,15 @@ async def test_agents_used_last_come_first_and_only_those_of_the_caller(tmp_path
         (await make.stored_agent(store, make.agent(f"Agent {number}"))).agent.id
         for number in range(3)
     ]
-    assert await store.read(lambda tx: queries.agents_used_last(tx, Scope(), 2)) == ids[:0:-1]
+    assert (
+        await store.read(lambda tx: conversation_overviews.agents_used_last(tx, Scope(), 2))
+        == ids[:0:-1]
+    )
     assert (
         await store.read(
-            lambda tx: queries.agents_used_last(tx, Scope("org-other", subject_id=NOBODY), 2)
+            lambda tx: conversation_overviews.agents_used_last(
+                tx, Scope("org-other", subject_id=NOBODY), 2
+            )
         )
         == []
     )

@@ -194,34 +194,53 @@ def versions_of_turns(
     if shown is None:
         return {}
     first_seq = _first_seqs(tx, [*rows])
-    places = _places(tx, shown, [*([before_id] if before_id else []), *message_ids])
-    is_beginning = not places or places[0][0] != before_id
-    branches: dict[str, dict[str, tuple[int, str]]] = {}
+    positions = _positions(tx, shown, [*([before_id] if before_id else []), *message_ids])
+    branches: dict[str, dict[str, str]] = {}
     for other in versions.values():
         fork = _fork_of(shown, other)
         if other.id == shown.id or fork is None:
             continue
-        part, seq = fork
-        turn = next((id for id, position in places if position > (part, seq)), None)
-        earlier = [id for id, position in places if position <= (part, seq)]
-        if turn in (None, before_id) or not (earlier or is_beginning):
+        turn = _turn_after(fork, positions, before_id)
+        shown_branch = _branch(shown, fork, first_seq)
+        branch = _branch(other, fork, first_seq)
+        if turn is None or shown_branch is None or branch is None:
             continue
-        shown_branch = _branch(shown, part, seq, first_seq)
-        branch = _branch(other, part, seq, first_seq)
-        if shown_branch is None or branch is None:
-            continue
-        found = branches.setdefault(
-            turn, {shown_branch: (first_seq.get(shown_branch, 0), shown.id)}
-        )
-        known = found.get(branch)
-        if (known is None or versions[known[1]].time < other.time) and branch != shown_branch:
-            found[branch] = (first_seq.get(branch, 0), other.id)
-    ordered = {turn: [id for _, id in sorted(found.values())] for turn, found in branches.items()}
+        ids = branches.setdefault(turn, {shown_branch: shown.id})
+        # If several versions continue in one conversation, the one used last counts.
+        is_newest = branch not in ids or versions[ids[branch]].time < other.time
+        if branch != shown_branch and is_newest:
+            ids[branch] = other.id
     return {
-        turn: TurnVersions(ids, ids.index(shown.id))
-        for turn, ids in ordered.items()
-        if len(ids) > 1
+        turn: _in_order(ids, first_seq, shown.id) for turn, ids in branches.items() if len(ids) > 1
     }
+
+
+def _turn_after(
+    fork: tuple[int, float],
+    positions: Sequence[tuple[str, tuple[int, float]]],
+    before_id: str | None,
+) -> str | None:
+    """Return the first message of the shown turn that follows a fork.
+
+    Returns None if the fork is outside the shown turns.
+    """
+    turn = next((id for id, position in positions if position > fork), None)
+    is_beginning = not positions or positions[0][0] != before_id
+    follows_shown = any(position <= fork for _, position in positions)
+    if turn == before_id or not (follows_shown or is_beginning):
+        return None
+    return turn
+
+
+def _in_order(ids: Mapping[str, str], first_seq: Mapping[str, int], shown_id: str) -> TurnVersions:
+    """Return the versions of a turn in the order in which their branches began.
+
+    `ids` are those of the versions by branch.
+    """
+    ordered = [
+        ids[branch] for branch in sorted(ids, key=lambda id: (first_seq.get(id, 0), ids[id]))
+    ]
+    return TurnVersions(ordered, ordered.index(shown_id))
 
 
 def _family(tx: Transaction, root: str) -> dict[str, Row[tuple[object, ...]]]:
@@ -263,8 +282,9 @@ def _fork_of(shown: _Version, other: _Version) -> tuple[int, float] | None:
     return common
 
 
-def _branch(version: _Version, part: int, seq: float, first_seq: Mapping[str, int]) -> str | None:
+def _branch(version: _Version, fork: tuple[int, float], first_seq: Mapping[str, int]) -> str | None:
     """Return the conversation that continues this version after the fork."""
+    part, seq = fork
     if version.parts[part][1] > seq:
         return version.parts[part][0]
     for id, last in version.parts[part + 1 :]:
@@ -283,10 +303,10 @@ def _first_seqs(tx: Transaction, ids: Sequence[str]) -> Mapping[str, int]:
     return {row.conversation_id: row.seq for row in tx.all(statement)}
 
 
-def _places(
+def _positions(
     tx: Transaction, version: _Version, message_ids: Sequence[str]
 ) -> list[tuple[str, tuple[int, float]]]:
-    """Return each message with its place in the version's history: (index of the part, seq)."""
+    """Return each message with its position in the version's history: (index of the part, seq)."""
     statement = select(messages.c.id, messages.c.conversation_id, messages.c.seq)
     is_said = messages.c.role != "system"
     found_rows = tx.all(statement.where(messages.c.id.in_([*message_ids]), is_said))

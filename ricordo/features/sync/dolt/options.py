@@ -1,0 +1,33 @@
+"""Settings of the sync with Dolt databases."""
+
+from pydantic import SecretStr, field_validator
+
+from ricordo.setting_types import FeatureSettings, about
+
+
+class DoltSettings(FeatureSettings):
+    """The Dolt database that the memory of all users is synced with."""
+
+    dolt_remote: SecretStr | None = about(
+        "Address of a Dolt database that the memory of all users is synced with: "
+        "mysql://user:password@host/database or "
+        "doltlite:///path/file.db (needs the extra `dolt` or `doltlite`). With {organization} in "
+        "it each organization has its "
+        "own; else it is the default organization's."
+    )
+    dolt_user_prefix: str = about(
+        "Beginning of users' identifiers here that the rows of Dolt databases leave out, such as "
+        "open-webui: for a database of YouLab. With it other users have no rows there.",
+        "",
+    )
+
+    @field_validator("dolt_remote")
+    @classmethod
+    def _require_dolt(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret and not secret.get_secret_value().startswith(
+            ("mysql://", "dolt://", "doltlite://")
+        ):
+            raise ValueError(
+                "must be mysql://user:password@host/database or doltlite:///path/file.db"
+            )
+        return secret

@@ -1,0 +1,187 @@
+"""Lists of conversations, agents and runs with their names, one statement each."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Row, String, and_, cast, func, or_, select
+
+from ricordo.domain.message import Message
+from ricordo.domain.scope import Scope
+from ricordo.storage import messages as stored_messages
+from ricordo.storage.agent_access import may_use
+from ricordo.storage.engine.repository import in_scope
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import agents, conversations, messages, runs, users
+
+# A list of names in one statement.
+MOST_NAMES = 500
+_MOST_RUNS = 1000  # newest runs whose agents count as recently used
+_MOST_SCANNED = 5000  # newest messages of a conversation that are searched for summaries
+
+
+@dataclass(frozen=True, slots=True)
+class RecentConversation:
+    """A conversation in the list of the home page. Times are in microseconds."""
+
+    id: str
+    agent_id: str
+    agent_name: str
+    title: str | None
+    user_id: str | None
+    user_name: str | None
+    last_message_at: int | None
+    waits: bool
+
+
+def names_of_agents(tx: Transaction, scope: Scope, ids: Iterable[str]) -> Mapping[str, str]:
+    """Return the names of existing agents by their ids."""
+    agent_ids = sorted(set(ids))[:MOST_NAMES]
+    statement = select(agents.c.id, agents.c.name, agents.c.organization_id).where(
+        agents.c.id.in_(agent_ids), *may_use(scope)
+    )
+    # The organization is checked here: as a condition it would make SQLite use the index of the
+    # organization, and read all of its agents.
+    if not agent_ids:
+        return {}
+    rows = tx.all(statement)
+    return {row.id: row.name for row in rows if row.organization_id == scope.organization_id}
+
+
+def names_of_users(tx: Transaction, scope: Scope, ids: Iterable[str | None]) -> Mapping[str, str]:
+    """Return the names of existing users by their ids."""
+    user_ids = sorted({id for id in ids if id})[:MOST_NAMES]
+    statement = select(users.c.id, users.c.name, users.c.organization_id).where(
+        users.c.id.in_(user_ids)
+    )
+    if not user_ids:
+        return {}
+    rows = tx.all(statement)
+    return {row.id: row.name for row in rows if row.organization_id == scope.organization_id}
+
+
+def agents_used_last(tx: Transaction, scope: Scope, limit: int) -> list[str]:
+    """Return the ids of recently used agents, then of the newest agents.
+
+    Only agents that the caller may use are returned.
+    """
+    by_time = (runs.c.created_at.desc(), runs.c.seq.desc())
+    newest = (
+        select(runs.c.agent_id)
+        .where(runs.c.organization_id == scope.organization_id)
+        .order_by(*by_time)
+    )
+    recent = dict.fromkeys(row.agent_id for row in tx.all(newest.limit(_MOST_RUNS)))
+    statement = select(agents.c.id).where(
+        agents.c.organization_id == scope.organization_id, *may_use(scope)
+    )
+    newest_agents = tx.all(
+        statement.order_by(agents.c.created_at.desc(), agents.c.seq.desc()).limit(limit)
+    )
+    allowed = names_of_agents(tx, scope, list(recent)[:limit])
+    ids = [*(id for id in recent if id in allowed), *(row.id for row in newest_agents)]
+    return list(dict.fromkeys(ids))[:limit]
+
+
+def summaries(tx: Transaction, scope: Scope, conversation_id: str, limit: int) -> Sequence[Message]:
+    """Return summaries of messages that left the window, newest first.
+
+    Only the newest messages are searched.
+    """
+    by_time = (messages.c.created_at.desc(), messages.c.seq.desc())
+    own_messages = select(messages.c.id, messages.c.role).where(
+        messages.c.conversation_id == conversation_id, *in_scope(messages, scope)
+    )
+    newest = own_messages.order_by(*by_time).limit(_MOST_SCANNED).subquery()
+    ids = [
+        row.id for row in tx.all(select(newest.c.id).where(newest.c.role == "summary").limit(limit))
+    ]
+    return sorted(
+        stored_messages.by_ids(tx, ids),
+        key=lambda message: (message.created_at, message.seq),
+        reverse=True,
+    )
+
+
+def recent_conversations(
+    tx: Transaction, scope: Scope, limit: int, *, waits: bool = False, is_own: bool = False
+) -> list[RecentConversation]:
+    """Return the conversations with the newest messages.
+
+    With `waits` only those in which a tool call waits for approval, with `is_own` only those of the
+    caller.
+    """
+    own_id = scope.subject or scope.user_id
+    newest = (
+        select(conversations.c.seq)
+        .where(
+            *in_scope(conversations, scope),
+            *may_use(scope, conversations.c.agent_id),
+            conversations.c.deleted_at.is_(None),
+            # A user's first conversation with an agent is hidden, since only its agent names it.
+            or_(
+                conversations.c.hidden.is_(False),
+                and_(
+                    conversations.c.user_id == own_id,
+                    conversations.c.forked_from.is_(None),
+                ),
+            ),
+            conversations.c.last_message_at.is_not(None),
+            *([conversations.c.last_stop_reason == "requires_approval"] if waits else []),
+            *([conversations.c.user_id == own_id] if is_own else []),
+        )
+        .order_by(conversations.c.last_message_at.desc(), conversations.c.seq.desc())
+        .limit(limit)
+    )
+    # Only the shown conversations are joined with their agents and users.
+    statement = (
+        select(conversations, agents.c.name.label("agent_name"), users.c.name.label("user_name"))
+        .join(agents, agents.c.id == conversations.c.agent_id)
+        .outerjoin(users, users.c.id == conversations.c.user_id)
+        .where(conversations.c.seq.in_(newest))
+        .order_by(conversations.c.last_message_at.desc(), conversations.c.seq.desc())
+    )
+    return [
+        RecentConversation(
+            id=row.id,
+            agent_id=row.agent_id,
+            agent_name=row.agent_name,
+            title=row.summary,
+            user_id=row.user_id,
+            user_name=row.user_name,
+            last_message_at=row.last_message_at,
+            waits=row.last_stop_reason == "requires_approval",
+        )
+        for row in tx.all(statement)
+    ]
+
+
+def first_messages(
+    tx: Transaction, scope: Scope, run_ids: Iterable[str | None]
+) -> Sequence[Row[tuple[str, str, str, str]]]:
+    """Return run, agent, conversation and id of the message that began each run."""
+    ids = sorted({id for id in run_ids if id})[:MOST_NAMES]
+    if not ids:
+        return []
+    # Events are user messages that the server wrote. A database may put a space after the colon.
+    parts = cast(messages.c.parts, String)
+    is_said = ~or_(parts.contains('"kind":"event"'), parts.contains('"kind": "event"'))
+    is_first = select(func.min(messages.c.seq)).where(
+        messages.c.run_id.in_(ids), messages.c.role == "user", is_said
+    )
+    columns = (messages.c[name] for name in ("run_id", "agent_id", "conversation_id", "id"))
+    statement = select(*columns).where(messages.c.seq.in_(is_first.group_by(messages.c.run_id)))
+    return tx.all(statement.where(*in_scope(messages, scope)))
+
+
+def users_of_conversations(
+    tx: Transaction, scope: Scope, ids: Iterable[str | None]
+) -> Mapping[str, tuple[str | None, str]]:
+    """Return the id and name of each conversation's user; no id for a shared conversation."""
+    conversation_ids = sorted({id for id in ids if id})[:MOST_NAMES]
+    if not conversation_ids:
+        return {}
+    statement = select(conversations.c.id, conversations.c.user_id)
+    is_one = conversations.c.id.in_(conversation_ids)
+    rows = tx.all(statement.where(*in_scope(conversations, scope), is_one))
+    names = names_of_users(tx, scope, [row.user_id for row in rows])
+    return {row.id: (row.user_id, names.get(row.user_id, "")) for row in rows}
