@@ -390,6 +390,7 @@ def test_a_thing_that_an_agent_was_asked_to_forget_is_listed_chosen_and_gone(
         page.keyboard.press("Enter")
         expect(answer).to_contain_text(reply[-1])
         expect(page.locator("#live")).to_be_empty()
+    conversation = page.locator("#transcript").get_attribute("data-conversation")
     assert "lighthouse" in visitor.see("/ui/search?q=lighthouse+keeper").content()
 
     page = visitor.see(f"/ui/people/{LOCAL_USER}")
@@ -412,7 +413,7 @@ def test_a_thing_that_an_agent_was_asked_to_forget_is_listed_chosen_and_gone(
     expect(page.locator("main")).not_to_contain_text("lighthouse")
     page = visitor.see("/ui/search?q=lighthouse+keeper")
     expect(page.locator("main .result")).to_have_count(0)
-    page = visitor.see(f"/ui/agents/{agent}/chat?conversation=default")
+    page = visitor.see(f"/ui/agents/{agent}/chat?conversation={conversation}")
     expect(page.locator("#transcript")).to_contain_text("[forgotten]")
     expect(page.locator("#transcript")).to_contain_text("I like tea.")
     expect(page.locator("#transcript")).not_to_contain_text("lighthouse")
