@@ -42,7 +42,7 @@ class RemoteKind(Protocol):
 
 
 @runtime_checkable
-class RewritesHistory(Protocol):
+class RewritesHistory(RemoteKind, Protocol):
     """A kind of remote that drops old versions when something was forgotten here."""
 
     async def keeps_forgotten(self, store: Store, settings: Settings, remote: Remote) -> bool:

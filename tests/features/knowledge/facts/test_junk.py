@@ -81,3 +81,47 @@ def test_the_same_statements_are_facts_otherwise(language: str) -> None:
     statements, _, frames = FRAMES[language]
     texts = [placed(frame, statement) for frame, statement in product(frames, statements)]
     assert [text for text in texts if not facts_in(text)] == []
+
+
+# Plans and events of the conversation itself, and some that last.
+OPENINGS = {
+    "English": (["Perfect, ", "OK, ", "Good, then ", "Great! "], ["I'll go with that", "I'll try it", "I will check the second one", "I'll let you know"]),
+    "German": (["Perfekt, ", "OK, ", "Gut, dann "], ["werde ich das machen", "nehme ich den zweiten", "probiere ich das"]),
+    "French": (["Parfait, ", "OK, ", "Merci, alors "], ["je vais l'essayer", "je vais le faire", "je prends le premier"]),
+    "Spanish": (["Perfecto, ", "Vale, ", "Gracias, entonces "], ["voy a probarlo", "lo haré", "me quedo con eso"]),
+    "Italian": (["Perfetto, ", "OK, ", "Grazie, allora "], ["lo farò", "lo provo", "lo prendo"]),
+}  # fmt: skip
+LASTS = [
+    "I'll move to Rome next year.", "I want to become a nurse.", "I bought a boat.", "We will marry in May.", "I passed my exam.",
+    "Ich werde nach Rom ziehen.", "Ich habe ein Boot gekauft.", "Je vais déménager à Lyon.", "J'ai acheté un bateau.",
+    "Voy a mudarme a Madrid.", "Compré un barco.", "Voglio trasferirmi a Torino.", "Ho comprato una barca.",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("language", OPENINGS)
+def test_what_only_answers_is_no_plan(language: str) -> None:
+    openings, answers = OPENINGS[language]
+    texts = [f"{opening}{answer}." for opening, answer in product(openings, answers)]
+    assert {text: found for text in texts if (found := facts_in(text))} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I want to ask about the contract.",
+        "I've got to admit that I was wrong.",
+        "I was wondering about the second draft.",
+        "I just tried that.",
+        "Ich will nur wissen, was das heißt.",
+        "Je veux savoir ce que cela veut dire.",
+        "Quiero saber qué significa.",
+        "Voglio sapere che cosa significa.",
+    ],
+)
+def test_what_is_about_the_conversation_is_no_fact(text: str) -> None:
+    assert facts_in(text) == []
+
+
+@pytest.mark.parametrize("text", LASTS)
+def test_plans_and_events_that_last_are_facts(text: str) -> None:
+    assert len(facts_in(text)) == 1
