@@ -220,6 +220,7 @@ class _Search:
         # with a vector of a search by position.
         self._newest: dict[int, dict[int, NewText]] = {}
         self._new: dict[int, NewText] = {}
+        self._query_vectors: dict[str, Floats] = {}
 
     def posting(self, term: str) -> Posting:
         flushed = [
@@ -395,7 +396,7 @@ class _Search:
         if position in self._new:
             new = self._new[position]
             vector = np.asarray(query.new_vectors[new], dtype=np.float32)
-            return round(float(vector @ np.asarray(query.vectors[new.model], dtype=np.float32)), 3)
+            return round(float(vector @ self._query_vector(query, new.model)), 3)
         row_index = position - self._starts[index]
         if owner in query.nearest:
             similarity = dict(query.nearest[owner]).get(int(self.view.documents.number[position]))
@@ -412,7 +413,7 @@ class _Search:
             row_index = int(visible[row_index])
         if partition is None or vectors is None or row_index >= len(vectors):
             return None
-        query_vector = np.asarray(query.vectors[str(partition.embedding)], dtype=np.float32)
+        query_vector = self._query_vector(query, str(partition.embedding))
         row = vectors.floats(slice(row_index, row_index + 1))[0]
         if len(row) == len(query_vector):
             return round(float(row @ query_vector), 3)
@@ -556,7 +557,7 @@ class _Search:
                     self.view.documents.number[positions], query.nearest[owner]
                 )
             elif (stored := self._stored.get(index)) is not None:
-                query_vector = np.asarray(query.vectors[self._model(index, query)], np.float32)
+                query_vector = self._query_vector(query, self._model(index, query))
                 similar_part = _compare(
                     stored,
                     query_vector,
@@ -578,6 +579,12 @@ class _Search:
         if not self.view.documents.is_whole:
             similar = similar.where(self.view.alive)
         return similar if len(similar) else None
+
+    def _query_vector(self, query: Query, model: str) -> Floats:
+        vector = self._query_vectors.get(model)
+        if vector is None:
+            vector = self._query_vectors[model] = np.asarray(query.vectors[model], np.float32)
+        return vector
 
     def _model(self, index: int, query: Query) -> str:
         """Return the model of an owner's vectors; the query's first one where none is stored.
@@ -639,7 +646,7 @@ class _Search:
         model = self._model(index, query)
         if not self._newest.get(index):
             return fusion.NO_SIMILARITIES
-        focused_query = fusion.focus(np.asarray(query.vectors[model], dtype=np.float32), common)
+        focused_query = fusion.focus(self._query_vector(query, model), common)
         embedded = {
             position: new
             for position, new in self._newest[index].items()

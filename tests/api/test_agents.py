@@ -363,6 +363,17 @@ def test_a_list_of_agents_costs_at_most_four_statements_and_tells_each_as_it_is(
     assert len(listed[agents[2].id].blocks) == 2
 
 
+def test_deleting_a_small_agent_costs_at_most_44_statements_in_4_transactions(api: Api) -> None:
+    blocks = [{"label": "human", "value": "Ada."}, {"label": "persona", "value": "Kind."}]
+    body = {"model": MODEL, "memory_blocks": blocks}
+    for _ in range(2):  # the first deletion of a database makes an organization
+        id = api.http.post("/v1/agents/", json=body).json()["id"]
+        with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]
+            assert api.http.delete(f"/v1/agents/{id}").status_code == 200
+    assert len(counted.statements) <= 44, counted.statements
+    assert counted.transactions <= 4
+
+
 def test_making_an_agent_costs_at_most_eleven_statements_one_more_for_tags_and_two_for_attached_blocks(
     api: Api, block_id: str
 ) -> None:

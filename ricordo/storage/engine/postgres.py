@@ -301,8 +301,10 @@ def make_engine(url: str, durability: str = "normal") -> Engine:
     """
     engine = create_engine(
         driver_url(url),
-        # autocommit: the driver begins no transaction by itself, the store does.
-        connect_args={"autocommit": True},
+        # autocommit: the driver begins no transaction by itself, the store does. A statement is
+        # prepared when a connection runs it for the second time: each connection would have to run
+        # it five times by default, and parse and plan it each time.
+        connect_args={"autocommit": True, "prepare_threshold": 1},
         use_native_hstore=False,
         **ENGINE_OPTIONS,
     )
@@ -404,7 +406,10 @@ def _require_sessions(connection: Connection) -> None:
 
 
 def _backend_of(connection: Connection) -> int:
-    return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+    # Not prepared: a pooler in transaction mode would prepare it in a session of another client.
+    driver: Any = connection.connection.driver_connection
+    (backend,) = driver.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
+    return int(backend)
 
 
 def damaged_tables(connection: Connection) -> list[str]:

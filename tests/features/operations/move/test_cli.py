@@ -1,12 +1,15 @@
 """`ricordo db migrate-to`: what it says, what it refuses, and that no password is ever shown."""
 
 import asyncio
+import math
 import re
 from pathlib import Path
 
 import pytest
 
 from ricordo.cli.screen import ProgressLine
+from ricordo.features import FEATURES
+from ricordo.plugins import load_plugins
 from ricordo.storage.engine.sqlite import open_sqlite
 from tests.cli.conftest import Shell
 from tests.seams import make
@@ -15,6 +18,7 @@ from tests.support import postgres
 
 def fill(path: Path) -> str:
     """A database with an agent and what it said; returns the agent's id."""
+    load_plugins(FEATURES).tables()  # which a server has created
 
     async def work() -> str:
         store = open_sqlite(path)
@@ -26,7 +30,10 @@ def fill(path: Path) -> str:
     return asyncio.run(work())
 
 
-def test_everything_moves_to_postgresql_and_back(shell: Shell) -> None:
+def test_everything_moves_to_postgresql_and_back(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ricordo.cli.screen._EVERY", {True: math.inf, False: math.inf})
     fill(shell.data / "ricordo.db")
     url = postgres.server().new_database().replace("postgres@", "postgres:s3cret@")
     try:
