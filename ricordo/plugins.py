@@ -121,6 +121,9 @@ class Feature:
             turn.
         at_erasure: Coroutine functions of the runtime and a user's id. They delete the user's data
             in other services, and return the remains.
+        at_forgetting: Coroutine functions of the runtime, a user's id and a Needle
+            (`memory_care/forgetting/needle.py`). They remove one thing from other services, and
+            return sentences for the receipt.
         forget_sources: Sources of users' words, for tables with another name or removal than the
             one by the settings of their columns (`memory_care/forgetting/source_queries.py`).
         audits: AuditSources (`memory_care/audit/hygiene.py`). The audit of memory counts their
@@ -160,6 +163,7 @@ class Feature:
     agent_followers: tuple[Part, ...] = ()
     after_turn: tuple[Part, ...] = ()
     at_erasure: tuple[Part, ...] = ()
+    at_forgetting: tuple[Part, ...] = ()
     forget_sources: tuple[Part, ...] = ()
     audits: tuple[Part, ...] = ()
     waiting: tuple[Part, ...] = ()
@@ -351,6 +355,10 @@ class Plugins:
         They are called with the runtime and the user's id.
         """
         return [function for _, function in self._functions("at_erasure")]
+
+    def at_forgetting(self) -> list[Callable[..., Any]]:
+        """The functions that remove one thing of a user from other services."""
+        return [function for _, function in self._functions("at_forgetting")]
 
     def forget_sources(self) -> list[Any]:
         """The sources that are searched when a user has one thing forgotten."""

@@ -3,7 +3,7 @@
 Plugins offer kinds by their hook `memory_remotes`.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ricordo.domain.remote import Access, Remote
 from ricordo.settings import Settings
@@ -37,5 +37,17 @@ class RemoteKind(Protocol):
 
         Call `require_lease` before each write to the remote. It raises LeaseLost if another server
         has taken the job over, as every write to `store` does.
+        """
+        ...
+
+
+@runtime_checkable
+class RewritesHistory(RemoteKind, Protocol):
+    """A kind of remote that drops old versions when something was forgotten here."""
+
+    async def keeps_forgotten(self, store: Store, settings: Settings, remote: Remote) -> bool:
+        """Return whether the remote still has versions that were rewritten here.
+
+        Raises Unavailable if it cannot be reached.
         """
         ...

@@ -25,7 +25,7 @@ _ASKS = re.compile(
     r"|qué|quién|dónde|cuándo|cómo|por qué|cuál|puedes|podrías|sabes"
     r"|chi|cosa|dove|perché|quale|puoi|potresti|sai)\b"
     # "When I was young, we lived in Rome." tells.
-    r"(?! (?:i|we|my|ich|wir|je|nous|yo) )",
+    r"(?! (?:i|we|my|ich|wir|je|nous|yo) | gesagt\b)",
     re.IGNORECASE,
 )
 _REQUESTS = re.compile(
@@ -45,6 +45,42 @@ _HYPOTHETICAL = re.compile(
     r"|\bif i (?:were|was|had)\b|\bi (?:wish|would|could|might|may)\b|\bi['’]d (?!like you|prefer)"
     r"|\bich (?:würde|hätte|könnte|wünschte)\b|\bj['’]aimerais\b|\bje (?:voudrais|pourrais)\b"
     r"|\bquisiera\b|\bvorrei\b|\bpotrei\b|\bojalá\b|\bperhaps i\b",
+    re.IGNORECASE,
+)
+# Doubts, dreams, stories and examples: what follows is not said of the person.
+_UNREAL = re.compile(
+    r"\b(?:maybe|perhaps|possibly)\b[, ]{1,2}(?:i|we|my|our)\b"
+    r"|\b(?:not sure|unsure|(?:do|does|did)(?:n['’]?t| not) know|wonder(?:s|ed|ing)?|ask(?:s|ed)?|doubts?|undecided)\b[^.;]{0,20}"
+    r"\b(?:if|whether)\b"
+    r"|\bas (?:if|though)\b|\b(?:dream(?:s|t|ed)?|nightmare)\b[^.;]{0,20}\b(?:i|we)\b"
+    r"|\bin (?:the|a|my|this|that|his|her) (?:story|novel|book|film|movie"
+    r"|game|play|song|poem|exercise)\b(?:[,:]| (?:that|which|i|we)\b)"
+    r"|^\W{0,5}(?:for example|for instance|e\.g\.)"
+    r"|\bit would be \w{1,20} to (?:say|claim|think)\b|\bclaim(?:s|ed) that\b"
+    r"|\b(?:vielleicht|möglicherweise|eventuell)\b|\bweiß nicht,? ob\b|\bob (?:ich|wir)\b"
+    r"|\bals ob\b|\bgeträumt\b|\bim traum\b"
+    r"|^\W{0,5}(?:zum beispiel|z\. ?b\.)|\bnehmen wir an\b"
+    r"|\bin (?:meiner|der|dieser|einer) (?:geschichte|erzählung)\b"
+    r"|\bim roman\b|\bes wäre \w{1,20} zu (?:sagen|behaupten)\b"
+    r"|\bpeut-être\b|\bne sais pas si\b|\bme demande si\b|\bcomme si\b|\bai rêvé\b"
+    r"|\bdans (?:mon|un|ce) rêve\b|^\W{0,5}par exemple\b"
+    r"|\b(?:imaginons|supposons)\b"
+    r"|\bdans (?:mon|ma|cette|une|ce|le) (?:histoire|roman|récit|conte)\b|\bai failli\b"
+    r"|\b(?:quizás?|tal vez|a lo mejor)\b|\bno sé si\b|\bme pregunto si\b|\bcomo si\b"
+    r"|\b(?:soñé|he soñado)\b|^\W{0,5}por ejemplo\b"
+    r"|\b(?:imaginemos|supongamos)\b"
+    r"|\ben (?:mi|un|este|una|la) (?:sueño|cuento|novela|historia)\b"
+    r"|\b(?:forse|magari)\b|\bnon so se\b|\bmi chiedo se\b|\bcome se\b|\bho sognato\b"
+    r"|\bnel (?:mio )?(?:sogno|romanzo|racconto)\b"
+    r"|^\W{0,5}per esempio\b|\b(?:immaginiamo|supponiamo)\b|\bnella mia storia\b",
+    re.IGNORECASE,
+)
+# Three words or more in quotes are somebody else's, or a text; a sentence may end within them.
+_SPEECH = re.compile(
+    r"(?:^|[\s:(])[\"“„«»‹›]\s?[^\s\"“”„«»]+(?:\s+[^\s\"“”„«»]+){2}"
+    r"|^[^\"“„«»]{3,300}[”»«\"]\W{0,3}$"
+    r"|\b(?:sa(?:id|ys)|told|claim(?:s|ed)|wrote|writes|sagte?|meinte?|schrieb|dit|répète|écrit|dijo|dice"
+    r"|repite|escribió|detto|ripete|scrive)\b[^\"“„«»]{0,12}[\"“„«»]",
     re.IGNORECASE,
 )
 _SMALL_TALK = re.compile(
@@ -107,16 +143,19 @@ def sentences(text: str) -> list[str]:
 def is_statement(sentence: str) -> bool:
     """Return whether the sentence states something.
 
-    It must not ask, request, suppose or greet.
+    It must not ask, request, suppose, doubt, dream, quote or greet.
     """
     if _QUESTION.search(sentence) or _SMALL_TALK.search(sentence):
         return False
-    if wish_in(sentence) is not None:
+    if wish_in(sentence) is not None or _SPEECH.search(sentence):
         return False
     if _KEEP.search(sentence):
         return True
     return not (
-        _REQUESTS.search(sentence) or _ASKS.search(sentence) or _HYPOTHETICAL.search(sentence)
+        _REQUESTS.search(sentence)
+        or _ASKS.search(sentence)
+        or _HYPOTHETICAL.search(sentence)
+        or _UNREAL.search(sentence)
     )
 
 

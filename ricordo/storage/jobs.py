@@ -87,6 +87,9 @@ _LEFT = (
 )
 _leave_own = ROWS.updates(*_LEFT, where=_IS_OWN)
 _OWN = select(jobs.c.id).where(jobs.c.status == "running", equal(jobs, "worker"))
+_RUNNING = (
+    select(jobs.c.id).where(equal(jobs, "kind", "user_id"), jobs.c.status == "running").limit(1)
+)
 # A locked row is skipped: a server that froze during a write must not hold up the other jobs.
 _IS_SILENT = (jobs.c.status == "running") & (jobs.c.heartbeat_at < bindparam("before"))
 _SILENT = ROWS.select.where(_IS_SILENT).order_by(jobs.c.seq).with_for_update(skip_locked=True)
@@ -113,6 +116,11 @@ class Queue:
 
 def save_payload(tx: Transaction, job: Job) -> None:
     _save_payload(tx, job)
+
+
+def is_running(tx: Transaction, kind: str, user_id: str) -> bool:
+    """Return whether a job of this kind about the user runs."""
+    return tx.first(_RUNNING, {"kind": kind, "user_id": user_id}) is not None
 
 
 def delete_waiting(tx: Transaction, key: str) -> None:

@@ -13,7 +13,8 @@ _AT = "2026-11-25T12:00:00Z"
 class FakeHoncho(JsonServer):
     """`sessions` have their messages in order.
 
-    `asked` are questions with the peer; `knows` is what is answered by peer.
+    `asked` are questions with the peer; `knows` is what is answered by peer. `conclusions` are
+    texts by their ids, with the peer that each is about; `cards` are lines by peer.
     """
 
     def __init__(self) -> None:
@@ -21,6 +22,8 @@ class FakeHoncho(JsonServer):
         self.sessions: dict[str, Any] = {}
         self.messages: dict[str, list[dict[str, Any]]] = {}
         self.knows: dict[str, str] = {}
+        self.conclusions: dict[str, tuple[str, str]] = {}
+        self.cards: dict[str, list[str]] = {}
         self.asked: list[tuple[str, str]] = []
         self.drops_answers = (
             0  # so many messages are stored, and the answer says that something failed
@@ -72,6 +75,33 @@ class FakeHoncho(JsonServer):
             case "DELETE", ["v3", "workspaces"], [_, "sessions", session]:
                 del self.messages[session], self.sessions[session]
                 return {}
+        return self._concluded(method, parts, body)
+
+    def _concluded(self, method: str, parts: list[str], body: Any) -> Any:
+        """Answer about conclusions and cards."""
+        match method, parts[:2], parts[2:]:
+            case "POST", ["v3", "workspaces"], [_, "conclusions", "list"]:
+                about = (body or {}).get("filters", {}).get("observed_id")
+                items = [
+                    {
+                        "id": id,
+                        "content": text,
+                        "observer_id": peer,
+                        "observed_id": peer,
+                        "created_at": _AT,
+                    }
+                    for id, (peer, text) in self.conclusions.items()
+                    if about in (None, peer)
+                ]
+                return {"items": items, "total": len(items), "page": 1, "size": 100, "pages": 1}
+            case "DELETE", ["v3", "workspaces"], [_, "conclusions", id]:
+                del self.conclusions[id]
+                return {}
+            case "GET", ["v3", "workspaces"], [_, "peers", peer, "card"]:
+                return {"peer_card": self.cards.get(peer)}
+            case "PUT", ["v3", "workspaces"], [_, "peers", peer, "card"]:
+                self.cards[peer] = body["peer_card"]
+                return {"peer_card": self.cards[peer]}
         raise Refusal(404, self.said_no(404, "not found"))
 
     def said(self, session: str) -> list[tuple[str, str]]:

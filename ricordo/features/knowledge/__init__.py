@@ -34,4 +34,5 @@ feature = Feature(
     forget_sources=("ricordo.features.knowledge.facts.forgetting:SOURCE",),
     audits=("ricordo.features.knowledge.facts.audit:audit_facts",),
     at_erasure=("ricordo.features.knowledge.honcho.jobs:forget",),
+    at_forgetting=("ricordo.features.knowledge.honcho.forgetting:forget_thing",),
 )

@@ -119,7 +119,10 @@ def _clauses(quote: str) -> list[str]:
 def _drafts(clause: str) -> list[FactDraft]:
     """Return the facts of one clause, without evidence."""
     corrects = facts.corrects(clause)
+    is_passing = found_in("passing", clause) is not None
     if found_in("plan", clause):
+        if is_passing:
+            return []
         return [_draft(clause, "plan", confidence=_CONFIDENCE["kind"])]
     for slot in _SINGLE:
         if match := found_in(slot, clause):
@@ -145,7 +148,7 @@ def _drafts(clause: str) -> list[FactDraft]:
                 )
             ]
     for kind in _UNSLOTTED:
-        if found_in(kind, clause):
+        if found_in(kind, clause) and not (is_passing and kind != "relation"):
             draft = _draft(clause, kind, corrects=corrects, confidence=_CONFIDENCE["kind"])
             return [replace(draft, has_ended=has_ended)]
     return []

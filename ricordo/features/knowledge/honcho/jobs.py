@@ -36,11 +36,12 @@ async def add_send_job(runtime: Runtime, run: Run) -> None:
     It is added only if the turn is about a user and Honcho is configured.
     """
     if run.user_id and run.purpose is None and is_on():
-        job = _job(run.conversation_id, run.organization_id, run.user_id)
+        job = job_of(run.conversation_id, run.organization_id, run.user_id)
         await runtime.store.write(lambda tx: jobs.add(tx, job))
 
 
-def _job(conversation_id: str, organization_id: str, user_id: str) -> Job:
+def job_of(conversation_id: str, organization_id: str, user_id: str) -> Job:
+    """Return the job that sends a conversation's messages."""
     return Job(
         "honcho.send",
         organization_id,
@@ -86,7 +87,7 @@ async def _deliver(
 ) -> None:
     from honcho.api_types import MessageCreateParams, SessionPeerConfig
 
-    metadata = {"user_id": user, "chat_id": session.name.removeprefix("chat_")}
+    metadata = {"user_id": user, "chat_id": session.chat_id}
     peers = [
         (session.user_id, SessionPeerConfig(observe_me=True)),
         (agent_id, SessionPeerConfig(observe_me=False)),
@@ -120,7 +121,7 @@ async def catch_up(runtime: Runtime, _job_of_all: Job, _report: Report) -> None:
 
         def work(tx: Transaction) -> None:
             for ids in queries.behind(tx, since):
-                jobs.add(tx, _job(*ids))
+                jobs.add(tx, job_of(*ids))
 
         await runtime.store.write(work)
 

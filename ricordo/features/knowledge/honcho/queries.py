@@ -46,6 +46,11 @@ class HonchoSession:
     sent: int = 0
     tried: int = 0
 
+    @property
+    def chat_id(self) -> str:
+        """The chat that it is of; a name may end with a generation, as in `chat_1__2`."""
+        return re.sub(r"__\d{1,6}$", "", self.name.removeprefix("chat_"))
+
 
 _SESSIONS = Repository(HonchoSession, honcho_sessions)
 _MESSAGES = Repository(Message, messages, forms={"parts": (parts_to_json, parts_from_json)})
@@ -61,6 +66,9 @@ _OF_OTHERS = (
 _INSERT = insert(honcho_sessions)
 _PROGRESS = setter(
     honcho_sessions, "sent", "tried", where=_session_columns.id == bindparam("this_id")
+)
+_RESTART = setter(
+    honcho_sessions, "name", "sent", "tried", where=_session_columns.id == bindparam("this_id")
 )
 _SPOKEN = _message_columns.role.in_(("user", "assistant")) & (_message_columns.text != "")
 _NEXT = (
@@ -132,6 +140,12 @@ def next_messages(tx: Transaction, session: HonchoSession) -> Sequence[Message]:
 def save_progress(tx: Transaction, session: HonchoSession) -> None:
     """Store the last messages that were sent and tried."""
     tx.run(_PROGRESS, {"new_sent": session.sent, "new_tried": session.tried, "this_id": session.id})
+
+
+def restart(tx: Transaction, session: HonchoSession) -> None:
+    """Store another name, and that nothing was sent to it."""
+    parameters = {"new_name": session.name, "new_sent": 0, "new_tried": 0, "this_id": session.id}
+    tx.run(_RESTART, parameters)
 
 
 def behind(tx: Transaction, since: int) -> Sequence[tuple[str, str, str]]:

@@ -31,6 +31,7 @@ from ricordo.features.memory_care.forgetting.belonging_queries import (
 from ricordo.features.memory_care.forgetting.block_queries import shared_blocks_with
 from ricordo.features.memory_care.forgetting.source_queries import JOB, Source
 from ricordo.features.memory_care.forgetting.state import Forgetting, Item
+from ricordo.memory.remote_kind import RewritesHistory
 from ricordo.runtime import Runtime
 from ricordo.search.vector_index import portions
 from ricordo.secret import Secret
@@ -47,7 +48,7 @@ _PAUSE = 0.1  # seconds
 _ALWAYS = (
     "Clones, agent files, exports and backups outside of this data folder. Ricordo cannot change "
     "them.",
-    "What model providers and connected services, such as Honcho, store of what they received.",
+    "What model providers and other connected services store of what they received.",
     "What other people wrote: their conversations, notes and blocks were not searched.",
     "Pictures, and files that are not text.",
 )
@@ -162,15 +163,27 @@ class ForgettingWork(PortionedWork[Forgetting]):
             await self._write(partial(_note_files, files=names))
             for remote in await self._store.read(partial(_remotes_of, chain_id=chain_id)):
                 await self._follow(remote)
+        for at_forgetting in self._runtime.plugins.at_forgetting():
+            sentences = await at_forgetting(
+                self._runtime, self.state.user_id, self.state.needle_of_followers
+            )
+            if sentences:
+                await self._write(partial(_note_elsewhere, sentences=sentences))
         await self._sweep_copies()
 
     async def _follow(self, remote: Remote) -> None:
         address = without_password(remote.address)
         if remote.kind != "git":
-            kept = (
-                f"The memory's {remote.kind} remote at {address} gets the new texts, and keeps the "
-                "older versions with what was forgotten."
-            )
+            if await self._has_begun_again(remote):
+                kept = (
+                    f"The history of the memory's {remote.kind} remote at {address} was made again. "
+                    "Clones of it still have the old one."
+                )
+            else:
+                kept = (
+                    f"The memory's {remote.kind} remote at {address} gets the new texts, and keeps "
+                    "the older versions with what was forgotten."
+                )
         else:
             await self._store.write(lambda tx: jobs.add(tx, remote.job()))
             if await self._has_followed(remote):
@@ -184,6 +197,29 @@ class ForgettingWork(PortionedWork[Forgetting]):
                     "copy until it can be reached."
                 )
         await self._write(partial(_note_elsewhere, sentences=[kept]))
+
+    async def _has_begun_again(self, remote: Remote) -> bool:
+        """Let the remote follow; return whether its history has nothing of the old versions."""
+        kind = self._runtime.remotes.get(remote.kind)
+        if not isinstance(kind, RewritesHistory):
+            return False
+        since = await self._store.read(lambda tx: tx.clock.now())
+        await self._store.write(lambda tx: jobs.add(tx, remote.job()))
+        scope = Scope(remote.organization_id)
+        for _ in range(_TRIES):
+            try:
+                current = await self._store.read(lambda tx: remotes.get(tx, scope, remote.id))
+            except NotFound:
+                return False
+            if (current.last_at or 0) >= since:
+                break
+            await asyncio.sleep(_PAUSE)
+        try:
+            return not await kind.keeps_forgotten(
+                self._runtime.store, self._runtime.settings, remote
+            )
+        except RicordoError:
+            return False
 
     async def _has_followed(self, remote: Remote) -> bool:
         head = self.state.chains[remote.chain_id]["head"]

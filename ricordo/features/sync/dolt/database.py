@@ -7,7 +7,7 @@ last.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -31,6 +31,12 @@ _MERGES = "SELECT commit_hash, parent_hash FROM dolt_commit_ancestors WHERE pare
 _TOUCHING = (
     f"SELECT DISTINCT to_commit FROM dolt_diff_{TABLE} WHERE to_user_id = ? OR from_user_id = ?"  # noqa: S608
 )
+_OTHERS_ROWS = (
+    f"SELECT 1 FROM dolt_diff_{TABLE} WHERE COALESCE(to_user_id, from_user_id) <> ? LIMIT 1"  # noqa: S608
+)
+_UNCOMMITTED = "SELECT 1 FROM dolt_status LIMIT 1"
+_MADE = f"Make {TABLE}"
+_FIRST_COMMIT = "Initialize data repository"  # Dolt's message for an empty database
 # The last lines of a commit name its version, so that a commit made just before a kill is
 # recognized.
 _TRAILER = re.compile(
@@ -157,9 +163,7 @@ class Database:
         self.engine.run(self.engine.make_table)
         if self._status():
             self.engine.call("dolt_add", TABLE)
-            self.engine.call(
-                "dolt_commit", "-m", f"Make {TABLE}", "--author", "Ricordo <ricordo@localhost>"
-            )
+            self.engine.call("dolt_commit", "-m", _MADE, "--author", "Ricordo <ricordo@localhost>")
 
     def head(self) -> str:
         return str(self.engine.run(f"SELECT dolt_hashof('{MAIN}')")[0][0])
@@ -318,6 +322,58 @@ class Database:
             if trailer and (trailer.version, trailer.chain_id) == (version, chain_id):
                 return str(hash)
         return None
+
+    def newest_trailer(self, chain_id: str) -> "Trailer | None":
+        """Return the version that the newest commit of the chain on `main` names."""
+        rows = self.engine.run(
+            "SELECT message FROM dolt_log WHERE message LIKE ? LIMIT 1",
+            f"%\nRicordo-Chain: {chain_id}%",
+        )
+        trailers = (trailer_of(str(message)) for (message,) in rows)
+        return next((trailer for trailer in trailers if trailer), None)
+
+    def is_only_of(self, chain_id: str, messages: Collection[str]) -> bool:
+        """Return whether Ricordo made all commits, and only for this chain.
+
+        `messages` are those of further commits of Ricordo. Another program's commit, branch, tag or
+        uncommitted change, and another user's row, make it False.
+        """
+        if self.engine.run(_OTHERS_ROWS, self._user) or self.engine.run(_UNCOMMITTED):
+            return False
+        with suppress(EngineError):  # doltlite may have no tags
+            if self.engine.run("SELECT * FROM dolt_tags LIMIT 1"):
+                return False
+        names = [str(row[0]) for row in self.engine.run("SELECT name FROM dolt_branches")]
+        ours = (MAIN, self._scratch)
+        if any(name not in ours and not name.startswith(branches_of(self._user)) for name in names):
+            return False
+        known = {_FIRST_COMMIT, _MADE, *messages}
+        return all(
+            commit.message in known
+            or proposal_in(commit.message)
+            or ((trailer := trailer_of(commit.message)) and trailer.chain_id == chain_id)
+            for name in names
+            for commit in self.log(until=name)
+        )
+
+    def begin_again(self, expected: str) -> None:
+        """Remove the whole history of `main` and the proposals' branches, and make the table again.
+
+        Raises RemoteMoved.
+        """
+        root = self.log()[-1].hash
+        for branch in self.branches():
+            self.drop_branch(branch.branch)
+        if self.head() != expected:
+            raise RemoteMoved
+        self.engine.call("dolt_reset", "--hard", root)
+        self.prepare()
+
+    def drop_unreachable(self) -> None:
+        """Remove the bytes of what no branch reaches any more."""
+        # A Dolt server ends its connections then.
+        with suppress(EngineError):
+            self.engine.call("dolt_gc")
 
     def _touching(self) -> set[str]:
         """Return the commits that changed the user's rows."""

@@ -10,8 +10,8 @@ a proposal of the owner: nothing is lost, and the memory stays as it is.
 """
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -47,12 +47,14 @@ from ricordo.features.sync.dolt.engines import (
 from ricordo.features.sync.dolt.options import DoltSettings
 from ricordo.features.sync.dolt.pulled_commit import open_conflicts, pull_commit
 from ricordo.features.sync.remotes.service import (
+    access_of,
     add_for_all,
     owner_of,
     require_lease,
     until_settled,
 )
 from ricordo.runtime import Runtime
+from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage import blocks, history, proposals, remotes, versions
 from ricordo.storage.engine.store import Store, Transaction
@@ -78,6 +80,18 @@ class DoltRemotes:
         address = _address(access, settings)
         return Access(address.address, None, address.password)
 
+    async def keeps_forgotten(self, store: Store, settings: Settings, remote: Remote) -> bool:
+        """Return whether the history there has versions that were rewritten here.
+
+        Raises Unavailable.
+        """
+        access = await asyncio.to_thread(access_of, remote, Secret(settings.data_dir))
+        async with self._opened(store, remote, access, settings) as (database, _, _):
+            log = await asyncio.to_thread(database.log)
+        trailers = [trailer for commit in log if (trailer := trailer_of(commit.message))]
+        ours = [trailer for trailer in trailers if trailer.chain_id == remote.chain_id]
+        return await store.read(lambda tx: any(is_rewritten(tx, trailer) for trailer in ours))
+
     async def sync(
         self, store: Store, remote: Remote, access: Access, settings: Settings
     ) -> Remote:
@@ -86,6 +100,16 @@ class DoltRemotes:
         Raises Unavailable if it cannot be reached or refuses, Conflict or Invalid if its content
         cannot be pulled; nothing is lost on either side.
         """
+        async with self._opened(store, remote, access, settings) as (database, user, name):
+            await asyncio.to_thread(claim, access.address, remote.organization_id)
+            synced = await _DoltSync(store, database, remote, user, name=name).run()
+        return replace(synced, last_error=await store.read(lambda tx: open_conflicts(tx, remote)))
+
+    @asynccontextmanager
+    async def _opened(
+        self, store: Store, remote: Remote, access: Access, settings: Settings
+    ) -> AsyncIterator[tuple[Database, User, str]]:
+        """Open the database; yield it with the remote's user and their name there."""
         user = await store.read(lambda tx: owner_of(tx, remote))
         name = name_there(user, DoltSettings.current().dolt_user_prefix)
         if common_access := database_of_all(remote.organization_id):
@@ -95,12 +119,9 @@ class DoltRemotes:
         # The shields close the connection or child process also after a cancellation.
         opening = asyncio.create_task(asyncio.to_thread(open_engine, _address(access, settings)))
         try:
-            database = Database(await asyncio.shield(opening), name)
-            await asyncio.to_thread(claim, access.address, remote.organization_id)
-            synced = await _DoltSync(store, database, remote, user, name=name).run()
+            yield Database(await asyncio.shield(opening), name), user, name
         finally:
             await asyncio.shield(_close(opening))
-        return replace(synced, last_error=await store.read(lambda tx: open_conflicts(tx, remote)))
 
 
 def name_there(user: User, prefix: str) -> str:
@@ -165,9 +186,35 @@ class _DoltSync:
         self.remote = await self._store.read(
             lambda tx: remotes.get(tx, self._scope, self.remote.id)
         )
+        await self._drop_rewritten_history()
         await self._pull()
         await self._push()
         return self.remote
+
+    async def _drop_rewritten_history(self) -> None:
+        """Begin the history there again if versions were rewritten here, to forget something.
+
+        That is done only in a database that has nothing but this memory: it would take the
+        commits of others away. The push then brings all versions as they are now.
+        """
+        chain_id = self.remote.chain_id
+        trailer = await asyncio.to_thread(self._database.newest_trailer, chain_id)
+        if trailer is None and self.remote.followed == 0:
+            return
+        was_reset = trailer is None  # and perhaps killed before its bytes were removed
+        if trailer and not await self._store.read(lambda tx: is_rewritten(tx, trailer)):
+            return
+        messages = task_tables.messages_of(self._name)
+        if not await asyncio.to_thread(self._database.is_only_of, chain_id, messages):
+            return
+        await require_lease(self._store)
+        if not was_reset:
+            head = await asyncio.to_thread(self._database.head)
+            await asyncio.to_thread(self._database.begin_again, head)
+        await asyncio.to_thread(self._database.drop_unreachable)
+        # The table and its rows follow by the push.
+        self.remote = replace(self.remote, seen=None, followed=0)
+        await self._store.write(self._note)
 
     async def _pull(self) -> None:
         remote_head = await asyncio.to_thread(read_head, self._database, self.remote)
@@ -401,6 +448,15 @@ def read_head(database: Database, remote: Remote) -> RemoteHead:
     ]
     ours.sort(key=lambda pair: -pair[1].number)
     return RemoteHead(head, last_seen, tuple(ours))
+
+
+def is_rewritten(tx: Transaction, trailer: Trailer) -> bool:
+    """Return whether the version that a commit names has another id here by now."""
+    newest = history.page(tx, trailer.chain_id, limit=1, before=trailer.number + 1)
+    return not newest or (newest[0].number, newest[0].id.hex()) != (
+        trailer.number,
+        trailer.version,
+    )
 
 
 def recover_progress(tx: Transaction, remote: Remote, head: RemoteHead) -> Remote:

@@ -21,6 +21,7 @@ from ricordo.storage import activity
 from ricordo.storage.engine.store import Transaction
 
 # The columns of each table behind user_id; the first is part of the key.
+_MADE = "Make the tables of background tasks"
 _TABLES: Mapping[str, tuple[str, ...]] = {
     "background_tasks": (
         "name",
@@ -112,7 +113,7 @@ def write_rows(database: Database, name: str, rows: Rows, *, expected: str, now:
         "SELECT table_name FROM dolt_status WHERE status = 'new table' AND table_name IN (?, ?, ?)",
         *_TABLES,
     ):
-        _commit(database, "Make the tables of background tasks", now)
+        _commit(database, _MADE, now)
         raise RemoteMoved  # by this commit, which is pulled like any other
     with database.transaction():
         if database.head() != expected:
@@ -120,7 +121,16 @@ def write_rows(database: Database, name: str, rows: Rows, *, expected: str, now:
         changed = [_write(database, table, name, rows.get(table, {})) for table in _TABLES]
         if not any(changed):
             return expected
-        return _commit(database, f"Bring the background tasks of {name} in step", now)
+        return _commit(database, _step_message(name), now)
+
+
+def messages_of(name: str) -> tuple[str, ...]:
+    """Return the messages of commits of these tables for a user."""
+    return (_MADE, _step_message(name))
+
+
+def _step_message(name: str) -> str:
+    return f"Bring the background tasks of {name} in step"
 
 
 def _commit(database: Database, message: str, now: int) -> str:

@@ -13,7 +13,9 @@ import httpx2
 import pytest
 
 from ricordo.features.knowledge.honcho import jobs, queries
+from ricordo.features.knowledge.honcho.forgetting import forget_thing, next_name
 from ricordo.features.knowledge.honcho.options import HonchoSettings
+from ricordo.features.memory_care.forgetting.needle import Needle
 from ricordo.llm.scripted import call
 from ricordo.settings import load_settings
 from ricordo.storage.engine.store import Transaction
@@ -180,6 +182,70 @@ def test_the_receipt_says_what_honcho_keeps(
     assert len(honcho.said("chat_c7")) == 2
     (sentence,) = [one for one in ok(http.get(receipt))["elsewhere"] if "Honcho" in one]
     assert "was asked to delete the user's conversations there: 1." in sentence
+
+
+def test_one_forgotten_thing_is_replaced_at_honcho_and_nothing_of_others(
+    honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
+    secret = "I have a rare illness"
+    chat(http, agent, "ada", "c9", f"Hello. {secret}.")
+    chat(http, agent, "ada", "c10", "I like tea.")
+    chat(http, agent, "bob", "c11", f"{secret}.")
+    until(lambda: all(len(honcho.said(f"chat_c{n}")) == 2 for n in (9, 10, 11)))
+    ada, bob = (honcho.messages[name][0]["peer_id"] for name in ("chat_c9", "chat_c11"))
+    honcho.conclusions = {
+        "k1": (ada, f"{secret}, she says."),
+        "k2": (ada, "Likes tea."),
+        "k3": (bob, f"{secret}."),
+    }
+    honcho.cards = {ada: ["Name: Ada", f"{secret}."], bob: [f"{secret}."]}
+
+    receipt = http.post("/users/ada/forget", json={"text": secret, "all": True}).json()["receipt"]
+    until(lambda: http.get(receipt).json()["status"] == "done")
+    until(lambda: len(honcho.said("chat_c9__2")) == 2)
+
+    assert "chat_c9" not in honcho.messages
+    assert honcho.said("chat_c9__2")[0] == ("user", "Hello. [forgotten]")
+    assert honcho.sessions["chat_c9__2"]["metadata"] == {"user_id": "ada", "chat_id": "c9"}
+    assert honcho.said("chat_c10")[0] == ("user", "I like tea.")
+    assert honcho.said("chat_c11")[0] == ("user", f"{secret}.")
+    assert set(honcho.conclusions) == {"k2", "k3"}
+    assert honcho.cards == {ada: ["Name: Ada"], bob: [f"{secret}."]}
+    (sentence,) = [one for one in ok(http.get(receipt))["elsewhere"] if "Honcho" in one]
+    assert "replace conversations that said it: 1, " in sentence
+    assert "the user's card: 2." in sentence
+    # What is said later goes to the new session.
+    chat(http, agent, "ada", "c9", f"Hello. {secret}.", "ok", "And tea.")
+    until(lambda: ("user", "And tea.") in honcho.said("chat_c9__2"))
+
+
+def test_a_session_that_was_deleted_before_a_kill_is_sent_again(
+    honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
+    chat(http, agent, "ada", "c12", "I like tea.")
+    until(lambda: len(honcho.said("chat_c12")) == 2)
+    user = honcho.messages["chat_c12"][0]["peer_id"]
+    honcho.messages["chat_c12"] = []
+    for _ in range(2):
+        server.run(forget_thing(server.runtime, user, Needle("I have a rare illness")))
+        until(lambda: len(honcho.said("chat_c12__2")) == 2)
+    assert "chat_c12__3" not in honcho.messages
+
+
+def test_the_receipt_says_that_honcho_could_not_be_asked(
+    honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
+    chat(http, agent, "ada", "c13", "I have a rare illness.")
+    until(lambda: len(honcho.said("chat_c13")) == 2)
+    user = honcho.messages["chat_c13"][0]["peer_id"]
+    honcho.fails(503)
+    (sentence,) = server.run(forget_thing(server.runtime, user, Needle("I have a rare illness")))
+    assert "may keep what was forgotten" in sentence
+
+
+@pytest.mark.parametrize(("name", "later"), [("chat_1", "chat_1__2"), ("c__9", "c__10")])
+def test_the_next_name_of_a_session(name: str, later: str) -> None:
+    assert next_name(name) == later
 
 
 def test_without_settings_nothing_leaves(

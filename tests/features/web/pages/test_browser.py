@@ -16,6 +16,7 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser, expect
 
+from ricordo.domain.scope import LOCAL_USER
 from ricordo.llm.scripted import call
 from tests.seams.server import Gate, ServerInThread, serving
 from tests.support.browser import Visitor, visit
@@ -371,6 +372,53 @@ def test_a_line_is_edited_traced_and_forgotten_where_it_stands(
     assert place.human() == "Ada likes cocoa."
     page.get_by_role("button", name="Undo").click()
     expect(page.locator(".line").filter(has_text="Ada plays chess.")).to_be_visible()
+
+
+def test_a_thing_that_an_agent_was_asked_to_forget_is_listed_chosen_and_gone(
+    visitor: Visitor, place: Place
+) -> None:
+    said = "I work as a lighthouse keeper"
+    agent = place.talker("Likes tea.")
+    page = visitor.see(f"/ui/agents/{agent}/chat")
+    answer = page.locator("#transcript .message.agent").last
+    for text, reply in (
+        (f"{said}. My work keeps a lighthouse lit. I like tea.", ["I see."]),
+        ("Please forget my job.", [call("forget", text=f"{said}."), "A list waits for you."]),
+    ):
+        place.server.says(*reply)
+        page.get_by_label("Message to Talker").fill(text)
+        page.keyboard.press("Enter")
+        expect(answer).to_contain_text(reply[-1])
+        expect(page.locator("#live")).to_be_empty()
+    conversation = page.locator("#transcript").get_attribute("data-conversation")
+    assert "lighthouse" in visitor.see("/ui/search?q=lighthouse+keeper").content()
+
+    page = visitor.see(f"/ui/people/{LOCAL_USER}")
+    request = page.locator("#forget .card").filter(has_text=said)
+    request.get_by_role("button", name="See the list").click()
+    choice = page.locator("form").filter(has=page.get_by_role("button", name="Remove the chosen"))
+    expect(choice.get_by_text(f"{said}.")).not_to_have_count(0)
+    assert visitor.faults() == []
+    # The same in other words is there to choose.
+    other = choice.locator("label").filter(has_text="keeps a lighthouse lit").locator("input")
+    expect(other).not_to_be_checked()
+    other.check()
+    page.get_by_role("button", name="Remove the chosen").click()
+    page.wait_for_url("**/ui/receipts/*")
+    receipt = page.url.rpartition("/")[2]
+    while place.ask("GET", f"/v1/receipts/{receipt}")["status"] != "done":
+        time.sleep(0.05)
+    page.reload()
+    expect(page.get_by_role("status").first).to_contain_text("The chosen was removed.")
+    expect(page.locator("main")).not_to_contain_text("lighthouse")
+    page = visitor.see("/ui/search?q=lighthouse+keeper")
+    expect(page.locator("main .result")).to_have_count(0)
+    page = visitor.see(f"/ui/agents/{agent}/chat?conversation={conversation}")
+    expect(page.locator("#transcript")).to_contain_text("[forgotten]")
+    expect(page.locator("#transcript")).to_contain_text("I like tea.")
+    expect(page.locator("#transcript")).not_to_contain_text("lighthouse")
+    page = visitor.see(f"/ui/people/{LOCAL_USER}")
+    expect(page.locator("#forget .card").filter(has_text="forgotten:")).to_have_count(0)
 
 
 def test_on_a_narrow_screen_suggestions_stand_right_below_the_text(

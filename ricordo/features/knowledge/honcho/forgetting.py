@@ -1,0 +1,109 @@
+"""Forget one thing at Honcho.
+
+Its API changes no message's text. So a session that says the thing is deleted there, and the
+conversation is sent again under a new name, with marks in place of what was forgotten. Conclusions
+and lines of the peer's card that say the thing, or perhaps do, are deleted.
+"""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ricordo.errors import RicordoError, Unavailable
+from ricordo.features.knowledge.honcho import queries
+from ricordo.features.knowledge.honcho.jobs import SEND, job_of
+from ricordo.features.knowledge.honcho.options import HonchoSettings
+from ricordo.features.knowledge.honcho.queries import HonchoSession
+from ricordo.features.knowledge.honcho.service import connected, is_on
+from ricordo.features.memory_care.forgetting.needle import Needle
+from ricordo.runtime import Runtime
+from ricordo.storage import jobs
+from ricordo.storage.engine.store import Transaction
+
+_PAGE = 100
+_LONGEST_WAIT = 30.0  # seconds
+_PAUSE = 0.1  # seconds
+_GENERATION = re.compile(r"__(\d{1,6})$")
+
+
+async def forget_thing(runtime: Runtime, user_id: str, needle: Needle) -> list[str]:
+    """Remove the thing from what Honcho has of the user; return sentences for the receipt.
+
+    It can be repeated: a session that was deleted and not sent again is sent.
+    """
+    if not (is_on() and user_id):
+        return []
+    sessions = await runtime.store.read(lambda tx: queries.of_user(tx, user_id))
+    if not sessions:
+        return []
+    server = f"Honcho ({HonchoSettings().shown})"
+    try:
+        await _wait_for_sending(runtime, user_id)
+        async with connected() as honcho:
+            replaced = [
+                session for session in sessions if await _is_to_replace(honcho, session, needle)
+            ]
+            for session in replaced:
+                await (await honcho.aio.session(session.name)).aio.delete()
+                await runtime.store.write(partial(_send_again, session=session))
+            concluded = await _forget_conclusions(honcho, user_id, needle)
+    except RicordoError as error:
+        return [
+            f"{server} may keep what was forgotten, and could not be asked to delete it: {error}"
+        ]
+    return [
+        f"{server} was asked to replace conversations that said it: {len(replaced)}, and to delete "
+        f"conclusions and lines of the user's card: {concluded}. What it concluded in other words "
+        "stays: delete it there."
+    ]
+
+
+async def _wait_for_sending(runtime: Runtime, user_id: str) -> None:
+    """Wait until no job sends messages that it read before. Raises Unavailable."""
+
+    def is_sending(tx: Transaction) -> bool:
+        return jobs.is_running(tx, SEND.kind, user_id)
+
+    for _ in range(round(_LONGEST_WAIT / _PAUSE)):
+        if not await runtime.store.read(is_sending):
+            return
+        await asyncio.sleep(_PAUSE)
+    raise Unavailable("Messages were still being sent.")
+
+
+async def _is_to_replace(honcho: Any, session: HonchoSession, needle: Needle) -> bool:
+    remote = await honcho.aio.session(session.name)
+    texts = [message.content async for message in await remote.aio.messages(size=_PAGE)]
+    was_deleted = session.sent > 0 and not texts
+    return was_deleted or any(map(needle.is_in, texts))
+
+
+def _send_again(tx: Transaction, session: HonchoSession) -> None:
+    """Let the conversation be sent from its beginning, under the next name."""
+    queries.restart(tx, replace(session, name=next_name(session.name)))
+    jobs.add(tx, job_of(session.conversation_id, session.organization_id, session.user_id))
+
+
+def next_name(name: str) -> str:
+    """Return the name of a session that takes another's place: `chat_1`, then `chat_1__2`."""
+    match = _GENERATION.search(name)
+    if match is None:
+        return f"{name}__2"
+    return f"{name[: match.start()]}__{int(match[1]) + 1}"
+
+
+async def _forget_conclusions(honcho: Any, user_id: str, needle: Needle) -> int:
+    """Delete conclusions about the user and lines of their card; return their number."""
+    peer = await honcho.aio.peer(user_id)
+    page = await honcho.aio.conclusions.list(size=_PAGE, filters={"observed_id": user_id})
+    conclusions = [conclusion async for conclusion in page if needle.units(conclusion.content)]
+    for conclusion in conclusions:
+        await peer.conclusions.aio.delete(conclusion.id)
+    card: Sequence[str] = await peer.aio.get_card() or ()
+    kept = [line for line in card if not needle.units(line)]
+    if len(kept) < len(card):
+        await peer.aio.set_card(kept)
+    return len(conclusions) + len(card) - len(kept)

@@ -1,0 +1,144 @@
+"""A thing is forgotten: a Dolt database with nothing of others gets its history again."""
+
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from ricordo.features.memory_care.forgetting.needle import Needle, blank, remove
+from ricordo.storage import rewriting
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.rewriting import TextChanges
+from tests.features.sync.dolt.test_sync import (
+    Memory,
+    change,
+    follow_mortally,
+    memory,
+    place,
+    require_same,
+)
+from tests.seams.http import ok
+from tests.seams.server import LIMIT, serving
+from tests.support import dolt
+from tests.support.dolt import at
+
+__all__ = ["memory", "place"]
+SECRET = "Has diabetes"
+
+
+async def forget(memory: Memory) -> None:
+    needle = Needle(SECRET)
+
+    def work(tx: Transaction) -> None:
+        rewriting.rewrite(
+            tx,
+            memory.remote.chain_id,
+            TextChanges(
+                lambda _place, text: remove(text, needle),
+                lambda _place, text: blank(text, needle),
+                lambda _place, value: value,
+            ),
+        )
+
+    await memory.store.write(work)
+
+
+async def fill(memory: Memory) -> None:
+    await memory.put("human", f"Name: Ada\n{SECRET}", message=f"She said: {SECRET}.")
+    await memory.sync()
+    await memory.put("human", f"Name: Ada\n{SECRET}\nLikes tea")
+    proposal = await memory.propose("human", "Likes tea", "Likes cocoa")
+    await memory.sync()
+    await memory.approve(proposal.id)
+    await memory.put("goals", "Rest")
+    await memory.propose("human", "Likes cocoa", "Likes milk")
+    await memory.sync()
+
+
+def said_there(memory: Memory) -> str:
+    """All texts of the history of all branches, and the bytes of the file."""
+    with at(memory.place) as engine:
+        rows = engine.run("SELECT to_body, from_body FROM dolt_diff_memory_blocks")
+        log = engine.run("SELECT message FROM dolt_log")
+        branches = engine.run("SELECT latest_commit_message FROM dolt_branches")
+    text = str([rows, log, branches])
+    if not dolt.URL and memory.place.path:
+        text += memory.place.path.read_bytes().decode("latin-1")
+    return text
+
+
+async def keeps_forgotten(memory: Memory) -> bool:
+    return await memory.kind.keeps_forgotten(  # type: ignore[attr-defined, no-any-return]
+        memory.store, memory.settings, await memory.noted()
+    )
+
+
+async def test_a_history_that_was_rewritten_here_is_made_again_there(memory: Memory) -> None:
+    await fill(memory)
+    assert SECRET in said_there(memory)
+    await forget(memory)
+    assert await keeps_forgotten(memory)
+    await memory.sync()
+    assert "diabetes" not in said_there(memory)
+    assert not await keeps_forgotten(memory)
+    assert await memory.text() == "Name: Ada\nLikes cocoa"
+    await require_same(memory)
+    # What comes later follows as ever.
+    await memory.put("human", "Name: Ada\nLikes cocoa and tea")
+    await memory.sync()
+    await require_same(memory)
+
+
+async def test_a_history_with_rows_of_others_stays(memory: Memory) -> None:
+    await fill(memory)
+    statement = "INSERT INTO memory_blocks (user_id, label, body) VALUES ('bob', 'human', 'Bob')"
+    change(memory, "Bob is here", statement)
+    await memory.sync()
+    await forget(memory)
+    await memory.sync()
+    assert await keeps_forgotten(memory)
+    with at(memory.place) as engine:
+        rows = engine.run("SELECT user_id, label, body FROM memory_blocks ORDER BY 1, 2")
+        log = [str(row[0]) for row in engine.run("SELECT message FROM dolt_log")]
+    assert rows == [
+        ["ada", "goals", "Rest"],
+        ["ada", "human", "Name: Ada\nLikes cocoa"],
+        ["bob", "human", "Bob"],
+    ]
+    assert "Bob is here" in log
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_it_is_made_again_whole_wherever_the_server_is_killed(
+    memory: Memory, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(memory)
+    await forget(memory)
+    chance = Random(seed)  # noqa: S311 - replayed by its seed
+    while await follow_mortally(memory, chance, monkeypatch):
+        pass
+    await memory.sync()
+    assert "diabetes" not in said_there(memory)
+    await require_same(memory)
+
+
+@pytest.mark.skipif(bool(dolt.URL), reason="the remote is a file here")
+def test_the_receipt_says_that_the_history_was_made_again(tmp_path: Path) -> None:
+    with dolt.forked_children(), serving(tmp_path) as server, server.http() as http:
+        folder = server.runtime.settings.data_dir / "remotes"
+        folder.mkdir(exist_ok=True)
+        ok(http.put("/users/ada/blocks/human", json={"body": f"Name: Ada\n{SECRET}"}))
+        remote = {"kind": "dolt", "address": f"doltlite://{folder / 'ada.db'}"}
+        id = ok(http.put("/users/ada/remotes", json=remote))["id"]
+        ok(http.post(f"/users/ada/remotes/{id}/follow"))
+        end = time.monotonic() + 6 * LIMIT
+        while not ok(http.get("/users/ada/remotes"))[0]["last_at"] and time.monotonic() < end:
+            time.sleep(0.05)
+        assert b"diabetes" in (folder / "ada.db").read_bytes()
+        path = http.post("/users/ada/forget", json={"text": SECRET, "all": True}).json()["receipt"]
+        while http.get(path).json()["status"] != "done" and time.monotonic() < end:
+            time.sleep(0.05)
+        (sentence,) = [one for one in ok(http.get(path))["elsewhere"] if "dolt remote" in one]
+        assert "was made again" in sentence
+        assert b"diabetes" not in (folder / "ada.db").read_bytes()
