@@ -132,8 +132,8 @@ async def create_conversation(
         runtime: The server.
         scope: The caller.
         agent_id: The agent.
-        values: Columns of the conversation; missing ones are the agent's. `model_settings`
-            contains only differences.
+        values: Columns of the conversation; the agent's values are used for missing columns.
+            `model_settings` contains only differences.
         user: The user whose memory it shows, by id or by name; None for the user of the agent's
             own conversation.
         id: The id of the new conversation.

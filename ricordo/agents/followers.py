@@ -30,7 +30,7 @@ class AgentFollower(Protocol):
     def set_sleeptime(
         self, tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState, *, is_on: bool
     ) -> None:
-        """Start or stop another agent's work on this one's memory. Raises Invalid."""
+        """Start or stop the work of another agent on this agent's memory. Raises Invalid."""
 
     def delete(self, tx: Transaction, scope: Scope, agent: Agent) -> Sequence[str]:
         """Prepare for the agent's deletion. Raises Conflict.
@@ -52,7 +52,7 @@ class AgentFollower(Protocol):
 def set_sleeptime(
     tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState, *, is_on: bool
 ) -> None:
-    """Switch another agent's work on this one's memory on or off.
+    """Switch the work of another agent on this agent's memory on or off.
 
     Raises Invalid, Unsupported.
     """

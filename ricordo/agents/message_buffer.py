@@ -2,7 +2,7 @@
 
 Agents that speak aloud have one. If a turn ends with more than the greatest number of messages in
 the window, the oldest leave it until the least number is left, starting at a user's message. They
-stay in the history; an agent that works on this one's memory reads them.
+stay in the history, where an agent that works on this agent's memory reads them.
 """
 
 from collections.abc import Sequence

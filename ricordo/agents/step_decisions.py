@@ -422,7 +422,7 @@ def parse_approved(answer: AnsweredApproval, offered: OfferedTools) -> ParsedRep
 def parse_nested(
     name: str, arguments: Mapping[str, Any], offered: OfferedTools
 ) -> ToolCallPart | ToolReturnPart:
-    """Return the call that a tool makes of another one, or its refusal."""
+    """Return the call that a tool makes from another tool's call, or its refusal."""
     call = ToolCallPart(new_id("call"), name, orjson.dumps(arguments).decode())
     if name not in offered.tools:
         return _refusal(call, offered)

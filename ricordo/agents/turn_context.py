@@ -86,7 +86,7 @@ class ContextWindow:
         unsaved: The number of stored messages that the stored window lacks.
         delayed: Messages that came with an answer to calls, until the calls have their results.
         is_resumed: The turn continues after calls that waited for their answer.
-        has_new_system: The system message differs from the stored one.
+        has_new_system: The system message differs from the stored system message.
     """
 
     messages: list[Message]

@@ -322,10 +322,9 @@ class StoredInput:
     """A turn's stored input, and the parts of the turn that it changes.
 
     Attributes:
-        run: The run. A turn that continues another one is in the other one's group.
-        window: The window, which ends with the input.
-        approval: The answered request for approval that the turn resumes.
-        finished: The calls before the input that count for the tool rules.
+        run: The run. A turn that continues another turn is in the same group. window: The window,
+        which ends with the input. approval: The answered request for approval that the turn
+        resumes. finished: The calls before the input that count for the tool rules.
     """
 
     run: Run
@@ -466,10 +465,10 @@ def _save_approval(
     The new messages follow it once the calls have their results.
     """
     if approval.otid and messages.by_otids(tx, turn.run.conversation_id, [approval.otid]):
-        # This error comes before the one that nothing waits for the answer.
+        # Check this before the error that nothing waits for the answer.
         raise Collision("This answer was accepted before.")
     answer = answered(turn.window.waiting, approval)
-    # The resumed turn was one in a group, so this one is too.
+    # The resumed turn was in a group, so this turn is in the same group.
     asking = answer.request
     group_fields = {"group_id": asking.group_id, "speaker": asking.name}
     run = _in_group(tx, turn.run, group_fields if asking.group_id else {})

@@ -275,7 +275,7 @@ class OrganizationProvider:
 
 
 def marked_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the messages with marks for hidden text; the same ones where they have none."""
+    """Return the messages with marks for hidden text; the same messages if they have none."""
     if all(_is_plain(part) for message in messages for part in message.parts):
         return messages
     marked = tuple(map(_marked_message, messages))
@@ -284,7 +284,7 @@ def marked_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 
 def marked_tools(tools: tuple[ToolSchema, ...]) -> tuple[ToolSchema, ...]:
-    """Return the tools with marks for hidden text; the same ones where they have none."""
+    """Return the tools with marks for hidden text; the same tools if they have none."""
     if all(is_plain(tool.description) and _is_ascii_json(tool.parameters) for tool in tools):
         return tools
     marked = tuple(map(_marked_tool, tools))

@@ -1,7 +1,7 @@
 """Conversations as people see them: by name, and with the versions of one as one entry.
 
-A conversation that was forked to say something again is a version: it is hidden from the API's
-lists, and its description names the conversation that it is a version of.
+If a person says something again, the conversation is forked. The fork is a version: it is hidden
+from the API's lists, and its description names the first version.
 """
 
 from collections.abc import Collection, Mapping, Sequence

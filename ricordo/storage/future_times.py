@@ -86,7 +86,7 @@ def _set_to_now(
 def _replan_jobs(tx: Transaction, now: int, limit: int) -> int:
     """Move the start of waiting jobs that a wrong clock added or postponed.
 
-    A job that it added waits as long from now as it was to wait then; a postponed job runs now,
+    A job of a wrong clock keeps the length of its wait, counted from now. A postponed job runs now,
     since no retry waits for a day.
     """
     by_wrong_clock = or_(jobs.c.created_at > limit, jobs.c.started_at.is_not(None))

@@ -104,7 +104,7 @@ def _scrub_sqlite(cursor: Any) -> None:
 
 def _scrub_postgres(cursor: Any, tables: Iterable[str]) -> list[str]:
     remarks = []
-    # A statement that waits for a table also delays all later ones, so it waits only briefly.
+    # A statement that waits for a table also delays all later statements, so it waits only briefly.
     cursor.execute("SET lock_timeout = '2s'")
     try:
         for name in tables:

@@ -138,7 +138,7 @@ def _sleeps_for(tx: Transaction, scope: Scope, agent_id: str) -> str | None:
 def spec_beside(
     runtime: Runtime, agent: Agent, agent_type: AgentType, prompt_key: str, **fields: Any
 ) -> AgentSpec:
-    """Return the spec of an agent with the same models as this one.
+    """Return the spec of a new agent with the models of this agent.
 
     `fields` are its other fields.
     """
@@ -156,7 +156,7 @@ def spec_beside(
 
 
 def _make(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState) -> Group:
-    """Create the sleeping agent of this one, and the group of both."""
+    """Create the sleeping agent of an agent, and the group of both."""
     agent = state.agent
     now = tx.clock.now()
     model_info = runtime.organization_providers.known(agent.organization_id).get(agent.model).info

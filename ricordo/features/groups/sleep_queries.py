@@ -32,7 +32,8 @@ TranscriptStatus = Literal["begun", "done", "failed"]
 class Mark:
     """A sleeping agent's progress in a conversation.
 
-    `read_to` is the seq of the last message that it has read, `said_to` of the last one to read.
+    `read_to` is the seq of the last message that it has read, and `said_to` of the last message
+    that it has to read.
     """
 
     group_id: str

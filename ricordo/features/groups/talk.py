@@ -245,7 +245,7 @@ class Talk(LiveRun):
             yield event
 
     async def _speak(self, member: Speaker) -> AsyncIterator[Event]:
-        """Let a member take its turn, with the messages since its last one."""
+        """Let a member take its turn, with the messages since its last turn."""
         new_messages = self._history.missing(member.id)
         if not new_messages:
             new_messages = [

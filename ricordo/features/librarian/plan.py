@@ -89,7 +89,7 @@ _SMALLEST = {"boolean": False, "integer": 0, "number": 0, "array": [], "object":
 class Statement:
     """One statement of a note: its whole text, or one of its sentences.
 
-    `about` is the sentence that this one continues.
+    `about` is the sentence that a fragment continues.
     """
 
     note: Note

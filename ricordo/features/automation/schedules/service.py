@@ -138,8 +138,8 @@ def begin(tx: Transaction, schedule_id: str, due_at: int) -> ScheduledMessage | 
 def finish(tx: Transaction, schedule_id: str, due_at: int, problem: str | None = None) -> None:
     """End this due time.
 
-    After its message a one-time schedule is deleted; if there was a problem, it is kept and shows
-    the problem.
+    A one-time schedule is deleted after its message. If the message failed, the schedule stays and
+    shows the problem.
     """
     row = queries.lock(tx, schedule_id)
     if row is None or row.due_at != due_at:

@@ -127,7 +127,7 @@ def create_identity(tx: Transaction, context: RequestContext, body: IdentityRequ
 
 @router.put("/identities/", response_model=IdentityResponse)
 def upsert_identity(tx: Transaction, context: RequestContext, body: IdentityRequest) -> Json:
-    """Make a user, or change the one with this key."""
+    """Make a user, or change the user with this key."""
     if user := users.named(tx, context.scope.organization_id, body.identifier_key):
         return _changed(tx, context, user, body)
     return create_identity(tx, context, body)

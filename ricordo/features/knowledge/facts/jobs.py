@@ -45,7 +45,7 @@ _FIND_SECONDS = 60.0
 _LOOK_BACK = timedelta(days=30) // timedelta(microseconds=1)
 _SECOND = 1_000_000
 _AFTER_FAILURE = timedelta(hours=1) // timedelta(microseconds=1)
-_CONTEXT = 4  # earlier messages that are shown together with new ones
+_CONTEXT = 4  # earlier messages that are shown together with new messages
 _CONTEXT_SPAN = 60  # how far back in seq they are looked for
 _AT_ONCE = 200  # messages of one conversation in one range
 OFF = "off"  # in an agent's metadata, as {"facts": "off"}

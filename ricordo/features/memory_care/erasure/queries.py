@@ -62,7 +62,7 @@ from ricordo.storage.schema.memory_tables import (
 
 JOB = "erasure"
 PORTION = 50
-# Rows that one read scans.
+# The number of rows that one read scans.
 AT_ONCE = 20_000
 COVERED = "(This held words of a user who has been forgotten.)"
 # Retried without end, every ten minutes in the long run.

@@ -159,7 +159,7 @@ def move_into_file(
     The caller holds the target's lock.
     """
     path = target.database_path
-    look_for_absent(path)  # the new file would use the log of a missing one
+    look_for_absent(path)  # the new file would use the log of a missing database
     with file_for(target.data_dir, path) as part:
         moved = move(source, at_file(target, part), options, report)
         settle(part)

@@ -182,9 +182,9 @@ class _DoltSync:
     async def _pull_commits(self, head: str) -> None:
         """Pull commit by commit.
 
-        If a commit cannot be pulled, it is pulled together with all later ones, since a later
-        commit may have corrected it. The first pull brings a whole history only into an empty
-        memory, and one change into any other.
+        If a commit cannot be pulled, it is pulled together with all later commits, since one of
+        them may have corrected it. The first pull brings a whole history only into an empty memory,
+        and one change into any other.
         """
         base = self.remote.seen
         chain_id = self.remote.chain_id

@@ -58,7 +58,7 @@ class Refused(Invalid):
 
 @dataclass(slots=True)
 class EntryBudget:
-    """The number of tree entries that one push may have read."""
+    """The most tree entries that are read for one push."""
 
     remaining: int = _MOST_ENTRIES
 
@@ -71,7 +71,7 @@ class EntryBudget:
 
 @dataclass(slots=True)
 class Push:
-    """The objects of a push and the stored ones.
+    """The objects of a push, and the stored objects.
 
     `limits` are those of blocks by label, in characters.
     """
