@@ -109,7 +109,7 @@ def _size(part: Part) -> int:
 def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
     """Return the request, with its longest texts cut if it is too long.
 
-    Raises ModelError where the system prompt alone is too long.
+    Raises ModelError if the system prompt alone is too long.
     """
     if not is_too_long(turn, request):
         return request
@@ -206,8 +206,8 @@ async def compact(
 ) -> Compacted | None:
     """Replace evicted messages by a summary, and save the smaller window.
 
-    With `stop` the run's end is saved too. None where nothing can leave, or where the request is
-    too long only for a model that this turn borrows.
+    With `stop` the run's end is saved too. Returns None if no message can leave, or if the request
+    is too long only for a model that this turn borrows.
     """
     if _is_doubtful(turn, request):
         turn.limit.token_percent = 100

@@ -51,7 +51,7 @@ async def import_messages(
     the list; if none has a date, all get times right before now. Everything is checked before
     anything is stored.
 
-    Raises NotFound, Invalid, and Conflict where an otid belongs to another message.
+    Raises NotFound, Invalid, and Conflict if an otid belongs to another message.
     """
     otid_counts = Counter(past_message.otid for past_message in past if past_message.otid)
     if twice := next((otid for otid, count in otid_counts.items() if count > 1), None):

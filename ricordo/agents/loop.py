@@ -258,7 +258,7 @@ def build_request(
 ) -> ModelRequest:
     """Return the model's input for this step, with this `window` if given.
 
-    The system message is rendered again only where it has to change.
+    The system message is rendered again only if it must change.
     """
     agent = turn.state.agent
     overrides = turn.request.overrides

@@ -14,7 +14,7 @@ from ricordo.domain.message import Message
 def first_kept(window: Sequence[Message], agent: Agent) -> int:
     """Return the index from which messages stay in the window.
 
-    It is 1, behind the system message, where all stay.
+    It is 1, behind the system message, if all messages stay.
     """
     buffer = agent.message_buffer
     if buffer is None or len(window) <= buffer[0]:

@@ -286,7 +286,7 @@ class ReplyBuilder:
     def _open_slot(self, slot: int, call_id: str, *, begins: bool) -> int:
         """Return the slot of the call that a piece without a name continues.
 
-        It is this call, unless this call is complete and another one is open.
+        It is this call, unless this call is complete and another call is open.
         """
         last = len(self._calls) - 1
         if not self._calls[slot].is_whole:

@@ -73,7 +73,7 @@ class CommitOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _StoredMemory:
-    """The stored memory: the agent's blocks, and the chain for new ones.
+    """The stored memory: the agent's blocks, and the chain for new blocks.
 
     The chain is the agent's or the user's; None if it does not exist yet.
     """
@@ -625,7 +625,7 @@ def file_passages(
     """Put passages into the agent's first archive, and ignore their `archive_id`.
 
     Returns the agent's archives; one is created if it has none. An agent that works on another
-    agent's memory files them in that one's archive.
+    agent's memory files them in the other agent's archive.
     """
     owner = state.agent
     scope = Scope(state.agent.organization_id)

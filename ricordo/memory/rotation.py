@@ -61,8 +61,8 @@ def _keep_tagged(text: str, room: int) -> str:
 def _keep_important(text: str, room: int) -> str:
     """Keep the most important lines, in their order.
 
-    The order of importance is: task, user, context, other tags, no tag; of equal lines the later
-    one.
+    The order of importance is: task, user, context, other tags, no tag; of lines with equal tags
+    the later line first.
     """
     return "\n".join(
         line for _, line in sorted(_fill(text, lambda line, number: (-_score(line), -number), room))
@@ -210,7 +210,7 @@ def _score(line: str) -> int:
 
 
 def _fill(text: str, rank: Callable[[str, int], Any], room: int) -> list[tuple[int, str]]:
-    """Take lines by rank while there is room; cut the last one."""
+    """Take lines by rank while there is room; cut the last line."""
     kept_lines: list[tuple[int, str]] = []
     lines = text.split("\n")
     for number in sorted(range(len(lines)), key=lambda number: rank(lines[number], number)):

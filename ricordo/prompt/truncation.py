@@ -119,7 +119,7 @@ def shorten(text: str, limit: int) -> str:
 def _attempts(
     messages: tuple[Message, ...], longest: int, excess: Excess
 ) -> Iterator[tuple[Message, ...]]:
-    """Yield ever shorter transcripts, each made from the one before.
+    """Yield ever shorter transcripts, each made from the transcript before.
 
     No text that fits has more than `longest` characters.
     """

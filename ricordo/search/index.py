@@ -42,8 +42,8 @@ class Query:
     """A query: its text, and data about its meaning.
 
     `vectors` are its vectors by model, `nearest` the hits of an outside index by partition, and
-    `related` are related words. `new_vectors` are vectors of texts without a
-    stored one. An empty one means that the text cannot be embedded.
+    `related` are related words. `new_vectors` are vectors of texts that have no stored vector. An
+    empty one means that the text cannot be embedded.
     """
 
     text: str
@@ -58,8 +58,8 @@ class Query:
 class NewText:
     """A text without a stored vector of the model: its document and part, its time and length.
 
-    An edited text seldom has the same length. If it has, the vector of the old text serves until
-    the new one is embedded.
+    An edited text seldom has the same length. If it has, searches use the vector of the old text
+    until the new text is embedded.
     """
 
     model: str
@@ -79,7 +79,7 @@ class MessageFilter:
     the window, and the question would be its own best hit. `reads_before` adds the turn before each
     hit. `own_first` puts messages about the subject before shared messages, and skips agents that
     have none about the subject. `shared` are the conversations whose messages a fork shares, each
-    with the seq of the last one (see `conversations.shared_by`).
+    with the seq of the last shared message (see `conversations.shared_by`).
     """
 
     agent_ids: tuple[str, ...]

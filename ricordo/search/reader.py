@@ -133,7 +133,7 @@ def document_records(rows: list[BufferRow]) -> Documents:
 
 
 def _forms(row: BufferRow) -> list[int]:
-    """Return the `form` of each part of a text; a question ends the last one."""
+    """Return the `form` of each part of a text; a question ends the part before it."""
     if len(row.lengths) == 1:
         return [int(row.asks)]
     forms = [number << PART_SHIFT for number in range(1, len(row.lengths) + 1)]
@@ -189,7 +189,7 @@ def read_postings(data: bytes) -> Postings:
 class SizedCache:
     """A cache of limited total size that drops the least recently used entries.
 
-    An entry is not dropped for another one of its `group`.
+    An entry is not dropped in favour of another entry of its `group`.
     """
 
     def __init__(self, limit: int, group: Callable[[Any], Any] = lambda key: key) -> None:
@@ -271,7 +271,7 @@ class PartitionRow:
 
 @dataclass(slots=True)
 class Snapshot:
-    """The rows that one search reads.
+    """The rows that a search reads.
 
     Buffers are by owner, documents by partition, and postings by partition and term.
     """

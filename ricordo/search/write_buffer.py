@@ -44,8 +44,8 @@ _MAX_TERM_BYTES = 512
 # Indexed words of a text.
 MOST_WORDS = 20_000
 # PostgreSQL clears deleted rows too late: with 100,000 of them in the buffer a search took 20 ms
-# more. So a process vacuums the buffer after this many deletions, unless another one does at the
-# moment.
+# more. So a process vacuums the buffer after this number of deletions, unless another process
+# vacuums it now.
 ROWS_BETWEEN_VACUUMS = 5_000
 _VACUUM = "VACUUM (SKIP_LOCKED, ANALYZE) search_buffer"
 _HEADER = struct.Struct("<??BqQQI")

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 # Clocks of several servers differ by seconds; times further ahead came from a wrong clock.
 TOLERANCE = DAY
 _LEASE = 30 * SECOND
-# Only the newest rows of long tables are checked: the wrong clock did not stamp older ones.
+# Only the newest rows of long tables are checked: the wrong clock did not stamp older rows.
 _NEWEST = 10_000
 _STAMPS: Mapping[Table, Sequence[str]] = {
     agents: ("created_at", "updated_at"),

@@ -30,10 +30,10 @@ async def scrub(store: Store, tables: Iterable[str]) -> list[str]:
     """Rewrite the files of tables with deleted rows.
 
     Returns:
-        Sentences about the parts that could not be done.
+        Sentences about the tables that could not be rewritten.
 
     Raises:
-        Unavailable: if it has to be repeated.
+        Unavailable: if the call must be repeated.
     """
     touched = set(tables)
     touched.update(*(_WITH.get(name, ()) for name in touched))

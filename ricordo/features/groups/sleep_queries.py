@@ -134,8 +134,8 @@ def count_turn(
 ) -> int:
     """Count a turn of this user, and return the count.
 
-    It goes from 0 to below `frequency`. `counted` is the count that was read (None: there was
-    none). If another turn was counted since, it is read again.
+    It goes from 0 to below `frequency`. `counted` is the count that was read before; None if no
+    turn was counted yet. If another turn was counted since, the count is read again.
     """
     counter_key = {"of_group": group_id, "of_user": user_id or NO_USER}
     if counted is None:

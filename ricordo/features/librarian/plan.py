@@ -39,7 +39,7 @@ INSERT = "memory_insert"
 REPLACE = "memory_replace"
 ARCHIVE = "archival_memory_insert"
 FORGET = "forget"
-# How the tool's result begins where the owner still has to decide.
+# The beginning of the tool's result if the owner still has to decide.
 ASKED = "Asked."
 SEARCHES: Mapping[str, Mapping[str, Any]] = {
     "conversation_search": {"roles": ["user"], "limit": 20},

@@ -56,7 +56,8 @@ INSTRUCTIONS = "CLAUDE.md"
 class Space:
     """A workspace of a user, or the workspace that all users share (None).
 
-    `is_teachers` where a teacher writes: only they change the instructions that all users share.
+    `is_teachers` is set if a teacher writes: only teachers change the instructions that all users
+    share.
     """
 
     organization_id: str

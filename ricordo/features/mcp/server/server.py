@@ -1,7 +1,7 @@
 """The MCP server of one request, with the rights of the caller's key.
 
-It has tools, blocks and the person's profile as resources with notices of their changes, and
-prompts.
+It has tools and prompts. Blocks and the person's profile are resources, and changes of them are
+announced.
 """
 
 import asyncio
@@ -231,7 +231,7 @@ def _templates(memory: Memory) -> Iterator[types.ResourceTemplate]:
 
 
 async def _read(memory: Memory, uri: str) -> tuple[str, str]:
-    """Return the text of a resource, and a mark that changes with it.
+    """Return the text of a resource, and a mark that differs for another text.
 
     Raises MCPError for an unknown address, RicordoError.
     """

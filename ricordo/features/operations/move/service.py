@@ -1,4 +1,4 @@
-"""Move a database to another one, on SQLite or PostgreSQL.
+"""Move a database to another database, on SQLite or PostgreSQL.
 
 Rows are copied in one snapshot, then read back and compared by hash. The old database is only read.
 The new database is marked as incomplete until all of it is compared, and every server refuses it

@@ -156,7 +156,7 @@ class Push:
         return text
 
     def new_commits(self, tip: bytes) -> list[objects.Commit]:
-        """Return the new commits up to this one, parents first.
+        """Return the new commits up to this commit, parents first.
 
         The list is empty if the commit is stored already.
         """
@@ -353,7 +353,7 @@ class Push:
 def _main_line(
     order: Sequence[objects.Commit], tip: bytes | None, new_tip: bytes
 ) -> list[objects.Commit]:
-    """Return the commits from the old tip to the new one.
+    """Return the commits from the old tip to the new tip.
 
     They follow first parents if possible. Raises Stale if the new tip does not come after the old
     one.
