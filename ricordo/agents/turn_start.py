@@ -289,7 +289,10 @@ def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> R
 
 
 def _in_group(tx: Transaction, run: Run, group_fields: dict[str, Any]) -> Run:
-    """Store that the run is a turn in a group, unless its request says so; return the run."""
+    """Note that the run is a turn in this group, and return it.
+
+    Runs whose request says so already are unchanged.
+    """
     if not group_fields or run.metadata:
         return run
     run = replace(run, metadata=group_fields)

@@ -147,7 +147,7 @@ def store_plan(
 def version_notes(
     edits: Iterable[MemoryEdit], stored: Iterable[Block], failed: Container[str]
 ) -> dict[str, str]:
-    """Return, by call id, the sentence that names an edit's version.
+    """Return, by call id, the sentence that names the version of an edit.
 
     Only tools that show versions use it.
     """
@@ -412,8 +412,8 @@ class _SplitEdits:
     Attributes:
         direct: Edits to apply at once.
         waiting: Edits that need approval.
-        texts: The direct edits by block, if each call gave one block another text and did
-            nothing else, so that no block depends on another; else None.
+        texts: The direct edits by block, if each call only changes the text of one block; then no
+            block depends on another. Otherwise None.
     """
 
     edits: Sequence[MemoryEdit]

@@ -1,8 +1,8 @@
 """Rotation: a block that is nearly full keeps its most important text.
 
 The other lines move to the archive. A block's metadata switches it on: `{"rotation": {"strategy":
-"adaptive", "threshold": 0.8, "keeps": 0.5}}`. Above the threshold, a share of the block's limit,
-the block is cut down to the share `keeps`. The cut is a version of its own; its reason names the
+"adaptive", "threshold": 0.8, "keeps": 0.5}}`. Both numbers are shares of the block's limit: a block
+above `threshold` is cut down to `keeps`. The cut is a separate version. Its reason names the
 passage with the removed text.
 """
 

@@ -1,4 +1,4 @@
-"""Removal of deleted rows' bytes from database files, and search for a user in copies.
+"""Remove the bytes of deleted rows from database files, and look for a user in copies.
 
 A database marks deleted rows as free, and keeps their bytes until they are overwritten. SQLite's
 VACUUM and PostgreSQL's VACUUM FULL rewrite the files.

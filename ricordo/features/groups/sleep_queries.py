@@ -1,8 +1,8 @@
 """Queries of sleeping agents: turn counters, marks and transcripts, each of one user.
 
 A mark is for one sleeping agent and one conversation of its manager: the message (`seq`) up to
-which transcripts were made, and the one up to which there is something to read. It moves in the
-transaction that stores the transcript, so every message is in exactly one.
+which transcripts were made, and the last message to read. The transaction that stores a transcript
+moves the mark, so every message is in exactly one transcript.
 """
 
 from collections.abc import Mapping, Sequence

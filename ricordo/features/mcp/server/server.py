@@ -36,7 +36,7 @@ _BLOCK = "memory://blocks/"
 _AGENTS_BLOCK = "memory://agents/"
 _PROFILE = "memory://profile"
 _LOOKS_EVERY = 2.0  # seconds between two looks at watched blocks
-_MOST_BYTES = 64 * 1024  # of a message, since it is parsed on the event loop
+_MOST_BYTES = 64 * 1024  # bytes of a message: it is parsed on the event loop
 _MOST_WATCHED = 50
 _MOST_LISTED = 500
 _MOST_AGENTS = 20
@@ -83,7 +83,7 @@ class McpResponse(Response):
         try:
             async with manager.run():
                 await manager.handle_request(scope, receive, send)
-        except ExceptionGroup as group:  # from the manager's tasks
+        except ExceptionGroup as group:  # raised in the tasks of the SDK's manager
             # A refusal, for example of a body that is too long, is answered as in other routes.
             if (refusal := group.subgroup(HTTPException)) is None:
                 raise

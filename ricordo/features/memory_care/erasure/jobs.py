@@ -1,8 +1,8 @@
 """The job that erases a user, step by step.
 
-Each step finds rows in reads and erases them in short writes. Steps are repeated until a whole
-round finds nothing, since a turn or an import may have added rows meanwhile. Each write saves its
-counts in the same transaction, so after a kill nothing is counted twice.
+Each step finds rows in reads and erases them in short writes. All steps are repeated until a round
+finds no row, since a turn or an import may add rows meanwhile. Each write saves its counts in the
+same transaction, so after a kill nothing is counted twice.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """`ricordo memory remotes …`: manage the remotes of a user's memory.
 
 The commands call `/users/{user}/remotes` of the running server. Without one, a server is started
-for the command. No password is printed, or taken from the command line, where others could read it.
+for the command. Passwords are never printed, and never taken from the command line, since other
+users of the machine could read them.
 """
 
 import json
