@@ -55,8 +55,15 @@ class Server:
 
 @contextmanager
 def model_server() -> Iterator[str]:
-    """The address of the scripted model, as OPENAI_BASE_URL takes it."""
-    with _process([sys.executable, "-m", "bench.model"], stdout=subprocess.PIPE) as process:
+    """The address of the model of benches, as OPENAI_BASE_URL takes it."""
+    with scripted_model("bench.model") as url:
+        yield url
+
+
+@contextmanager
+def scripted_model(module: str) -> Iterator[str]:
+    """The address of a model that a module serves and prints when it runs."""
+    with _process([sys.executable, "-m", module], stdout=subprocess.PIPE) as process:
         assert process.stdout
         yield process.stdout.readline().decode().strip()
 

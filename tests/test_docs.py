@@ -400,7 +400,7 @@ def test_pages_import_nothing_but_what_the_readme_installs() -> None:
         for code in programs
         for name in re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE)
     }
-    known = {"letta_client", "openai", "ricordo", "ricordo_countdown"}
+    known = {"anthropic", "httpx2", "letta_client", "openai", "ricordo", "ricordo_countdown"}
     assert named - sys.stdlib_module_names == known
 
 

@@ -13,6 +13,7 @@ FEATURES: tuple[str, ...] = (
     "librarian",
     "mcp",
     "memory_care",
+    "memory_tool",
     "openai",
     "openwebui",
     "operations",

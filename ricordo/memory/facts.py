@@ -218,7 +218,7 @@ def revision_of(lines: Sequence[str], statement: str) -> Revision | None:
 
 
 def _replaces(new: Fact, old: Fact, statement: str) -> bool:
-    if new.is_same_as(old):
+    if new.is_same_as(old) or (_is_narrower(new, old) and corrects(statement)):
         # A person may have two jobs, so a second one replaces the first only if the text says so.
         return new.kind not in ("job", "workplace") or corrects(statement)
     if new.kind == _PREFERENCE and old.kind == _FAVOURITE:
@@ -226,6 +226,14 @@ def _replaces(new: Fact, old: Fact, statement: str) -> bool:
     return (
         new.kind == _FAVOURITE and old.kind == _PREFERENCE and _plain(new.value) == old.instead_of
     )
+
+
+def _is_narrower(new: Fact, old: Fact) -> bool:
+    """Return True for a favourite "language" and a favourite "programming language"."""
+    if new.kind != _FAVOURITE or old.kind != _FAVOURITE or new.subject != old.subject:
+        return False
+    longer, shorter = sorted((new.topic, old.topic), key=len, reverse=True)
+    return bool(shorter) and longer.endswith(f" {shorter}")
 
 
 def _revised(line: str, index: int, statement: str, old: Fact, new: Fact) -> Revision:

@@ -146,3 +146,144 @@ def test_lines_of_facts_are_added_once_changed_and_struck_out() -> None:
     long = with_fact("", "word " * 1000)
     assert long is not None
     assert len(long.value) == 400
+
+
+# Subjects that can live at a place, and others, with the verb and places that may follow.
+LIVES = {
+    "English": (
+        ["My sister", "My best friend Anna", "Our landlord", "Emma", "She", "My parents"],
+        ["The whole code", "The cat in the picture", "Everything", "My data", "The server process", "This setting", "Our documentation"],
+        ["lives in", "lives near"],
+        ["Graz", "New York"],
+        ["a folder", "the repository", "Git"],
+    ),
+    "German": (
+        ["Meine Schwester", "Mein bester Freund", "Emma", "Sie"],
+        ["Der ganze Code", "Das Projekt", "Unsere Dokumentation", "Alles", "Diese Einstellung"],
+        ["lebt in"],
+        ["Graz", "Bad Ischl"],
+        ["einem Ordner", "der Datenbank", "Git"],
+    ),
+    "French": (
+        ["Ma sœur", "Mon meilleur ami", "Emma", "Elle"],
+        ["Le code", "La documentation", "Tout", "Cette option"],
+        ["vit dans", "vit à"],
+        ["Lyon", "Paris"],
+        ["un dossier", "la base", "Git"],
+    ),
+    "Spanish": (
+        ["Mi hermana", "Mi mejor amigo", "Emma", "Ella"],
+        ["El código", "La documentación", "Todo", "Esta opción"],
+        ["vive en"],
+        ["Madrid", "San Sebastián"],
+        ["una carpeta", "la base", "Git"],
+    ),
+    "Italian": (
+        ["Mia sorella", "Il mio collega", "Emma", "Lei"],
+        ["Il codice", "La documentazione", "Tutto", "Questa opzione"],
+        ["vive a", "abita a"],
+        ["Torino", "Lecce"],
+        ["una cartella", "la base", "Git"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("language", LIVES)
+def test_only_somebody_lives_somewhere(language: str) -> None:
+    people, things, verbs, places, others = LIVES[language]
+    homes = {
+        f"{subject} {verb} {place}.": [
+            fact.value for fact in facts_in(f"{subject} {verb} {place}.") if fact.kind == "home"
+        ]
+        for subject, verb, place in product((*people, *things), verbs, (*places, *others))
+    }
+    expected = {
+        text: [place]
+        for subject, verb, place in product(people, verbs, places)
+        for text in [f"{subject} {verb} {place}."]
+    }
+    wrong = {text: homes[text] for text in expected if homes[text] != expected[text]}
+    wrong |= {
+        text: homes[text]
+        for subject, verb, place in product(things, verbs, (*places, *others))
+        for text in [f"{subject} {verb} {place}."]
+        if homes[text]
+    }
+    wrong |= {
+        text: homes[text]
+        for subject, verb, place in product(people, verbs, others[:1])
+        for text in [f"{subject} {verb} {place}."]
+        if homes[text]
+    }
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "My sister is a nurse and lives in Graz.",
+        "Sara works at the LKH and now lives in Graz.",
+        "People living in Vienna pay less.",
+        "I know someone who lives in Graz.",
+        "Living in Graz is expensive.",
+    ],
+)
+def test_where_somebody_else_lives_is_not_the_persons_home(text: str) -> None:
+    assert [fact for fact in facts_in(text) if (fact.kind, fact.subject) == ("home", "")] == []
+
+
+# By kind: the older statement's forms and value, and how a newer value is told in other words.
+CHANGED = {
+    "home": (
+        ["I live in {}.", "I just moved to {}, Texas.", "Ich wohne in {}.", "J'habite à {}.", "Vivo en {}.", "Abito a {}."],
+        [
+            "I'm all settled in {} now.", "I've settled down in {}.", "We are finally settled in {}.",
+            "Ich habe mich in {} gut eingelebt.", "Je me suis installée à {}.",
+            "Me he instalado en {}.", "Mi sono stabilita a {}.",
+        ],
+        [("Austin", "Denver"), ("Graz", "Lyon")],
+    ),
+    "workplace": (
+        ["I work as an analyst at {}.", "I work for {}."],
+        [
+            "I've officially started at {} now.", "I just started work at {}, so that is new now.",
+            "I got a new job at {} now.", "I have joined {} as a scientist now.",
+            "Ich habe jetzt bei {} angefangen.", "J'ai maintenant commencé chez {}.",
+            "Ahora he empezado en {}.", "Ora ho iniziato a lavorare da {}.",
+        ],
+        [("Fiat", "Ferrari"), ("Siemens", "Acme")],
+    ),
+    "favourite": (
+        ["My favourite programming language is {}.", "My favorite language is {}."],
+        [
+            "I have to say, {} is now my favorite language.", "{} is my favourite language now.",
+            "Honestly, {} is now my favourite programming language.",
+        ],
+        [("Java", "Rust"), ("Perl", "Go")],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CHANGED)
+def test_a_newer_value_told_in_other_words_takes_the_olders_place(kind: str) -> None:
+    forms, changes, values = CHANGED[kind]
+    wrong = []
+    for form, change, (old, new) in product(forms, changes, values):
+        revised = revision_of([form.format(old)], change.format(new))
+        if revised is None or new not in revised.line or old in revised.line:
+            wrong.append((form.format(old), change.format(new), revised))
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("line", "statement"),
+    [
+        ("My favourite programming language is Java.", "My favourite language is Italian."),
+        ("I work for Fiat.", "My sister started at Ferrari now."),
+        ("I live in Graz.", "My brother is settled in Vienna now."),
+        ("My favourite tea is mint.", "Blue is now my favourite colour."),
+        ("I work for Fiat.", "I started at noon now."),
+    ],
+)
+def test_a_newer_value_of_something_else_changes_nothing(line: str, statement: str) -> None:
+    assert revision_of([line], statement) is None

@@ -393,15 +393,16 @@ def _ranked(
         Evidence(note.text, _opening(note.said_on, note.label), 0, note.said_on)
         for note in reversed(view.notes)
     ]
+    hits = list(_hits(view))
     ranked = []
-    for evidence in (*notes, *_hits(view)):
+    for evidence in (*notes, *hits):
         points = plan.points_of(evidence.text, terms, kinds)
         if is_taste and grammar.found_in("tells_taste", evidence.text):
             # A favourite may be stated as a preference over something else.
             points += 2
         # A note with another value has replaced the earlier statement.
         is_old = evidence.rank and (
-            _is_replaced(view, evidence.text) or _is_outdated(view, evidence)
+            _is_replaced(view, evidence.text) or _is_outdated(view, evidence, hits)
         )
         if points and not is_old:
             ranked.append(replace(evidence, points=points))
@@ -434,13 +435,15 @@ def _is_replaced(view: LibrarianView, text: str) -> bool:
     return bool(alike) and text not in alike
 
 
-def _is_outdated(view: LibrarianView, hit: Evidence) -> bool:
-    """Return True if a newer note has another value.
+def _is_outdated(view: LibrarianView, hit: Evidence, hits: Sequence[Evidence]) -> bool:
+    """Return True if a newer note or a later hit has another value.
 
-    For example "I moved to Vienna." replaces "I live in Graz.".
+    For example "I moved to Vienna." replaces "I live in Graz.". An agent without a block for notes
+    has its corrections among the hits only.
     """
-    later = (note for note in view.notes if not note.said_on or note.said_on >= hit.on[:10])
-    return any(plan.revised_words(hit.text, note.text) for note in later if note.text != hit.text)
+    later = [note.text for note in view.notes if not note.said_on or note.said_on >= hit.on[:10]]
+    later += [other.text for other in hits if other.on > hit.on]
+    return any(plan.revised_words(hit.text, text) for text in later if text != hit.text)
 
 
 def _is_past(evidence: Evidence, ranked: Sequence[Evidence]) -> bool:

@@ -43,16 +43,19 @@ FORGET = "forget"
 ASKED = "Asked."
 SEARCHES: Mapping[str, Mapping[str, Any]] = {
     "conversation_search": {"roles": ["user"], "limit": 20},
-    "archival_memory_search": {"top_k": 5},
+    "archival_memory_search": {"top_k": 10},
 }
 # An empty query gives the newest.
 LIST_ARCHIVE = LibrarianCall("archival_memory_search", {"query": "", "top_k": 20})
+# Words of a taste that is told as a favourite in the one and as a preference in the other text.
+_OF_TASTES = "favourite favorite prefer lieber préfère prefiero"
 # Words of answers that the questions do not contain.
 _ALSO_SEARCHED = {
-    "home": "moved home wohne gezogen habite vivo",
+    "home": "moved home settled wohne gezogen habite déménagé vivo mudado",
+    "age": "old years turned Jahre ans años",
     "diet": "allergic vegetarian allergisch allergique alérgico",
-    "job": "work arbeite travaille trabajo",
-    "name": "name heiße appelle llamo",
+    "job": "work arbeite travaille trabajo job position started joined",
+    "name": "name call heiße appelle llamo",
     "birthday": "born birthday Geburtstag",
 }
 FORGET_WHICH = (
@@ -481,6 +484,8 @@ def _searching(view: LibrarianView, intents: Sequence[Intent]) -> list[Librarian
         query = " ".join(facts_asked(text))
     kinds = facts_asked(text)
     query += "".join(f" {more}" for kind, more in _ALSO_SEARCHED.items() if kind in kinds)
+    if any(kind.startswith("favourite ") for kind in kinds):
+        query += f" {_OF_TASTES}"
     searches = {tool: limits for tool, limits in SEARCHES.items() if query and tool in view.tools}
     calls = [
         LibrarianCall(tool, {"query": query[:_LONGEST_QUERY], **limits})

@@ -369,13 +369,21 @@ def rows_of(outcome: LibrarianCall) -> list[dict[str, Any]]:
     rows = []
     if isinstance(listed, list):
         rows = [row for row in listed if isinstance(row, dict) and row.get("content")]
-    # Consecutive messages are one result.
-    rows += [
-        {**row, **turn}
-        for row in rows
-        for turn in (*_turns(row.get("before")), *_turns(row.get("after")))
-    ]
+    # Consecutive messages are one result with one time. Their order is kept in it.
+    exchanges = [row for row in rows if row.get("before") or row.get("after")]
+    rows = [row for row in rows if row not in exchanges]
+    rows += [turn for exchange in exchanges for turn in _in_order(exchange)]
     return [row for row in rows if row.get("role", "user") == "user"]
+
+
+def _in_order(exchange: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the turns of one result, each with a time that sorts in their order."""
+    turns = [*_turns(exchange.get("before")), exchange, *_turns(exchange.get("after"))]
+    said_at = str(exchange.get("timestamp") or "")
+    return [
+        {**exchange, **turn, "timestamp": f"{said_at} {number:03}"}
+        for number, turn in enumerate(turns)
+    ]
 
 
 def _turns(neighbours: object) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from ricordo.memory.edits import PassageDraft
 from ricordo.memory.recall import FoundMessage, Likeness, most_alike, passages_like
 from ricordo.offload import offload
 from ricordo.search.index import MessageFilter, PassageFilter
-from ricordo.tools.builtin.search_results import results_of, timestamp
+from ricordo.tools.builtin.search_results import results_of, shares_seconds, timestamp
 from ricordo.tools.toolbox import ToolContext
 
 SENT = "Sent message successfully."  # wire fact of the retired Letta V1 server
@@ -189,10 +189,11 @@ async def archival_memory_search(
         return "No results found."
     for hit in hits:
         context.quoted.add(hit.passage.id, is_untrusted=hit.passage.is_untrusted)
+    is_exact = shares_seconds(hit.passage.created_at for hit in hits)
     return [
         {
             "id": hit.passage.id,
-            "timestamp": timestamp(hit.passage.created_at, timezone),
+            "timestamp": timestamp(hit.passage.created_at, timezone, is_exact=is_exact),
             "content": hit.passage.text,
             "tags": list(hit.passage.tags),
             "relevance": _relevance(hit.relevance),

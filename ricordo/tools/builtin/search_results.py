@@ -6,7 +6,7 @@ the agent's context window, and cuts are reported.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any
@@ -72,6 +72,7 @@ def results_of(
     known = _facts(facts, timezone, room // _FACTS_SHARE)
     room -= len(orjson.dumps(known))
     hits = {hit.message.id: hit for hit in all_hits}
+    is_exact = shares_seconds(hit.message.created_at for hit in all_hits)
     following = {hit.before.id: hit for hit in reversed(all_hits) if hit.before}
     for number, hit in enumerate(all_hits):
         if hit.message.id in quoted:
@@ -84,6 +85,7 @@ def results_of(
             timezone=timezone,
             now=now,
             room=room,
+            is_exact=is_exact,
         ).result(turns, hit.message)
         size = len(orjson.dumps(result))
         if results and size > room:
@@ -158,6 +160,7 @@ class _ResultWriter:
     timezone: tzinfo
     now: int
     room: int
+    is_exact: bool
 
     def result(self, turns: Sequence[Message], best: Message) -> dict[str, Any]:
         index = turns.index(best)
@@ -166,7 +169,7 @@ class _ResultWriter:
         entries = [self._turn(turn, share if turn.id in self.hits else context) for turn in turns]
         thoughts = "\n".join(part.text for part in best.parts if isinstance(part, ReasoningPart))
         return {
-            "timestamp": timestamp(best.created_at, self.timezone),
+            "timestamp": timestamp(best.created_at, self.timezone, is_exact=self.is_exact),
             "time_ago": time_ago(self.now - best.created_at),
             **({"before": entries[:index]} if index else {}),
             **({"thinking": shorten(thoughts, context)} if thoughts else {}),
@@ -241,5 +244,15 @@ def time_ago(micros: int) -> str:
     return f"{seconds}s ago"
 
 
-def timestamp(micros: int, timezone: tzinfo) -> str:
-    return to_datetime(micros).astimezone(timezone).isoformat(timespec="seconds")
+def timestamp(micros: int, timezone: tzinfo, *, is_exact: bool = False) -> str:
+    precision = "microseconds" if is_exact else "seconds"
+    return to_datetime(micros).astimezone(timezone).isoformat(timespec=precision)
+
+
+def shares_seconds(moments: Iterable[int]) -> bool:
+    """Return whether two different moments fall in one second.
+
+    Then their order is only seen in exact times, and the later text may correct the earlier one.
+    """
+    seconds = [moment // SECOND for moment in set(moments)]
+    return len(set(seconds)) < len(seconds)

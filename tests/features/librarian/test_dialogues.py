@@ -218,6 +218,9 @@ FACTS: dict[str, dict[str, tuple[tuple[str, str], list[str], list[str], list[str
 }
 ROWS = [(language, kind) for language, kinds in FACTS.items() for kind in kinds]
 
+# The tools of an agent whose messages are all in view, so that only the archive is searched.
+ARCHIVING = ("archival_memory_insert", "archival_memory_search")
+
 
 def talk_with(*lines: str) -> Talk:
     return Talk(blocks={"persona": "I keep the shelves.", "human": "\n".join(lines)})
@@ -334,6 +337,26 @@ async def test_what_cannot_be_divided_or_read_is_filed_word_for_word(told: str) 
     ]
     assert any(told in text for text in filed)
     assert "Plays chess" in talk.blocks["human"]
+
+
+@pytest.mark.parametrize(
+    ("language", "kind"),
+    # The stand-in searches by words, so it finds no "I'm 31 now.".
+    [row for row in ROWS if FACTS[row[0]][row[1]][2] and row[1] != "age"],
+)
+async def test_without_a_block_for_notes_the_later_statement_holds(
+    language: str, kind: str
+) -> None:
+    (old, new), told, changed, asked = FACTS[language][kind]
+    wrong = []
+    for form, change in product(told, changed):
+        talk = Talk(tools=ARCHIVING, blocks={"persona": "I keep the shelves."})
+        await talk.says(form.format(old))
+        await talk.says(change.format(new))
+        answer = await talk.says(asked[0])
+        if new not in answer or (old in answer.replace(new, "") and old not in change):
+            wrong.append((form, change, asked[0], answer))
+    assert wrong == []
 
 
 async def test_a_talk_keeps_what_is_true_and_drops_what_is_not() -> None:

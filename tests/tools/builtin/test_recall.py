@@ -89,6 +89,34 @@ async def test_a_result_has_the_shape_that_agents_know(nina: Desk) -> None:
     }
 
 
+async def test_hits_of_one_second_have_exact_times_that_show_their_order(
+    nina: Desk, store: SqliteStore
+) -> None:
+    archive = await make.stored_archive(store, nina.state.agent)
+    first = at(2026, 1, 20, 9)
+    passages = [
+        make.passage(archive, text, created_at=first + micros)
+        for text, micros in (("Tea is green.", 5), ("Tea is black now.", 70_000))
+    ]
+    await store.write(lambda tx: insert_passages(tx, archive, passages))
+    await keep(nina, "Tea in the garden.", created_at=first + 100)
+    await keep(nina, "Tea in the hall.", created_at=first + 2_000)
+    await nina.save()
+    filed_rows = await nina.read("archival_memory_search", query="tea")
+    assert {row["content"]: row["timestamp"] for row in filed_rows} == {
+        "Tea is green.": "2026-01-20T01:00:00.000005-08:00",
+        "Tea is black now.": "2026-01-20T01:00:00.070000-08:00",
+    }
+    said_rows = (await nina.read("conversation_search", query="tea"))["results"]
+    # Both are one result, which tells their order by "before" and "after".
+    (exchange,) = said_rows
+    times = {
+        "Tea in the garden.": "2026-01-20T01:00:00.000100-08:00",
+        "Tea in the hall.": "2026-01-20T01:00:00.002000-08:00",
+    }
+    assert exchange["timestamp"] == times[exchange["content"]]
+
+
 async def test_each_hit_stands_once_with_its_speaker_and_behind_the_turn_before_it(
     nina: Desk,
 ) -> None:

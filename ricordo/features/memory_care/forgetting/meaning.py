@@ -12,8 +12,8 @@ from ricordo.errors import Unavailable
 from ricordo.llm.embedding import embedded
 from ricordo.settings import Settings
 
-# Of ten paraphrases six have more, sentences about something else have less (decision 0077).
-LEAST_ALIKE = 0.35
+# By `python -m bench.paraphrases` (decision 0085).
+LEAST_ALIKE = 0.2
 # Sentences that are compared for one list, a tenth of a millisecond each.
 MOST_COMPARED = 20_000
 _SHORTEST = 8  # characters
@@ -39,17 +39,25 @@ class Meaning:
         except Unavailable:
             self._left = 0
             return
-        self._parts = [self._vector(part) for part in parts]
+        self._parts = [_vector(self._model, part) for part in parts]
 
     def is_near(self, sentence: str) -> bool:
         """Return whether a sentence says nearly the same."""
         if not self._left or len(sentence) < _SHORTEST:
             return False
         self._left -= 1
-        vector = self._vector(sentence)
+        vector = _vector(self._model, sentence)
         return any(float(part @ vector) >= LEAST_ALIKE for part in self._parts)
 
-    def _vector(self, text: str) -> Any:
-        tokenizer, table = self._model
-        encoding = tokenizer.encode(text[: embedded.MOST_CHARACTERS], add_special_tokens=False)
-        return embedded.pooled(table, encoding.ids)
+
+def likeness(text: str, other: str) -> float:
+    """Return how alike two sentences are, from -1 to 1. Raises Unavailable."""
+    model = _model()
+    return float(_vector(model, text) @ _vector(model, other))
+
+
+def _vector(model: Any, text: str) -> Any:
+    """Return a text's vector of length 1."""
+    tokenizer, table = model
+    encoding = tokenizer.encode(text[: embedded.MOST_CHARACTERS], add_special_tokens=False)
+    return embedded.pooled(table, encoding.ids)

@@ -40,6 +40,9 @@ _TWINS = (
 _CLASSES = {sign: f"[{re.escape(twins)}]" for twins in _TWINS for sign in twins}
 _UNSEEN = f"[{UNSEEN_CLASS}]*"
 _BLANKS = rf"(?:[\s{UNSEEN_CLASS}]|\\[nrt])+"
+# A secret that was redacted before an agent read the sentence: any letters are in its place.
+_REDACTED = re.compile(r"\[secret removed: [^\[\]\n]{0,80}\]")
+_ANY_SIGNS = r"[^\n]{1,300}?"
 _SPACELESS = re.compile(f"[{SPACELESS}]")
 _STOP = frozenset().union(*STOP_WORDS.values())
 # The share of the shorter text's words that must occur in both for a "perhaps".
@@ -81,7 +84,10 @@ class Needle:
         parts = (
             rule_of(line[start:end]).strip(_EDGE) for line in lines for start, end in _units(line)
         )
-        return tuple(dict.fromkeys(filter(None, parts)))
+        # A redacted secret alone would match every text.
+        return tuple(
+            dict.fromkeys(part for part in parts if re.search(r"\w", _REDACTED.sub("", part)))
+        )
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -248,11 +254,18 @@ def _without_blanks(text: str, start: int, end: int) -> tuple[int, int]:
 
 def _pattern(part: str) -> str:
     """Return a pattern of a sentence in each way of writing it."""
-    pattern = _BLANKS.join(map(_word_pattern, part.split()))
+    pattern = _ANY_SIGNS.join(map(_words_pattern, _REDACTED.split(part)))
     # Scripts without spaces have no ends of words.
     head = "" if _SPACELESS.match(part[0]) else r"(?<!\w)"
     tail = "" if _SPACELESS.match(part[-1]) else r"(?!\w)"
     return f"{head}{pattern}{tail}"
+
+
+def _words_pattern(text: str) -> str:
+    pattern = _BLANKS.join(map(_word_pattern, text.split()))
+    before = _BLANKS if pattern and text[0].isspace() else ""
+    after = _BLANKS if pattern and text[-1].isspace() else ""
+    return f"{before}{pattern}{after}"
 
 
 def _word_pattern(word: str) -> str:

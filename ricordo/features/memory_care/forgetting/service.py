@@ -63,6 +63,25 @@ class Choice:
     request_id: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """Whose things are removed: a user's, or those of a conversation about no user."""
+
+    user_id: str
+    conversation_id: str = ""
+    local_user_id: str = ""
+    changes_agents: bool = False
+
+    @property
+    def owner_id(self) -> str:
+        return self.user_id or self.conversation_id
+
+    @property
+    def key(self) -> str:
+        """The key of its jobs, which follow each other, so that two removals never meet."""
+        return f"{JOB}:{self.owner_id}"
+
+
 def require_needle(text: str, *, by_meaning: bool = False) -> Needle:
     """Return the thing as it is searched. Raises Invalid for a text that says nothing."""
     needle = Needle(text, by_meaning=by_meaning)
@@ -129,13 +148,12 @@ async def forget(runtime: Runtime, scope: Scope, name: str, text: str, choice: C
     def work(tx: Transaction) -> Forgetting:
         user = users.require(tx, scope, name)
         users.lock(tx, user.id)
-        forgetting = _begin(runtime, scope, user.id, text, choice)
-        if same := _same_in_queue(tx, forgetting):
-            return same
-        if choice.request_id:
+        reach = _Reach(user_id=user.id, changes_agents=scope.may(_CHANGES_AGENTS))
+        forgetting = _begin(runtime, scope, reach, text, choice)
+        queued = _queue(tx, forgetting, reach)
+        if queued is forgetting and choice.request_id:
             queries.remove(tx, scope, user.id, choice.request_id)
-        _add_job(tx, forgetting, key=user.id)
-        return forgetting
+        return queued
 
     return state_of(await runtime.store.write(work))
 
@@ -149,50 +167,41 @@ async def forget_at_once(
     Returns the receipt's id.
     """
     await asyncio.to_thread(Secret(runtime.settings.data_dir).derive, "")
-    everything = Choice(takes_all=True)
-
-    def work(tx: Transaction) -> Forgetting:
-        scope = Scope(request.organization_id, user_id=request.user_id)
-        owner = request.user_id or request.conversation_id or ""
-        forgetting = _begin(runtime, scope, owner, request.text, everything)
-        forgetting.user_id = request.user_id
-        forgetting.conversation_id = request.conversation_id or ""
-        forgetting.changes_agents = False
-        if is_local_user and not request.user_id:
-            forgetting.local_user_id = LOCAL_USER
-        if same := _same_in_queue(tx, forgetting):
-            return same
-        _add_job(tx, forgetting, key=owner)
-        return forgetting
-
-    return (await runtime.store.write(work)).id
+    reach = _Reach(
+        user_id=request.user_id,
+        conversation_id=request.conversation_id or "",
+        local_user_id=LOCAL_USER if is_local_user and not request.user_id else "",
+    )
+    scope = Scope(request.organization_id, user_id=request.user_id)
+    forgetting = _begin(runtime, scope, reach, request.text, Choice(takes_all=True))
+    return (await runtime.store.write(lambda tx: _queue(tx, forgetting, reach))).id
 
 
-async def has_passed_once(runtime: Runtime, receipt_id: str) -> bool:
-    """Return whether the removal has gone over everything once."""
-    unfinished = await runtime.store.read(_unfinished)
+async def has_passed_once(
+    runtime: Runtime, request: queries.ForgetRequest, receipt_id: str
+) -> bool:
+    """Return whether the removal of a request has gone over everything once."""
+    key = _Reach(request.user_id, request.conversation_id or "").key
+    unfinished = await runtime.store.read(lambda tx: _unfinished(tx, key))
     states = [state for _, state in unfinished if state.id == receipt_id]
     return all(state.passes for state in states)
 
 
-def _same_in_queue(tx: Transaction, forgetting: Forgetting) -> Forgetting | None:
-    for job, other in _unfinished(tx, forgetting.user_id or None):
+def _queue(tx: Transaction, forgetting: Forgetting, reach: _Reach) -> Forgetting:
+    """Add the job that removes it, and return its state; that of an equal job in the queue."""
+    for job, other in _unfinished(tx, reach.key):
         if job.status in ("waiting", "running") and _is_same(other, forgetting):
             return other
-    return None
-
-
-def _add_job(tx: Transaction, forgetting: Forgetting, key: str) -> None:
     job = Job(
         JOB,
         forgetting.organization_id,
         forgetting.model_dump(mode="json"),
-        # Jobs with one key follow each other, so two removals never meet.
-        key=f"{JOB}:{key}",
+        key=reach.key,
         user_id=forgetting.user_id or None,
         most_attempts=_ATTEMPTS,
     )
     jobs.add(tx, job)
+    return forgetting
 
 
 def _require_reader(scope: Scope, user: User) -> None:
@@ -255,7 +264,8 @@ def state_of(forgetting: Forgetting) -> Receipt:
     }
 
 
-def _begin(runtime: Runtime, scope: Scope, owner_id: str, text: str, choice: Choice) -> Forgetting:
+def _begin(runtime: Runtime, scope: Scope, reach: _Reach, text: str, choice: Choice) -> Forgetting:
+    owner_id = reach.owner_id
     return Forgetting(
         id=new_id(receipts.PREFIX),
         subject=receipts.subject_of(owner_id),
@@ -264,14 +274,16 @@ def _begin(runtime: Runtime, scope: Scope, owner_id: str, text: str, choice: Cho
         asked_at=to_datetime(runtime.store.clock.now()).isoformat(),
         asked_by="" if scope.user_id == owner_id else scope.user_id,
         database="postgresql" if runtime.settings.postgres_url else "sqlite",
-        user_id=owner_id,
+        user_id=reach.user_id,
+        conversation_id=reach.conversation_id,
+        local_user_id=reach.local_user_id,
         text=text,
         ids=sorted(set(choice.ids)),
         takes_all=choice.takes_all,
         takes_perhaps=choice.takes_perhaps,
         is_never_again=choice.is_never_again,
         by_meaning=is_perhaps_chosen(choice) and meaning.is_available(runtime.settings),
-        changes_agents=scope.may(_CHANGES_AGENTS),
+        changes_agents=reach.changes_agents,
     )
 
 
@@ -285,11 +297,11 @@ def _is_same(first: Forgetting, second: Forgetting) -> bool:
     return all(getattr(first, name) == getattr(second, name) for name in names)
 
 
-def _unfinished(tx: Transaction, user_id: str | None = None) -> list[tuple[Job, Forgetting]]:
-    """Return the removals in the queue with their jobs, the newest first."""
+def _unfinished(tx: Transaction, key: str | None = None) -> list[tuple[Job, Forgetting]]:
+    """Return the removals in the queue with their jobs, the newest first; those of one key."""
     statement = jobs.ROWS.select.where(jobs_table.c.kind == JOB)
-    if user_id:
-        statement = statement.where(jobs_table.c.user_id == user_id)
+    if key:
+        statement = statement.where(jobs_table.c.key == key)
     rows = jobs.ROWS.all(tx, statement.order_by(jobs_table.c.seq.desc()))
     return [(job, Forgetting.model_validate(job.payload)) for job in rows]
 

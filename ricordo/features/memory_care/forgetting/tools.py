@@ -63,7 +63,7 @@ async def _forget_at_once(context: ToolContext, request: ForgetRequest) -> str:
     )
     until = time.monotonic() + _LONGEST_WAIT
     while time.monotonic() < until:
-        if await service.has_passed_once(context.runtime, receipt_id):
+        if await service.has_passed_once(context.runtime, request, receipt_id):
             return "Forgotten: what said it in these words was removed, and a mark is in its place."
         await asyncio.sleep(_PAUSE)
     return "It is being forgotten: what says it in these words is removed in a moment."

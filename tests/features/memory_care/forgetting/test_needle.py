@@ -1,0 +1,32 @@
+"""Sentences with a redacted secret, as agents name them."""
+
+from itertools import product
+
+import pytest
+
+from ricordo.domain.redaction import PLACEHOLDER
+from ricordo.features.memory_care.forgetting.needle import MARK, Needle, blank
+
+SECRETS = ("SuperSecret123!", "hunter2", "sk-live-4711-AbCd", "p@ss (word)")
+SENTENCES = (
+    "My password for the company system is {}",
+    "{} is the code of my locker",
+    "The key {} opens my diary",
+)
+
+
+@pytest.mark.parametrize(("secret", "sentence"), list(product(SECRETS, SENTENCES)))
+def test_a_sentence_named_with_a_redacted_secret_is_found_with_the_secret(
+    secret: str, sentence: str
+) -> None:
+    needle = Needle(f"{sentence.format(PLACEHOLDER.format('password'))}.")
+    text = f"I like tea.\n{sentence.format(secret)}.\nMy sister lives in Graz."
+    assert blank(text, needle) == f"I like tea.\n{MARK}\nMy sister lives in Graz."
+    other = "I like tea.\nMy password was changed.\nThe key fits."
+    assert blank(other, needle) == other
+
+
+def test_a_redacted_secret_alone_names_nothing() -> None:
+    needle = Needle(PLACEHOLDER.format("password"))
+    assert needle.parts == ()
+    assert not needle.is_in("Anything at all.")
