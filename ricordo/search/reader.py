@@ -1,10 +1,10 @@
 """The blobs of the index, and the reads of a search.
 
-One statement reads the partitions, their buffers and the postings of a query; a second one reads
-the changes of cached ones. A search is one transaction, so it sees a concurrent flush whole or not
-at all. A process caches its reads by a partition's number and generation, and by the number of
-flushed documents: within a generation, flushes only append. So the partition's row, which every
-search reads, shows that another process flushed, deleted or rebuilt something.
+One statement reads the partitions, their buffers and the postings of a query; a second statement
+reads what changed in cached partitions. A search is one transaction, so it sees a concurrent flush
+whole or not at all. A process caches its reads by a partition's number and generation, and by the
+number of flushed documents: within a generation, flushes only append. So the partition's row, which
+every search reads, shows that another process flushed, deleted or rebuilt something.
 """
 
 import threading
@@ -265,7 +265,7 @@ class PartitionRow:
 
     @property
     def state(self) -> tuple[int, int, int]:
-        """The state that postings belong to; postings of another state are read again."""
+        """The state of the partition. Cached postings of another state are read again."""
         return self.seq, self.generation, self.documents
 
 

@@ -42,8 +42,8 @@ FREQUENCY = 5  # turns, as of the retired Letta V1 server
 class PairKind:
     """The parts of a pair.
 
-    They are the sleeping agent's type, the text key of its block `memory_persona`, and the group of
-    both agents.
+    These are the type of the sleeping agent, the text of its block `memory_persona`, and the group
+    of both agents.
     """
 
     agent_type: AgentType
