@@ -36,7 +36,7 @@ from ricordo.tools.toolbox import failed_result
 # wire fact: clients of the retired Letta V1 server match it.
 DENIED = "Error: request to call tool denied. User reason: {reason}"
 NOTICE = (
-    "You made this very call before in this turn, so it was not run again: its result is above. "
+    "You made the same call before in this turn, so it was not run again: its result is above. "
     "Use that result, or answer "
     "the user now."
 )

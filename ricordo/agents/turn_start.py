@@ -392,8 +392,7 @@ def _adopt_input(
     has_new_input = any(message.is_said for message in later)
     if has_new_input and any(message.role == "approval" for message in input_messages):
         raise Conflict(
-            "The conversation went on since the server was stopped in the middle of this. "
-            "Ask the agent again."
+            "The server stopped during this turn, and the conversation has newer messages. Ask the agent again."
         )
     if was_answered and not has_new_input:
         messages.move(tx, input_messages, run.id)

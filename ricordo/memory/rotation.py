@@ -121,8 +121,7 @@ def read_rotation(metadata: Mapping[str, Any]) -> Rotation | None:
     ]
     if len(shares) != 2 or keeps > threshold:
         raise Invalid(
-            "The threshold of a rotation and what it keeps are shares from 0 to 1, and it keeps "
-            "the smaller one."
+            "The threshold and keeps of a rotation are shares from 0 to 1, and keeps is the smaller."
         )
     return Rotation(name, threshold, keeps)
 
@@ -153,7 +152,7 @@ def rotate(
     metadata = ChangeMetadata(
         # The agent is the author: its policy allowed the write that filled the block.
         context.author,
-        f"Rotate {block.label}, {share} percent full: what left is in {passage.id}",
+        f"Rotate {block.label}, {share} percent full: the removed text is in {passage.id}",
         context.run_id,
         context.step_id,
         is_untrusted=context.is_untrusted,

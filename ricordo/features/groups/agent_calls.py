@@ -90,8 +90,8 @@ def require_may_ask(context: ToolContext, agent_id: str | None = None) -> None:
         raise Invalid("An agent cannot send a message to itself.")
     if agent_id in chain:
         raise Invalid(
-            f"The agent {agent_id} waits for the end of this very turn, so it cannot be asked "
-            "here. Say it in your answer instead."
+            f"The agent {agent_id} waits for the end of this turn, so it cannot be asked. Write your "
+            "message in your answer instead."
         )
     if len(chain) >= AgentCallSettings().agent_call_depth:
         raise Invalid(
@@ -190,8 +190,7 @@ def _waiting(context: ToolContext) -> Iterator[Callable[[str | None], None]]:
             last = waits[last]
         if last == run_id:
             raise Invalid(
-                "The other agent waits for the end of this very turn. Answer first, and ask it "
-                "later."
+                "The other agent waits for the end of this turn. Answer first, and ask it later."
             )
         waits[run_id] = other_run_id
 

@@ -166,7 +166,7 @@ def _make(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState) ->
         pair = _USUAL
     persona = BlockSpec(
         label="memory_persona",
-        description="How this agent works on the memory of the other one.",
+        description="How this agent works on the memory of the other agent.",
         value=text(pair.persona),
         read_only=True,  # it defines this agent, and holds nothing about a person
     )

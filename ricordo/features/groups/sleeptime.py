@@ -223,7 +223,9 @@ async def _attempt(
     except Unavailable:
         if runtime.is_stopping:
             raise
-        failed[user_id] = Unavailable("A sleeping agent could not be run. It is tried again later.")
+        failed[user_id] = Unavailable(
+            "A sleeping agent could not be run. Its run is tried again later."
+        )
     except RicordoError as error:
         log.warning("a sleeping agent failed", extra={"kind": type(error).__name__})
         failed[user_id] = error

@@ -99,7 +99,7 @@ class ErasureWork(PortionedWork[Erasure]):
             await self._round()
             if self.state == before:
                 return
-        raise Unavailable("New rows of this user keep coming. It is tried again.")
+        raise Unavailable("New rows of this user keep coming. The erasure is tried again.")
 
     async def _round(self) -> None:
         await self._write(service.hide_memory)
@@ -154,7 +154,7 @@ class ErasureWork(PortionedWork[Erasure]):
             await self._each(queries.stop_jobs, [row.id for row in rows])
             # A running job stops within seconds.
             await asyncio.sleep(_PAUSE)
-        raise Unavailable("A job of this user does not stop. It is tried again.")
+        raise Unavailable("A job of this user does not stop. The erasure is tried again.")
 
     async def _cover_rest(self) -> None:
         """Remove the user's texts from rows that stay.
@@ -172,7 +172,7 @@ class ErasureWork(PortionedWork[Erasure]):
                     run.agent_id in agents and run.created_at <= now for run in runs.open_runs(tx)
                 )
             ),
-            "Turns that had read what the user said still run. It is tried again after them.",
+            "Turns that read messages of this user still run. The erasure is tried again after them.",
         )
         await self._repeat(queries.purge_traces)
         shown_in = {*self.state.shown_in, *self.state.defaults}

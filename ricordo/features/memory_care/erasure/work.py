@@ -107,7 +107,7 @@ class PortionedWork(Generic[S]):
         """
         await self._wait(
             lambda tx: not queries.is_embedding(tx, owner_id),
-            f"What {owner_id} holds is being embedded. It is tried again after that.",
+            f"What {owner_id} holds is being embedded. The erasure is tried again after that.",
         )
         job = await self._wait(
             partial(queries.claim_flush, erasure=self.state, owner_id=owner_id),
@@ -138,8 +138,7 @@ class PortionedWork(Generic[S]):
                 return
             await asyncio.sleep(_PAUSE)
         raise Unavailable(
-            "A copy of the database is being made, which may hold this user. It is tried again "
-            "after that."
+            "A copy of the database is being made, which may hold this user. The erasure is tried again after that."
         )
 
 
