@@ -211,9 +211,9 @@ def attach_agent(tx: Transaction, context: RequestContext, agent_id: str, identi
 @router.patch("/agents/{agent_id}/identities/detach/{identity_id}", response_model=AgentResponse)
 @needs("agents:write")
 def detach_agent(tx: Transaction, context: RequestContext, agent_id: str, identity_id: str) -> Json:
-    """Take an agent from a user.
+    """Detach a user from an agent.
 
-    Without any user, everybody in the organization may use it.
+    If no user is left, everybody in the organization may use the agent.
     """
     users.require_all_users(context.scope)
     agents.require(tx, context.scope, agent_id)
