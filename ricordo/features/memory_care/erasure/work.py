@@ -30,7 +30,7 @@ _PAUSE = 0.1  # seconds between two tries
 
 
 class WorkState(Protocol):
-    """The state of such work: its receipt's id and its counts."""
+    """The state of the work: the id of its receipt, and its counts."""
 
     id: str
     organization_id: str
