@@ -186,7 +186,7 @@ def _error(lines: list[bytes]) -> str | None:
     """
     last_message = _json(lines[0])
     if last_message.get("done") is not True:
-        return "The code ended before its end."
+        return "The code ended early."
     error = last_message.get("error")
     if error is None or isinstance(error, str):
         return error
