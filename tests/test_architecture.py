@@ -667,6 +667,7 @@ INSIDE = {
     "tools": "pure modules, and tools without a turn around them",
     "agents": "the parts of a turn, each by itself",
     "behaviour/test_a_first_course.py": "days pass between two looks of the job",
+    "bench": "what the product writes in place of a forgotten text",
     "background": "the worker and its handlers, without a server around them",
     "api": "response models against the OpenAPI document, and parts of the HTTP shell",
     "cli": "what commands compute, apart from what they print",

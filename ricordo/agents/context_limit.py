@@ -25,11 +25,7 @@ from ricordo.domain.event import Compacted
 from ricordo.domain.message import (
     CompactionPart,
     Message,
-    Part,
-    ReasoningPart,
     TextPart,
-    ToolCallPart,
-    ToolReturnPart,
     Trigger,
 )
 from ricordo.domain.model import ModelRequest
@@ -85,25 +81,12 @@ def is_too_long(turn: TurnContext, request: ModelRequest) -> bool:
 
 def _token_bound(request: ModelRequest) -> int:
     """Return a bound of the request's tokens: no character takes more than one."""
-    messages = request.messages
     return (
         _TOOLS_AND_OVERHEAD
-        + MESSAGE_TOKENS * len(messages)
-        + sum(_size(part) for message in messages for part in message.parts)
+        + MESSAGE_TOKENS * len(request.messages)
+        + request.characters
+        + IMAGE_TOKENS * request.pictures
     )
-
-
-def _size(part: Part) -> int:
-    match part:
-        case TextPart():
-            return len(part.text)
-        case ReasoningPart():
-            return len(part.text) + len(part.redacted or "")
-        case ToolCallPart():
-            return len(part.name) + len(part.arguments)
-        case ToolReturnPart():
-            return len(part.content)
-    return IMAGE_TOKENS
 
 
 def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:

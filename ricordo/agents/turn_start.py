@@ -62,6 +62,7 @@ from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages, proposals, runs
 from ricordo.storage import tools as stored_tools
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.message_cache import read_window
 from ricordo.tools.rules import CallRules, FinishedCall, finished_calls
 from ricordo.tools.toolbox import unstored_tool
 
@@ -220,7 +221,10 @@ def _load_turn(
     run = replace(run, user_id=run.user_id or state.conversation.user_id)
     if runtime.settings.daily_tokens or DAILY_TOKENS in state.agent.settings:
         require_budget(tx, runtime.settings, state.agent, request.delivery.purpose)
-    window = _load_window(tx, runtime, state)
+    window = ContextWindow(read_window(tx, state), state.conversation.prompt_key)
+    # A turn writes its prompt over the window's first message, so that must be a system message.
+    if not window.messages or window.messages[0].role != "system":
+        window = _with_system_message(tx, runtime, state, window.messages)
     if state.agent.clears_buffer:
         window = _without_leftovers(window, state, request)
     profile = profile_of(state.agent, model.info, runtime.settings.model_profile)
@@ -577,18 +581,16 @@ def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) ->
     return earlier_run
 
 
-def _load_window(tx: Transaction, runtime: Runtime, state: AgentState) -> ContextWindow:
-    """Return the conversation's window; a missing system message is added."""
+def _with_system_message(
+    tx: Transaction, runtime: Runtime, state: AgentState, window: Sequence[Message]
+) -> ContextWindow:
+    """Store a system message in front of a window that has none, and return the window."""
     conversation = state.conversation
-    window = messages.by_ids(tx, conversation.window)
-    if window and window[0].role == "system":
-        return ContextWindow(window, conversation.prompt_key)
-    # A turn writes its prompt over the window's first message, so that must be a system message.
     system, key = system_message(tx, runtime, state)
     insert_messages(tx, [system])
-    window.insert(0, system)
-    conversations.save_window(tx, conversation.id, [message.id for message in window], key, added=1)
-    return ContextWindow(window, key)
+    ids = [system.id, *(message.id for message in window)]
+    conversations.save_window(tx, conversation.id, ids, key, added=1)
+    return ContextWindow([system, *window], key)
 
 
 def new_run(tx: Transaction, request: TurnRequest) -> Run:

@@ -263,10 +263,11 @@ class AgentState:
 
     `group` is the group that the agent manages, as JSON. `waiting` is the message whose calls wait
     for an answer. `user_ids` are the users that the agent is restricted to, as far as the caller
-    may see them. `has_other_conversations` is set if other conversations of the agent have
-    messages. `directories`, `instructions` (from a file of the user) and `shown_texts` are filled
-    in by `Runtime.complete` on request. `shown_texts` are texts that the prompt shows in place of
-    the values of read-only blocks, by the label of the block.
+    may see them. `has_other_conversations` is set if conversations other than this one hold
+    messages. `message_changes` counts changes of the agent's stored messages, which is the version
+    of their cache. `directories`, `instructions` (from a file of the user) and `shown_texts` are
+    filled in by `Runtime.complete` on request. `shown_texts` are texts that the prompt shows in
+    place of the values of read-only blocks, by the label of the block.
     """
 
     agent: Agent
@@ -277,6 +278,7 @@ class AgentState:
     tags: tuple[str, ...] = ()
     user_ids: tuple[str, ...] = ()
     has_other_conversations: bool = False
+    message_changes: int = 0
     waiting: Message | None = None
     directories: tuple[PromptDirectory, ...] = ()
     instructions: str = ""

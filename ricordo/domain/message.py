@@ -180,6 +180,11 @@ class Message:
     is_untrusted: bool = False
 
     @property
+    def is_one_text(self) -> bool:
+        """True for a message of one text, as most are: quicker than to look through its parts."""
+        return len(self.parts) == 1 and type(self.parts[0]) is TextPart
+
+    @property
     def text(self) -> str:
         return "\n".join(part.text for part in self.parts if isinstance(part, TextPart))
 
@@ -192,11 +197,15 @@ class Message:
     @property
     def tool_calls(self) -> tuple[ToolCallPart, ...]:
         """The assistant's tool calls, in order."""
+        if self.is_one_text:
+            return ()
         return tuple(part for part in self.parts if isinstance(part, ToolCallPart))
 
     @property
     def tool_returns(self) -> tuple[ToolReturnPart, ...]:
         """The results in a tool message, in order."""
+        if self.is_one_text:
+            return ()
         return tuple(part for part in self.parts if isinstance(part, ToolReturnPart))
 
     @property
@@ -206,7 +215,9 @@ class Message:
     @property
     def is_said(self) -> bool:
         """True if a user wrote this message."""
-        return self.role == "user" and not any(isinstance(part, EventPart) for part in self.parts)
+        if self.role != "user" or self.is_one_text:
+            return self.role == "user"
+        return not any(isinstance(part, EventPart) for part in self.parts)
 
     @property
     def is_event(self) -> bool:

@@ -1,12 +1,13 @@
 """Input and output of models in our own types; providers' formats stay in `llm/`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import orjson
 
-from ricordo.domain.hidden_text import with_marks
+from ricordo.domain.hidden_text import unseen_runs, with_marks
 from ricordo.domain.message import (
     Message,
     Part,
@@ -184,10 +185,21 @@ class ModelRequest:
     stream: bool = False
     user_id: str | None = None
     logprobs: int | None = None
+    characters: int = field(default=0, init=False)
+    """The characters of the messages' texts."""
+    pictures: int = field(default=0, init=False)
+    """The number of parts that are no texts."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "messages", marked_messages(self.messages))
+        texts = texts_of(self.messages)
+        messages = marked_messages(self.messages, texts)
+        if messages is not self.messages:
+            texts = texts_of(messages)
+        object.__setattr__(self, "messages", messages)
         object.__setattr__(self, "tools", marked_tools(self.tools))
+        object.__setattr__(self, "characters", sum(map(len, texts)))
+        part_count = sum([len(message.parts) for message in messages])
+        object.__setattr__(self, "pictures", max(0, part_count - len(texts)))
 
     @property
     def callable_tools(self) -> tuple[ToolSchema, ...]:
@@ -274,9 +286,30 @@ class OrganizationProvider:
     secret: str | None = field(default=None, repr=False)
 
 
-def marked_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """Return the messages with marks for hidden text; the same messages if they have none."""
-    if all(_is_plain(part) for message in messages for part in message.parts):
+def texts_of(messages: Iterable[Message]) -> list[str]:
+    """Return the texts that a model reads in these messages, one for each part that has any."""
+    texts: list[str] = []
+    for message in messages:
+        for part in message.parts:
+            match part:
+                case TextPart():
+                    texts.append(part.text)
+                case ReasoningPart():
+                    texts.append(part.text + (part.redacted or ""))
+                case ToolCallPart():
+                    texts.append(part.name + part.arguments)
+                case ToolReturnPart():
+                    texts.append(part.content)
+    return texts
+
+
+def marked_messages(messages: tuple[Message, ...], texts: Sequence[str]) -> tuple[Message, ...]:
+    """Return the messages with marks for hidden text; the same messages if they have none.
+
+    `texts` are all of their texts, which are searched as one, since most windows have none.
+    """
+    joined = "\n".join(texts)
+    if "\\u" not in joined and (is_plain(joined) or not unseen_runs(joined)):
         return messages
     marked = tuple(map(_marked_message, messages))
     has_marks = any(new is not old for new, old in zip(marked, messages, strict=True))
@@ -285,23 +318,13 @@ def marked_messages(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 def marked_tools(tools: tuple[ToolSchema, ...]) -> tuple[ToolSchema, ...]:
     """Return the tools with marks for hidden text; the same tools if they have none."""
-    if all(is_plain(tool.description) and _is_ascii_json(tool.parameters) for tool in tools):
-        return tools
+    with suppress(TypeError):  # of a number with more than 64 bits, which orjson cannot write
+        is_ascii = orjson.dumps([tool.parameters for tool in tools]).isascii()
+        if is_ascii and is_plain("".join([tool.description for tool in tools])):
+            return tools
     marked = tuple(map(_marked_tool, tools))
     has_marks = any(new is not old for new, old in zip(marked, tools, strict=True))
     return marked if has_marks else tools
-
-
-def _is_plain(part: Part) -> bool:
-    match part:
-        case TextPart() | ReasoningPart():
-            return is_plain(part.text)
-        case ToolCallPart():
-            return is_plain(part.arguments) and "\\u" not in part.arguments
-        case ToolReturnPart():
-            return is_plain(part.content)
-        case _:
-            return True
 
 
 def _marked_message(message: Message) -> Message:
@@ -349,18 +372,6 @@ def _marked_tool(tool: ToolSchema) -> ToolSchema:
     if description is tool.description and parameters == tool.parameters:
         return tool
     return replace(tool, description=description, parameters=parameters)
-
-
-def _is_ascii_json(parameters: Mapping[str, Any]) -> bool:
-    """Return whether the schema has ASCII characters only, as nearly all have.
-
-    Returns False for a schema that orjson cannot write, such as one with a number of more than 64
-    bits.
-    """
-    try:
-        return orjson.dumps(parameters).isascii()
-    except TypeError:
-        return False
 
 
 def _marked_value(content: Any) -> Any:

@@ -202,6 +202,8 @@ def _add_thoughts(row: dict[str, Any], thoughts: list[ReasoningPart], dialect: D
 
 def _content(parts: Sequence[Part]) -> str | list[dict[str, Any]] | None:
     """Return a message's content: one text if there are only texts, else a list of parts."""
+    if len(parts) == 1 and isinstance(parts[0], TextPart):
+        return parts[0].text or None
     if not any(isinstance(part, ImagePart) for part in parts):
         return "\n".join(part.text for part in parts if isinstance(part, TextPart)) or None
     rows: list[dict[str, Any]] = []

@@ -40,6 +40,8 @@ _WHOLE_BLOCK_RESULTS: Mapping[str, tuple[str, ...]] = {
     "core_memory_append": ("content",),
     "core_memory_replace": ("new_content",),
 }
+# The roles of messages that are valid in any order, unless they hold calls.
+_TALKING = frozenset(("user", "assistant", "system", "summary"))
 # Results of calls without another, by the reason of their turn's end.
 INTERRUPTED = (
     "interrupted: the server stopped before this call had a result. "
@@ -78,8 +80,9 @@ def transcript(
     pictures: list[Message] = []
     calls: dict[str, ToolCallPart] = {}
     for message in paired(messages):
-        calls |= {call.call_id: call for call in message.tool_calls}
-        if message.role != "tool":
+        if not message.is_one_text:
+            calls |= {call.call_id: call for call in message.tool_calls}
+        if pictures and message.role != "tool":
             request_messages += pictures
             pictures = []
         match message.role:
@@ -168,6 +171,9 @@ def paired(messages: Iterable[Message]) -> list[Message]:
     used_ids: set[str] = set()
     other_ids: dict[str, str] = {}
     for stored in messages:
+        if stored.is_one_text and stored.role in _TALKING and not (open_calls or other_ids):
+            valid.append(stored)
+            continue
         message, other_ids = _with_unique_ids(stored, used_ids, other_ids)
         calls = message.tool_calls
         if message.role == "tool":

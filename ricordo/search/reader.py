@@ -22,6 +22,7 @@ from sqlalchemy import LargeBinary, bindparam, cast, literal, null, select, unio
 from ricordo.search.scoring import PART_SHIFT, Posting
 from ricordo.search.write_buffer import BufferRow
 from ricordo.storage.engine.store import Transaction, each
+from ricordo.storage.message_cache import MessageCache
 from ricordo.storage.schema.core_tables import (
     jobs,
     search_buffer,
@@ -237,6 +238,12 @@ class IndexCache:
 def shared_cache(tx: Transaction) -> IndexCache:
     cache: IndexCache = tx.cache.setdefault(IndexCache, IndexCache())
     return cache
+
+
+def drop_caches(tx: Transaction) -> None:
+    """Drop the texts that this process caches: words of the index, and messages of windows."""
+    tx.cache.pop(IndexCache, None)
+    tx.cache.pop(MessageCache, None)
 
 
 def cache_of(tx: Transaction) -> IndexCache:

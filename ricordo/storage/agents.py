@@ -117,7 +117,7 @@ _HAS_OTHERS = exists(
         _newest.c.message_count > 1, or_(_newest.c.user_id.is_(None), _newest.c.user_id == _USER)
     )
 ).label("has_others")
-_STATE = _STATES.add_columns(_HAS_OTHERS).where(
+_STATE = _STATES.add_columns(_HAS_OTHERS, agents.c.message_changes).where(
     equal(agents, "organization_id"),
     agents.c.id == bindparam("agent_id"),
     conversations_table.c.id == bindparam("conversation_id"),
@@ -178,6 +178,7 @@ def load(
         tools=tools.of_agent(tx, agent_id),
         archives=usable_archives,
         has_other_conversations=bool(rows[0].has_others),
+        message_changes=rows[0].message_changes,
     )
 
 

@@ -42,9 +42,9 @@ from ricordo.storage.schema.core_tables import (
 
 DELETED = "org-ffffffff-ffff-4fff-bfff-ffffffffffff"
 JOB = "deletion"
-# Rows of one portion. A message or passage also has a row in the search index; a trace may have
-# some hundred kilobytes.
-PORTION = 200
+# Rows of one portion. A message or passage also has a row in the search index, and SQLite counts a
+# message's deletion in its agent's row; a trace may have some hundred kilobytes.
+PORTION = 150
 _PORTIONS = {"passages": 100, "steps": 100, "traces": 10}
 # "messages" are those of a conversation up to some seq; the conversation itself stays.
 Kind = Literal["agent", "archive", "conversation", "messages"]

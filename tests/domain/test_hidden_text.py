@@ -25,7 +25,7 @@ from ricordo.domain.message import (
     ToolCallPart,
     ToolReturnPart,
 )
-from ricordo.domain.model import ModelRequest, ToolSchema, marked_messages
+from ricordo.domain.model import ModelRequest, ToolSchema
 
 # By kind: first and last character. Each gives siblings.
 KINDS = {
@@ -186,4 +186,4 @@ def test_texts_without_hidden_text_and_signed_ones_reach_a_model_as_they_are() -
         _message("user", TextPart("plain 👩‍💻 می‌خواهم")),
         _message("assistant", TextPart("a\u200bb", "signed"), ReasoningPart("a\u200bb", "signed")),
     )
-    assert marked_messages(messages) is messages
+    assert ModelRequest(messages).messages is messages

@@ -52,7 +52,11 @@ def schema(path: Path) -> dict[str, object]:
             wheres = rows(
                 "SELECT sql FROM sqlite_master WHERE type = 'index' AND tbl_name = ?", table
             )
+            triggers = rows(
+                "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = ?", table
+            )
             described[table] = {
+                "triggers": sorted(triggers),
                 "columns": sorted(column[1:] for column in rows(f"PRAGMA table_info({table})")),
                 "references": sorted(key[2:] for key in rows(f"PRAGMA foreign_key_list({table})")),
                 "indexes": indexes,

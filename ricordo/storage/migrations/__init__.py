@@ -27,6 +27,7 @@ from ricordo.storage.schema.memory_tables import (
     chains,
     proposals,
 )
+from ricordo.storage.schema.message_changes import create_triggers
 
 Migration = Callable[[Connection], None]
 # The version of a database to which a copy is being written. Every Ricordo, even an older one,
@@ -56,6 +57,7 @@ _FIRST_TABLES = (
 )
 _ADDED = {
     "users": frozenset(("email", "disabled_at", "identity_type", "properties", "look", "former")),
+    "agents": frozenset(("message_changes",)),
     "conversations": frozenset(("has_untold",)),
 }
 
@@ -216,6 +218,14 @@ def add_index_of_waiting_proposals(connection: Connection) -> None:
     waiting.create(connection, checkfirst=True)
 
 
+def count_message_changes(connection: Connection) -> None:
+    """Let each agent's row count the changes of its messages."""
+    existing = {column["name"] for column in inspect(connection).get_columns(tables.agents.name)}
+    if "message_changes" not in existing:
+        add_columns(connection, tables.agents, "message_changes")
+    create_triggers(connection)
+
+
 def part_tags_by_users(connection: Connection) -> None:
     """Keep only tags of shared passages in an archive's row.
 
@@ -264,6 +274,7 @@ MIGRATIONS: Sequence[Migration] = (
     keep_tasks_without_agents,
     cut_long_texts,
     add_index_of_waiting_proposals,
+    count_message_changes,
 )
 
 

@@ -94,6 +94,8 @@ agents = table(
     json_value("settings"),
     *strings("created_by", "updated_by", erasure="blank"),
     *timestamps("created_at", "updated_at"),
+    # Counted by triggers (`message_changes.py`) and never written by us.
+    *numbers("message_changes"),
     Index("agents_by_time", "organization_id", "created_at", "seq"),
     erasure="delete",
 )

@@ -79,11 +79,10 @@ class ErasureWork(PortionedWork[Erasure]):
                 name.partition(".")[0] for name in (*self.state.removed, *self.state.changed)
             ]
             # Imports numpy, which a server loads at its first search.
-            from ricordo.search.reader import IndexCache
+            from ricordo.search.reader import drop_caches
 
-            # Drop this process's cached index, which has words of the user; the next search reads
-            # it again.
-            await self._store.write(lambda tx: tx.cache.pop(IndexCache, None))
+            # They hold words of the user, and are read again when they are needed.
+            await self._store.write(drop_caches)
             remains = await scrub(self._store, touched)
 
             def finish(tx: Transaction, erasure: Erasure) -> None:

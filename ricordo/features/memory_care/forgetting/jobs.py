@@ -235,9 +235,9 @@ class ForgettingWork(PortionedWork[Forgetting]):
 
     async def _rewrite_files(self) -> None:
         # Imports numpy, which a server loads at its first search.
-        from ricordo.search.reader import IndexCache
+        from ricordo.search.reader import drop_caches
 
-        await self._store.write(lambda tx: tx.cache.pop(IndexCache, None))
+        await self._store.write(drop_caches)
         # Rows that were deleted long ago, such as uploads, may have left bytes with it in free
         # pages.
         table_names = (table.name for table in tables_with_words())

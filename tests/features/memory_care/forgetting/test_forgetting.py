@@ -13,6 +13,7 @@ from ricordo.features.memory_care.forgetting.needle import MARK
 from ricordo.features.sync.git.repository import open_repository
 from ricordo.llm.scripted import call
 from ricordo.secret import Secret
+from ricordo.storage.message_cache import MessageCache
 from tests.features.memory_care.erasure.test_routes import World, everything_of_bob
 from tests.seams.http import ok
 from tests.seams.server import LIMIT, MODEL
@@ -223,6 +224,19 @@ def test_it_is_nowhere_afterwards_and_all_else_is_as_it_was(world: World) -> Non
     said = world.http.get(f"/v1/conversations/{ids['thread']}/messages").text
     assert f"Hello. {MARK}" in said
     assert MODEL
+
+
+def test_a_forgotten_text_is_in_no_later_prompt_and_no_cache_of_the_process(world: World) -> None:
+    thread = world.thread(world.agent("Tess"), "gil")
+    world.say(thread, f"{fact('window')}.", "Noted.")
+    world.say(thread, "Hello.", "Hello.")
+    assert CANARY in str(world.server.model.requests[-1].messages).lower()
+    forget(world, "gil", fact("window"), all=True)
+    world.say(thread, "Hello again.", "Hello.")
+    assert CANARY not in str(world.server.model.requests[-1].messages).lower()
+    cached = world.server.read(lambda tx: repr(tx.cache[MessageCache]))
+    assert "Hello again." in cached or "Hello." in cached
+    assert CANARY not in cached.lower()
 
 
 def test_the_memory_page_lists_it_and_removes_the_chosen(world: World) -> None:

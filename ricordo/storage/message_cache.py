@@ -1,0 +1,140 @@
+"""The messages of windows that this process read, so that a turn reads only new ones.
+
+A conversation's entry is valid for one version of its agent's messages: the count of changes that
+the database keeps (`schema/message_changes.py`), which a turn reads before its window. After a
+change by any process the versions differ, and the entry is dropped. Messages are frozen, so turns
+may share them. System messages are not cached, because the count leaves them out: a turn may write
+its own again.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from sys import getsizeof
+from typing import Any, get_args
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.message import Message, Part
+from ricordo.storage import messages
+from ricordo.storage.engine.store import Transaction
+
+MOST_BYTES = 32 * 1024 * 1024
+# A larger message, such as one with a picture, is read again for each turn.
+MOST_BYTES_OF_ONE = 64 * 1024
+# An entry that no turn used for so long is dropped at the next use of another one.
+UNUSED_SECONDS = 600.0
+# An entry with so many messages more than its window, as after a compaction, is built again.
+_SURPLUS = 100
+# The bytes of a message with its ids, and of a part, without their texts.
+_MESSAGE_BYTES = 1_100
+_PART_BYTES = 130
+_FIELDS: Mapping[type[Any], Sequence[str]] = {
+    kind: [part_field.name for part_field in fields(kind)] for kind in get_args(Part)
+}
+Version = tuple[int, int]
+"""When the agent was created, and how often its messages were changed since."""
+_NOTHING: Mapping[str, Message] = {}
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A conversation's messages by id; `size` is in bytes.
+
+    Messages are only ever added, since a turn may be reading the entry.
+    """
+
+    version: Version
+    messages: dict[str, Message] = field(default_factory=dict)
+    size: int = 0
+    used_at: float = 0.0
+
+
+@dataclass(slots=True)
+class MessageCache:
+    """Messages by conversation, in at most `most_bytes`; the least recently used go first.
+
+    Any thread may use it.
+    """
+
+    most_bytes: int = MOST_BYTES
+    size: int = 0
+    _entries: OrderedDict[str, _Entry] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def get(self, conversation_id: str, version: Version) -> Mapping[str, Message]:
+        """Return the conversation's messages by id, without those of another version."""
+        with self._lock:
+            entry = self._entries.get(conversation_id)
+            if entry is None:
+                return _NOTHING
+            if entry.version != version:
+                self.size -= self._entries.pop(conversation_id).size
+                return _NOTHING
+            return entry.messages
+
+    def add(self, conversation_id: str, version: Version, window: Sequence[Message]) -> None:
+        """Keep messages of a window that were read at this version."""
+        with self._lock:
+            entry = self._entries.pop(conversation_id, None)
+            surplus = len(entry.messages) - len(window) if entry else 0
+            if entry is None or entry.version != version or surplus > _SURPLUS:
+                self.size -= entry.size if entry else 0
+                entry = _Entry(version)
+            for message in window:
+                if message.id in entry.messages:
+                    continue
+                size = size_of(message)
+                if size <= MOST_BYTES_OF_ONE:
+                    entry.messages[message.id] = message
+                    entry.size += size
+                    self.size += size
+            entry.used_at = time.monotonic()
+            self._entries[conversation_id] = entry
+            while self._entries:
+                oldest = next(iter(self._entries.values()))
+                if self.size <= self.most_bytes and entry.used_at - oldest.used_at < UNUSED_SECONDS:
+                    return
+                self.size -= self._entries.popitem(last=False)[1].size
+
+
+def size_of(message: Message) -> int:
+    """Return about the bytes that the message takes in memory."""
+    size = _MESSAGE_BYTES
+    contents: list[Any] = list(message.parts)
+    while contents:
+        content = contents.pop()
+        if isinstance(content, str):
+            size += getsizeof(content)
+        elif isinstance(content, tuple):
+            contents += content
+        elif names := _FIELDS.get(type(content)):
+            size += _PART_BYTES
+            contents += [getattr(content, name) for name in names]
+    return size
+
+
+def read_window(tx: Transaction, state: AgentState) -> list[Message]:
+    """Return the messages of the conversation's window, in order, without deleted ones.
+
+    Takes one statement. The state's version was read before it, so a change in between makes the
+    new entry seem older than it is, which is safe.
+    """
+    conversation = state.conversation
+    version = (state.agent.created_at, state.message_changes)
+    cache: MessageCache = tx.cache.setdefault(MessageCache, MessageCache())
+    cached = cache.get(conversation.id, version)
+    new = messages.by_ids(tx, [id for id in conversation.window if id not in cached])
+    by_id = {**cached, **{message.id: message for message in new}}
+    window = [by_id[id] for id in conversation.window if id in by_id]
+    # The version counts neither system messages nor those of other agents.
+    countable = [
+        message
+        for message in window
+        if message.role != "system" and message.agent_id == state.agent.id
+    ]
+    # Not before the commit: rows that a transaction reads may be rolled back with it.
+    tx.after_commit.append(partial(cache.add, conversation.id, version, countable))
+    return window
