@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
+from zlib import crc32
 
 from sqlalchemy import LargeBinary, String, Table, bindparam, cast, delete, func, insert, select
 
@@ -82,8 +83,9 @@ class IndexEntry:
 class BufferRow:
     """A row of the buffer.
 
-    `seq` is its own number, `document` that of the message or passage. `lengths` are the numbers of
-    terms of the text's parts: one number for an uncut text.
+    `seq` is its own number, `document` that of the message or passage. `version` is a checksum of
+    16 bits that tells an edited text from the old one. `lengths` are the numbers of terms of the
+    text's parts: one number for an uncut text.
     """
 
     seq: int
@@ -94,6 +96,7 @@ class BufferRow:
     created_at: int
     conversation: int
     user: int
+    version: int
     lengths: tuple[int, ...]
     speaker: list[str]
     text: list[str]
@@ -277,7 +280,7 @@ def pack(entry: IndexEntry, *, is_deleted: bool = False) -> bytes:
         entry.created_at,
         fingerprint(entry.conversation),
         fingerprint(entry.user_id),
-        sum(map(len, parts)),
+        crc32(entry.text.encode()),
     )
     fields = [
         " ".join(terms(entry.speaker)),
@@ -309,7 +312,7 @@ def _terms_of_uncut(text: str, parts: Sequence[Sequence[str]]) -> list[str]:
 
 def unpack(seq: int, document: int, data: bytes) -> BufferRow:
     """Return the row of packed data."""
-    is_deleted, asks, role, created_at, conversation, user, _ = _HEADER.unpack_from(data)
+    is_deleted, asks, role, created_at, conversation, user, checksum = _HEADER.unpack_from(data)
     speaker, text, *labels = data[_HEADER.size :].decode().split("\0")
     return BufferRow(
         seq=seq,
@@ -320,6 +323,7 @@ def unpack(seq: int, document: int, data: bytes) -> BufferRow:
         created_at=created_at,
         conversation=conversation,
         user=user,
+        version=checksum & 0xFFFF,
         lengths=tuple([len(part.split()) for part in text.split("\n")]),
         speaker=speaker.split(),
         text=text.split(),
