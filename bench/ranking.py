@@ -31,7 +31,7 @@ from ricordo.search.reader import document_records, occurrences, posting_of
 from ricordo.search.words import asks_for_summary, persons, query_terms
 from ricordo.search.write_buffer import BufferRow, IndexEntry, pack, unpack
 
-PARTS = ("words", "similarity", "speaker", "time", "own", "own, of summaries")
+PARTS = ("words", "similarity", "speaker", "time", "own")
 _CACHE = Path(tempfile.gettempdir()) / "ricordo-bench-vectors"
 _STEPS = 200
 Array = npt.NDArray[np.float32]
@@ -106,19 +106,17 @@ def _bonuses(
     none = np.zeros(len(documents), dtype=np.bool_)
     times = named_times(question.text, int(documents.created_at.max()))
     asker, asked = persons(question.text)
-    is_own = asker and not asked
-    is_summary = asks_for_summary(question.text)
+    is_own = asker and not asked and not asks_for_summary(question.text)
     return [
         none if spoken is None else spoken,
         fusion.within(documents.created_at, times) if times else none,
-        is_user if is_own and not is_summary else none,
-        is_user if is_own and is_summary else none,
+        is_user if is_own else none,
     ]
 
 
 def fit(sets: Sequence[Sequence[Example]]) -> Array:
     """The weights by which the evidence is most probable (Adam, each set counts the same)."""
-    weights = np.array([2.0, 1.0, 0, 0, 0, 0])
+    weights = np.array([2.0, 1.0, 0, 0, 0])
     mean = np.zeros_like(weights)
     square = np.zeros_like(weights)
     for step in range(1, _STEPS + 1):
@@ -169,9 +167,8 @@ async def _main() -> None:
         fusion.SPEAKER_BONUS,
         fusion.TIME_BONUS,
         fusion.OWN_BONUS,
-        fusion.OWN_BONUS_OF_SUMMARIES,
     ]
-    rows = {"words alone": [1.0, 0, 0, 0, 0, 0], "similarity alone": [0, 1.0, 0, 0, 0, 0]}
+    rows = {"words alone": [1.0, 0, 0, 0, 0], "similarity alone": [0, 1.0, 0, 0, 0]}
     rows["shipped"] = shipped
     rows["fitted on all"] = fit(list(sets.values())).tolist()
     if len(sets) > 1:

@@ -26,6 +26,7 @@ from bench.turns import call_cost, create_agent, send
 from bench.waiting import wait_for_index
 
 P50, P95 = 10, 25
+MEMORY = 450
 BATCH = 500
 TURNS = 30
 _DAYS = {"start_date": "2020-01-01", "end_date": "2020-04-30"}
@@ -125,11 +126,18 @@ async def measure_inserts(place: Place, server: Server, count: int) -> list[Figu
 
 
 def measure_place(
-    place: Place, model_url: str, rows: int, others: int, searches: int
+    place: Place,
+    model_url: str,
+    rows: int,
+    others: int,
+    searches: int,
+    *,
+    with_answers: bool = False,
 ) -> list[Figure]:
     """All that is measured on one database."""
     with place.server(model_url, RICORDO_EMBEDDING="none") as server:
-        wanted = Wanted(*asyncio.run(_make_owners(server)), rows, others)
+        agent_id, archive_id = asyncio.run(_make_owners(server))
+    wanted = Wanted(agent_id, archive_id, rows, others, with_answers=with_answers)
     filled = place.fill(wanted)
     figures = _filling_figures(place, wanted, filled)
     with place.server(model_url, RICORDO_EMBEDDING="none") as server:
@@ -142,7 +150,7 @@ def measure_place(
         figures += asyncio.run(measure_searches(place, server, wanted, questions))
         figures += asyncio.run(measure_turns(place, server, wanted.agent_id, TURNS))
         figures.append(
-            Figure(f"{place.name}: resident memory of the server", server.memory(), "MB")
+            Figure(f"{place.name}: resident memory of the server", server.memory(), "MB", MEMORY)
         )
     return figures
 
@@ -177,6 +185,11 @@ def main() -> None:
         "--long", action="store_true", help="add a million passages in one archive on PostgreSQL"
     )
     parser.add_argument(
+        "--answers",
+        action="store_true",
+        help="every second message has about 640 words, as a long answer",
+    )
+    parser.add_argument(
         "--only",
         choices=("sqlite", "postgres", "nearest", "switching", "million"),
         help="one part only",
@@ -194,7 +207,12 @@ def main() -> None:
             if options.only in (None, name):
                 with place(name) as here:
                     figures += measure_place(
-                        here, model_url, rows, others, 60 if options.quick else 200
+                        here,
+                        model_url,
+                        rows,
+                        others,
+                        60 if options.quick else 200,
+                        with_answers=options.answers,
                     )
         if options.only in (None, "nearest"):
             figures += measure_nearest(rows)
@@ -232,7 +250,11 @@ def _filling_figures(place: Place, wanted: Wanted, filled: Filled) -> list[Figur
             Figure(name, cost, "ms", 0.3),
             Figure("  of it merging", filled.merged[kind], "ms"),
             Figure("  storing it with its index, before merging", filled.stored[kind], "ms"),
+            Figure("  bytes of its text", filled.text_bytes[kind], "B"),
+            Figure("  bytes of its index, vectors included", filled.index_bytes[kind], "B"),
         ]
+        if kind in filled.embedded:
+            figures.append(Figure("  embedding it: processor time", filled.embedded[kind], "ms"))
         if filled.database[kind]:
             figures.append(Figure("  in PostgreSQL, for all of it", filled.database[kind], "ms"))
     figures.append(

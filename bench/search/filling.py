@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import psutil
+from sqlalchemy import func, select
 
 from bench.search.copying import Copies
 from bench.search.database_cpu import database_cpu
@@ -33,6 +34,13 @@ from ricordo.settings import load_settings
 from ricordo.storage import agents, archives
 from ricordo.storage.engine.database import open_store
 from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.schema.core_tables import (
+    search_documents,
+    search_partitions,
+    search_postings,
+    search_terms,
+    search_vectors,
+)
 from tests.seams import make
 from tests.seams.stores import START, flush
 
@@ -50,7 +58,8 @@ SEED = 11
 class Wanted:
     """What is to be filled.
 
-    The agent and the archive that get `rows` each, and how many rows others have in all.
+    The agent and the archive that get `rows` each, and how many rows others have in all. With
+    answers, every second message of the agent is long.
     """
 
     agent_id: str
@@ -58,6 +67,7 @@ class Wanted:
     rows: int
     others: int
     kinds: tuple[str, ...] = ("messages", "passages")
+    with_answers: bool = False
 
 
 @dataclass
@@ -67,7 +77,8 @@ class Filled:
     Costs are processor milliseconds a row.
 
     `stored` is all of the storing, `indexed` its part for the index, `database` what PostgreSQL
-    took for storing and merging.
+    took for storing and merging, `embedded` what the vectors took. `text_bytes` and `index_bytes`
+    are the bytes of a row's text, and of all that the index keeps of it.
     """
 
     questions: list[str] = field(default_factory=list)
@@ -76,6 +87,9 @@ class Filled:
     indexed: dict[str, float] = field(default_factory=dict)
     merged: dict[str, float] = field(default_factory=dict)
     database: dict[str, float] = field(default_factory=dict)
+    embedded: dict[str, float] = field(default_factory=dict)
+    text_bytes: dict[str, float] = field(default_factory=dict)
+    index_bytes: dict[str, float] = field(default_factory=dict)
     slowest_merge: float = 0.0
     embedded_a_second: float = 0.0
 
@@ -105,7 +119,8 @@ class Filler:
         return self.filled
 
     async def _large(self, kind: str, owner_id: str) -> list[str]:
-        texts = self._writer.texts(self._wanted.rows)
+        with_answers = self._wanted.with_answers and kind == "messages"
+        texts = self._writer.texts(self._wanted.rows, with_answers=with_answers)
         cpu = {"stored": 0.0, "indexed": 0.0, "merged": 0.0}
         before = database_cpu(psutil.Process().parent())
         with _counting(cpu):
@@ -122,9 +137,13 @@ class Filler:
         self.filled.database[kind] = (
             (database_cpu(psutil.Process().parent()) - before) / len(texts) * 1000
         )
-        began = time.monotonic()
+        began, cpu_began = time.monotonic(), time.process_time()
         if await self._embed(owner_id):
             self.filled.embedded_a_second = len(texts) / (time.monotonic() - began)
+            self.filled.embedded[kind] = (time.process_time() - cpu_began) / len(texts) * 1000
+        self.filled.text_bytes[kind] = sum(len(text.encode()) for text in texts) / len(texts)
+        stored = await self._store.read(lambda tx: index_bytes(tx, owner_id))
+        self.filled.index_bytes[kind] = stored / len(texts)
         return texts
 
     async def _merge(self, owner_id: str) -> bool:
@@ -176,6 +195,25 @@ class Filler:
         work = Indexer(self._store, Only(), {})  # type: ignore[arg-type]
         await work.embed(Job(partitions.EMBED, LOCAL_ORGANIZATION, {"owner_id": owner_id}), _ignore)
         return True
+
+
+def index_bytes(tx: Transaction, owner_id: str) -> int:
+    """All bytes that the index keeps of an owner's documents, without what a database adds."""
+    sizes = [
+        _length(search_documents.c.data, owner_id),
+        _length(search_postings.c.data, owner_id),
+        _length(search_postings.c.term, owner_id),
+        _length(search_terms.c.term, owner_id),
+        _length(search_vectors.c.data, owner_id),
+    ]
+    return sum(int(tx.first(size)[0] or 0) for size in sizes)
+
+
+def _length(column: Any, owner_id: str) -> Any:
+    owned = select(search_partitions.c.seq).where(search_partitions.c.owner_id == owner_id)
+    return select(func.sum(func.length(column))).where(
+        column.table.c.partition == owned.scalar_subquery()
+    )
 
 
 class Only:
@@ -236,10 +274,8 @@ def insert_passages(
 
 @contextmanager
 def _counting(cpu: dict[str, float]) -> Iterator[None]:
-    """Count what indexing takes of the storing: the two calls by which rows are made findable."""
-    kept: dict[str, Callable[..., Any]] = {
-        name: getattr(index, name) for name in ("index_messages", "index_passages")
-    }
+    """Count what indexing takes of the storing: the call by which rows are made findable."""
+    kept: dict[str, Callable[..., Any]] = {"_put": index._put}
 
     def counted(work: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any) -> None:

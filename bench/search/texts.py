@@ -17,6 +17,8 @@ WORDS = 40_000
 SPEAKERS = ("Ada", "Noor")
 Numbers = npt.NDArray[np.int64]
 _MIDDLE_LENGTH, _SPREAD, _LONGEST = 18, 0.6, 120
+# An assistant's long answer has so many words at the median, and sentences of so many.
+_ANSWER_LENGTH, _LONGEST_ANSWER, _SENTENCE = 640, 2_000, 20
 _ASKED = 4
 
 
@@ -30,19 +32,21 @@ class Writer:
         weights = 1 / np.arange(1, len(self._words) + 1)
         self._up_to = np.cumsum(weights / weights.sum())
 
-    def texts(self, count: int) -> list[str]:
-        """So many texts, of 2 to 120 words."""
-        lengths = (
-            np.exp(self._random.normal(np.log(_MIDDLE_LENGTH), _SPREAD, count))
-            .astype(int)
-            .clip(2, _LONGEST)
-        )
+    def texts(self, count: int, *, with_answers: bool = False) -> list[str]:
+        """So many texts, of 2 to 120 words; with answers, every second one has about 640."""
+        middle = np.full(count, float(_MIDDLE_LENGTH))
+        longest = np.full(count, _LONGEST)
+        if with_answers:
+            middle[1::2] = _ANSWER_LENGTH
+            longest[1::2] = _LONGEST_ANSWER
+        normal = self._random.normal(0, _SPREAD, count)
+        lengths = (middle * np.exp(normal)).astype(int).clip(2, longest)
         ranks = np.searchsorted(self._up_to, self._random.random(lengths.sum())).clip(
             0, len(self._words) - 1
         )
         ranks = self._told(ranks, lengths)
         parts = np.split(self._words[ranks], np.cumsum(lengths)[:-1])
-        return [" ".join(part.tolist()).capitalize() + "." for part in parts]
+        return [_sentences(part.tolist()) for part in parts]
 
     def _told(self, ranks: Numbers, _lengths: Numbers) -> Numbers:
         """The words of texts of these lengths, by rank: here as they came, whatever they mean."""
@@ -55,11 +59,20 @@ class Writer:
         """
         asked = []
         for place in self._random.integers(0, len(texts), count):
-            said = [word for word in texts[place].lower().rstrip(".").split() if word not in COMMON]
+            said = [
+                word for word in texts[place].lower().replace(".", "").split() if word not in COMMON
+            ]
             chosen = self._random.permutation(sorted(set(said)))[:_ASKED].tolist()
             speaker = SPEAKERS[int(self._random.integers(0, 2))]
             asked.append(f"What did {speaker} say about the {' and '.join(chosen) or 'rest'}?")
         return asked
+
+
+def _sentences(words: Sequence[str]) -> str:
+    """The words as one sentence, or as several where they are many."""
+    size = _SENTENCE if len(words) > _LONGEST else _LONGEST
+    starts = range(0, len(words), size)
+    return " ".join(" ".join(words[i : i + size]).capitalize() + "." for i in starts)
 
 
 def _invented(count: int) -> list[str]:

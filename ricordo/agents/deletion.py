@@ -21,6 +21,8 @@ from ricordo.storage.deletion import Kind
 from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
+# After so many deleted rows a transaction takes no further portion.
+_FEW_ROWS = 15
 
 
 async def delete_archive(runtime: Runtime, scope: Scope, archive_id: str) -> None:
@@ -125,8 +127,23 @@ async def purge(runtime: Runtime, kind: Kind, id: str, newest: int = 0) -> None:
     """
     if kind in ("agent", "archive"):
         await drop_outside(runtime, id)
-    while await runtime.store.write(lambda tx: purge_portion(tx, kind, id, newest)):
+    while await runtime.store.write(lambda tx: _purge_some(tx, kind, id, newest)):
         pass
+
+
+def _purge_some(tx: Transaction, kind: Kind, id: str, newest: int) -> bool:
+    """Delete portions of few rows, and at most one larger one; return whether there may be more.
+
+    A small agent has few rows in many tables, which are portions by themselves.
+    """
+    counts = Counter[str]()
+    while True:
+        deleted_before = counts.total()
+        is_more = purge_portion(tx, kind, id, newest, counts)
+        # A portion of the search index is not counted.
+        is_uncounted = counts.total() == deleted_before
+        if not is_more or is_uncounted or counts.total() >= _FEW_ROWS:
+            return is_more
 
 
 def purge_portion(

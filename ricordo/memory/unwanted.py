@@ -41,6 +41,11 @@ class Unwanted(Conflict):
     """The person wants no agent to remember this."""
 
 
+def is_unreadable_rule(line: str) -> bool:
+    """Return whether a line is a rule that names what was forgotten by tags alone."""
+    return _UNREADABLE.match(line.strip()) is not None
+
+
 def rule_of(line: str) -> str:
     """Return a line of memory as a rule: without a list's mark, a day and quotes."""
     return " ".join(_FRAME.sub("", line).strip(_QUOTES).split())[:_LONGEST_RULE]

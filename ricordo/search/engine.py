@@ -106,13 +106,13 @@ def find(
         return SearchResult(
             tuple(SearchHit(int(search.view.records["number"][p]), Relevance(0.0)) for p in newest)
         )
+    missing = search.read_vectors(query) if query.mode != "fts" else frozenset[str]()
+    if query.mode != "fts" and (new_texts := search.new_texts(query, may)):
+        return SearchResult((), missing, new_texts)
     postings, most = search.postings_of(terms, variants, filters)
     documents = search.view.documents
     lexical = scoring.lexical(documents, postings if query.mode != "vector" else [])
-    similar = None
-    missing = frozenset[str]()
-    if query.mode != "fts":
-        similar, missing = search.similar(query, may, lexical)
+    similar = search.similar(query, may, lexical) if query.mode != "fts" else None
     if query.mode == "vector" and similar is None:
         # Nothing is embedded, or no model can be asked; search by words is better than no answer.
         lexical = scoring.lexical(documents, postings)
@@ -127,7 +127,8 @@ def find(
         search.own_bonus(query.text),
     )
     best = search.best(scored, may, filters, offset + limit)[offset:]
-    lexical_of_texts = documents.best_parts(lexical)
+    lexical_of_texts = documents.text_scores(lexical)
+    best_of_parts = documents.best_parts(lexical)
     similar_of_texts = similar.of_texts(documents) if similar is not None else None
     ranks = fusion.ranks(best, may, lexical_of_texts, similar_of_texts)
     if similar is not None or query.mode == "fts":
@@ -144,7 +145,7 @@ def find(
                 by_words,
                 by_vector,
                 mode,
-                _share(lexical_of_texts[p], most),
+                _share(best_of_parts[p], most),
                 search.cosine(query, best_part[p]),
             ),
             before.get(p),
@@ -152,7 +153,7 @@ def find(
         )
         for p, (by_words, by_vector) in zip(best.tolist(), ranks, strict=True)
     ]
-    return SearchResult(tuple(hits), missing, search.new_texts())
+    return SearchResult(tuple(hits), missing)
 
 
 def _share(score: Any, most: float) -> float:
@@ -213,9 +214,13 @@ class _Search:
         self.view = join_views(cache, self._owners, views)
         self._postings = snapshot.postings
         self._vectors: Mapping[int, Vectors] = {}
-        # New texts: those with a vector by position, and those without one by owner.
+        # The stored vectors of each owner's view, by the owner's index; None where none is stored.
+        self._stored: dict[int, Vectors | ShownVectors | None] = {}
+        # New texts: those that a search embeds, by the owner's index and the position, and those
+        # with a vector of a search by position.
+        self._newest: dict[int, dict[int, NewText]] = {}
         self._new: dict[int, NewText] = {}
-        self._unembedded: dict[str, list[NewText]] = {}
+        self._query_vectors: dict[str, Floats] = {}
 
     def posting(self, term: str) -> Posting:
         flushed = [
@@ -296,10 +301,10 @@ class _Search:
     def own_bonus(self, text: str) -> Floats | None:
         """Return the bonuses of what users said, for a query about themselves."""
         speaks_of_asker, speaks_of_answer = persons(text)
-        if not speaks_of_asker or speaks_of_answer:
+        # What an agent answered, and the sources of a summary, are not only the user's words.
+        if not speaks_of_asker or speaks_of_answer or asks_for_summary(text):
             return None
-        bonus = fusion.OWN_BONUS_OF_SUMMARIES if asks_for_summary(text) else fusion.OWN_BONUS
-        bonuses: Floats = (self.view.records["role"] == _USER) * np.float32(bonus)
+        bonuses: Floats = (self.view.records["role"] == _USER) * np.float32(fusion.OWN_BONUS)
         return bonuses
 
     def _running(self, filters: MessageFilter | PassageFilter) -> Integers:
@@ -391,7 +396,7 @@ class _Search:
         if position in self._new:
             new = self._new[position]
             vector = np.asarray(query.new_vectors[new], dtype=np.float32)
-            return round(float(vector @ np.asarray(query.vectors[new.model], dtype=np.float32)), 3)
+            return round(float(vector @ self._query_vector(query, new.model)), 3)
         row_index = position - self._starts[index]
         if owner in query.nearest:
             similarity = dict(query.nearest[owner]).get(int(self.view.documents.number[position]))
@@ -408,7 +413,7 @@ class _Search:
             row_index = int(visible[row_index])
         if partition is None or vectors is None or row_index >= len(vectors):
             return None
-        query_vector = np.asarray(query.vectors[str(partition.embedding)], dtype=np.float32)
+        query_vector = self._query_vector(query, str(partition.embedding))
         row = vectors.floats(slice(row_index, row_index + 1))[0]
         if len(row) == len(query_vector):
             return round(float(row @ query_vector), 3)
@@ -519,43 +524,50 @@ class _Search:
                     )
         return by_part
 
-    def similar(
-        self, query: Query, may: Bools | None, lexical: Floats
-    ) -> tuple[Similarities | None, frozenset[str]]:
-        """Return cosine similarities, and the models whose query vector was missing.
-
-        The similarities are None if nothing is embedded.
-        """
-        missing = {
-            s.embedding
-            for s in self._partitions
-            if s.embedding and s.vectors and s.embedding not in query.vectors
-        }
+    def read_vectors(self, query: Query) -> frozenset[str]:
+        """Read the stored vectors; return the models whose query vector is missing."""
         usable = [
             partition for partition in self._partitions if partition.embedding in query.vectors
         ]
-        vectors = self._vectors = read_vectors(self._tx, usable)
+        self._vectors = read_vectors(self._tx, usable)
+        for index, owner in enumerate(self._owners):
+            partition = self._rows.get(owner)
+            if owner in query.nearest:
+                continue
+            if partition and partition.seq in self._vectors:
+                self._stored[index] = part_of(
+                    cache_of(self._tx), partition, self._vectors[partition.seq], self._views[index]
+                )
+            elif partition is None or partition.embedding is None:
+                self._stored[index] = None
+        return frozenset(
+            s.embedding
+            for s in self._partitions
+            if s.embedding and s.vectors and s.embedding not in query.vectors
+        )
+
+    def similar(self, query: Query, may: Bools | None, lexical: Floats) -> Similarities | None:
+        """Return cosine similarities; None if nothing is embedded."""
         parts = []
         for index, owner in enumerate(self._owners):
             start = self._starts[index]
             positions = slice(start, self._starts[index + 1])
-            partition = self._rows.get(owner)
             if owner in query.nearest:
                 similar_part = _from_outside(
                     self.view.documents.number[positions], query.nearest[owner]
                 )
-            elif partition and partition.seq in vectors:
-                query_vector = np.asarray(query.vectors[str(partition.embedding)], dtype=np.float32)
-                part = part_of(
-                    cache_of(self._tx), partition, vectors[partition.seq], self._views[index]
-                )
+            elif (stored := self._stored.get(index)) is not None:
+                query_vector = self._query_vector(query, self._model(index, query))
                 similar_part = _compare(
-                    part, query_vector, None if may is None else may[positions], lexical[positions]
+                    stored,
+                    query_vector,
+                    None if may is None else may[positions],
+                    lexical[positions],
                 )
-                new_part = self._similar_new(query, index, len(part), part.common, may)
+                new_part = self._similar_new(query, index, stored.common)
                 similar_part = fusion.joined([similar_part, new_part])
-            elif partition is None or partition.embedding is None:
-                similar_part = self._similar_new(query, index, 0, None, may)
+            elif index in self._stored:
+                similar_part = self._similar_new(query, index, None)
             else:
                 continue
             parts.append(
@@ -566,69 +578,86 @@ class _Search:
         similar = fusion.joined(parts)
         if not self.view.documents.is_whole:
             similar = similar.where(self.view.alive)
-        return (similar if len(similar) else None), frozenset(filter(None, missing))
+        return similar if len(similar) else None
 
-    def _similar_new(
-        self,
-        query: Query,
-        index: int,
-        known: int,
-        common: fusion.CommonDirections | None,
-        may: Bools | None,
-    ) -> Similarities:
-        """Return the similarities of one owner's newest texts without a stored vector.
+    def _query_vector(self, query: Query, model: str) -> Floats:
+        vector = self._query_vectors.get(model)
+        if vector is None:
+            vector = self._query_vectors[model] = np.asarray(query.vectors[model], np.float32)
+        return vector
 
-        The first `known` texts of the owner have one. Texts without any vector are noted.
+    def _model(self, index: int, query: Query) -> str:
+        """Return the model of an owner's vectors; the query's first one where none is stored.
+
+        Empty without any model.
         """
-        owner = self._owners[index]
-        partition = self._rows.get(owner)
-        model = (partition.embedding if partition else None) or next(iter(query.vectors), None)
-        if model is None:
-            return fusion.NO_SIMILARITIES
-        start = self._starts[index]
-        first = start + known
-        searched = slice(first, self._starts[index + 1])
-        is_searched = self.view.alive[searched]
-        if may is not None:
-            is_searched = is_searched & may[searched]
-        positions = np.flatnonzero(is_searched)[-MOST_NEW_TEXTS:] + first
-        focused_query = fusion.focus(np.asarray(query.vectors[model], dtype=np.float32), common)
-        found: list[tuple[int, float]] = []
-        for position in positions.tolist():
-            new = _new_text(model, self.view.records[position])
-            vector = query.new_vectors.get(new)
-            if vector is None:
-                self._unembedded.setdefault(owner, []).append(new)
-            elif len(vector) == len(focused_query):
-                self._new[position] = new
-                product = np.asarray(vector, dtype=np.float32) @ focused_query
-                found.append((position - start, float(product)))
-        return Similarities(
-            np.array([position for position, _ in found], dtype=np.int64),
-            np.array([product for _, product in found], dtype=np.float32),
-        ).rounded()
+        partition = self._rows.get(self._owners[index])
+        return (partition.embedding if partition else None) or next(iter(query.vectors), "")
 
-    def new_texts(self) -> tuple[tuple[NewText, str], ...]:
-        """Return the texts whose vectors were missing, each with what is to be embedded."""
+    def new_texts(self, query: Query, may: Bools | None) -> tuple[tuple[NewText, str], ...]:
+        """Return the newest texts without any vector, each with what is to be embedded.
+
+        There are none if the query has `sought_new` already.
+        """
         texts: list[tuple[NewText, str]] = []
-        for owner, new in self._unembedded.items():
-            by_part = {(text.document, text.part): text for text in new}
-            batch = EmbeddingBatch(owner, new[0].model, 0, tuple(by_part), len(by_part))
+        for index in self._stored:
+            model = self._model(index, query)
+            self._newest[index] = self._newest_of(index, model, may) if model else {}
+            by_part = {
+                (new.document, new.part): new
+                for new in self._newest[index].values()
+                if new not in query.new_vectors
+            }
+            if not by_part or query.sought_new:
+                continue
+            batch = EmbeddingBatch(self._owners[index], model, 0, tuple(by_part), len(by_part))
             texts += [
                 (by_part[record.document, record.part], text)
                 for text, record in documents_of(self._tx, batch)
             ]
         return tuple(texts[:MOST_NEW_TEXTS])
 
+    def _newest_of(self, index: int, model: str, may: Bools | None) -> dict[int, NewText]:
+        """Return an owner's newest texts without a stored vector, by position."""
+        stored = self._stored[index]
+        first = self._starts[index] + (len(stored) if stored is not None else 0)
+        searched = slice(first, self._starts[index + 1])
+        is_searched = self.view.alive[searched]
+        if may is not None:
+            is_searched = is_searched & may[searched]
+        positions = np.flatnonzero(is_searched)[-MOST_NEW_TEXTS:] + first
+        records = self.view.records[positions]
+        fields = zip(
+            records["number"].tolist(),
+            (records["form"] >> scoring.PART_SHIFT).tolist(),
+            records["version"].tolist(),
+            records["length"].tolist(),
+            strict=True,
+        )
+        return {
+            position: NewText(model, *values)
+            for position, values in zip(positions.tolist(), fields, strict=True)
+        }
 
-def _new_text(model: str, record: np.void) -> NewText:
-    return NewText(
-        model,
-        int(record["number"]),
-        int(record["form"]) >> scoring.PART_SHIFT,
-        int(record["created_at"]),
-        int(record["length"]),
-    )
+    def _similar_new(
+        self, query: Query, index: int, common: fusion.CommonDirections | None
+    ) -> Similarities:
+        """Return the similarities of one owner's newest texts that searches embedded."""
+        model = self._model(index, query)
+        if not self._newest.get(index):
+            return fusion.NO_SIMILARITIES
+        focused_query = fusion.focus(self._query_vector(query, model), common)
+        embedded = {
+            position: new
+            for position, new in self._newest[index].items()
+            if len(query.new_vectors.get(new, ())) == len(focused_query)
+        }
+        if not embedded:
+            return fusion.NO_SIMILARITIES
+        self._new |= embedded
+        vectors = np.array([query.new_vectors[new] for new in embedded.values()], dtype=np.float32)
+        positions = np.array(list(embedded), dtype=np.int64) - self._starts[index]
+        return Similarities(positions, vectors @ focused_query).rounded()
 
 
 @lru_cache(maxsize=256)

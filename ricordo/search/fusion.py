@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ricordo.search.scoring import Bools, DocumentColumns, Floats, Integers, Posting, SlotLayout
+from ricordo.search import scoring
+from ricordo.search.scoring import (
+    Bools,
+    DocumentColumns,
+    FarNeighbours,
+    Floats,
+    Integers,
+    Posting,
+    SlotLayout,
+)
 
 # `bench/ranking.py` fits these numbers on two kinds of talk. The weight of the similarity in the
 # score, if there is any; the words have the remaining weight.
@@ -20,12 +29,8 @@ SIMILARITY_SHARE = 0.42
 SPEAKER_BONUS = 0.2
 TIME_BONUS = 0.36
 OWN_BONUS = 0.38
-# The same if the question requests a summary, whose sources both said. A question about what the
-# agent said has none.
-OWN_BONUS_OF_SUMMARIES = 0.1
-# Share of the mean of a text's parts in its similarity; the best part has the rest.
-MEAN_SHARE = 0.5
-# Shares of a turn's neighbours in its similarity: of the turns next to it, and of those beyond.
+# Shares of a turn's neighbours in its similarity: of the turns next to it, and of those beyond. An
+# answer is about what was asked: the turn next to a long one has the first share, however far.
 NEARBY = (0.3, 0.15)
 # Sizes of the sample for the common directions of a partition's vectors; none below the minimum.
 LEAST_SAMPLE = 100
@@ -86,7 +91,7 @@ class Similarities:
         counts = np.diff(np.append(begins, len(firsts)))
         mean = np.add.reduceat(self.values, begins) / counts
         best = np.maximum.reduceat(self.values, begins)
-        values = mean * np.float32(MEAN_SHARE) + best * np.float32(1 - MEAN_SHARE)
+        values = mean * np.float32(scoring.MEAN_SHARE) + best * np.float32(1 - scoring.MEAN_SHARE)
         return Similarities(firsts[begins], values.astype(np.float32))
 
     def where(self, mask: Bools) -> "Similarities":
@@ -185,18 +190,20 @@ def fuse(
 
     Only documents that `may` be found are compared. `times` are ranges and `spoken` documents
     with a bonus, and `bonuses` are further ones by document. The score of a text in parts is at its
-    first position, from its best part by words; the other positions have 0.
+    first position; the other positions have 0.
     """
     if may is None and not documents.is_whole:
         may = documents.alive
+    lexical = documents.text_scores(lexical)
     best = float(lexical.max(initial=0) if may is None else lexical.max(where=may, initial=0))
     if similar is None:
         compared = None
     else:
         compared = scaled(documents, similar, may)
-    lexical = documents.best_parts(lexical)
     score: Floats = lexical * np.float32(1 / (best or 1))
+    is_hit = score > 0
     if compared is not None:
+        is_hit[compared.positions] = True
         # A new document has no vector yet: its words count for its meaning too.
         score[compared.positions] *= np.float32(1 - SIMILARITY_SHARE)
     if spoken is not None:
@@ -205,7 +212,7 @@ def fuse(
         score[within(documents.created_at, times)] += np.float32(TIME_BONUS)
     if bonuses is not None:
         # A bonus alone is no hit.
-        score += bonuses * (score > 0)
+        score += bonuses * is_hit
     if compared is not None:
         # Without any hit by words the similarity counts alone, and the bonuses do not change.
         score[compared.positions] += np.float32(SIMILARITY_SHARE if best else 1) * compared.values
@@ -244,6 +251,9 @@ def scaled(
     smoothed = _smooth(documents.layout, visible.positions, visible.values - usual)
     whole = Similarities(visible.positions, smoothed).of_texts(documents)
     smoothed = whole.values
+    if documents.far is not None:
+        alone = Similarities(visible.positions, visible.values - usual).of_texts(documents)
+        smoothed = smoothed + np.float32(NEARBY[0]) * _of_far_neighbours(documents.far, alone)
     low = smoothed.min()
     high = smoothed.max()
     if high == low:
@@ -252,6 +262,15 @@ def scaled(
     return Similarities(
         whole.positions, np.maximum((smoothed - low) / (high - low), np.float32(1e-6))
     )
+
+
+def _of_far_neighbours(far: FarNeighbours, similarities: Similarities) -> Floats:
+    """Return the sum of each text's far neighbours' similarities; 0 for unknown ones."""
+    # The last number is for texts without a neighbour, whose position is NO_NEIGHBOUR.
+    known: Floats = np.zeros(len(far.before) + 1, dtype=np.float32)
+    known[similarities.positions] = similarities.values
+    positions = similarities.positions
+    return known[far.before[positions]] + known[far.after[positions]]
 
 
 def _smooth(layout: SlotLayout, positions: Integers, similarities: Floats) -> Floats:

@@ -42,8 +42,9 @@ class Query:
     """A query: its text, and data about its meaning.
 
     `vectors` are its vectors by model, `nearest` the hits of an outside index by partition, and
-    `related` are related words. `new_vectors` are vectors of texts that have no stored vector. An
-    empty one means that the text cannot be embedded.
+    `related` are related words. `new_vectors` are vectors of texts without a
+    stored one. An empty one means that the text cannot be embedded. A search that meets further new
+    texts returns only these, unless the query has `sought_new` ones before.
     """
 
     text: str
@@ -52,20 +53,20 @@ class Query:
     nearest: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
     related: Mapping[str, Sequence[str]] = field(default_factory=dict)
     new_vectors: Mapping["NewText", Sequence[float]] = field(default_factory=dict)
+    sought_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NewText:
-    """A text without a stored vector of the model: its document and part, its time and length.
+    """A text without a stored vector of the model: its document and part, its version and length.
 
-    An edited text seldom has the same length. If it has, searches use the vector of the old text
-    until the new text is embedded.
+    Version and length tell an edited text from the old one (see `BufferRow`).
     """
 
     model: str
     document: int
     part: int
-    created_at: int
+    version: int
     length: int
 
 
@@ -134,7 +135,8 @@ class SearchResult:
     """The best hits, best first.
 
     `missing` names models for which the query has no vector, although documents have one.
-    `new_texts` are texts whose vectors were missing.
+    `new_texts` are texts whose vectors are missing; then there are no hits, and the search has to
+    be repeated.
     """
 
     hits: tuple[SearchHit, ...] = ()

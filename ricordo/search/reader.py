@@ -37,7 +37,8 @@ DOCUMENT = np.dtype(
         ("created_at", "<i8"),  # microseconds UTC
         ("conversation", "<u8"),
         ("user", "<u8"),
-        ("length", "<u4"),  # words of the text or part
+        ("length", "<u2"),  # words of the text or part
+        ("version", "<u2"),  # of the text, see `BufferRow`
         ("role", "u1"),
         ("alive", "u1"),
         ("form", "u1"),  # see `scoring.py`
@@ -126,7 +127,17 @@ NO_POSTING = Posting(
 def document_records(rows: list[BufferRow]) -> Documents:
     """Return the records of these rows, in their order: one for each part of a text."""
     records = [
-        (row.document, row.created_at, row.conversation, row.user, length, row.role, 1, form)
+        (
+            row.document,
+            row.created_at,
+            row.conversation,
+            row.user,
+            length,
+            row.version,
+            row.role,
+            True,
+            form,
+        )
         for row in rows
         for length, form in zip(row.lengths, _forms(row), strict=True)
     ]

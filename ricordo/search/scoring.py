@@ -48,6 +48,12 @@ FEW_HITS = 1 / 256
 # question, even if it ends with one.
 QUESTION_MALUS = 0.17
 QUESTION_WORDS = 20
+# Share of the mean of a text's parts in its score by words, and in its similarity; the best part
+# has the rest. With more parts one of them is better by chance.
+MEAN_SHARE = 0.5
+# Slots on both sides of a text from which its similarity gets a share.
+SIMILARITY_REACH = 2
+NO_NEIGHBOUR = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +71,23 @@ class SlotLayout:
 
 
 @dataclass(frozen=True, slots=True)
+class FarNeighbours:
+    """Turns that follow each other in a session, but too many words apart for their slots.
+
+    `before` and `after` (n,) hold the first position of that turn by the first position of a text;
+    NO_NEIGHBOUR where there is none.
+    """
+
+    before: Integers
+    after: Integers
+
+
+@dataclass(frozen=True, slots=True)
 class DocumentColumns:
     """A partition's documents by position.
 
     `count` of them are `alive`. `worth` is the factor of a document's score. If a text is in parts,
-    `starts` are the first positions of all texts, else None.
+    `starts` are the first positions of all texts, else None. `far` are None where no turn is long.
     """
 
     number: Integers
@@ -79,6 +97,7 @@ class DocumentColumns:
     count: int
     layout: SlotLayout
     starts: Integers | None = None
+    far: FarNeighbours | None = None
 
     def __len__(self) -> int:
         return len(self.number)
@@ -107,6 +126,20 @@ class DocumentColumns:
         best: Floats = np.zeros(len(self), dtype=np.float32)
         best[self.starts] = np.maximum.reduceat(scores, self.starts)
         return best
+
+    def text_scores(self, scores: Floats) -> Floats:
+        """Return the score of each text at its first position, elsewhere 0.
+
+        It is from the best and the mean score of its parts.
+        """
+        if self.starts is None:
+            return scores
+        of_texts: Floats = np.zeros(len(self), dtype=np.float32)
+        best = np.maximum.reduceat(scores, self.starts)
+        counts = np.diff(np.append(self.starts, len(self))).astype(np.float32)
+        mean = np.add.reduceat(scores, self.starts) / counts
+        of_texts[self.starts] = best * np.float32(1 - MEAN_SHARE) + mean * np.float32(MEAN_SHARE)
+        return of_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +184,10 @@ def documents_of(records: npt.NDArray[np.void], alive: Bools) -> DocumentColumns
         np.float32(1), QUESTION_WORDS / np.maximum(length[asks], 1)
     )
     count = int(np.count_nonzero(alive))
-    order = _order(records["conversation"].astype(np.uint64), created_at, number)
-    slot, alone, size = _arrange(
-        order, records["conversation"].astype(np.uint64), created_at, length=length, alive=alive
-    )
+    conversation = records["conversation"].astype(np.uint64)
+    order = _order(conversation, created_at, number)
+    slot, alone, size = _arrange(order, conversation, created_at, length=length, alive=alive)
+    starts = _starts(number, records["form"] >> np.uint8(PART_SHIFT))
     weakening = _weakening(slot, size, alone, length=length, alive=alive)
     return DocumentColumns(
         number=number,
@@ -163,8 +196,42 @@ def documents_of(records: npt.NDArray[np.void], alive: Bools) -> DocumentColumns
         worth=worth,
         count=count,
         layout=SlotLayout(slot, size, alone, weakening),
-        starts=_starts(number, records["form"] >> np.uint8(PART_SHIFT)),
+        starts=starts,
+        far=_far_neighbours(order, conversation, created_at, starts=starts, slot=slot, alive=alive),
     )
+
+
+def _far_neighbours(
+    order: Integers | None,
+    conversation: npt.NDArray[np.uint64],
+    created_at: Integers,
+    *,
+    starts: Integers | None,
+    slot: Integers,
+    alive: Bools,
+) -> FarNeighbours | None:
+    """Find the turns that follow each other in a session beyond the reach of similarities."""
+    if starts is None:
+        return None
+    if order is None:
+        order = np.arange(len(slot))
+    order = order[alive[order]]
+    first = starts[np.searchsorted(starts, order, side="right") - 1]
+    conversations = conversation[order]
+    is_pair = (
+        (first[1:] != first[:-1])
+        & (conversations[1:] == conversations[:-1])
+        & (conversations[1:] != NO_CONVERSATION)
+        & (np.diff(created_at[order]) <= PAUSE)
+        & (np.abs(np.diff(slot[order])) > SIMILARITY_REACH)
+    )
+    earlier = first[:-1][is_pair]
+    later = first[1:][is_pair]
+    before = np.full(len(slot), NO_NEIGHBOUR, dtype=np.int64)
+    after = before.copy()
+    before[later] = earlier
+    after[earlier] = later
+    return FarNeighbours(before, after)
 
 
 def _starts(number: Integers, part: npt.NDArray[np.uint8]) -> Integers | None:

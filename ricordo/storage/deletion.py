@@ -18,8 +18,11 @@ from sqlalchemy import (
     UniqueConstraint,
     bindparam,
     delete,
+    exists,
     insert,
+    literal,
     select,
+    union_all,
     update,
 )
 
@@ -146,8 +149,14 @@ def purge(
         rows = ()
     if not rows:
         return False
-    for child, referring, referred in _children(table):
-        child_keys = [getattr(row, referred) for row in rows]
+    children = _children(table)
+    referred_keys = {
+        _keys_of(referred): [getattr(row, referred) for row in rows] for _, _, referred in children
+    }
+    # Most of some twenty tables have no such rows, so one statement asks for all of them.
+    for row in tx.all(_find_children(table), referred_keys) if children else ():
+        child, referring, referred = children[row.number]
+        child_keys = referred_keys[_keys_of(referred)]
         if purge(tx, child, referring, child_keys, before=before, counts=counts):
             return True
     before(tx, table.name, rows)
@@ -276,6 +285,24 @@ def _find(table: Table, column: str) -> Any:
         .where(one_of(table.c[column], "keys"))
         .limit(_PORTIONS.get(table.name, PORTION))
     )
+
+
+@cache
+def _find_children(table: Table) -> Any:
+    """Return the statement for the numbers of the children that have rows with the keys."""
+    lookups = [
+        select(literal(number).label("number")).where(
+            exists(select(child.c.seq).where(one_of(child.c[referring], _keys_of(referred))))
+        )
+        for number, (child, referring, referred) in enumerate(_children(table))
+    ]
+    # Leaves come first in the list of children, and have to be deleted first.
+    return union_all(*lookups).order_by("number")
+
+
+def _keys_of(column: str) -> str:
+    """Return the name of the parameter with the values of this column."""
+    return f"{column}_keys"
 
 
 @cache

@@ -329,3 +329,34 @@ def test_thousands_of_messages_come_in_while_others_talk(
     assert len(waits) > 3
     (found,) = api.client.messages.search(query="river 3777", agent_id=agent.id, limit=1)
     assert found.message_id == ids[3777]
+
+
+def test_a_hit_in_a_long_text_says_which_part_matches(
+    api: Api, two: tuple[AgentState, AgentState]
+) -> None:
+    sentences = [f"Sentence {number} of it tells nothing." for number in range(200)]
+    sentences[150] = "The heliotrope stands by the well."
+    long = " ".join(sentences)
+    said = ("assistant", long, "2025-01-02"), ("user", "A heliotrope, is it?", "2025-01-03")
+    answer, question = say(api.http, two[0], *said)
+    archive = api.client.archives.create(name="Plants")
+    passage = api.client.archives.passages.create(archive.id, text=long)
+
+    def found(path: str, **more: str) -> list[dict[str, Any]]:
+        hits: list[dict[str, Any]] = api.http.post(
+            path, json={"query": "heliotrope well", **more}
+        ).json()
+        return hits
+
+    of_agent = {"agent_id": two[0].id}
+    by_id = {hit["message_id"]: hit for hit in found("/v1/messages/search", **of_agent)}
+    stored = {hit["message"]["id"]: hit for hit in found("/v1/agents/messages/search", **of_agent)}
+    (kept,) = found("/v1/passages/search", archive_id=archive.id)
+    for hit in (by_id[answer], stored[answer], kept):
+        assert sentences[150] in hit["excerpt"]
+        assert sentences[0] not in hit["excerpt"]
+        assert hit["excerpt"] in long
+    assert (by_id[answer]["content"], stored[answer]["embedded_text"]) == (long, long)
+    assert (kept["passage"]["id"], kept["passage"]["text"]) == (passage.id, long)
+    assert (by_id[question]["excerpt"], stored[question]["excerpt"]) == (None, None)
+    api.client.archives.delete(archive.id)

@@ -4,23 +4,20 @@ By words, by meaning, with another model than the default's, and with one that f
 """
 
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ricordo.domain.message import TextPart
 from ricordo.errors import Unavailable
 from ricordo.llm.scripted import ScriptedEmbedder
 from ricordo.memory.edits import PassageDraft
 from ricordo.memory.recall import FoundMessage, most_alike
-from ricordo.search import index
 from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.search.words import QUESTION_LENGTH
 from ricordo.storage import conversations
 from ricordo.storage.engine.store import Store
 from tests.seams import make
-from tests.seams.stores import START, count_statements
+from tests.seams.stores import count_statements
 from tests.support.library import Library
 
 
@@ -282,57 +279,3 @@ async def test_a_hit_tells_its_similarity_and_its_share_of_the_words_also_on_lat
         "jasmine submarine factory quarterly revenue", wanted, 1, "fts"
     )
     assert first.relevance.word_match < 0.3
-
-
-async def test_a_search_embeds_new_texts_first_and_each_once(library: Library) -> None:
-    agent = (await make.stored_agent(library.store)).agent
-    await make.stored_messages(
-        library.store,
-        *(make.message(agent, f"harbour note{n}", created_at=START + n) for n in range(60)),
-    )
-    wanted = MessageFilter((agent.id,))
-    (hit, *_) = await library.recall.messages("harbour note7 boats", wanted, 3)
-    assert library.embedder.asked[0] == ["harbour note7 boats"]
-    assert sorted(library.embedder.asked[1]) == sorted(f"harbour note{n}" for n in range(10, 60))
-    assert hit.relevance.mode == "hybrid"
-    for _ in range(2):
-        await library.recall.messages("harbour note7 boats", wanted, 3)
-        assert len(library.embedder.asked) == 2
-        await library.flush(agent.id)
-    (hit, *_) = await library.recall.messages("harbour note59", wanted, 1)
-    assert hit.message.text == "harbour note59"
-    assert hit.relevance.similarity == pytest.approx(1, abs=0.01)
-    await library.embed(agent.id)
-    asked = len(library.embedder.asked)
-    (same, *_) = await library.recall.messages("harbour note59", wanted, 1)
-    assert len(library.embedder.asked) == asked
-    assert same.relevance.similarity == pytest.approx(hit.relevance.similarity, abs=0.002)
-
-
-async def test_new_texts_that_cannot_be_embedded_are_found_by_words(library: Library) -> None:
-    agent = (await make.stored_agent(library.store)).agent
-    await make.stored_messages(library.store, make.message(agent, "jasmine tea"))
-    wanted = MessageFilter((agent.id,))
-    await library.recall.messages("", wanted, 1)
-    await library.recall.messages("violin", wanted, 1, "fts")
-    assert library.embedder.asked == []
-    await library.recall.messages("jasmine", MessageFilter(("agent-2",)), 1)  # embeds the query
-    library.embedder.fails(Unavailable("down"))
-    (hit,) = await library.recall.messages("jasmine", wanted, 1)
-    assert (hit.message.text, hit.relevance.vector_rank) == ("jasmine tea", None)
-    asked = len(library.embedder.asked)
-    await library.recall.messages("jasmine", wanted, 1)
-    assert len(library.embedder.asked) == asked
-
-
-async def test_an_edited_text_is_embedded_again_by_the_next_search(library: Library) -> None:
-    agent = (await make.stored_agent(library.store)).agent
-    (message,) = await make.stored_messages(library.store, make.message(agent, "jasmine tea"))
-    wanted = MessageFilter((agent.id,))
-    await library.recall.messages("violin", wanted, 1)
-    changed = replace(message, parts=(TextPart("a violin by the window"),))
-    await library.store.write(lambda tx: index.rewrite_message(tx, changed))
-    (hit,) = await library.recall.messages("violin", wanted, 1)
-    assert hit.relevance.similarity is not None
-    assert hit.relevance.similarity > 0.3
-    assert ["a violin by the window"] in library.embedder.asked

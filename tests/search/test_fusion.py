@@ -19,7 +19,9 @@ def documents(
 ) -> DocumentColumns:
     """So many documents, each alone or all in one conversation."""
     times = created_at or list(range(count))
-    rows = [(n + 1, times[n], conversation or n + 1, 0, 10, 0, 1, n in asks) for n in range(count)]
+    rows = [
+        (n + 1, times[n], conversation or n + 1, 0, 10, 0, 0, 1, n in asks) for n in range(count)
+    ]
     records = np.array(rows, dtype=DOCUMENT)
     return documents_of(records, records["alive"] == 1)
 
@@ -63,6 +65,14 @@ def test_speakers_and_times_that_are_named_come_first_and_questions_last() -> No
     assert found[0] == found[1] > found[2]
     found = fuse(documents(2, asks=(0,)), floats(1, 1))
     assert found[1] > found[0] > 0
+
+
+def test_a_bonus_raises_what_is_found_by_words_or_by_similarity_and_nothing_else() -> None:
+    bonuses = floats(0, 0.5, 0.5)
+    without_words = fuse(documents(3), floats(0, 0, 0), likeness(0.9, 0.8, NONE), bonuses=bonuses)
+    assert without_words.tolist() == pytest.approx([1.0, 0.5 + 1e-6, 0.0], abs=1e-5)
+    by_words = fuse(documents(3), floats(4, 2, 0), bonuses=bonuses)
+    assert by_words.tolist() == pytest.approx([1.0, 1.0, 0.0])
 
 
 def test_similar_neighbours_help_in_the_same_talk_only() -> None:

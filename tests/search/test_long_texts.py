@@ -36,10 +36,12 @@ from ricordo.storage.schema.core_tables import (
     search_postings,
     search_terms,
 )
+from tests.conftest import BOTH
 from tests.seams import make
 from tests.seams.stores import START
 from tests.support.library import Library, unheard
 
+DATABASES = BOTH
 AGENT = make.agent(id="agent-1")
 SENTENCE = "The weather report for region{n} names wind, clouds and a little rain before noon. "
 
@@ -153,6 +155,27 @@ async def test_the_turn_before_a_long_answer_is_the_question(library: Library) -
         (thanks,) = await found(library, "thanks", 1, reads_before=True)
         assert thanks.before
         assert thanks.before.id == "message-1"
+
+
+async def test_an_answer_is_similar_to_what_was_asked_however_long_it_is(library: Library) -> None:
+    """Two equal answers: the one to the question that is searched for comes first."""
+    await make.stored_agent(library.store, AGENT)
+    # So long that no part of the answer is near, in words.
+    said = ("harbour " * 80, long_text("tea"), "violin " * 80, long_text("tea"))
+    await make.stored_messages(
+        library.store,
+        *(
+            make.message(AGENT, text, id=f"message-{n}", created_at=START + n // 2 * 2 * PAUSE + n)
+            for n, text in enumerate(said)
+        ),
+    )
+    await library.index(AGENT.id)
+    filters = MessageFilter((AGENT.id,))
+    for query, question, answer in (("harbour", 0, 1), ("violin", 2, 3)):
+        hits = await library.recall.messages(query, filters, 4, "vector")
+        ids = [hit.message.id for hit in hits]
+        assert ids[0] == f"message-{question}"
+        assert ids.index(f"message-{answer}") < ids.index(f"message-{4 - answer}")
 
 
 @pytest.mark.parametrize("is_flushed", [False, True])

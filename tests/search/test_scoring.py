@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.search.reader import DOCUMENT
-from ricordo.search.scoring import PAUSE, DocumentColumns, Posting, documents_of, lexical
+from ricordo.search.scoring import (
+    PART_SHIFT,
+    PAUSE,
+    DocumentColumns,
+    Posting,
+    documents_of,
+    lexical,
+)
 from ricordo.search.words import is_question
 
 MINUTE = 60_000_000
@@ -32,7 +39,7 @@ class Turn:
 
 def documents(turns: list[Turn]) -> DocumentColumns:
     rows = [
-        (n, t.created_at, t.conversation, 0, t.length, 0, t.is_alive, 0)
+        (n, t.created_at, t.conversation, 0, t.length, 0, 0, t.is_alive, 0)
         for n, t in enumerate(turns)
     ]
     records = np.array(rows, dtype=DOCUMENT)
@@ -143,6 +150,24 @@ def test_scores_equal_those_of_the_plain_scorer(
 def monkeypatch_module() -> object:
     with pytest.MonkeyPatch.context() as patch:
         yield patch
+
+
+@given(st.lists(st.lists(st.floats(0, 100, width=32), min_size=1, max_size=5), min_size=1))
+def test_the_score_of_a_text_is_from_its_best_part_and_the_mean_of_all(
+    texts: list[list[float]],
+) -> None:
+    rows = [
+        (n + 1, n * PAUSE, 7, 0, 150, 0, 0, True, part << PART_SHIFT)
+        for n, scores in enumerate(texts)
+        for part in (range(1, len(scores) + 1) if len(scores) > 1 else [0])
+    ]
+    records = np.array(rows, dtype=DOCUMENT)
+    parts = np.array([score for scores in texts for score in scores], dtype=np.float32)
+    found = documents_of(records, records["alive"] == 1).text_scores(parts)
+    starts = np.cumsum([0, *map(len, texts)])[:-1]
+    expected = np.zeros(len(parts))
+    expected[starts] = [(max(scores) + sum(scores) / len(scores)) / 2 for scores in texts]
+    assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-5)
 
 
 def test_a_text_that_ends_with_a_question_is_one() -> None:

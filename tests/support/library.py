@@ -56,7 +56,7 @@ class Library:
         )
         self.embedders.add(self.embedder)
         self.embedders.add(self.other)
-        self.indexing = Indexer(store, self.embedders, indexes or {})
+        self.indexing = Indexer(store, self.embedders, indexes or {}, pause=0)
         self.recall = Recall(store, self.embedders, indexes or {})
 
     async def flush(self, owner_id: str) -> None:

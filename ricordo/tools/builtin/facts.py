@@ -4,13 +4,16 @@ They name no block, no line and no mode, so that little can go wrong. They edit 
 memory as all other tools, by the same policies.
 """
 
+from collections.abc import Set
+
 from ricordo.domain.clock import zone
 from ricordo.errors import Invalid
 from ricordo.memory.fact_lines import person_block, with_correction, with_fact
 from ricordo.memory.recall import FoundMessage
 from ricordo.prompt.truncation import shorten
 from ricordo.search.index import MessageFilter, PassageFilter
-from ricordo.tools.builtin.search_results import timestamp
+from ricordo.search.words import query_terms
+from ricordo.tools.builtin.search_results import matching_lines, timestamp
 from ricordo.tools.toolbox import ToolContext
 
 ALREADY_NOTED = "That is in your notes already."
@@ -68,6 +71,7 @@ async def search(context: ToolContext, query: str) -> str:
         passages = await context.recall.passages(query, passage_filter, _HIT_LIMIT)
     else:
         passages = []
+    words = {*query_terms(query)}
     lines: list[str] = []
     for hit in messages:
         message = hit.message
@@ -75,13 +79,13 @@ async def search(context: ToolContext, query: str) -> str:
         context.quoted.add(message.id, is_untrusted=message.is_untrusted, is_said=is_users)
         lines.append(
             f"{timestamp(message.created_at, timezone)[:_DAY]}, {_speaker(hit)}: "
-            f"{_short(message.spoken)}"
+            f"{_short(message.spoken, hit.excerpt, words)}"
         )
     for passage_hit in passages:
         context.quoted.add(passage_hit.passage.id, is_untrusted=passage_hit.passage.is_untrusted)
         lines.append(
             f"{timestamp(passage_hit.passage.created_at, timezone)[:_DAY]}, your archive: "
-            f"{_short(passage_hit.passage.text)}"
+            f"{_short(passage_hit.passage.text, passage_hit.excerpt, words)}"
         )
     return "\n".join(lines) or "Nothing was found. Answer with what you know."
 
@@ -112,5 +116,9 @@ def _speaker(hit: FoundMessage) -> str:
     return hit.message.name or "the person"
 
 
-def _short(text: str) -> str:
+def _short(text: str, excerpt: str | None, query_words: Set[str]) -> str:
+    """Return the text; of a long one the lines that match, or the part that does."""
+    if len(text) > _HIT_LENGTH:
+        part = excerpt or text
+        text = " … ".join(matching_lines(part, query_words)) or part
     return shorten(" ".join(text.split()), _HIT_LENGTH)

@@ -190,27 +190,26 @@ class _ResultWriter:
             content = shorten(text, limit)
         entry: dict[str, Any] = {"role": message.role, "speaker": speaker, "content": content}
         if hit:
-            if marked := self._marked(text):
+            if marked := matching_lines(text, self.query_words):
                 entry["matched_lines"] = marked
             entry["relevance"] = _relevance(hit.relevance)
         return entry
 
-    def _marked(self, text: str) -> list[str]:
-        """Return the lines of a longer text with the most query words.
 
-        They are in the order of the text.
-        """
-        lines = [line.strip() for line in _lines(text) if line.strip()]
-        if len(lines) < 2 or not self.query_words:
-            return []
-        counts = [
-            len(self.query_words & {*terms(line[:_LINE_LENGTH])}) for line in lines[:_LINE_LIMIT]
-        ]
-        best = sorted(
-            (number for number, count in enumerate(counts) if count),
-            key=lambda number: (-counts[number], number),
-        )
-        return [shorten(lines[number], _MARKED_LENGTH) for number in sorted(best[:_MARKED_LIMIT])]
+def matching_lines(text: str, query_words: Set[str]) -> list[str]:
+    """Return the lines of a longer text with the most query words.
+
+    They are in the order of the text. A text of one line has none.
+    """
+    lines = [line.strip() for line in _lines(text) if line.strip()]
+    if len(lines) < 2 or not query_words:
+        return []
+    counts = [len(query_words & {*terms(line[:_LINE_LENGTH])}) for line in lines[:_LINE_LIMIT]]
+    best = sorted(
+        (number for number, count in enumerate(counts) if count),
+        key=lambda number: (-counts[number], number),
+    )
+    return [shorten(lines[number], _MARKED_LENGTH) for number in sorted(best[:_MARKED_LIMIT])]
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -56,14 +56,17 @@ class Desk:
     def recall(self) -> Recall:
         return Recall(self.store, NO_EMBEDDERS)
 
-    async def call(self, name: str, **arguments: Any) -> ToolReturnPart:
+    def context(self) -> ToolContext:
         nothing: Any = None  # what no memory tool asks for
-        context = ToolContext(
+        return ToolContext(
             *("call-1", self.state, self.memory, self.store, self.scope, self.recall),
             *(nothing, nothing),
             turn_began=lambda: self.turn_began,
             view_began=lambda: self.view_began,
         )
+
+    async def call(self, name: str, **arguments: Any) -> ToolReturnPart:
+        context = self.context()
         calls = [ToolCallPart("call-1", name, json.dumps(arguments))]
         (result,) = await BOX.run(calls, ATTACHED, lambda _call_id: context)
         return result

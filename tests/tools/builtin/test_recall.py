@@ -13,9 +13,11 @@ from ricordo.domain.message import Message, ReasoningPart, TextPart, ToolCallPar
 from ricordo.domain.scope import NOBODY, Scope
 from ricordo.prompt.transcript import heartbeat_event
 from ricordo.search.index import insert_passages
+from ricordo.search.text_parts import PART_CHARACTERS
 from ricordo.storage import archives, conversations
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
+from ricordo.tools.builtin import facts
 from ricordo.tools.builtin.search_results import time_ago
 from tests.seams import make
 from tests.seams.stores import ManualClock
@@ -196,6 +198,22 @@ async def test_the_sentences_of_a_long_paragraph_are_marked(nina: Desk) -> None:
     await keep(nina, " ".join(sentences), created_at=at(2026, 1, 20, 9, 0))
     (result,) = (await nina.read("conversation_search", query="heliotrope"))["results"]
     assert result["matched_lines"] == [sentences[25]]
+
+
+async def test_of_a_long_answer_the_part_that_matches_is_shown(nina: Desk) -> None:
+    sentences = [f"Sentence {number} of this answer is of no use." for number in range(400)]
+    sentences[370] = "Heliotrope needs sun and chalk."
+    await keep(nina, " ".join(sentences), role="assistant", created_at=at(2026, 1, 20, 9, 0))
+    (result,) = (await nina.read("conversation_search", query="heliotrope sun"))["results"]
+    assert sentences[370] in result["content"]
+    assert result["content"].startswith("… ")
+    assert sentences[0] not in result["content"]
+    assert len(result["content"]) < 2 * PART_CHARACTERS
+    assert result["matched_lines"][-1] == sentences[370]
+
+    # A small model sees the line alone.
+    shown = await facts.search(nina.context(), "heliotrope")
+    assert shown.endswith(f": {sentences[370]}")
 
 
 async def test_results_stay_within_a_part_of_the_window_and_say_what_is_missing(

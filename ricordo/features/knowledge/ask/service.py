@@ -44,7 +44,7 @@ what is noted of the person.
 class Source:
     """A stored message, line of a block, or passage.
 
-    `created_at` is None for lines.
+    `created_at` is None for lines. `excerpt` is the part of a long text that matches best.
     """
 
     kind: str
@@ -54,6 +54,7 @@ class Source:
     role: str | None = None
     agent_id: str | None = None
     label: str | None = None
+    excerpt: str | None = None
 
     @property
     def shown(self) -> str:
@@ -71,6 +72,8 @@ class Source:
         else:
             origin = "kept in an archive"
         text = self.text
+        if len(text) > _MOST_CHARACTERS and self.excerpt:
+            text = f"… {self.excerpt} …"
         if len(text) > _MOST_CHARACTERS:
             text = f"{text[:_MOST_CHARACTERS]}…"
         return f"({origin}{date}) {disarm(text, 'sources')}"
@@ -120,12 +123,19 @@ async def sources_for(store: Store, recall: Recall, scope: Scope, question: str)
             created_at=hit.message.created_at,
             role=hit.message.role,
             agent_id=hit.message.agent_id,
+            excerpt=hit.excerpt,
         )
         for hit in await recall.messages(question, messages_of, MOST)
         if hit.message.user_id == user_id
     ]
     passage_sources = [
-        Source("passage", hit.passage.id, hit.passage.text, hit.passage.created_at)
+        Source(
+            "passage",
+            hit.passage.id,
+            hit.passage.text,
+            hit.passage.created_at,
+            excerpt=hit.excerpt,
+        )
         for hit in await recall.passages(question, passages_of, MOST)
         if hit.passage.user_id == user_id
     ]

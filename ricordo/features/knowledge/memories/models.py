@@ -115,12 +115,14 @@ class MemoryResponse(ResponseModel):
     """A line of a block, a passage or a message, with a score.
 
     The score is from 0 to 1, and scores of different searches can be compared. `shared` is true
-    if it is about no user: what everybody sees.
+    if it is about no user: what everybody sees. `excerpt` is the part of a long passage or message
+    that matches best; null for short ones and facts.
     """
 
     id: str
     kind: Kind
     memory: str
+    excerpt: str | None = None
     score: float
     role: Literal["user", "assistant"] | None = None
     shared: bool = False

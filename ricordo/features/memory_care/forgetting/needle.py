@@ -18,7 +18,7 @@ import orjson
 from ricordo.domain.hidden_text import UNSEEN_CLASS
 from ricordo.domain.text import normal_text
 from ricordo.features.memory_care.forgetting.meaning import Meaning
-from ricordo.memory.unwanted import rule_of
+from ricordo.memory.unwanted import is_unreadable_rule, rule_of
 from ricordo.search.words import SPACELESS, STOP_WORDS, terms
 
 MARK = "[forgotten]"
@@ -126,7 +126,7 @@ class Needle:
         return self.pattern.search(text) is not None
 
     def _is_near(self, sentence: str) -> bool:
-        if not self.words:
+        if not self.words or is_unreadable_rule(sentence):
             return False
         words = words_of(sentence)
         if any(_are_near(part, words) for part in self.words):

@@ -142,3 +142,12 @@ def test_an_agent_looks_up_its_student_in_all_that_was_said(
     assert "noted in notes" in result
     assert "against the wind" not in result
     assert "Do you know about" not in result
+
+
+def test_of_a_long_text_the_part_that_matches_is_a_source(http: httpx2.Client, agent: str) -> None:
+    sentences = [f"Sentence {number} of it is of no use." for number in range(200)]
+    sentences[150] = "The heliotrope stands by the well."
+    say(http, agent, "ada", " ".join(sentences))
+    answer = ask(http, "ada", "Where is the heliotrope?", model=LIBRARIAN)["answer"]
+    assert sentences[150] in answer
+    assert sentences[0] not in answer

@@ -287,3 +287,17 @@ def test_own_memories_come_before_shared_ones_and_a_threshold_filters(http: http
     threshold = (found[0]["score"] + found[1]["score"]) / 2
     best = search(http, "hana", "bees lavender", kinds=["message"], threshold=threshold)
     assert [one["memory"] for one in best] == [shared]
+
+
+def test_a_memory_from_a_long_text_says_which_part_matches(http: httpx2.Client) -> None:
+    sentences = [f"Sentence {number} of it is of no use." for number in range(200)]
+    sentences[150] = "The heliotrope stands by the well."
+    long = " ".join(sentences)
+    add(http, "ivo", [{"role": "assistant", "content": long}], infer=False)
+    add(http, "ivo", "I water the heliotrope.")
+    (passage,) = search(http, "ivo", "heliotrope well", kinds=["passage"])
+    assert passage["memory"] == long
+    assert sentences[150] in passage["excerpt"]
+    assert len(passage["excerpt"]) < len(long) / 2
+    (message,) = search(http, "ivo", "heliotrope", kinds=["message"])
+    assert (message["memory"], message["excerpt"]) == ("I water the heliotrope.", None)

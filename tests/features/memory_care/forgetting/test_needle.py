@@ -30,3 +30,13 @@ def test_a_redacted_secret_alone_names_nothing() -> None:
     needle = Needle(PLACEHOLDER.format("password"))
     assert needle.parts == ()
     assert not needle.is_in("Anything at all.")
+
+
+def test_a_rule_about_what_was_forgotten_says_no_other_thing() -> None:
+    """Its tags are letters by chance, so some of them look like any sentence to a model."""
+    needle = Needle("I earn four thousand euros a month.", by_meaning=True)
+    rules = [
+        f"What was forgotten on 2026-01-01 ({number:08x}: {number % 4096:03x} b14 e33)"
+        for number in range(0, 10**9, 10**6)
+    ]
+    assert needle.units("\n".join(rules)) == []

@@ -3,6 +3,7 @@
 What the pages show, and what their forms change.
 """
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -210,6 +211,26 @@ def test_one_search_finds_messages_passages_and_blocks_and_marks_the_words(
         ).text
     )
     assert browser.get("/ui/search", params={"q": "x", "from": "nonsense"}).status_code == 400
+
+
+def test_the_search_page_shows_the_part_of_a_long_text_that_matches(
+    browser: TestClient, agent: str
+) -> None:
+    # Its first sentence has one of the words too, so the page would show that one otherwise.
+    sentences = [f"Sentence {number} has no use." for number in range(200)]
+    sentences[0] = "A well is named here alone."
+    sentences[150] = "The heliotrope stands by the well."
+    long = " ".join(sentences)
+    say(browser, agent, long)
+    browser.post(f"/ui/agents/{agent}/archive", data={"text": long})
+    for kind in ("messages", "archive"):
+        query = {"q": "heliotrope well", "kind": kind, "agent": agent}
+        page = browser.get("/ui/search", params=query).text
+        shown = re.findall(r'<div class="plain">(.*?)</div>', page)
+        matching = "The <mark>heliotrope</mark> stands by the <mark>well</mark>."
+        parts = [text for text in shown if matching in text]
+        assert parts, kind
+        assert all("named here alone" not in text for text in parts), kind
 
 
 def test_with_very_many_agents_the_search_looks_at_those_used_last_and_says_so(
