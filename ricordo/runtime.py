@@ -40,7 +40,7 @@ class LiveTurn(Protocol):
     def events(self) -> AsyncGenerator[Event]:
         """Return all events from the start.
 
-        A late reader first gets those that are saved already.
+        A late reader first gets the saved events.
         """
 
     async def cancel(self) -> None:
@@ -55,11 +55,11 @@ class LiveTurn(Protocol):
 
 
 class LiveRecording(Protocol):
-    """A stream that is being stored in this process, for changing readers."""
+    """A stream that this process stores; readers may come and leave."""
 
     @property
     def changed(self) -> asyncio.Event:
-        """An event that is set when more of the stream is stored, or it ended."""
+        """An event that is set when more of the stream is stored, and at its end."""
 
     async def finish(self) -> None:
         """Return when all of it is stored, after the end of its turn."""

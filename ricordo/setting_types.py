@@ -50,7 +50,7 @@ def absolute(path: Path) -> Path:
 def is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        has_port = parts.port != 0  # raises ValueError where it is out of range
+        has_port = parts.port != 0  # raises ValueError if it is out of range
     except ValueError:
         return False
     has_space = any(sign.isspace() or not sign.isprintable() for sign in url)

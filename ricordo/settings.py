@@ -424,7 +424,7 @@ class Settings(BaseSettings):
 
     @property
     def postgres_url(self) -> str | None:
-        """The address of the PostgreSQL database with its password, where there is one."""
+        """The address of the PostgreSQL database with its password; None for SQLite."""
         url = self.database_url.get_secret_value() if self.database_url else ""
         return url if url and not url.startswith(SQLITE) else None
 
@@ -435,7 +435,7 @@ class Settings(BaseSettings):
 
     @property
     def database_path(self) -> Path:
-        """The SQLite file; with PostgreSQL, the one that would be used without it."""
+        """The SQLite file. With PostgreSQL it is the file that would be used without PostgreSQL."""
         if self.database_url and not self.postgres_url:
             return Path(self.database_url.get_secret_value().removeprefix(SQLITE))
         return self.data_dir / "ricordo.db"
@@ -533,7 +533,7 @@ def _sentence(prefix: str, location: tuple[int | str, ...], message: str) -> str
 
 
 def _variable(prefix: str, name: str) -> str:
-    """Return the variable of a setting; if it has two names, the one that is set."""
+    """Return the variable of a setting; if it has two names, the variable that is set."""
     names = next((names for names in _TWO_NAMES if name.lower() in names), (name,))
     variables = {**dotenv_values(".env"), **os.environ}
     set_names = {variable.lower() for variable, text in variables.items() if text}

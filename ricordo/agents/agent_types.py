@@ -176,7 +176,7 @@ def traits_of(agent_type: AgentType) -> TypeTraits:
 def base_tools(agent_type: AgentType, *, has_sleeptime: bool = False) -> tuple[str, ...]:
     """Return the names of the tools that an agent of this type gets.
 
-    Tools that edit memory are left out where another agent works on its memory.
+    Tools that edit memory are left out if another agent works on its memory.
     """
     traits = traits_of(agent_type)
     if not has_sleeptime or traits.speaks_aloud:

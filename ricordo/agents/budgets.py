@@ -49,7 +49,7 @@ def has_budget(settings: Settings, agent: Agent) -> bool:
 def require_budget(
     tx: Transaction, settings: Settings, agent: Agent, purpose: str | None = None
 ) -> None:
-    """Raise BudgetSpent where a budget leaves no room for a turn of this agent.
+    """Raise BudgetSpent if a budget leaves no room for a turn of this agent.
 
     A turn with a purpose stops at 80 %. The check costs a statement for each budget: call
     `has_budget` first.
@@ -61,7 +61,7 @@ def require_budget(
 
 
 def require_common_budget(tx: Transaction, settings: Settings, organization_id: str) -> None:
-    """Raise BudgetSpent where the budget of all agents is used up."""
+    """Raise BudgetSpent if the budget of all agents is used up."""
     for owner, budget in _budgets(tx, settings, organization_id, None):
         if budget.is_spent(100):
             raise BudgetSpent(owner, budget, 100)

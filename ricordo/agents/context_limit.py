@@ -51,20 +51,20 @@ log = logging.getLogger(__name__)
 # The librarian is no language model: an outline is better than its summary.
 NO_WRITER = "ricordo"
 # A provider's count is accepted within these bounds, in percent of our estimate, and only for large
-# prompts. It may raise the estimate, but hardly lower it: some servers cut a prompt off, or count
-# only the part that their cache lacks.
+# prompts. It may raise the estimate much and lower it little: some servers cut prompts, or count
+# only the part that is not in their cache.
 _LOWEST_PERCENT = 90
 _HIGHEST_PERCENT = 400
 _LARGE_PROMPT = 2_000
 # The most tokens for tool descriptions and message overhead in usual requests.
 _TOOLS_AND_OVERHEAD = 12_000
-# If a turn's last compaction freed a smaller share of the window, no model writes its next summary:
-# otherwise each step could ask for one.
+# If the last compaction of a turn freed a smaller share of the window, the next summary is an
+# outline: a model could else be asked for a summary at each step.
 _SMALL_GAIN = 0.1
 _FEWEST_EVICTED = 2  # messages, in a requested compaction
 # An answer gets this many tokens at least.
 _SMALLEST_OUTPUT = 64
-# A refusal's window counts if it is smaller than this percentage of the known one.
+# The window that a refusal names counts if it is smaller than this percentage of the known window.
 _SMALLER_WINDOW = 90
 # A summary of very little text may take this many tokens.
 _SMALLEST_SUMMARY = 60
@@ -92,7 +92,7 @@ def _token_bound(request: ModelRequest) -> int:
 def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
     """Return the request, with its longest texts cut if it is too long.
 
-    Raises ModelError where the system prompt alone is too long.
+    Raises ModelError if the system prompt alone is too long.
     """
     if not is_too_long(turn, request):
         return request
@@ -124,7 +124,7 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
     """
     limit = turn.limit
     learned_model = turn.learned
-    # Some servers count the part in their cache apart.
+    # Some servers report the tokens in their cache separately.
     cached = usage.cached_tokens or 0
     counted = usage.prompt_tokens + (cached if cached > usage.prompt_tokens else 0)
     percent = 100
@@ -143,7 +143,8 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
         # A refusal raised the estimate, and no prompt is large enough to correct it: the model may
         # have a larger window now.
         limit.token_percent -= limit.token_percent // 100
-    # Learn this also from a server whose counts are useless: it would refuse the same every time.
+    # Learn the window also from a server whose counts are useless: it would refuse such a request
+    # every time.
     if learned_model and limit.refused and (is_large or limit.refused[0] >= _LARGE_PROMPT):
         _learn_window(turn, learned_model, percent)
     limit.was_refused = False
@@ -151,7 +152,7 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
 
 
 def _learn_window(turn: TurnContext, learned_model: LearnedModel, percent: int) -> None:
-    """Remember a window that is smaller than the known one.
+    """Remember a window that is smaller than the known window.
 
     Its size is named by the refusal, or estimated from the size of the refused request.
     """
@@ -189,8 +190,8 @@ async def compact(
 ) -> Compacted | None:
     """Replace evicted messages by a summary, and save the smaller window.
 
-    With `stop` the run's end is saved too. None where nothing can leave, or where the request is
-    too long only for a model that this turn borrows.
+    With `stop` the run's end is saved too. Returns None if no message can leave, or if the request
+    is too long only for a model that this turn borrows.
     """
     if _is_doubtful(turn, request):
         turn.limit.token_percent = 100
@@ -393,7 +394,7 @@ def _writer(
 def _summary_message(
     turn: TurnContext, request: ModelRequest, evicting_cut: Cut, summary: Summary
 ) -> Message:
-    """Return the message that replaces the evicted ones, with figures of the compaction."""
+    """Return the message that replaces the evicted messages, with figures of the compaction."""
     # The writer may have read memory too.
     is_untrusted = any(evicted.is_untrusted for evicted in evicting_cut.evicted) or any(
         block.is_untrusted for block in turn.state.blocks

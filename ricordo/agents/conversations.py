@@ -101,7 +101,7 @@ def begin_default(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str
 def require_own(scope: Scope, conversation: Conversation) -> Conversation:
     """Return the conversation if the caller may write in it.
 
-    Raises Forbidden where the caller may only read it.
+    Raises Forbidden if the caller may only read it.
     """
     if not scope.owns(conversation.user_id):
         raise Forbidden(SHARED)
@@ -132,8 +132,8 @@ async def create_conversation(
         runtime: The server.
         scope: The caller.
         agent_id: The agent.
-        values: Columns of the conversation; missing ones are the agent's. `model_settings`
-            contains only differences.
+        values: Columns of the conversation; the agent's values are used for missing columns.
+            `model_settings` contains only differences.
         user: The user whose memory it shows, by id or by name; None for the user of the agent's
             own conversation.
         id: The id of the new conversation.
@@ -351,7 +351,7 @@ async def cancel_run(runtime: Runtime, scope: Scope, run_id: str) -> bool:
 
 
 def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
-    """Deny the conversation's waiting calls; None where none waits.
+    """Deny the conversation's waiting calls; return None if no call waits.
 
     Nothing is denied if a turn is resuming with the answer.
     """

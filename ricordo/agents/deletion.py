@@ -72,7 +72,7 @@ async def delete_conversation(runtime: Runtime, scope: Scope, conversation_id: s
 def empty_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> int:
     """Delete the conversation's oldest messages, and add a job for the rest.
 
-    Returns the newest message's seq. Raises Conflict where forks share messages.
+    Returns the newest message's seq. Raises Conflict if forks share messages.
     """
     newest = deletion.newest_unshared(tx, scope, conversation_id)
     if purge_portion(tx, "messages", conversation_id, newest):
@@ -85,7 +85,7 @@ def remove_messages(
 ) -> None:
     """Delete these messages of a conversation, and take them out of its window.
 
-    Raises Busy, and Conflict where forks share them.
+    Raises Busy, and Conflict if forks share the messages.
     """
     conversations.lock(tx, conversation_id)
     conversation = conversations.require(tx, scope, conversation_id)

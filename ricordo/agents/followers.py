@@ -30,7 +30,7 @@ class AgentFollower(Protocol):
     def set_sleeptime(
         self, tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState, *, is_on: bool
     ) -> None:
-        """Start or stop another agent's work on this one's memory. Raises Invalid."""
+        """Start or stop the work of another agent on this agent's memory. Raises Invalid."""
 
     def delete(self, tx: Transaction, scope: Scope, agent: Agent) -> Sequence[str]:
         """Prepare for the agent's deletion. Raises Conflict.
@@ -52,7 +52,7 @@ class AgentFollower(Protocol):
 def set_sleeptime(
     tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState, *, is_on: bool
 ) -> None:
-    """Switch another agent's work on this one's memory on or off.
+    """Switch the work of another agent on this agent's memory on or off.
 
     Raises Invalid, Unsupported.
     """
@@ -64,7 +64,7 @@ def set_sleeptime(
 
 
 def delete_followers(tx: Transaction, runtime: Runtime, scope: Scope, agent: Agent) -> list[str]:
-    """Return the ids of the agents that are deleted with this one. Raises Conflict."""
+    """Return the ids of the agents that are deleted with this agent. Raises Conflict."""
     return [
         id
         for follower in runtime.plugins.agent_followers()
@@ -89,7 +89,7 @@ def with_groups(
 def end_turn(tx: Transaction, turn: TurnContext, run: Run, new_messages: Sequence[Message]) -> Run:
     """Plan the runs that follow an agent's turn; return its run with their ids.
 
-    The agent has others that work on its memory.
+    Other agents work on this agent's memory.
     """
     if run.purpose is not None:
         return run

@@ -46,12 +46,12 @@ async def import_messages(
 ) -> list[str]:
     """Store the messages in the conversation; return their ids in order.
 
-    The conversation is the agent's default one if None. A message whose otid is stored there
-    already keeps the id of the stored one. A message without a date gets a time next to its
-    neighbour in the list; if none has a date, all get times right before now. Everything is checked
-    before anything is stored.
+    The conversation is the agent's default one if None. If the otid of a message is stored already,
+    the message keeps the stored id. A message without a date gets a time next to its neighbour in
+    the list; if none has a date, all get times right before now. Everything is checked before
+    anything is stored.
 
-    Raises NotFound, Invalid, and Conflict where an otid belongs to another message.
+    Raises NotFound, Invalid, and Conflict if an otid belongs to another message.
     """
     otid_counts = Counter(past_message.otid for past_message in past if past_message.otid)
     if twice := next((otid for otid, count in otid_counts.items() if count > 1), None):

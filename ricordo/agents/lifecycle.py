@@ -220,7 +220,7 @@ def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> B
 
 
 def require_distinct_labels(agent_blocks: Sequence[Block]) -> None:
-    """Raise Invalid where two blocks of an agent have one label."""
+    """Raise Invalid if two blocks of an agent have the same label."""
     labels = [block.label for block in agent_blocks]
     if repeated := next((label for label in labels if labels.count(label) > 1), None):
         raise Invalid(

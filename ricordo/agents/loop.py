@@ -65,7 +65,7 @@ from ricordo.tools.toolbox import CallingStep, ToolContext
 log = logging.getLogger(__name__)
 _MAY_BE_A_PICTURE = ("llm_bad_request", "llm_error")
 _ATTEMPTS = 5
-# The attempts with a shorter request after refusals that only its size explains.
+# The attempts with a shorter request, if only the size of the request explains its refusal.
 _JUDGED_ATTEMPTS = 3
 # The longest progress report of a running tool, in characters.
 _PROGRESS_SIZE = 500
@@ -190,7 +190,7 @@ async def ask_model(
         if is_too_long(turn, request):
             if compacted := await compact(turn, request):
                 yield compacted
-            # Texts that are cut to fit may have told of edits.
+            # The texts that were cut may have reported edits.
             turn.window.prompt_key = key_without_edits(turn.window.prompt_key)
             try:
                 request = await _cut_to_fit(turn, offered)
@@ -258,7 +258,7 @@ def build_request(
 ) -> ModelRequest:
     """Return the model's input for this step, with this `window` if given.
 
-    The system message is rendered again only where it has to change.
+    The system message is rendered again only if it must change.
     """
     agent = turn.state.agent
     overrides = turn.request.overrides

@@ -2,7 +2,7 @@
 
 Agents that speak aloud have one. If a turn ends with more than the greatest number of messages in
 the window, the oldest leave it until the least number is left, starting at a user's message. They
-stay in the history; an agent that works on this one's memory reads them.
+stay in the history, where an agent that works on this agent's memory reads them.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ricordo.domain.message import Message
 def first_kept(window: Sequence[Message], agent: Agent) -> int:
     """Return the index from which messages stay in the window.
 
-    It is 1, behind the system message, where all stay.
+    It is 1, behind the system message, if all messages stay.
     """
     buffer = agent.message_buffer
     if buffer is None or len(window) <= buffer[0]:

@@ -136,8 +136,8 @@ class Recording:
             try:
                 await store.write(lambda tx: runs.append_events(tx, run_id, first, batch))
             except Collision:
-                # Either our commit succeeded and its answer was lost, or another process took this
-                # one for dead and stored its own events.
+                # Either our commit succeeded and its answer was lost, or another process held this
+                # process for dead and stored its events.
                 stored = await store.read(
                     lambda tx: runs.events_after(tx, run_id, first - 1, len(batch))
                 )

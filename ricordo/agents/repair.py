@@ -1,8 +1,8 @@
 """Repair of conversations with unreadable rows or missing messages.
 
-After it their agent answers the next message. No message is deleted: at most it leaves the context
-window, and stays in the history. Calls without a result, results without a call and repeated ids
-need no repair: `prompt.transcript` makes every request valid.
+After it their agent answers the next message. No message is deleted. A message may leave the
+context window, but it stays in the history. Calls without a result, results without a call and
+repeated ids need no repair: `prompt.transcript` makes every request valid.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class Repair:
 
 @dataclass(slots=True)
 class _Examination:
-    """A conversation with its repaired window, and the rows to write for that."""
+    """A conversation with its repaired window, and the rows that store the repair."""
 
     conversation: Conversation
     window: list[Message]
@@ -176,7 +176,7 @@ def _read_window(tx: Transaction, examined: _Examination) -> None:
 def _is_sendable(message: Message) -> bool:
     """Return whether a model can be sent the message.
 
-    Its role is known and may have its parts, and it is not empty.
+    The role must be known and allow the parts, and the message must not be empty.
     """
     if message.role not in get_args(Role) or (message.tool_calls and message.role not in _CALLING):
         return False

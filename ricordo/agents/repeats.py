@@ -31,7 +31,7 @@ _INPUT = ("user", "assistant", "system", "approval")
 
 
 def require_own_otids(request: TurnRequest) -> None:
-    """Raise Invalid where two messages of one request have the same otid."""
+    """Raise Invalid if two messages of one request have the same otid."""
     otids = _otids(request)
     if repeated := next((otid for otid in otids if otids.count(otid) > 1), None):
         raise Invalid(
@@ -57,7 +57,7 @@ def same_body(tx: Transaction, request: TurnRequest, other_than: str = "") -> Ru
 def same_otids(tx: Transaction, request: TurnRequest) -> Run | None:
     """Return the run that accepted these messages.
 
-    Raises Conflict where one of their otids belongs to another message.
+    Raises Conflict if one of their otids belongs to another message.
     """
     otids = _otids(request)
     if otids:

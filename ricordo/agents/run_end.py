@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 CALLBACK = "callback"
 CANCELLED = "The user cancelled the request, so the tool call was denied."
 SWEEP_SECONDS = 20.0  # a lease lasts thirty
-_CALLBACK_ATTEMPTS = 6  # the last one about ten minutes after the first
+_CALLBACK_ATTEMPTS = 6  # the last attempt is about ten minutes after the first
 _REFUSED = ("llm_bad_request", "context_window_exceeded")
 
 
@@ -234,7 +234,7 @@ def _results_for_open_calls(run_messages: list[Message], call_outcome: str) -> M
     answered: set[str] = set()
     for message in reversed(run_messages):
         if message.tool_calls:
-            # Only the last calls can be open; some models use the ids of earlier ones again.
+            # Only the last calls can be open; some models use ids of earlier calls again.
             open_calls = [call for call in message.tool_calls if call.call_id not in answered]
             if open_calls:
                 return interrupted(message, open_calls, call_outcome)

@@ -2,7 +2,7 @@
 
 Agents talk in one of two styles (`agent_types.py`). A native agent speaks in plain text, which ends
 its turn, and continues after tool calls. A heartbeat agent acts only by tools, speaks by
-`send_message`, and continues only where it asks for a heartbeat.
+`send_message`, and continues only if it asks for a heartbeat.
 """
 
 import logging
@@ -75,11 +75,12 @@ class OfferedTools:
         tools: The schemas that the model sees; `bare` are the schemas as stored.
         gated: Tools whose calls wait for an approval, or for the client that runs them
             (`client`).
-        forced: The tool that must be called now, or None. hidden: Tools that the model does not
-        see, but which run if it calls them. acting: Tools whose calls may change something that no
-        rollback restores. reading: Tools whose equal calls in one turn have the same result.
-        is_over: The turn continues without tools. speaks_by_tools: The agent acts and speaks by
-        tools alone.
+        forced: The tool that must be called now, or None.
+        hidden: Tools that the model does not see, but which run if it calls them.
+        acting: Tools whose calls may change something that no rollback restores.
+        reading: Tools whose equal calls in one turn have the same result.
+        is_over: The turn continues without tools.
+        speaks_by_tools: The agent acts and speaks by tools alone.
     """
 
     tools: Mapping[str, ToolSchema]
@@ -103,7 +104,7 @@ class ParsedReply:
     """A parsed reply: its parts, the calls to run, and results of refused calls.
 
     The parts are as stored, the calls have the arguments that tools get. `reasons` are reasons for
-    edits of memory, by call id. `stop` is set where the reply itself ends the turn.
+    edits of memory, by call id. `stop` is set if the reply itself ends the turn.
     """
 
     parts: tuple[Part, ...]
@@ -422,7 +423,7 @@ def parse_approved(answer: AnsweredApproval, offered: OfferedTools) -> ParsedRep
 def parse_nested(
     name: str, arguments: Mapping[str, Any], offered: OfferedTools
 ) -> ToolCallPart | ToolReturnPart:
-    """Return the call that a tool makes of another one, or its refusal."""
+    """Return the call that a tool makes from another tool's call, or its refusal."""
     call = ToolCallPart(new_id("call"), name, orjson.dumps(arguments).decode())
     if name not in offered.tools:
         return _refusal(call, offered)

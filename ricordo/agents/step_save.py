@@ -198,7 +198,7 @@ def _key_after_edits(turn: TurnContext, step: StepDraft) -> str:
 def _look_equal(blocks: Sequence[Block], others: Sequence[Block]) -> bool:
     """Return whether the prompt shows these blocks alike.
 
-    They differ where somebody else changed memory during the step.
+    They differ if others changed memory during the step.
     """
     shown, others_shown = (
         [

@@ -36,7 +36,7 @@ from ricordo.tools.toolbox import failed_result
 # wire fact: clients of the retired Letta V1 server match it.
 DENIED = "Error: request to call tool denied. User reason: {reason}"
 NOTICE = (
-    "You made this very call before in this turn, so it was not run again: its result is above. "
+    "You made the same call before in this turn, so it was not run again: its result is above. "
     "Use that result, or answer "
     "the user now."
 )
@@ -86,7 +86,7 @@ class ContextWindow:
         unsaved: The number of stored messages that the stored window lacks.
         delayed: Messages that came with an answer to calls, until the calls have their results.
         is_resumed: The turn continues after calls that waited for their answer.
-        has_new_system: The system message differs from the stored one.
+        has_new_system: The system message differs from the stored system message.
     """
 
     messages: list[Message]

@@ -123,14 +123,14 @@ async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | st
 
 
 class _UnlistedModel(Exception):
-    """Leaves the transaction, since the list of the model's provider was never read.
+    """Raised to leave the transaction: the model list of the provider must be read first.
 
     A model's prompt and tools depend on its size and window, which the list may tell.
     """
 
 
 class _Previewed(Exception):
-    """Leaves the transaction of a preview, so that nothing of it is stored."""
+    """Raised to leave the transaction of a preview, so that nothing is stored."""
 
 
 async def preview_turn(runtime: Runtime, request: TurnRequest) -> TurnContext:
@@ -167,7 +167,7 @@ def _open_turn(
 ) -> TurnContext:
     """Take the lease, load the state for the request, and save the input.
 
-    The input of an interrupted run (`cut_off`) is adopted instead. Raises _UnlistedModel where the
+    If `cut_off` is an interrupted run, its input is used instead. Raises _UnlistedModel where the
     list of the model's provider was never read, unless `is_looked_up`.
     """
     run = _take_lease(tx, request, cut_off)
@@ -263,7 +263,7 @@ def _with_borrowed_model(
 def _without_leftovers(
     window: ContextWindow, state: AgentState, request: TurnRequest
 ) -> ContextWindow:
-    """Return the window of an agent without a buffer: a failed turn left its messages there."""
+    """Return the window of an agent without a buffer, without leftovers of a failed turn."""
     is_continued = bool(request.approval or request.compaction or window.waiting)
     if is_continued or not state.conversation.last_run_ended_at:
         return window
@@ -273,7 +273,7 @@ def _without_leftovers(
 def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> Run:
     """Store the request's run, whose row is the lease.
 
-    Raises Collision where the conversation has an open run, or a retry was accepted before.
+    Raises Collision if the conversation has an open run, or if a retry was accepted before.
     """
     run = new_run(tx, request)
     planned = (
@@ -293,7 +293,10 @@ def _take_lease(tx: Transaction, request: TurnRequest, cut_off: Run | None) -> R
 
 
 def _in_group(tx: Transaction, run: Run, group_fields: dict[str, Any]) -> Run:
-    """Store that the run is a turn in a group, unless its request says so; return the run."""
+    """Note that the run is a turn in this group, and return it.
+
+    Runs whose request says so already are unchanged.
+    """
     if not group_fields or run.metadata:
         return run
     run = replace(run, metadata=group_fields)
@@ -326,7 +329,7 @@ class StoredInput:
     """A turn's stored input, and the parts of the turn that it changes.
 
     Attributes:
-        run: The run. A turn that continues another one is in the other one's group.
+        run: The run. A turn that continues another turn is in the same group.
         window: The window, which ends with the input.
         approval: The answered request for approval that the turn resumes.
         finished: The calls before the input that count for the tool rules.
@@ -341,7 +344,7 @@ class StoredInput:
 def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> StoredInput:
     """Store the input, and return it with the window that it ends.
 
-    Raises Conflict or Invalid where an answer to calls is due, or where none is.
+    Raises Conflict if calls wait for an answer, and Invalid if the input answers no waiting call.
     """
     request = turn.request
     run = turn.run
@@ -378,8 +381,8 @@ def _adopt_input(
 ) -> StoredInput:
     """Move the input of an interrupted run to this run, and return it there.
 
-    Where the agent did nothing yet, the input moves to the window's end. Raises Conflict where an
-    answer to calls is due first, or was given since.
+    Where the agent did nothing yet, the input moves to the window's end. Raises Conflict if calls
+    wait for an answer, or if they got one since.
     """
     window = turn.window
     group_fields = {name: cut_off.metadata[name] for name in _OF_GROUP if name in cut_off.metadata}
@@ -393,8 +396,7 @@ def _adopt_input(
     has_new_input = any(message.is_said for message in later)
     if has_new_input and any(message.role == "approval" for message in input_messages):
         raise Conflict(
-            "The conversation went on since the server was stopped in the middle of this. "
-            "Ask the agent again."
+            "The server stopped during this turn, and the conversation has newer messages. Ask the agent again."
         )
     if was_answered and not has_new_input:
         messages.move(tx, input_messages, run.id)
@@ -443,7 +445,7 @@ def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Messag
 def _approval_to_apply(tx: Transaction, turn: TurnContext, approval: Approval) -> Approval | None:
     """Return the request's answer to calls; None if the answer was applied before.
 
-    Then messages beside the answer are a turn of their own.
+    If it was applied before, other messages of the request begin a new turn.
     """
     waiting = turn.window.waiting
     call_ids = {
@@ -470,10 +472,10 @@ def _save_approval(
     The new messages follow it once the calls have their results.
     """
     if approval.otid and messages.by_otids(tx, turn.run.conversation_id, [approval.otid]):
-        # This error comes before the one that nothing waits for the answer.
+        # Check this before the error that nothing waits for the answer.
         raise Collision("This answer was accepted before.")
     answer = answered(turn.window.waiting, approval)
-    # The resumed turn was one in a group, so this one is too.
+    # The resumed turn was in a group, so this turn is in the same group.
     asking = answer.request
     group_fields = {"group_id": asking.group_id, "speaker": asking.name}
     run = _in_group(tx, turn.run, group_fields if asking.group_id else {})
@@ -494,7 +496,7 @@ def _save_approval(
 def answered(request: Message | None, approval: Approval) -> AnsweredApproval:
     """Return the waiting request with this answer.
 
-    Raises Invalid where nothing waits, or the answer does not fit.
+    Raises Invalid if no call waits, or if the answer does not fit.
     """
     if request is None:
         raise Invalid(NOTHING_WAITS)

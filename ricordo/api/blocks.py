@@ -49,7 +49,7 @@ router = Routes(prefix="/v1", tags=["blocks"], scope="agents")
 AgentNumber = Annotated[int, Query(ge=0, le=MAX_COUNT)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="How many versions at most.")]
 Before = Annotated[
-    str | None, Query(max_length=40, description="Only versions older than this one.")
+    str | None, Query(max_length=40, description="Only versions older than this version.")
 ]
 At = Annotated[
     str | None, Query(max_length=40, description="As of this version; by default the current one.")

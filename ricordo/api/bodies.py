@@ -25,7 +25,8 @@ MOST_MARKS = 200_000
 LARGE = 1024 * 1024
 # Bytes of all large bodies in memory; a single one may be longer.
 MOST_AT_ONCE = 36 * 1024 * 1024
-# The key in the ASGI scope of the most bytes that a body of this key may have.
+# A key of the ASGI scope. Its value is the most bytes that a body with the caller's API key may
+# have.
 MOST_BYTES = "ricordo.most_bytes"
 Respond = Callable[[Request], Awaitable[Response]]
 Check = Callable[[Any], tuple[Any, list[dict[str, Any]]]]
@@ -64,7 +65,7 @@ class CountedBody:
         return message
 
     def release(self) -> None:
-        """Stop counting the body: its answer begins."""
+        """Stop counting the body when its answer begins."""
         self.large_bodies.taken -= self.size if self.size > LARGE else 0
         self.size = 0
 

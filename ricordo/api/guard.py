@@ -220,7 +220,7 @@ class Guard:
     async def _identify(self, scope: Scope, path: str) -> _Refusal | None:
         """Note the caller's scope, or return the reason why the caller is refused.
 
-        `path` is without the path under which a proxy or another app serves this one.
+        `path` does not contain the path under which a proxy or another app serves this app.
         """
         # The first of repeated headers counts.
         headers: dict[bytes, bytes] = dict(reversed(list(scope["headers"])))

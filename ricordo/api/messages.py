@@ -104,7 +104,7 @@ async def begin_async(
     conversation_id: str | None = None,
     begin: Begin = run_turn,
 ) -> Run:
-    """Begin the work of the body in the background, and return its run.
+    """Begin the requested turn in the background, and return its run.
 
     Raises Invalid for a forbidden callback address.
     """
@@ -154,7 +154,7 @@ async def list_messages(
 ) -> list[Json]:
     """List messages of a conversation, by default the newest of the agent's default conversation.
 
-    `after` selects newer ones and `before` older ones, in either order.
+    `after` selects newer messages and `before` older messages, in either order.
     """
     conversation_id = query.conversation_id or DEFAULT
     conversation = await open_conversation(
@@ -235,8 +235,8 @@ async def turn_request(
 async def sent_again(context: RequestContext, content: bytes | None = None) -> tuple[str, bool]:
     """Return the hash of the request's content, and whether the client marks it as a retry.
 
-    The content is the body unless it is given. Clients retry after a time-out without being told
-    to; then an equal body means the same turn.
+    The content is the body unless it is given. Clients retry by themselves after a time-out. The
+    retry has an equal body and means the same turn.
     """
     hashed = await context.request.body() if content is None else content
     hash_content = partial(blake2b, hashed, digest_size=16)
@@ -286,7 +286,7 @@ def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
 
 
 def run_view(run: Run) -> MessageFormat:
-    """Return the form of the run's messages: its request's, with incoming events."""
+    """Return the form that the run's request asked for, with incoming events."""
     return replace(MessageFormat.from_json(run.request_config), shows_events=True)
 
 
@@ -329,7 +329,7 @@ async def stream_turn(
 ) -> Response:
     """Stream a turn as server-sent events while it runs.
 
-    With `background` its stored stream is sent, which can be read again.
+    With `background` the stream is stored while it is sent, so that it can be read again.
     """
     body.warn_of_logprobs(NO_LOGPROBS["return_logprobs"])
     request = await turn_request(

@@ -341,8 +341,8 @@ def _proposer(
 ) -> Actor:
     """Return the author that the user reads: the named agent, else the caller.
 
-    An agent of this server has its stored name, any other one the sent name. Raises Forbidden if
-    the request names an agent and the caller may not run agents.
+    An agent of this server has its stored name, and any other agent the sent name. Raises Forbidden
+    if the request names an agent and the caller may not run agents.
     """
     scope = context.scope
     is_local = scope.role == "admin" and scope.may(IMPERSONATE)

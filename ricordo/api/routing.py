@@ -217,8 +217,8 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 def _responding(endpoint: Callable[..., Any], model: Any, *, reads: bool) -> Callable[..., Any]:
     """Return the endpoint as a coroutine that writes its response by its model.
 
-    An endpoint that is no coroutine takes a transaction and `context`; it reads, or writes where
-    the method is not GET.
+    An endpoint that is no coroutine takes a transaction and `context`; it reads, or writes if the
+    method is not GET.
     """
     make = maker(model)
     is_async = iscoroutinefunction(endpoint)

@@ -235,7 +235,7 @@ def give_feedback(
     body: FeedbackRequest | None = None,
     feedback: Annotated[Feedback | None, Query(description="The form of older clients.")] = None,
 ) -> Step:
-    """Store feedback on the step and its tags, in place of earlier ones."""
+    """Store feedback on the step and its tags; it replaces earlier feedback."""
     if body is None:
         if feedback is None:
             raise Unsupported("Say feedback, tags, or both.")

@@ -33,7 +33,7 @@ class _SearchRequest(RequestModel):
 
     ignored: ClassVar = {
         "project_id": "Everything is in one project.",
-        "template_id": "Results are of all agents, whatever they were made from.",
+        "template_id": "Results are of all agents, also of those made from a template.",
     }
 
     query: str | None = None

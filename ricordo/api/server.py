@@ -33,7 +33,7 @@ async def list_models(
 ) -> list[Json]:
     """List every chat model of the configured providers and local servers, and the librarian.
 
-    Agents that name no model get the one with `is_default`.
+    Agents that name no model get the model with `is_default`.
     """
     usable = await context.runtime.organization_providers.of(context.scope.organization_id)
     default = await context.runtime.models.find_default()
@@ -56,5 +56,5 @@ async def list_models(
 
 @router.get("/models/embedding", response_model=list[EmbeddingModelResponse], tags=["models"])
 async def list_embedding_models(context: RequestContext) -> Sequence[EmbeddingInfo]:
-    """List every embedding model: the built-in one, the providers' and local servers'."""
+    """List every embedding model: the built-in model, and those of providers and local servers."""
     return await context.runtime.models.embedders.list()

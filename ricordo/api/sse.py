@@ -262,7 +262,7 @@ async def sse_stream(
 ) -> AsyncIterator[bytes]:
     """Yield one turn while it runs.
 
-    If the client asked for pings, one comes at the start and after each silence of `keepalive`
+    If the client asked for pings, it gets one at the start and after each silence of `keepalive`
     seconds.
     """
     encoder = SseEncoder(view, clock, has_tokens=has_tokens)
@@ -296,7 +296,7 @@ async def sse_stream(
 def ping(run_id: str, number: int | None, clock: Clock) -> bytes:
     """Return a ping.
 
-    In a numbered stream it repeats the number of the last event before it.
+    In a numbered stream the ping repeats the number of the last event.
     """
     return encoded(_ping(run_id, number, clock))
 
@@ -304,7 +304,7 @@ def ping(run_id: str, number: int | None, clock: Clock) -> bytes:
 def is_ping(chunk: str) -> bool:
     """Return whether the chunk is a ping with a tool's progress.
 
-    Only those are stored.
+    Only such pings are stored.
     """
     return chunk.startswith(_PING)
 

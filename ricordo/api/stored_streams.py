@@ -71,7 +71,7 @@ class _StoredPart:
 
 
 def _chunks_of(part: _StoredPart, *, has_pings: bool) -> Iterator[bytes]:
-    """Yield the part's events as they are sent, without pings where the reader wants none."""
+    """Yield the part's events as they are sent, without pings if the reader wants none."""
     for event in part.events:
         if has_pings or not is_ping(event.data):
             yield event.data.encode()

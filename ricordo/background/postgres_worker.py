@@ -168,7 +168,8 @@ class _SteadyManager:
             try:
                 return await self._manager.fetch_job(queues=queues, worker_id=worker_id)
             except UniqueViolation:
-                # Two workers fetched two wake-ups of one key at once, and the other one was faster.
+                # Two workers fetched two wake-ups of one key at once, and the other worker was
+                # faster.
                 continue
             except Exception as error:
                 log.warning(

@@ -203,7 +203,7 @@ class Worker:
         this.end = asyncio.create_task(self._finish(this), name=f"job {job.kind}")
 
         def ended(_: object) -> None:
-            # The job may be in this process twice: another server took it over, then this one
+            # The job may be in this process twice: another server took it over, then this server
             # claimed it again.
             if self._running.get(job.id) is this:
                 del self._running[job.id]

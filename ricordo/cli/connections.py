@@ -170,7 +170,7 @@ class BoundedConnection(HttpToolsProtocol):
     def _limit(self, connections: Iterable["BoundedConnection"], limit: int) -> None:
         """Close the longest idle connection if there are too many.
 
-        If none is idle, refuse this one.
+        If none is idle, refuse the new connection.
         """
         others = [
             other for other in connections if other is not self and not other.transport.is_closing()

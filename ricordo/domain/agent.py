@@ -26,8 +26,8 @@ CompactionMode = Literal["all", "sliding_window", "self_compact_all", "self_comp
 # A prompt that fills more than this share of the window is compacted before it is sent (the default
 # of the retired Letta V1 server).
 TRIGGER = 0.9
-# Keys of an agent's settings: a flag that other agents work on its memory, the id of the agent
-# whose memory this one works on, and the group it manages.
+# Keys of an agent's settings: the flag that other agents work on its memory, the id of the agent on
+# whose memory it works, and the group that it manages.
 ENABLE_SLEEPTIME = "enable_sleeptime"
 SLEEPS_FOR = "sleeps_for"
 MANAGES = "manages_group"
@@ -101,18 +101,18 @@ class Agent:
 
     @property
     def is_asleep_for(self) -> str | None:
-        """The agent on whose memory this one works in the background; None for others."""
+        """The agent on whose memory this agent works in the background, or None."""
         main: str | None = self.settings.get(SLEEPS_FOR)
         return main
 
     @property
     def memory_id(self) -> str:
-        """The agent whose users' block copies this one works on: its main agent or itself."""
+        """The agent whose users' copies of blocks are used: its main agent or itself."""
         return self.is_asleep_for or self.id
 
     @property
     def has_sleeptime(self) -> bool:
-        """True if other agents work on this one's memory after its turns."""
+        """True if other agents work on this agent's memory after its turns."""
         return bool(self.settings.get(ENABLE_SLEEPTIME))
 
     @property

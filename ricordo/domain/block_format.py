@@ -27,7 +27,7 @@ class BlockFormat:
 
     `write` takes the label, the canonical text and the block's schema. `read` takes the request
     body and the schema, and raises Invalid. If the body names another schema, it is read again with
-    that one.
+    that schema.
     """
 
     name: str

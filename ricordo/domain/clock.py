@@ -33,8 +33,8 @@ class SystemClock:
     """The machine's clock, made monotonic within one process.
 
     It stands still instead of going back, so that ordering by time gives the order of writing. If
-    the machine's clock is set back by more than a minute, it was wrong before, and the new time is
-    used at once; otherwise time would stand still until the difference has passed.
+    the machine's clock is set back by more than a minute, the earlier time was wrong, and the new
+    time is used at once. The clock would else stop until the difference has passed.
     """
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ class TextDelta(_PartDelta):
 class ReasoningDelta(_PartDelta):
     """A piece of reasoning.
 
-    `signature` is the provider's proof of the thought that ends with this piece.
+    `signature` is the provider's signature of the reasoning that ends with this piece.
     """
 
     text: str
@@ -57,7 +57,7 @@ class ToolCallDelta(_PartDelta):
 
 @dataclass(frozen=True, slots=True)
 class MessageRestarted:
-    """Void the deltas of `message_id`: the model answers again as `new_message_id`."""
+    """The deltas of `message_id` are void: the model answers again as `new_message_id`."""
 
     run_id: str
     step_id: str
@@ -78,7 +78,7 @@ class ToolProgress:
 class StepSaved:
     """A step is saved, with these messages in order.
 
-    `logprobs` are the reply's (see ModelReply); they are not stored.
+    `logprobs` are those of the reply (see ModelReply); they are not stored.
     """
 
     run_id: str

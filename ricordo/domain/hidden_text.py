@@ -7,8 +7,8 @@ read and people do not see. Some of them have a use in writing, and are hidden o
   ideographs, tags within flags, and zero-width spaces in scripts without spaces.
 - Direction marks in lines with right-to-left letters. Pages show these as marks.
 
-Every other one is hidden text: pages and models get a mark in its place. Agents may not write it
-unless the user did, and an approval removes it.
+Every other invisible character is hidden text: pages and models get a mark in its place. Agents may
+not write it unless the user did, and an approval removes it.
 """
 
 import re

@@ -304,7 +304,7 @@ def texts_of(messages: Iterable[Message]) -> list[str]:
 
 
 def marked_messages(messages: tuple[Message, ...], texts: Sequence[str]) -> tuple[Message, ...]:
-    """Return the messages with marks for hidden text; the same ones where they have none.
+    """Return the messages with marks for hidden text; the same messages if they have none.
 
     `texts` are all of their texts, which are searched as one, since most windows have none.
     """
@@ -317,7 +317,7 @@ def marked_messages(messages: tuple[Message, ...], texts: Sequence[str]) -> tupl
 
 
 def marked_tools(tools: tuple[ToolSchema, ...]) -> tuple[ToolSchema, ...]:
-    """Return the tools with marks for hidden text; the same ones where they have none."""
+    """Return the tools with marks for hidden text; the same tools if they have none."""
     with suppress(TypeError):  # of a number with more than 64 bits, which orjson cannot write
         is_ascii = orjson.dumps([tool.parameters for tool in tools]).isascii()
         if is_ascii and is_plain("".join([tool.description for tool in tools])):

@@ -7,7 +7,7 @@ from typing import Any
 
 from ricordo.errors import Invalid
 
-MOST_TAGS = 64  # of a new passage, block or agent; stored ones may have more
+MOST_TAGS = 64  # of a new passage, block or agent; stored passages, blocks and agents may have more
 LONGEST_TAG = 100  # characters
 
 

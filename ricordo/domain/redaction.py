@@ -532,7 +532,7 @@ def _private_keys(text: str) -> list[_Span]:
             continue
         while ends and ends[0][0] < begin.end():
             ends.pop(0)
-        # A key without its last line ends where its letters end.
+        # If the last line of a key is missing, the key ends at its last letter.
         body = _KEY_TEXT.match(text, begin.end())
         position = body.end() if body else begin.end()
         if ends:

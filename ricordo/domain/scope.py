@@ -263,7 +263,8 @@ class Scope:
 def background_scope(user: User, name: str) -> Scope:
     """Return the scope for background work for a user, under this name.
 
-    It acts as the user, so that an agent restricted to others does nothing for this one.
+    It acts as the user, so that an agent that is restricted to other users does nothing for this
+    user.
     """
     return Scope(
         user.organization_id, role="user", user_name=name, scopes=OPERATOR_SCOPES

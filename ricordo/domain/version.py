@@ -1,4 +1,4 @@
-"""Versions of blocks, and proposals of new ones.
+"""Versions of blocks, and proposals of new versions.
 
 A version's id is a git commit id over the tree of its chain's blocks.
 """

@@ -58,7 +58,7 @@ def with_instruction(
 ) -> tuple[Message, ...]:
     """Return the messages with the instruction at the end of the system message.
 
-    The system message is the first one.
+    The system message is the first message.
     """
     form_instruction = instruction(response_format)
     if not form_instruction:

@@ -201,7 +201,7 @@ class LearnedDialects:
     _path: Path | None = None
 
     def keep_in(self, folder: Path) -> None:
-        """Read the lessons of earlier starts and store new ones in this folder."""
+        """Read the lessons of earlier starts from this folder, and store new lessons there."""
         self._path = folder / FILE_NAME
         self.read(folder)
 

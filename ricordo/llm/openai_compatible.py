@@ -35,7 +35,7 @@ from ricordo.llm.policy import (
 )
 from ricordo.llm.special_tokens import break_tokens
 
-# Servers end the body right after the last event; do not wait longer for one that does not.
+# Seconds to wait for the end of the body: servers end it right after the last event.
 LAST_BYTES_SECONDS = 0.5
 
 
@@ -64,7 +64,7 @@ class OpenAICompatibleModel:
         self._headers = call_headers(info.endpoint_type, api_key)
 
     def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
-        """Yield chunks if `request.stream` is set, and last of all the whole reply."""
+        """Yield chunks if `request.stream` is set, and then the whole reply."""
         adaptation = Adaptation(self.learned, self._body)
         return answer_by_policy(
             self._policy, request, partial(self._attempt, adaptation), adaptation

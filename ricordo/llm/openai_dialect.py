@@ -19,10 +19,10 @@ class Dialect:
     """A server's reading of the format.
 
     `effort` is its way to set the reasoning effort and `efforts` its levels; `replays` is its way
-    to take its own reasoning back, and `provider` marks that reasoning. With `reads_special_tokens`
-    it reads special tokens in texts as tokens. `memory_in_prompt` says when the memory in the
-    prompt is rendered again: a local server, which reuses its work on an unchanged beginning, is
-    faster with "lazy" (docs/internals/speed.md has the figures).
+    to receive its earlier reasoning, and `provider` marks that reasoning. With
+    `reads_special_tokens` it reads special tokens in texts as tokens. `memory_in_prompt` says when
+    the memory in the prompt is rendered again: a local server, which reuses its work on an
+    unchanged beginning, is faster with "lazy" (docs/internals/speed.md has the figures).
     """
 
     provider: str = ""
@@ -204,7 +204,7 @@ def _deepseek(effort: str | None, dialect: Dialect, must_call: bool) -> dict[str
 def can_force(request: ModelRequest, dialect: Dialect) -> bool:
     """Return whether the server may be forced to call a tool.
 
-    Otherwise its model chooses.
+    If it may not, its model chooses.
     """
     effort = request.settings.reasoning_effort
     is_reasoning = dialect.effort == "deepseek" and effort not in (None, "none")

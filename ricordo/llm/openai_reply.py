@@ -47,7 +47,7 @@ _FINISHES: dict[str, FinishReason] = {
 }
 # The server gave up in the middle of its answer: OpenRouter and Mistral; DeepSeek; vLLM.
 _BROKEN_OFF = {"error", "insufficient_system_resource", "abort", "aborted"}
-# Far above MOST_CALLS, since a model with only a few calls too many is told so and asked again.
+# Far above MOST_CALLS: a model that makes a few more calls than allowed is asked again.
 _MOST_SLOTS = 8 * MOST_CALLS
 _MOST_DIGITS = 12
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -286,7 +286,7 @@ class ReplyBuilder:
     def _open_slot(self, slot: int, call_id: str, *, begins: bool) -> int:
         """Return the slot of the call that a piece without a name continues.
 
-        It is this call, unless this call is complete and another one is open.
+        It is this call, unless this call is complete and another call is open.
         """
         last = len(self._calls) - 1
         if not self._calls[slot].is_whole:

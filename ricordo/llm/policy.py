@@ -140,7 +140,7 @@ class EmptyReply(ModelError):
 class BrokenReply(ModelError):
     """The model's answer cannot be used even after repair.
 
-    `chunks` is the rest of it that its readers have not seen.
+    `chunks` are the chunks of the answer that readers have not seen.
     """
 
     def __init__(self, fault: Fault, reply: ModelReply, chunks: tuple[Chunk, ...]) -> None:
@@ -158,13 +158,13 @@ class BrokenReply(ModelError):
 
     @property
     def is_final(self) -> bool:
-        """Return whether nothing of a second answer like this can be used."""
+        """Return whether a second such answer ends the call, since none of it can be used."""
         was_cut_off = self.reply.finish == "length"
         return self.fault.is_useless or was_cut_off or has_too_many_calls(self.reply)
 
 
 class AnswersRefusals(Protocol):
-    """A source of other forms for a refused request."""
+    """An adapter that can send a refused request again in another form."""
 
     def answer_refusal(
         self, error: ModelError, request: ModelRequest, *, is_last: bool
@@ -183,9 +183,9 @@ async def answer_by_policy(
 ) -> AsyncGenerator[Chunk | ModelReply, None]:
     """Make one call: repair its answer, retry, and announce a restart after streamed chunks.
 
-    A refusal is first answered by another form of the request, if the `adaptation` has one. A
-    broken answer is shown to the model once, in a longer transcript. A second broken answer is
-    passed on, and the tool reports the error; if it was cut off, the call fails.
+    A refusal is first answered by another form of the request, if the `adaptation` has one. The
+    model sees a broken answer once, at the end of a longer transcript, and answers again. A second
+    broken answer is passed on, and the tool reports the error; if it was cut off, the call fails.
     """
     retries = _Retries(policy, adaptation)
     next_request = request
@@ -223,7 +223,8 @@ async def answer_by_policy(
 class _Retries:
     """The attempts of one call.
 
-    They are the policy's retries, one for an empty answer, and other forms of the request.
+    These are the policy's retries, one retry for an empty answer, and the other forms of the
+    request.
     """
 
     policy: CallPolicy
@@ -299,7 +300,7 @@ def _shortened(part: Part) -> Part:
 
 
 async def call_by_policy(policy: CallPolicy, attempt: Callable[[], Awaitable[Result]]) -> Result:
-    """Make one call with a whole answer and retry errors that may pass."""
+    """Make one call that returns a whole answer; retry after temporary errors."""
     for number in range(policy.retries):
         try:
             return await attempt()

@@ -21,7 +21,7 @@ AdapterName = Literal["openai", "anthropic", "google", "bedrock", "vertex"]
 Api = Literal["auto", "chat", "responses"]
 """One of OpenAI's two formats; `auto` takes responses for OpenAI's own reasoning models."""
 
-AZURE_API_VERSION = "2024-10-21"  # the last one that Azure calls stable
+AZURE_API_VERSION = "2024-10-21"  # the last version that Azure calls stable
 _HIDDEN = "(hidden)"
 # Shorter keys occur in ordinary words: hiding them would garble a message and protect nothing.
 _SHORTEST_KEY = 6

@@ -80,7 +80,7 @@ _FIELDS = (
     ("cache_control", "anthropic_cache_tool_definitions"),
     ("cache_control", "anthropic_cache_messages"),
 )
-# The library sets a limit of its own if this one is missing.
+# The library sets a limit of its own if no limit is given.
 _NEVER_LEFT_OUT = {"max_tokens"}
 
 

@@ -69,7 +69,7 @@ class ScriptedModel:
         self._delay = delay
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
-        """Yield the script's next reply, word by word first where `request.stream` is set."""
+        """Yield the script's next reply, word by word first if `request.stream` is set."""
         self.requests.append(request)
         if self._delay:
             await asyncio.sleep(self._delay)

@@ -1,7 +1,8 @@
 """An owner's decisions: approve, reject or edit proposals, and undo a run.
 
 Each decision is one transaction. It locks the chain first, then the proposal, so that the second of
-two concurrent decisions sees the first. A block that changes meanwhile is merged, or is a conflict.
+two concurrent decisions sees the first. If the block changes meanwhile, the changes are merged, or
+the proposal becomes a conflict.
 """
 
 from collections.abc import Container, Sequence
@@ -76,8 +77,8 @@ def approve(
     """Make the proposed text the block's next version, merged with later changes.
 
     With `body`, that text is written instead. Hidden text is removed, since an owner cannot approve
-    what is not shown, unless the block has it already or the owner keeps it. The version's author
-    is the agent that proposed it, or the owner who changed the text.
+    text that is not shown. It stays if the block has it already or the owner keeps it. The
+    version's author is the agent that proposed it, or the owner who changed the text.
 
     Raises NotFound, Conflict if it is decided already or a label is taken, TooLong, Invalid, and
     Forbidden unless the author is a person.
@@ -179,7 +180,7 @@ def _merge_proposal(
 ) -> tuple[str | None, str | None]:
     """Return the text after approval, and the conflict, if any.
 
-    The text is None where the block is deleted.
+    The text is None if the block is deleted.
     """
     if block is None:
         # A proposed deletion of a deleted block needs nothing.
@@ -189,7 +190,7 @@ def _merge_proposal(
         return None, None if same_text(block.value, proposal.base_value or "") else _CONFLICT
     if proposal.base is None and block.agent_id not in (None, proposal.author.id):
         return proposal.value, _OF_ANOTHER_AGENT
-    # The block's later additions stand above the proposed ones at the same position.
+    # At the same position, the block's later additions come before the proposed lines.
     merged_text = merge_changes(proposal.base_value or "", block.value, proposal.value)
     if merged_text is None:
         merged_text = _merge_over_versions(tx, proposal, block)
@@ -199,7 +200,8 @@ def _merge_proposal(
 def _merge_over_versions(tx: Transaction, proposal: Proposal, block: Block) -> str | None:
     """Return the text with the proposal carried over each later version.
 
-    Single changes can be merged more often than their sum. Returns None if they collide.
+    Merging each change separately succeeds more often than merging all at once. Returns None if
+    they collide.
     """
     later_blobs: list[bytes] = []
     for version in history.page(tx, block.chain_id, label=block.label, limit=_VERSION_LIMIT):
@@ -228,7 +230,7 @@ def _merge_over_versions(tx: Transaction, proposal: Proposal, block: Block) -> s
 class UndoneBlock:
     """The outcome of undoing a run for one block.
 
-    `label` is its label now; `note` is the reason where nothing was done.
+    `label` is its label now; `note` is the reason if nothing was done.
     """
 
     label: str
@@ -255,7 +257,7 @@ def _versions_by_block(
     """Return the versions that the run wrote in these chains, by chain and label."""
     by_block: dict[tuple[str, str], list[BlockVersion]] = {}
     for version in history.of_run(tx, scope, run_id):
-        # A text that the owner wrote in place of a proposal does not belong to the run.
+        # If the owner wrote another text in place of a proposal, that text is not the run's.
         if version.chain_id in chains and version.author.kind not in ("user", "administrator"):
             block = (version.chain_id, history.label_now(tx, version))
             by_block.setdefault(block, []).append(version)
@@ -266,7 +268,7 @@ def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
     """Undo a run's changes with new versions; later changes by others are kept.
 
     Approved proposals of the run are undone too. If this is impossible for a block, the block is
-    not changed, and is reported. To undo twice has the same effect as once.
+    not changed, and is reported. A second undo changes nothing.
 
     Raises NotFound, Conflict while the run is active, and Forbidden for all but people.
     """
@@ -381,7 +383,7 @@ def _undo_block(
     run_versions: Sequence[BlockVersion],
     metadata: ChangeMetadata,
 ) -> UndoneBlock:
-    chain = versions.lock(tx, chain.id) or chain  # as the blocks before left it
+    chain = versions.lock(tx, chain.id) or chain  # with the changes of the blocks before this one
     block = blocks.labelled(tx, chain.id, label)
     text = block.value if block else None
     old_label = label
@@ -392,8 +394,7 @@ def _undo_block(
                 old_label = version.old_label
         block_now = _write_block(tx, chain, block, value=text, label=old_label, metadata=metadata)
     except Overtaken:
-        # A part of this block's change is written already, so the whole transaction must be
-        # repeated.
+        # The whole transaction is repeated, since a part of this block's change is written already.
         raise
     except RicordoError as error:
         return UndoneBlock(label, "conflicted", block, str(error))

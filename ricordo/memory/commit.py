@@ -73,7 +73,7 @@ class CommitOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _StoredMemory:
-    """The stored memory: the agent's blocks, and the chain for new ones.
+    """The stored memory: the agent's blocks, and the chain for new blocks.
 
     The chain is the agent's or the user's; None if it does not exist yet.
     """
@@ -147,7 +147,7 @@ def store_plan(
 def version_notes(
     edits: Iterable[MemoryEdit], stored: Iterable[Block], failed: Container[str]
 ) -> dict[str, str]:
-    """Return, by call id, the sentence that names an edit's version.
+    """Return, by call id, the sentence that names the version of an edit.
 
     Only tools that show versions use it.
     """
@@ -412,8 +412,8 @@ class _SplitEdits:
     Attributes:
         direct: Edits to apply at once.
         waiting: Edits that need approval.
-        texts: The direct edits by block, if each call gave one block another text and did
-            nothing else, so that no block depends on another; else None.
+        texts: The direct edits by block, if each call only changes the text of one block; then no
+            block depends on another. Otherwise None.
     """
 
     edits: Sequence[MemoryEdit]
@@ -625,7 +625,7 @@ def file_passages(
     """Put passages into the agent's first archive, and ignore their `archive_id`.
 
     Returns the agent's archives; one is created if it has none. An agent that works on another
-    agent's memory files them in that one's archive.
+    agent's memory files them in the other agent's archive.
     """
     owner = state.agent
     scope = Scope(state.agent.organization_id)

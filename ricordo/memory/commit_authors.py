@@ -73,7 +73,7 @@ class CommitAuthors:
         return self._users[address]
 
     def only(self, name_addresses: Iterable[tuple[str, str]]) -> Actor:
-        """Return the one author of these commits, or their sender if there are several."""
+        """Return the author of these commits, or their sender if they have several authors."""
         authors = {self.of(*name_address) for name_address in name_addresses}
         if len(authors) == 1:
             return authors.pop()

@@ -69,7 +69,7 @@ class GuardSources:
     """A prompt's texts outside the memory blocks.
 
     `system` are the instructions, `recalled` are search results. The user's texts are those of this
-    turn, earlier ones in the window, and older ones that a search returned.
+    turn, earlier texts in the window, and older texts that a search returned.
     """
 
     system: Sequence[str] = ()
@@ -111,7 +111,7 @@ class EditGuard:
             raise Invalid(REPEATS_INSTRUCTIONS)
 
     def user_texts(self) -> list[str]:
-        """Return the user's texts of this turn and earlier ones."""
+        """Return the user's texts of this turn and of earlier turns."""
         sources = self.read()
         return [
             *sources.user_texts,
@@ -190,7 +190,7 @@ def changed_piece(before: str, after: str) -> str:
 
 
 def added_lines(before: str, after: str) -> list[str]:
-    """Return the lines of the later text that the earlier one lacks.
+    """Return the lines of the later text that the earlier text lacks.
 
     A line that occurs more often than before counts as added.
     """
@@ -744,8 +744,8 @@ class WorkingMemory:
     ) -> str:
         """Return a text without hidden text, and without copied marks of it.
 
-        Hidden text is kept if the earlier text had it, or if the user wrote it. Raises Invalid
-        where the block's policy refuses it.
+        Hidden text is kept if the earlier text had it, or if the user wrote it. Raises Invalid if
+        the block's policy refuses it.
         """
         if is_plain(text):
             return text

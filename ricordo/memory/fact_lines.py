@@ -19,7 +19,8 @@ _SHARE = 0.5  # the share of the naming words that a line must contain
 class FactEdit:
     """A block's text with one fact changed.
 
-    `before` is the old line ("" for a new one), `after` is the new line ("" for a removed one).
+    `before` is the old line, "" if the line is new; `after` is the new line, "" if the line is
+    removed.
     """
 
     value: str

@@ -203,7 +203,7 @@ def contrasts_in(text: str) -> tuple[Contrast, ...]:
 def revision_of(lines: Sequence[str], statement: str) -> Revision | None:
     """Return the revision of the last line that a new statement makes untrue.
 
-    Other content of that line is kept. None where the statement contradicts no line.
+    Other content of that line is kept. Returns None if the statement contradicts no line.
     """
     new_facts = facts_in(statement)
     if revised := _contrasted(lines, statement, new_facts):

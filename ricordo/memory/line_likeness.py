@@ -4,7 +4,7 @@ There are two questions, each with a measure of its own:
 
 - `says_same`: do two lines say the same? They share most of all their words, and differ in no
   number or negation.
-- `share_subject`: is a line about the subject of another one? Most terms of the shorter line are
+- `share_subject`: is a line about the subject of another line? Most terms of the shorter line are
   terms of the longer one.
 """
 

@@ -36,8 +36,8 @@ def share_facts(
 ) -> None:
     """Propose a step's changes of blocks about the person to the local user.
 
-    Nothing is proposed in a conversation about a user, where the edits themselves go into the
-    user's memory. Texts by others or from sources are not proposed either.
+    In a conversation about a user nothing is proposed, since the edits themselves change the user's
+    memory. Texts by others or from sources are not proposed either.
     """
     if state.conversation.user_id or context.is_untrusted:
         return

@@ -48,7 +48,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The result of a search: the one `replacement`, or all matches.
+    """The result of a search: the `replacement` if it is unique, or all matches.
 
     `count` is the number of matches, `lines` are the lines where they begin, from 1.
     """
@@ -96,7 +96,7 @@ class _Folded:
         )
 
     def end_of(self, position: int) -> int:
-        """Return the original position behind the letter before this one."""
+        """Return the original position behind the letter before this letter."""
         if position == 0:
             return self.begin_of(0)
         segment = bisect_right(self._folded_starts, position - 1) - 1

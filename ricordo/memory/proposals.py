@@ -214,10 +214,10 @@ def propose(
     metadata: ChangeMetadata,
     expires_after: int | None = None,
 ) -> Proposal:
-    """Store a proposal; an older one that touches the same lines is superseded.
+    """Store a proposal; an older proposal that touches the same lines is superseded.
 
     Only older proposals of the same author are superseded. A change that waits already, or is part
-    of one, makes no new proposal: the older one is returned, with `is_repeated`.
+    of a waiting change, makes no new proposal: the older proposal is returned, with `is_repeated`.
 
     Raises Unchanged if the block has the change already, Conflict at a limit of waiting
     proposals, Declined if the owner rejected the same lately, NotFound if the chain is

@@ -343,7 +343,7 @@ class Likeness:
     """The text most like another.
 
     `is_same`: they differ only in white space. `is_kept`: the stored passage has all tags of the
-    new one.
+    new passage.
     """
 
     existing: Passage | PassageDraft

@@ -1,8 +1,8 @@
 """Rotation: a block that is nearly full keeps its most important text.
 
 The other lines move to the archive. A block's metadata switches it on: `{"rotation": {"strategy":
-"adaptive", "threshold": 0.8, "keeps": 0.5}}`. Above the threshold, a share of the block's limit,
-the block is cut down to the share `keeps`. The cut is a version of its own; its reason names the
+"adaptive", "threshold": 0.8, "keeps": 0.5}}`. Both numbers are shares of the block's limit: a block
+above `threshold` is cut down to `keeps`. The cut is a separate version. Its reason names the
 passage with the removed text.
 """
 
@@ -61,8 +61,8 @@ def _keep_tagged(text: str, room: int) -> str:
 def _keep_important(text: str, room: int) -> str:
     """Keep the most important lines, in their order.
 
-    The order of importance is: task, user, context, other tags, no tag; of equal lines the later
-    one.
+    The order of importance is: task, user, context, other tags, no tag; of lines with equal tags
+    the later line first.
     """
     return "\n".join(
         line for _, line in sorted(_fill(text, lambda line, number: (-_score(line), -number), room))
@@ -121,8 +121,7 @@ def read_rotation(metadata: Mapping[str, Any]) -> Rotation | None:
     ]
     if len(shares) != 2 or keeps > threshold:
         raise Invalid(
-            "The threshold of a rotation and what it keeps are shares from 0 to 1, and it keeps "
-            "the smaller one."
+            "The threshold and keeps of a rotation are shares from 0 to 1, and keeps is the smaller."
         )
     return Rotation(name, threshold, keeps)
 
@@ -153,7 +152,7 @@ def rotate(
     metadata = ChangeMetadata(
         # The agent is the author: its policy allowed the write that filled the block.
         context.author,
-        f"Rotate {block.label}, {share} percent full: what left is in {passage.id}",
+        f"Rotate {block.label}, {share} percent full: the removed text is in {passage.id}",
         context.run_id,
         context.step_id,
         is_untrusted=context.is_untrusted,
@@ -210,7 +209,7 @@ def _score(line: str) -> int:
 
 
 def _fill(text: str, rank: Callable[[str, int], Any], room: int) -> list[tuple[int, str]]:
-    """Take lines by rank while there is room; cut the last one."""
+    """Take lines by rank while there is room; cut the last line."""
     kept_lines: list[tuple[int, str]] = []
     lines = text.split("\n")
     for number in sorted(range(len(lines)), key=lambda number: rank(lines[number], number)):

@@ -108,7 +108,7 @@ _HINTS = {
 class TomlLines:
     """The first and last line of a key and its value, from 1.
 
-    `is_long` where the value is between three quotes.
+    `is_long` is set if the value is between three quotes.
     """
 
     line: int
@@ -198,7 +198,7 @@ class Lines:
     def line_in(self, text: str, line: int, *path: str | int) -> int:
         """Return the line in the file of a line of a value's text.
 
-        It is the value's first line where the two do not correspond.
+        It is the value's first line if the two do not correspond.
         """
         value_lines = self.of(*path)
         # A text between three quotes begins below its opening quotes.
@@ -373,7 +373,7 @@ def read_schema(name: str, folder: Path) -> BlockSchema:
 def schema_names(folder: Path) -> list[str]:
     """Return the names of the schemas in a folder, in alphabetical order.
 
-    There are none where the folder is missing. Raises Unavailable.
+    There are none if the folder is missing. Raises Unavailable.
     """
     try:
         return sorted(path.stem for path in folder.glob("*.toml") if _NAME.fullmatch(path.stem))
@@ -462,7 +462,7 @@ def no_schemas(_name: str) -> BlockSchema | None:
 
 
 def require_follows(label: str, before: str, after: str, schema: BlockSchema | None) -> None:
-    """Raise Invalid if the later text follows the schema less than the earlier one.
+    """Raise Invalid if the later text follows the schema less than the earlier text.
 
     The error lists the wrong lines.
     """

@@ -174,7 +174,7 @@ def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
 def layout_of(text: str, schema: BlockSchema, reading: ParsedSections) -> Layout | None:
     """Return the layout of a text.
 
-    Returns None where writing its values in any layout would give another text.
+    Returns None if every layout would change the text.
     """
     if reading.problems:
         return None

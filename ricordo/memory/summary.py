@@ -176,7 +176,7 @@ async def summarize(
         evicted: The messages.
         settings: The agent's compaction settings; `clip_chars` bounds the summary.
         writer: The model; With None, an outline is made without a model. The modes that begin with
-            `self_` need the agent's own model, and become `all` with another one.
+            `self_` need the agent's own model, and become `all` with another model.
         room: The largest summary in tokens, by our estimate.
         timezone: The time zone of times in the text.
         timeout: Seconds for the writer. An outline covers the rest, or everything if there is
@@ -447,7 +447,7 @@ def outline(
     """Outline the messages in at most `longest` characters.
 
     `earlier` is the summary of earlier messages. An earlier outline is continued: its counts are
-    added, and its lines stand before the new ones. Outlines never nest.
+    added, and its lines come before the new lines. Outlines never nest.
     """
     longest = min(longest, _OUTLINE_LENGTH)
     before = _read_outline(earlier)
@@ -555,7 +555,7 @@ def _beginning_lines(new_messages: Sequence[Message], timezone: str) -> list[str
 
 
 def _newest(lines: Sequence[str], left_out: int, room: int) -> str:
-    """Return the newest lines that fit, and the number of older ones left out."""
+    """Return the newest lines that fit, and the number of older lines that do not."""
     room -= len(_BEGINNINGS) + 2 + len("\n(1000000 older ones are left out)")
     newest_lines: list[str] = []
     for line in reversed(lines):

@@ -113,8 +113,8 @@ class _Comparison:
 def merge_lines(base: str, our_text: str, their_text: str) -> str | None:
     r"""Return the text with both changes; None if they touch the same lines.
 
-    Returns None also where the texts are too large to be compared. Lines that differ only in
-    notation (see `line_key`) count as equal, and keep the form of the base.
+    Returns None also if the texts are too large to be compared. Lines that differ only in notation
+    (see `line_key`) count as equal, and keep the form of the base.
 
     >>> merge_lines("a\nb\nc", "A\nb\nc", "a\nb\nC")
     'A\nb\nC'
@@ -152,7 +152,7 @@ def merge_lines(base: str, our_text: str, their_text: str) -> str | None:
 
 
 def unchanged_lines(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, int], bool]:
-    """Map the old text's unchanged lines to their numbers in the new one.
+    """Map the old text's unchanged lines to their numbers in the new text.
 
     The flag says whether all lines were compared.
     """
@@ -426,7 +426,7 @@ _COMPARED_PAIR_LIMIT = 1_000_000
 class LineChange:
     """New lines for a text's lines from `start` up to, not including, `end`.
 
-    It is an insertion where `start` equals `end`.
+    It is an insertion if `start` equals `end`.
     """
 
     start: int
@@ -461,7 +461,7 @@ def change_summary(label: str, old: str, new: str, otherwise: str) -> str:
         if not (line := next((line.strip() for line in changed if line.strip()), "")):
             continue
         # Redact before cutting, since half a secret is not recognized, and compare with the
-        # redacted neighbourhood, since the lines around may show that this one is a secret.
+        # redacted neighbourhood, since the lines around may show that this line is a secret.
         excerpt = redact(line).text
         around = redact("\n".join([*lines[max(0, head - 2) : head], *changed])).text
         if excerpt not in around:
@@ -491,7 +491,7 @@ def edit_summary(before: Block | None, after: Block | None) -> str:
 
 
 def line_changes(old: str, new: str) -> list[LineChange] | None:
-    """Return the changes that turn the old text into the new one, in order.
+    """Return the changes that turn the old text into the new text, in order.
 
     Returns None where the texts are too large to be compared.
     """
@@ -759,7 +759,7 @@ def _longest_alike(limit: int, is_alike: Callable[[int], bool]) -> int:
 def removes_lines(old: str, new: str) -> bool:
     """Return whether the new text replaces or removes lines.
 
-    Returns True also where that cannot be computed.
+    Returns True also if that cannot be computed.
     """
     changes = line_changes(old, new)
     return changes is None or any(change.start < change.end for change in changes)

@@ -244,7 +244,7 @@ class UserBlocks:
         Args:
             label: The block.
             limit: How many at most, up to 1,000.
-            before: Only versions older than the one with this id.
+            before: Only versions older than the version with this id.
         """
         return self._ask(self._requests.history(label, limit=limit, before=before))
 

@@ -23,7 +23,7 @@ from ricordo.storage import agents, blocks, history, proposals, users, versions
 from ricordo.storage.engine.store import Transaction
 
 _LIMIT_BOUND = 2_000_000_000
-# What a list of past blocks shows of the settings of a deleted one.
+# The settings of a deleted block that a list of past blocks shows.
 _KEPT_SETTINGS = ("title", "policy", "limit", "read_only", "schema_ref", "agent_id", "course")
 
 
@@ -209,7 +209,7 @@ def make(
     *,
     is_revival: bool = False,
 ) -> Block:
-    """Store a new block in a locked chain; a revival creates a deleted one again.
+    """Store a new block in a locked chain; a revival creates a deleted block again.
 
     Raises Conflict if the label is taken, TooLong, Forbidden.
     """

@@ -41,7 +41,7 @@ class RefusedByApi(RicordoError):
 class Api:
     """The API, called for one page.
 
-    `user` is the user the caller acts for, None for the one in the request's header.
+    `user` is the user whom the caller acts for; None means the user in the request's header.
     """
 
     def __init__(self, request: Request, user: str | None = None) -> None:

@@ -183,7 +183,7 @@ def done(request: Request, path: str, notice: str = "", *, undo: str = "") -> Re
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """Return the fields of a form; the last one of each name. Raises Invalid."""
+    """Return the fields of a form; if a name is repeated, its last field. Raises Invalid."""
     return dict(await fields_of(request))
 
 

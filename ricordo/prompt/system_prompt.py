@@ -42,7 +42,7 @@ _RULES_INTRODUCTION = (
     "These rules must be followed to ensure "
     "proper tool execution and workflow. A single response may contain multiple tool calls."
 )
-# A policy is shown only where edits are not simply applied. The first line is a wire fact.
+# A policy is shown only if edits need more than a tool call. The first line is a wire fact.
 _RULE_LINES: dict[Policy, str] = {
     "read_only": "- read_only=true\n",
     "propose": "- policy=propose (your edits wait for the owner)\n",
@@ -256,7 +256,7 @@ def sections(system: str) -> dict[str, str]:
     """Split a stored system message into its sections by their tags.
 
     `base` is the text outside all other sections. If two sections have the same name, use the later
-    one: the template may contain the tag, and our sections follow the template.
+    section: the template may contain the tag, and our sections follow the template.
     """
     spans: dict[str, tuple[int, int]] = {}
     without_end: set[str] = set()

@@ -1,8 +1,8 @@
 """The last resort before a call: cut a transcript until it fits.
 
-It stays valid. Compaction comes first and loses nothing. This helps if compaction cannot: one
-message is larger than the window, or a turn's newest exchange alone fills it. Only the model's
-input gets shorter; stored messages stay whole.
+The result is valid. Compaction is tried first, and loses nothing. Truncation helps if compaction
+cannot: if one message is larger than the window, or if a turn's newest exchange alone fills it.
+Only the model's input gets shorter; stored messages stay whole.
 """
 
 from bisect import bisect_left
@@ -80,7 +80,8 @@ def exchanges(messages: Sequence[Message]) -> list[tuple[int, int]]:
     """Return the begin and end of each inseparable piece of a transcript.
 
     A piece is a message, or calls with all their results. A person's decisions about calls belong
-    to them too. Late results bind the messages between.
+    to them too. If results are late, the messages between a call and its results belong to the
+    piece.
     """
     pieces: list[tuple[int, int]] = []
     call_ids: set[str] = set()
@@ -119,9 +120,9 @@ def shorten(text: str, limit: int) -> str:
 def _attempts(
     messages: tuple[Message, ...], longest: int, excess: Excess
 ) -> Iterator[tuple[Message, ...]]:
-    """Yield ever shorter transcripts, each made from the one before.
+    """Yield ever shorter transcripts, each made from the transcript before.
 
-    No text that fits has more than `longest` characters.
+    `longest` is the most characters that a text of the budget can have.
     """
     newest = _newest_user_index(messages)
     # A summary is in its stored form, or in the form of `prompt/transcript.py`.

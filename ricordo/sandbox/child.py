@@ -65,7 +65,7 @@ class Child:
         return await asyncio.shield(self._exit)
 
     def close(self) -> None:
-        """Close the pipes, read to their end or not."""
+        """Close the pipes, even if output is unread."""
         for transport in self._transports:
             transport.close()
 

@@ -152,7 +152,7 @@ def _is_loopback(host: str) -> bool:
 async def _copy(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, closes: bool = False
 ) -> None:
-    """Copy to the end; with `closes` the other direction ends with this one."""
+    """Copy to the end; with `closes` the other direction ends too."""
     with contextlib.suppress(ConnectionError):
         while chunk := await reader.read(_CHUNK):
             writer.write(chunk)

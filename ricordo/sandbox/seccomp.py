@@ -8,7 +8,7 @@ import errno
 import platform
 import struct
 
-# The number of each call on x86_64 and on aarch64; -1 where there is no such call.
+# The number of each call on x86_64 and on aarch64; -1 if there is no such call.
 _REFUSED = {
     # other processes
     "ptrace": (101, 117),
@@ -193,7 +193,7 @@ def make_filter(*, is_shared: bool, may_signal: bool = True, has_sockets: bool =
 
     refused = _step(_RETURN, _ERROR | errno.EPERM)
     refuse(_REFUSED, errno.EPERM)
-    # Its flags lie in memory, where a filter cannot look. The C library works without it.
+    # Its flags are in memory, which a filter cannot read. The C library works without it.
     refuse({"clone3": _CLONE3}, errno.ENOSYS)
     if is_shared:
         refuse(_SHARED, errno.EPERM)

@@ -277,7 +277,10 @@ class Sandbox:
         return self._workspaces.path
 
     async def _take(self, confinement: Confinement) -> SandboxProcess:
-        """Return a waiting process, or a new one, and start another to wait."""
+        """Return a waiting process or a new process.
+
+        Another process is started, which waits for the next call.
+        """
         if confinement not in self._warm and len(self._warm) >= _ENVIRONMENTS:
             for task in self._warm.pop(next(iter(self._warm))):
                 self._end_later(task)

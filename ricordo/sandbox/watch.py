@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ricordo.sandbox.service import SandboxLimits
 
 _INTERVAL = 0.1  # seconds between two looks
-_MOST_FILES = 20_000  # and folders, of a workspace
+_MOST_FILES = 20_000  # most files and folders of a workspace
 _TICKS = os.sysconf("SC_CLK_TCK")  # per second
 _PAGE = os.sysconf("SC_PAGE_SIZE")  # bytes
 

@@ -104,8 +104,9 @@ _DELETE_TERMS = delete(search_terms).where(
 class PackedRows:
     """Packed rows of a write buffer.
 
-    `partition` is the partition's state, `rows` are their numbers, `added` is the number of new
-    positions, the next fields are rows for its tables, and `words` are new words.
+    `partition` is the partition's new state. `rows` are the numbers of the flushed rows, and
+    `added` is the number of new positions. The next fields are rows for its tables, and `words` are
+    new words.
     """
 
     owner_id: str

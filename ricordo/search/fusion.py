@@ -258,7 +258,7 @@ def scaled(
     high = smoothed.max()
     if high == low:
         return Similarities(whole.positions, np.ones(len(whole), dtype=np.float32))
-    # Slightly more than 0 for the least similar document, which is a hit too, but the last one.
+    # Slightly more than 0 for the least similar document, so that it is the last hit.
     return Similarities(
         whole.positions, np.maximum((smoothed - low) / (high - low), np.float32(1e-6))
     )

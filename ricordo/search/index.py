@@ -80,7 +80,7 @@ class MessageFilter:
     the window, and the question would be its own best hit. `reads_before` adds the turn before each
     hit. `own_first` puts messages about the subject before shared messages, and skips agents that
     have none about the subject. `shared` are the conversations whose messages a fork shares, each
-    with the seq of the last one (see `conversations.shared_by`).
+    with the seq of the last shared message (see `conversations.shared_by`).
     """
 
     agent_ids: tuple[str, ...]

@@ -151,7 +151,7 @@ _FILTERS = ("roles", "conversation", "users", "any_tags", "all_tags", "start", "
 class BuildPlan:
     """The conditions for building an approximate index.
 
-    A group needs `min_vectors`, and no new ones for `quiet_seconds`: with an index, a row costs
+    A group needs `min_vectors`, and no new vectors for `quiet_seconds`: with an index, a row costs
     three times as much to write. A group is checked again after `retry_seconds`. A build may take
     `memory` bytes of the database server.
     """

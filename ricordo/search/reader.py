@@ -1,10 +1,10 @@
 """The blobs of the index, and the reads of a search.
 
-One statement reads the partitions, their buffers and the postings of a query; a second one reads
-the changes of cached ones. A search is one transaction, so it sees a concurrent flush whole or not
-at all. A process caches its reads by a partition's number and generation, and by the number of
-flushed documents: within a generation, flushes only append. So the partition's row, which every
-search reads, shows that another process flushed, deleted or rebuilt something.
+One statement reads the partitions, their buffers and the postings of a query; a second statement
+reads what changed in cached partitions. A search is one transaction, so it sees a concurrent flush
+whole or not at all. A process caches its reads by a partition's number and generation, and by the
+number of flushed documents: within a generation, flushes only append. So the partition's row, which
+every search reads, shows that another process flushed, deleted or rebuilt something.
 """
 
 import threading
@@ -145,7 +145,7 @@ def document_records(rows: list[BufferRow]) -> Documents:
 
 
 def _forms(row: BufferRow) -> list[int]:
-    """Return the `form` of each part of a text; a question ends the last one."""
+    """Return the `form` of each part of a text; a question ends the part before it."""
     if len(row.lengths) == 1:
         return [int(row.asks)]
     forms = [number << PART_SHIFT for number in range(1, len(row.lengths) + 1)]
@@ -201,7 +201,7 @@ def read_postings(data: bytes) -> Postings:
 class SizedCache:
     """A cache of limited total size that drops the least recently used entries.
 
-    An entry is not dropped for another one of its `group`.
+    An entry is not dropped in favour of another entry of its `group`.
     """
 
     def __init__(self, limit: int, group: Callable[[Any], Any] = lambda key: key) -> None:
@@ -283,13 +283,13 @@ class PartitionRow:
 
     @property
     def state(self) -> tuple[int, int, int]:
-        """The state that postings belong to; postings of another state are read again."""
+        """The state of the partition. Cached postings of another state are read again."""
         return self.seq, self.generation, self.documents
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """The rows that one search reads.
+    """The rows that a search reads.
 
     Buffers are by owner, documents by partition, and postings by partition and term.
     """

@@ -211,7 +211,7 @@ def drop_remains(tx: Transaction, owner_id: str) -> bool:
 
 
 def take_over(tx: Transaction, owner_id: str, buffer_seqs: Sequence[int]) -> None:
-    """Replace the index by the new one, unless its owner is deleted.
+    """Replace the index by the new index, unless its owner is deleted.
 
     `buffer_seqs` are the rows of the buffer that the new index holds already.
     """
@@ -259,7 +259,7 @@ async def reindex(indexer: "Indexer", job: Job, report: Report) -> None:
 async def reembed(indexer: "Indexer", job: Job, report: Report) -> None:
     """Make all vectors of the partition again.
 
-    The old ones serve until the last one is made.
+    Searches use the old vectors until the last new vector is made.
     """
     # Imports numpy, which a server loads at its first search or flush.
     from ricordo.search.vectors import drop_vectors

@@ -3,10 +3,10 @@
 Similarities and the final order are in `fusion.py`. A word in one turn of a conversation also
 counts for the turns around it, since an answer seldom repeats the words of its question. So each
 hit is spread to its neighbours during a search, and nothing about neighbours is stored. How much it
-counts there depends on the distance in words: a short turn answers the one before it, a page of
-text stands alone. For that, documents are laid out in slots of `SLOT_WORDS` words: the turns of a
-session one after the other, and a few empty slots between two sessions and around a long text.
-Spreading is then a sum of shifted arrays.
+counts there depends on the distance in words: a short turn answers the turn before it, and a page
+of text is understood alone. For that, documents are laid out in slots of `SLOT_WORDS` words: the
+turns of a session one after the other, and a few empty slots between two sessions and around a long
+text. Spreading is then a sum of shifted arrays.
 """
 
 from collections.abc import Sequence

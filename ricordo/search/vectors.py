@@ -153,7 +153,7 @@ class ShownVectors:
 
 
 def vectors_from(new: npt.NDArray[Any], earlier: Vectors | None = None) -> Vectors:
-    """Prepare these vectors for searches, and append them to the earlier ones.
+    """Prepare these vectors for searches, and append them to the earlier vectors.
 
     The common directions are computed again when `shared_by` changes.
     """
@@ -201,7 +201,7 @@ def _extended_bits(
     bits: npt.NDArray[np.uint64] | None,
     common: fusion.CommonDirections | None,
 ) -> npt.NDArray[np.uint64]:
-    """Return the bits of all vectors; `bits` are those of the first ones."""
+    """Return the bits of all vectors; `bits` are the bits of the first vectors, computed before."""
     parts = [] if bits is None else [bits]
     start = 0 if bits is None else bits.shape[1]
     for position in range(start, len(vectors), _AT_ONCE):
@@ -476,7 +476,7 @@ def add_vectors(
     vectors: Mapping[tuple[int, int], Sequence[float]],
     size: int,
 ) -> bool:
-    """Store the vectors of a batch by document and part, zeros for missing ones.
+    """Store the vectors of a batch by document and part; store zeros for missing vectors.
 
     The vectors of a partition's first model serve at once. The vectors of a later model are used
     once all exist. Then new vectors of a model replace its old ones, and this returns True.
@@ -551,7 +551,7 @@ def documents_of(
 def drop_vectors(tx: Transaction, owner_id: str, model: str) -> None:
     """Delete the vectors of one model.
 
-    If they serve, searches use words alone until there are new ones.
+    If searches use them, they use words alone until new vectors exist.
     """
     partition = lock_partition(tx, owner_id)
     if partition is None:
@@ -566,7 +566,7 @@ def _serve(
 ) -> None:
     """Let these vectors serve.
 
-    If they replace other ones, a new generation makes all caches of the partition invalid.
+    If they replace other vectors, a new generation makes all caches of the partition invalid.
     """
     is_other = is_other or (embedding != partition.embedding and partition.embedding is not None)
     tx.run(

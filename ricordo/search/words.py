@@ -266,10 +266,10 @@ def other_forms(text: str) -> list[str]:
 
 
 def persons(text: str) -> tuple[bool, bool]:
-    """Return whether a query speaks of the person who asks, and of an answer of the one asked.
+    """Return whether a query speaks of the person who asks, and whether of an earlier answer.
 
-    "Where do I work?" is about the first, "What did you recommend me?" about both. "Can you tell me
-    where I work?" is a request, and only about the first.
+    "Where do I work?" speaks of the person, "What did you recommend me?" of both. "Can you tell me
+    where I work?" is a request, and speaks of the person alone.
     """
     pieces = [piece for _, pieces in _question(text) for piece in pieces]
     language = _language(pieces)

@@ -45,8 +45,8 @@ _MAX_TERM_BYTES = 512
 # Indexed words of a text.
 MOST_WORDS = 20_000
 # PostgreSQL clears deleted rows too late: with 100,000 of them in the buffer a search took 20 ms
-# more. So a process vacuums the buffer after this many deletions, unless another one does at the
-# moment.
+# more. So a process vacuums the buffer after this number of deletions, unless another process
+# vacuums it now.
 ROWS_BETWEEN_VACUUMS = 5_000
 _VACUUM = "VACUUM (SKIP_LOCKED, ANALYZE) search_buffer"
 _HEADER = struct.Struct("<??BqQQI")
@@ -147,8 +147,8 @@ def put(
 def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: int) -> None:
     """Add a job that flushes the owner's buffer, if it is due.
 
-    A long buffer is flushed at once. Otherwise the job comes soon while this process adds few jobs,
-    and later while it adds many: one flush of many rows costs less than many small ones.
+    A long buffer is flushed at once. A short buffer is flushed soon if this process adds few jobs,
+    and later if it adds many, since one flush of many rows costs less than many small flushes.
     """
     # For each owner: the rows that this process wrote since it last added a job, and the time of
     # that job. A count that is too low is harmless, since a sweep finds the rest.

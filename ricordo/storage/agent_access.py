@@ -71,7 +71,10 @@ def may_use(scope: Scope, agent_id: ColumnElement[str] = agents.c.id) -> list[Co
 
 
 def attach_user(tx: Transaction, agent_id: str, user_id: str) -> None:
-    """Restrict the agent, and agents on its memory, to its attached users and this one."""
+    """Attach the user to the agent, and to agents on its memory.
+
+    Only attached users may use them.
+    """
     tx.run(_ATTACH, {"agent_id": agent_id, "user_id": user_id})
     tx.run(_ATTACH_TO_PAIRED, {"to_agent": agent_id, "new_user": user_id})
 

@@ -38,7 +38,7 @@ def exists_as(id: ColumnElement[str], organization_id: ColumnElement[str]) -> Co
 
 
 def is_other_than(agent_id: str) -> ColumnElement[bool]:
-    """Return the condition that an agent is not this one."""
+    """Return the condition that an agent has another id."""
     return agents.c.id != agent_id
 
 

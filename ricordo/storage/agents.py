@@ -255,7 +255,7 @@ def _conversation_of(
 def _with_shared_archives(
     tx: Transaction, main_id: str, agents_own: tuple[Archive, ...]
 ) -> tuple[Archive, ...]:
-    """Return the archives of the agent on whose memory this one works, then its own."""
+    """Return the archives of the agent whose memory is used, then those of the agent itself."""
     shared = archives.of_agent(tx, main_id)
     shared_ids = {archive.id for archive in shared}
     return (*shared, *(archive for archive in agents_own if archive.id not in shared_ids))

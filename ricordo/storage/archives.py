@@ -164,7 +164,7 @@ def insert_passages(
     """Store passages without indexing them.
 
     Returns:
-        The archive, and the passages without secrets (a folder's stay unchanged).
+        The archive, and the passages without secrets. Passages of a folder stay unchanged.
 
     Raises:
         NotFound: if the archive was detached from the agent.
@@ -198,7 +198,7 @@ def _as_seen(
 ) -> Archive:
     """Return the archive for the caller that has just stored these passages.
 
-    It has this count, and the tags that the caller knew.
+    The archive has the new count, and the tags that the caller knew before.
     """
     tags = {*archive.tags, *known_tags, *(tag for passage in new for tag in passage.tags)}
     return replace(archive, passage_count=count, tags=tuple(sorted(tags)))

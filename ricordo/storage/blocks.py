@@ -133,7 +133,7 @@ _INSERT_LOG = insert(blocks_log)
 _ATTACH = insert(agents_blocks)
 _PAIR = Missing(agents_pairs)
 _PAIRED = select(agents_pairs.c.other_id).where(equal(agents_pairs, "agent_id"))
-# An agent that has another block with the label keeps that one.
+# An agent that has another block with the label keeps the other block.
 _HAS_IT = select(agents_blocks.c.seq).where(
     agents_blocks.c.agent_id == agents_pairs.c.other_id,
     or_(
@@ -514,7 +514,7 @@ def normalise(tx: Transaction, block: Block) -> Block:
 
     The change becomes a version by the system under every policy. It concerns blocks that came with
     the ids of their versions, or were stored before there was a normal form. If another block has
-    the label, this one gets a number. Raises Conflict, Overtaken.
+    the label, this block's label gets a number. Raises Conflict, Overtaken.
     """
     chain = _locked(tx, block.chain_id)
     # The row may already have the label in its normal form.
@@ -551,7 +551,7 @@ def normalise(tx: Transaction, block: Block) -> Block:
 def _free_label(tx: Transaction, chain: Chain, block: Block, in_chain: str) -> str:
     """Return the label in normal form, with a number if another block has it.
 
-    The other block is of the same chain, or of an agent that sees this one.
+    The other block is in the same chain, or belongs to an agent that sees this block.
     """
     label = plain = normal_name(block.label)
     if label == in_chain:

@@ -1,7 +1,7 @@
 """Conversations as people see them: by name, and with the versions of one as one entry.
 
-A conversation that was forked to say something again is a version: it is hidden from the API's
-lists, and its description names the conversation that it is a version of.
+If a person says something again, the conversation is forked. The fork is a version: it is hidden
+from the API's lists, and its description names the first version.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,7 +24,7 @@ _LONGEST_NAME = 80
 
 @dataclass(frozen=True, slots=True)
 class ListedConversation:
-    """A conversation in a list; of several versions the one that was used last.
+    """A conversation in a list; if it has several versions, the version used last.
 
     `time` is in microseconds UTC. `versions` are the ids of all versions of it.
     """
@@ -206,7 +206,7 @@ def versions_of_turns(
         if turn is None or shown_branch is None or branch is None:
             continue
         ids = branches.setdefault(turn, {shown_branch: shown.id})
-        # If several versions continue in one conversation, the one used last counts.
+        # If several versions continue in one conversation, the version used last counts.
         is_newest = branch not in ids or versions[ids[branch]].time < other.time
         if branch != shown_branch and is_newest:
             ids[branch] = other.id
@@ -271,7 +271,10 @@ def _version(row: Row[tuple[object, ...]], rows: Mapping[str, Row[tuple[object, 
 
 
 def _fork_of(shown: _Version, other: _Version) -> tuple[int, float] | None:
-    """Return where two histories part: the index of the common part, and its last common seq."""
+    """Return the point at which two histories part.
+
+    It is the index of the common part, and its last common seq.
+    """
     common = None
     for index, (mine, theirs) in enumerate(zip(shown.parts, other.parts, strict=False)):
         if mine[0] != theirs[0]:

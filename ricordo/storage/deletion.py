@@ -312,7 +312,7 @@ def _delete(table: Table) -> Any:
 
 @cache
 def _children(table: Table) -> tuple[tuple[Table, str, str], ...]:
-    """Return the tables that refer to this one, leaves first, with both columns.
+    """Return the tables that refer to this table, leaves first, with both columns.
 
     Only indexed columns count, and no tables of tags.
     """

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 # Clocks of several servers differ by seconds; times further ahead came from a wrong clock.
 TOLERANCE = DAY
 _LEASE = 30 * SECOND
-# Only the newest rows of long tables are checked: the wrong clock did not stamp older ones.
+# Only the newest rows of long tables are checked: the wrong clock did not stamp older rows.
 _NEWEST = 10_000
 _STAMPS: Mapping[Table, Sequence[str]] = {
     agents: ("created_at", "updated_at"),
@@ -86,7 +86,7 @@ def _set_to_now(
 def _replan_jobs(tx: Transaction, now: int, limit: int) -> int:
     """Move the start of waiting jobs that a wrong clock added or postponed.
 
-    A job that it added waits as long from now as it was to wait then; a postponed job runs now,
+    A job of a wrong clock keeps the length of its wait, counted from now. A postponed job runs now,
     since no retry waits for a day.
     """
     by_wrong_clock = or_(jobs.c.created_at > limit, jobs.c.started_at.is_not(None))

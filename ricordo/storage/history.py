@@ -44,7 +44,7 @@ _END = select(func.max(commits.c.number).label("number")).where(_IN_CHAIN, equal
 _OF_COMMIT = (
     _SELECT.where(_IN_CHAIN, equal(commits, "id")).order_by(commits.c.number.desc()).limit(2)
 )
-# The number of the chain's last version up to a time, and of the last one of each label up to it.
+# The number of the chain's last version up to a time, and of each label's last version up to it.
 _LAST_AT = select(func.max(commits.c.number).label("number")).where(
     _IN_CHAIN, commits.c.created_at <= bindparam("time")
 )
@@ -213,7 +213,7 @@ def all_at(tx: Transaction, chain_id: str, time: int) -> list[BlockVersion]:
 
 
 def before(tx: Transaction, version: BlockVersion) -> BlockVersion | None:
-    """Return the block's version before this one, under any label; None for its first."""
+    """Return the block's version before this version; None for its first version."""
     label = version.old_label or version.label
     return _newest(tx, version.chain_id, label, version.number, version.number - 1)
 
@@ -330,7 +330,7 @@ def _of_label(
 ) -> list[BlockVersion]:
     """Return versions up to the number `end` of a block, newest first.
 
-    The block is the one that had this label last before the number `upper`.
+    The block is the last block that had this label before the number `upper`.
     """
     block_versions: list[BlockVersion] = []
     for name, after, before in _stretches(tx.all(_RENAMES, {"chain_id": chain_id}), label, upper):

@@ -1,4 +1,7 @@
-"""Texts of blocks in lists, whole up to a limit that shrinks with many long texts."""
+"""Texts of blocks in lists.
+
+Each is whole up to a limit, which is smaller in lists of many long texts.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -72,7 +75,7 @@ def _cut(block: Block, limit: int, length: int) -> Block:
 
 
 def require_whole(block: Block, text: str) -> None:
-    """Raise Invalid for the block's text as a list cut it.
+    """Raise Invalid for a text of the block that a list has cut.
 
     If it were written back, the rest of the text would be lost.
     """

@@ -79,7 +79,7 @@ _COUNTS = (
 )
 _COUNTS_BY = _COUNTS.where(equal(proposals, "author_kind", "author_id"))
 _DUE = select(proposals.c.id).where(WAITS, proposals.c.expires_at <= bindparam("now")).limit(500)
-# Rejected proposals of one author for one block that a new one is compared with.
+# A new proposal is compared with this number of the author's rejected proposals for the block.
 _REMEMBERED_REJECTIONS = 50
 # Proposals of a bounded page whose texts are read at once.
 _READ_AT_ONCE = 8

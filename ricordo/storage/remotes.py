@@ -108,7 +108,7 @@ def chains_without(
 
 
 def organization_ids(tx: Transaction) -> list[str]:
-    """Return the ids of all organizations, except the one of deleted things."""
+    """Return the ids of all organizations, without the organization that holds deleted rows."""
     return [row.id for row in tx.all(_ORGANIZATIONS)]
 
 

@@ -1,9 +1,9 @@
 """Rewriting of a chain's history: texts change in all versions, and ids follow.
 
 An id of a version is a git commit id over the texts and the versions before it, so the first
-changed version changes all later ids. Each old id leaves a tombstone with the new one: it answers
-questions for the old id, and keeps the old history from coming back by git. Everything happens in
-one transaction, under the chain's lock.
+changed version changes all later ids. Each old id leaves a tombstone with the new id. The tombstone
+answers requests for the old id, and a push with it is refused. Everything happens in one
+transaction, under the chain's lock.
 """
 
 import re

@@ -167,8 +167,9 @@ set_feedback = _STEPS.updates("feedback", "tags")
 def joined(statement: Select[Any], run_id: ColumnElement[str]) -> Select[Any]:
     """Return the statement joined with the run in this column, and with its conversation.
 
-    Both are None where they do not exist. The new columns are the run's status and ended_at, and
-    the conversation's conversation_id, window, last_run_ended_at and last_stop_reason.
+    The values are None if the run or the conversation does not exist. The new columns are the run's
+    status and ended_at, and the conversation's conversation_id, window, last_run_ended_at and
+    last_stop_reason.
     """
     is_its = (conversations.c.id == runs.c.conversation_id) & conversations.c.deleted_at.is_(None)
     names = ("window", "last_run_ended_at", "last_stop_reason")

@@ -1,4 +1,4 @@
-"""Removal of deleted rows' bytes from database files, and search for a user in copies.
+"""Remove the bytes of deleted rows from database files, and look for a user in copies.
 
 A database marks deleted rows as free, and keeps their bytes until they are overwritten. SQLite's
 VACUUM and PostgreSQL's VACUUM FULL rewrite the files.
@@ -30,10 +30,10 @@ async def scrub(store: Store, tables: Iterable[str]) -> list[str]:
     """Rewrite the files of tables with deleted rows.
 
     Returns:
-        Sentences about the parts that could not be done.
+        Sentences about the tables that could not be rewritten.
 
     Raises:
-        Unavailable: if it has to be repeated.
+        Unavailable: if the call must be repeated.
     """
     touched = set(tables)
     touched.update(*(_WITH.get(name, ()) for name in touched))
@@ -104,7 +104,7 @@ def _scrub_sqlite(cursor: Any) -> None:
 
 def _scrub_postgres(cursor: Any, tables: Iterable[str]) -> list[str]:
     remarks = []
-    # A statement that waits for a table also delays all later ones, so it waits only briefly.
+    # A statement that waits for a table also delays all later statements, so it waits only briefly.
     cursor.execute("SET lock_timeout = '2s'")
     try:
         for name in tables:

@@ -92,7 +92,7 @@ get = ROWS.get
 
 
 def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Tool]:
-    """Return the tools with these ids, in order. Raises NotFound for the first missing one."""
+    """Return the tools with these ids, in order. Raises NotFound for the first missing tool."""
     read = ROWS.all(tx, _BY_IDS, {"ids": list(ids), "organization_id": scope.organization_id})
     by_id = {tool.id: tool for tool in read}
     return [require_found(by_id.get(id), "Tool", id) for id in ids]
@@ -106,7 +106,7 @@ def by_names(tx: Transaction, scope: Scope, names: Sequence[str]) -> dict[str, T
 def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]) -> list[Tool]:
     """Return the tools with these names, then those with these ids, each once.
 
-    Raises NotFound for missing ones.
+    Raises NotFound for missing tools.
     """
     if not names and not ids:
         return []

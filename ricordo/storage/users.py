@@ -120,7 +120,8 @@ def find_or_make(tx: Transaction, scope: Scope, name: str, *, is_subject: bool =
         _require_distinct_name(tx, scope.organization_id, name)
     now = tx.clock.now()
     user = User(new_id("user"), scope.organization_id, name, name, now)
-    # If another transaction inserts the same user, this one waits for it, and then finds the user.
+    # If another transaction inserts the same user, this transaction waits for it, and then finds
+    # the user.
     if _insert(tx, user):
         return user
     return require(tx, scope, name)

@@ -322,7 +322,7 @@ class Rulebook:
         return min(reachable - escaping, default=None)
 
     def _arguments_after(self, name: str) -> list[tuple[str, Mapping[str, Any]]]:
-        """Return the fixed arguments of the tools that may follow this one."""
+        """Return the fixed arguments of the tools that may follow this tool."""
         return [pair for rule in self._rules_after.get(name, ()) for pair in rule.arguments.items()]
 
     def _prove(self) -> None:

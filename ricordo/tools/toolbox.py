@@ -247,7 +247,7 @@ class ToolRunner(Protocol):
 
 
 class Toolbox:
-    """All tools that this server can run: its own and stored ones."""
+    """All tools that this server can run: built-in tools and stored tools."""
 
     def __init__(self, tools: Iterable[ServerTool], runners: Iterable[ToolRunner] = ()) -> None:
         self._tools: dict[str, ServerTool] = {}

@@ -125,7 +125,7 @@ class AgentFields(EmbeddingFields):
     max_files_open: int | None = Field(None, ge=1, le=100)
     per_file_view_window_char_limit: int | None = Field(None, ge=1, le=MAX_COUNT)
     enable_sleeptime: bool | None = Field(
-        None, description="Whether another agent works on this one's memory after its turns."
+        None, description="Whether another agent works on this agent's memory after its turns."
     )
     tool_rules: Items[dict[str, Any]] | None = None
     compaction_settings: CompactionSettingsRequest | None = None

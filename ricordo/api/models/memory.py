@@ -240,7 +240,7 @@ class UserBlockResponse(ResponseModel):
     """A block of a user's memory.
 
     `version` is the id of the version that gave it its text; `pending` counts open proposals.
-    `seen_as` is the label that agents use, if it is another one.
+    `seen_as` is the label that agents use, if it differs from `label`.
     """
 
     id: str

@@ -269,7 +269,7 @@ class MessageFormat:
 
     @classmethod
     def from_json(cls, options: Json) -> "MessageFormat":
-        """Return the format of a request, or the one stored with its run."""
+        """Return the format of a request, or the format stored with its run."""
         fields = {name: options[wire] for wire, name in _WIRE_NAMES.items() if wire in options}
         if fields.get("types") is not None:
             fields["types"] = frozenset(fields["types"])

@@ -15,7 +15,7 @@ def run_chat(
     ),
     model: str | None = typer.Option(None, help="Handle of the model to give the agent."),
     server: str | None = typer.Option(
-        None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
+        None, help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]"
     ),
 ) -> None:
     """Talk with an agent. If no server is running, one is started for this chat."""
@@ -30,7 +30,7 @@ def run_agent_model(
         None, help="Handle of the model to give it.  [shows the one it has]"
     ),
     server: str | None = typer.Option(
-        None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
+        None, help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]"
     ),
 ) -> None:
     """Show the model of an agent, or change it. Its memory and messages stay."""

@@ -18,7 +18,7 @@ def rebuild_index(
 ) -> None:
     """Rebuild the search index from messages and passages.
 
-    Searches use the old one until the new one is ready.
+    Searches use the old index until the new index is ready.
     """
     is_whole = reindex(partition, vectors_only=vectors_only)
     raise typer.Exit(0 if is_whole else 1)

@@ -1,8 +1,8 @@
 """One agent's message to another: permission, turn, and answer.
 
 The turn runs for the same user, in that user's default conversation with the other agent. A chain
-of such turns is bounded. An agent in the chain of callers waits for an answer itself, so it is not
-asked again.
+of such turns is bounded. An agent in the chain of callers waits for an answer, so the chain does
+not ask it again.
 """
 
 import asyncio
@@ -39,7 +39,10 @@ ONE_WAY = "it is one-way, so it has no answer"
 
 @asynccontextmanager
 async def open_waits(_runtime: Runtime) -> AsyncIterator[dict[str, str]]:
-    """Open the feature's part of a runtime: for each waiting run, the run that it waits for."""
+    """Open the feature's part of a runtime: the waits between runs.
+
+    It holds, for each waiting run, the run that it waits for.
+    """
     yield {}
 
 
@@ -81,14 +84,14 @@ async def new_request(context: ToolContext, agent_id: str, text: str, how: str) 
 
 
 def require_may_ask(context: ToolContext, agent_id: str | None = None) -> None:
-    """Raise Invalid if this turn may ask no other agent, or not this one."""
+    """Raise Invalid if this turn may not ask the other agent."""
     chain = (*context.step.callers, context.state.agent.id)
     if agent_id == context.state.agent.id:
         raise Invalid("An agent cannot send a message to itself.")
     if agent_id in chain:
         raise Invalid(
-            f"The agent {agent_id} waits for the end of this very turn, so it cannot be asked "
-            "here. Say it in your answer instead."
+            f"The agent {agent_id} waits for the end of this turn, so it cannot be asked. Write your "
+            "message in your answer instead."
         )
     if len(chain) >= AgentCallSettings().agent_call_depth:
         raise Invalid(
@@ -98,7 +101,10 @@ def require_may_ask(context: ToolContext, agent_id: str | None = None) -> None:
 
 
 def caller_of(context: ToolContext) -> Scope:
-    """Return the tool's scope: the caller's, for the user of this conversation."""
+    """Return the scope of the tool's calls.
+
+    It has the rights of the caller, for the user of this conversation.
+    """
     user_id = context.state.conversation.user_id
     if context.scope.subject_id or not user_id:
         return context.scope
@@ -111,7 +117,7 @@ async def conversation_with(runtime: Runtime, scope: Scope, agent_id: str) -> st
     Without a user, it is the agent's own. Raises NotFound.
     """
     conversation = await open_conversation(runtime, scope, DEFAULT, agent_id)
-    # If the scope has no user, the agent's default conversation may still belong to one.
+    # Even if the scope has no user, the agent's default conversation may belong to a user.
     if conversation.user_id != scope.subject:
         raise NotFound(f"Agent with ID {agent_id} not found")
     return conversation.id
@@ -120,7 +126,8 @@ async def conversation_with(runtime: Runtime, scope: Scope, agent_id: str) -> st
 def _otid(context: ToolContext, agent_id: str) -> str:
     """Return the otid of this call's message to the agent.
 
-    A repeated call sends the same. It includes the step, since models use call ids twice.
+    A repeated call sends the same otid. The otid contains the step, since models use call ids
+    twice.
     """
     return str(uuid5(NAMESPACE_URL, f"{context.step.id}/{context.call_id}/{agent_id}"))
 
@@ -170,7 +177,7 @@ async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
 def _waiting(context: ToolContext) -> Iterator[Callable[[str | None], None]]:
     """Yield a function that notes the run that this turn waits for.
 
-    It raises Invalid if that run waits for this turn.
+    The function raises Invalid if that run waits for this turn.
     """
     run_id = context.step.run_id
     waits = _waits_of(context)
@@ -183,8 +190,7 @@ def _waiting(context: ToolContext) -> Iterator[Callable[[str | None], None]]:
             last = waits[last]
         if last == run_id:
             raise Invalid(
-                "The other agent waits for the end of this very turn. Answer first, and ask it "
-                "later."
+                "The other agent waits for the end of this turn. Answer first, and ask it later."
             )
         waits[run_id] = other_run_id
 
@@ -229,7 +235,7 @@ def _waiting_text(messages: Sequence[Message], run: Run) -> str:
 
 
 def _deeds(messages: Sequence[Message]) -> str:
-    """Return a sentence with the tools that an agent called without saying anything."""
+    """Return a sentence that names the called tools, for an agent that said nothing."""
     calls = Counter(
         call.name for message in messages for call in message.tool_calls if call.name != SPEECH_TOOL
     )

@@ -12,9 +12,7 @@ from ricordo.errors import Invalid, NotFound
 
 Json = dict[str, Any]
 app = typer.Typer(help="Groups of agents that talk together.", no_args_is_help=True)
-_SERVER = typer.Option(
-    None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
-)
+_SERVER = typer.Option(None, help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]")
 _WHICH = typer.Argument(help="Id of the group, or its description.")
 # The settings that `show` lists if they are set.
 _SETTINGS = {

@@ -17,7 +17,7 @@ from ricordo.storage.engine.repository import Missing, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import numbers, reference, root, seq, strings, table, timestamps
 
-# The state "read" means that the one-off agent is not deleted yet; no other agent gets its id.
+# In the state "read", the one-off agent is not deleted yet. No other agent gets its id.
 ReadingStatus = Literal["waiting", "read", "done", "failed"]
 _MOST = 500  # new files of one look
 

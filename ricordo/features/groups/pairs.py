@@ -42,8 +42,8 @@ FREQUENCY = 5  # turns, as of the retired Letta V1 server
 class PairKind:
     """The parts of a pair.
 
-    They are the sleeping agent's type, the text key of its block `memory_persona`, and the group of
-    both agents.
+    These are the type of the sleeping agent, the text of its block `memory_persona`, and the group
+    of both agents.
     """
 
     agent_type: AgentType
@@ -138,7 +138,7 @@ def _sleeps_for(tx: Transaction, scope: Scope, agent_id: str) -> str | None:
 def spec_beside(
     runtime: Runtime, agent: Agent, agent_type: AgentType, prompt_key: str, **fields: Any
 ) -> AgentSpec:
-    """Return the spec of an agent with the same models as this one.
+    """Return the spec of a new agent with the models of this agent.
 
     `fields` are its other fields.
     """
@@ -156,7 +156,7 @@ def spec_beside(
 
 
 def _make(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState) -> Group:
-    """Create the sleeping agent of this one, and the group of both."""
+    """Create the sleeping agent of an agent, and the group of both."""
     agent = state.agent
     now = tx.clock.now()
     model_info = runtime.organization_providers.known(agent.organization_id).get(agent.model).info
@@ -166,7 +166,7 @@ def _make(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState) ->
         pair = _USUAL
     persona = BlockSpec(
         label="memory_persona",
-        description="How this agent works on the memory of the other one.",
+        description="How this agent works on the memory of the other agent.",
         value=text(pair.persona),
         read_only=True,  # it defines this agent, and holds nothing about a person
     )

@@ -1,8 +1,8 @@
 """The tables of groups, and the progress of sleeping agents.
 
 A mark is for one sleeping agent and one conversation of its manager: the message (`seq`) up to
-which transcripts were made, and the one up to which there is something to read. It moves in the
-transaction that stores the transcript, so every message is in exactly one.
+which transcripts were made, and the last message to read. The transaction that stores a transcript
+moves the mark, so every message is in exactly one transcript.
 """
 
 from collections.abc import Iterable, Sequence

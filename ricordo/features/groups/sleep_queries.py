@@ -1,8 +1,8 @@
 """Queries of sleeping agents: turn counters, marks and transcripts, each of one user.
 
 A mark is for one sleeping agent and one conversation of its manager: the message (`seq`) up to
-which transcripts were made, and the one up to which there is something to read. It moves in the
-transaction that stores the transcript, so every message is in exactly one.
+which transcripts were made, and the last message to read. The transaction that stores a transcript
+moves the mark, so every message is in exactly one transcript.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,8 @@ TranscriptStatus = Literal["begun", "done", "failed"]
 class Mark:
     """A sleeping agent's progress in a conversation.
 
-    `read_to` is the seq of the last message that it has read, `said_to` of the last one to read.
+    `read_to` is the seq of the last message that it has read, and `said_to` of the last message
+    that it has to read.
     """
 
     group_id: str
@@ -133,8 +134,8 @@ def count_turn(
 ) -> int:
     """Count a turn of this user, and return the count.
 
-    It goes from 0 to below `frequency`. `counted` is the count that was read (None: there was
-    none). If another turn was counted since, it is read again.
+    It goes from 0 to below `frequency`. `counted` is the count that was read before; None if no
+    turn was counted yet. If another turn was counted since, the count is read again.
     """
     counter_key = {"of_group": group_id, "of_user": user_id or NO_USER}
     if counted is None:

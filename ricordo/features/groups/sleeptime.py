@@ -1,10 +1,10 @@
 """Runs of sleeping agents, as jobs after turns of their managers.
 
 They work on transcripts, each of one user's talk. The end of a turn stores its last message and
-plans a run, in its own transaction; the job carries the plan out. A transcript is stored and its
-mark moved in the transaction that starts the run, so each message is in exactly one transcript,
-wherever a server is killed. Failed work is finished before anything else is read, and no error here
-fails a turn of the manager.
+plans a run, in its own transaction; the job carries the plan out. The transaction that starts the
+run stores the transcript and moves the mark. So each message is in exactly one transcript, also
+after a kill. Failed work is finished before anything else is read, and no error here fails a turn
+of the manager.
 """
 
 import logging
@@ -223,7 +223,9 @@ async def _attempt(
     except Unavailable:
         if runtime.is_stopping:
             raise
-        failed[user_id] = Unavailable("A sleeping agent could not be run. It is tried again later.")
+        failed[user_id] = Unavailable(
+            "A sleeping agent could not be run. Its run is tried again later."
+        )
     except RicordoError as error:
         log.warning("a sleeping agent failed", extra={"kind": type(error).__name__})
         failed[user_id] = error
@@ -232,7 +234,7 @@ async def _attempt(
 async def _sleep(runtime: Runtime, run: Run) -> None:
     """Let a planned run work on its user's new messages.
 
-    They may need several transcripts; the planned run takes the last one.
+    They may need several transcripts; the planned run reads the last.
     """
     while True:
         batch = await runtime.store.write(lambda tx: _next_batch(tx, run))

@@ -103,7 +103,7 @@ async def _begin_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> 
 
 
 class _Paused(Exception):
-    """A speaker waits for an approval, and so does the talk."""
+    """The talk waits for an approval in a speaker's turn."""
 
 
 class _OutOfTurns(Exception):
@@ -245,7 +245,7 @@ class Talk(LiveRun):
             yield event
 
     async def _speak(self, member: Speaker) -> AsyncIterator[Event]:
-        """Let a member take its turn, with the messages since its last one."""
+        """Let a member take its turn, with the messages since its last turn."""
         new_messages = self._history.missing(member.id)
         if not new_messages:
             new_messages = [
@@ -410,7 +410,7 @@ class Talk(LiveRun):
             raise
 
     def _as_own(self, event: Event, speaker: Speaker) -> Event:
-        """Return the event of a turn as one of the talk.
+        """Return the event of a turn as an event of the talk.
 
         With the talk's run id its stream can be found again.
         """

@@ -85,7 +85,7 @@ class Entry:
 def named_member(answer: str, members: Sequence[Speaker], last_id: str | None) -> Speaker | None:
     """Return the last member whose name or id occurs in the manager's answer.
 
-    It is never the one who spoke last. Case makes no difference. A name inside a longer name of a
+    The last speaker is never the next. Case makes no difference. A name inside a longer name of a
     member does not count: the answer "Anna" does not name "Ann".
     """
     text = normal_text(answer).casefold()

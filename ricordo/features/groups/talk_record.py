@@ -91,7 +91,7 @@ class TalkRecord:
     def with_run(self, number: int, entry: Entry, run_id: str) -> "TalkRecord":
         """Return the record with this run in the turn of that number.
 
-        The turn is a new one, or one that a kill cut off.
+        The turn is new, or a kill interrupted it.
         """
         turns = list(self.turns)
         if number == len(turns):

@@ -1,8 +1,8 @@
 """Start of a talk: take the lease, fix the plan, store the input.
 
 All happens in one transaction. The talk's run is in a hidden conversation of the group's leader,
-whose id is derived from group and user. So one talk of a user with a group runs at a time, and a
-message with a known otid is one that was accepted before.
+whose id is derived from group and user. So only one talk of a user with a group runs at a time, and
+a message with a known otid was accepted before.
 """
 
 import secrets
@@ -59,8 +59,8 @@ NOBODY = "The group has no agents, so it cannot answer. Add some with PATCH /v1/
 class StartedTalk:
     """A talk at its start.
 
-    It has its run, its request, and the record of earlier turns. `leftover` is a talk before it
-    that was cut off.
+    It has its run, its request, and the record of earlier turns. `leftover` is the record of an
+    earlier talk that was interrupted.
     """
 
     run: Run
@@ -137,7 +137,7 @@ def _open(
 ) -> StartedTalk:
     """Take the lease, and store the input.
 
-    The input may also be adopted from a run that was cut off.
+    If an interrupted run has the input already, its messages are used.
     """
     scope = request.scope
     group = queries.get(tx, scope, group_id)
@@ -148,7 +148,7 @@ def _open(
     if earlier and (cut_off is None or earlier.id != cut_off.id):
         raise Collision("The same request was accepted before.")
     run = replace(run, user_id=run.user_id or conversation.user_id)
-    if conversation.window:  # ids that a failure left; no window is read of this conversation
+    if conversation.window:  # a failed talk may have left ids
         conversations.save_window(tx, conversation.id, (), "", added=0)
     previous = _previous(tx, scope, run)
     if previous and _is_leftover(previous):
@@ -302,7 +302,7 @@ def _after_approval(
 def _after_answer(tx: Transaction, answered_run: Run, paused: Run | None) -> TalkRecord:
     """Return the record of the talk that waited for this run's agent.
 
-    It may also have been cut off after the answer. Raises Conflict.
+    The talk may also have been interrupted after the answer. Raises Conflict.
     """
     if paused and was_cut_off(paused) and is_resumed_by_itself(paused):
         record = TalkRecord.from_json(paused.metadata)

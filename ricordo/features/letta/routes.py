@@ -43,10 +43,10 @@ class TagQuery:
     """A page of tags, in alphabetical order."""
 
     before: Annotated[
-        str | None, Query(description="Only tags before this one, in the order asked for.")
+        str | None, Query(description="Only tags before this tag, in the requested order.")
     ] = None
     after: Annotated[
-        str | None, Query(description="Only tags after this one, in the order asked for.")
+        str | None, Query(description="Only tags after this tag, in the requested order.")
     ] = None
     limit: Annotated[int, Query(ge=1, le=1000, description="How many tags at most.")] = 50
     order: Annotated[Literal["asc", "desc"], Query(description="From a to z, or from z to a.")] = (

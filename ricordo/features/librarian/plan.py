@@ -39,7 +39,7 @@ INSERT = "memory_insert"
 REPLACE = "memory_replace"
 ARCHIVE = "archival_memory_insert"
 FORGET = "forget"
-# How the tool's result begins where the owner still has to decide.
+# The beginning of the tool's result if the owner still has to decide.
 ASKED = "Asked."
 SEARCHES: Mapping[str, Mapping[str, Any]] = {
     "conversation_search": {"roles": ["user"], "limit": 20},
@@ -92,7 +92,7 @@ _SMALLEST = {"boolean": False, "integer": 0, "number": 0, "array": [], "object":
 class Statement:
     """One statement of a note: its whole text, or one of its sentences.
 
-    `about` is the sentence that this one continues.
+    `about` is the sentence that a fragment continues.
     """
 
     note: Note

@@ -262,7 +262,7 @@ def _spoken_words(message: Message) -> str | None:
 def is_transcript(message: Message) -> bool:
     """Return True if the message is a transcript of another agent's conversation.
 
-    It is for an agent that works on the other one's memory.
+    It is for an agent that works on another agent's memory.
     """
     return any(isinstance(part, EventPart) and part.event == "transcript" for part in message.parts)
 

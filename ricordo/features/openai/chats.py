@@ -49,7 +49,7 @@ from ricordo.storage import conversations, messages, runs
 from ricordo.storage.engine.store import Store, Transaction
 
 _DIGEST = 20
-_LIKELY = 2  # states searched first; only edits far back continue from an older one
+_LIKELY = 2  # number of states that are searched first; only edits far back continue an older state
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +352,7 @@ def _with_rest(tx: Transaction, chat: ClientChat, index: int, state: AnsweredSta
 
 
 def _beginnings(chat: ClientChat) -> list[int]:
-    """Return the indexes of the user's messages but the first, the last one first."""
+    """Return the indexes of the user's messages without the first, in reverse order."""
     indexes = [index for index, message in enumerate(chat.messages) if message.role == "user"]
     return indexes[:0:-1]
 

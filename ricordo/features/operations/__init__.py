@@ -42,7 +42,7 @@ feature = Feature(
             "ricordo.features.operations.backups.cli",
             commands={
                 "backup": "Write the whole database into a file.",
-                "restore": "Put a backup in the place of the database.",
+                "restore": "Replace the database by a backup.",
                 "upgrade": "Bring the database to this version of Ricordo.",
             },
         ),

@@ -25,7 +25,8 @@ _SCHEMA = {
 }
 _METRICS = ("cosine", "dotproduct")
 _MOST_PREPARED = 10_000
-# Without an index of a field, a server reads every point to filter by it, or refuses.
+# Fields to filter by. Without an index of a field, a server reads every point or refuses the
+# request.
 _INDEXED = {
     **dict.fromkeys(("role", "conversation", "user_id", "tags"), "keyword"),
     "created_at": "integer",
@@ -173,8 +174,8 @@ class PineconeIndex(ServiceIndex):
     def _require_similarity(self, metric: str | None, dimension: int | None) -> None:
         """Raise Unavailable unless the index ranks vectors by similarity.
 
-        An index that ranks by distance would return the worst first. One without a dimension is
-        none for vectors.
+        An index that ranks by distance would return the worst first, and an index without a
+        dimension holds no vectors.
         """
         if dimension is None:
             raise self.unexpected_answer()

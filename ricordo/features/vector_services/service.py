@@ -167,7 +167,7 @@ class ServiceIndex(ABC):
     ) -> list[tuple[int, float]]:
         """Return the nearest documents, 10,000 at most.
 
-        If two are equally near, the older one comes first.
+        If two are equally near, the older is first.
         """
         if limit < 1:
             return []

@@ -193,8 +193,8 @@ _WHOLE = re.compile(r"▁[a-z]{3,}")
 MOST_WORDS = 24
 NEAREST = 12
 LEAST_LIKE = 0.5
-# Near words differ in the signs of at most this number of 256 dimensions. The maximum over all
-# pairs in the vocabulary is 105.
+# Two near words have different signs in at most this number of their 256 dimensions. The maximum
+# over all pairs in the vocabulary is 105.
 MOST_APART = 108
 _CACHED_WORDS = 20_000
 CACHED_TEXTS = 16  # in the tokenizer

@@ -1,1 +1,1 @@
-"""The usable models by handle: chat models, embedding models, organization providers' models."""
+"""The usable chat and embedding models by handle, with those of organization providers."""

@@ -34,7 +34,7 @@ _DATED = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2})$")
 class DefaultModel:
     """The default model and the reason for it.
 
-    `advice` tells how to get a better one; `fault` tells why this one cannot be used.
+    `advice` tells how to get a better model; `fault` tells why this model cannot be used.
     """
 
     handle: str

@@ -42,7 +42,7 @@ Load = Callable[[str], Awaitable[Sequence[OrganizationProvider]]]
 class _CachedProvider:
     """A provider of an organization with its list and models.
 
-    A change makes a new one.
+    A change makes a new object.
     """
 
     stored: OrganizationProvider
@@ -111,7 +111,7 @@ class OrganizationProviders:
         return OrganizationModels(self, self._base, organization_id, organization.providers)
 
     def known(self, organization_id: str) -> "OrganizationModels":
-        """Return the models of an organization by the last reading, without a new one."""
+        """Return an organization's models from the last reading of the lists; read nothing."""
         return OrganizationModels(
             self, self._base, organization_id, self._organizations[organization_id].providers
         )

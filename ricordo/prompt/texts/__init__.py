@@ -29,7 +29,7 @@ def text(key: str) -> str:
 
 @cache
 def all_texts() -> tuple[str, ...]:
-    """Return every text, also the ones of a single module."""
+    """Return every text, also texts that only one module uses."""
     files = sorted(
         file.name for file in resources.files(__package__).iterdir() if file.name.endswith(".md")
     )

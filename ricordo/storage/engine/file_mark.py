@@ -41,8 +41,8 @@ _HOW = "Copy a database with `ricordo backup`, or stop the server first."
 class DatabaseMark:
     """The content of the mark file, about the last server that used the database.
 
-    After a change of identity, `former` is the one before: the file itself keeps it until `-wal` is
-    written back.
+    After a change of identity, `former` is the identity before: the file itself keeps it until
+    `-wal` is written back.
     """
 
     identity: int

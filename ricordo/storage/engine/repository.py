@@ -30,8 +30,8 @@ class Page:
     """The requested part of a list.
 
     It is behind `after`, or directly ahead of the id `before`; with `from_start` it begins at the
-    start of the list. A bounded page ends where its long texts reach the byte limit of one list;
-    the next page continues there.
+    start of the list. A bounded page ends at the byte limit of one list; the next page continues
+    there.
     """
 
     limit: int = 50
@@ -224,7 +224,7 @@ class Repository(Generic[V]):
     ) -> list[str]:
         """Return the ids of the entities that `page` returns.
 
-        They are ordered by `position`, if given, and by `seq` among equal ones. `marked` returns
+        They are ordered by `position`, if given, and by `seq` at equal positions. `marked` returns
         more conditions on the cursor's row.
         """
         table: Any = self.table
@@ -463,7 +463,7 @@ class Missing(sa.Insert):
 
 
 class Replacing(sa.Insert):
-    """Insert rows; in rows that exist, set the columns `replaced` to the new ones.
+    """Insert rows; in rows that exist, set the columns `replaced` to the new values.
 
     A row exists if one has the same values in the table's unique columns.
     """

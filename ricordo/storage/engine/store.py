@@ -1,7 +1,7 @@
 """Units of work: plain functions, each run as one transaction in a worker thread.
 
 Async callers pass them to the store. A function with a Transaction never awaits and never opens
-another one; calls of models, embedders and tools happen between transactions.
+another transaction; calls of models, embedders and tools happen between transactions.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ SLOW_WRITE = 0.1  # seconds; every other writer waits for a write
 
 
 class Overtaken(Conflict):
-    """Another transaction changed a row after this one read it.
+    """Another transaction changed a row after this transaction read it.
 
     Where that can happen, the store runs the unit again.
     """
@@ -202,8 +202,8 @@ class SqlStore:
     def require_writes(self) -> None:
         """Raise DatabaseFailed if a write failed a moment ago.
 
-        A small write may succeed where others fail, so only time ends it. A lost connection to a
-        server is no such failure: the next write opens another.
+        A small write may succeed while larger writes fail, so only time ends it. A lost connection
+        to a server is no such failure: the next write opens another.
         """
         failure = self._failed_write
         if failure is None or time.monotonic() - self._failed_at > FAILURE_SECONDS:

@@ -1,4 +1,4 @@
-"""The schema: all tables in an empty database, missing migrations in an older one.
+"""Create the schema: all tables in an empty database, missing migrations in an older database.
 
 A backup is made and verified before the first migration changes an existing database. Missing
 tables of plugins are created at any start; plugins change them later by themselves.
@@ -30,8 +30,8 @@ from ricordo.storage.schema.memory_tables import (
 from ricordo.storage.schema.message_changes import create_triggers
 
 Migration = Callable[[Connection], None]
-# The version of a database that a copy is being written to: every Ricordo refuses it, even older
-# ones.
+# The version of a database to which a copy is being written. Every Ricordo, even an older one,
+# refuses it.
 HALF_COPIED = 1_000_000
 UNFINISHED = (
     "This database is a half-finished copy: `ricordo db migrate-to` was interrupted while it wrote "

@@ -165,7 +165,7 @@ def test_nobody_asks_itself_or_an_agent_that_waits_for_it(cast: Cast) -> None:
             for one in message.tool_returns
         ]
         assert len(refused) == 2
-        assert all("waits for the end of this very turn" in one.content for one in refused), refused
+        assert all("waits for the end of this turn" in one.content for one in refused), refused
     cast.asks("Ann", "Ben")
     cast.says("Ben", call(TAGS, message="Hi?", match_all=[], match_some=[]), "Done.")
     cast.send("Ann")
@@ -258,7 +258,7 @@ def test_two_agents_that_ask_each_other_at_once_do_not_wait_for_a_time_out(cast:
     results = [cast.requests[name][1].messages[-1].tool_returns[0] for name in ("Ann", "Ben")]
     refused = [one for one in results if one.status == "error"]
     assert len(refused) == 1
-    assert "waits for the end of this very turn" in refused[0].content
+    assert "waits for the end of this turn" in refused[0].content
 
 
 def test_an_agent_that_waits_for_an_approval_is_told_with_its_run(cast: Cast) -> None:

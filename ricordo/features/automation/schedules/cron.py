@@ -57,7 +57,7 @@ class Cron:
         return fields if self.timezone == "UTC" else f"CRON_TZ={self.timezone} {fields}"
 
     def next_after(self, micros: int) -> int | None:
-        """Return the first time after this one, in microseconds; None if there is none.
+        """Return the first time after this time, in microseconds, or None.
 
         Raises Invalid for an unknown time zone.
         """
@@ -66,7 +66,8 @@ class Cron:
         start = to_datetime(micros).astimezone(zone(self.timezone))
         try:
             for time in CronSim(_stepped(self.fields), start):
-                # In a repeated hour, the library may return a time of the first pass.
+                # If daylight saving repeats an hour, the library may return a time of the first of
+                # the two.
                 timestamp = to_micros(time.astimezone(UTC))
                 if timestamp > micros:
                     return timestamp
@@ -144,7 +145,7 @@ def _fault_of(fields: list[str]) -> str | None:
 def _stepped(fields: tuple[str, ...]) -> str:
     """Return the expression for the library, with named hours as times of the clock.
 
-    The library does so only if neither minute nor hour begins with a star.
+    The library itself does so only if both minute and hour begin without a star.
     """
     minute, hour, *rest = fields
     if hour != "*":

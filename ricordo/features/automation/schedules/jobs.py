@@ -67,7 +67,7 @@ async def send(runtime: Runtime, job: Job, _report: Report) -> None:
 async def _start_run(
     runtime: Runtime, row: ScheduledMessage, due_at: int, run_id: str | None
 ) -> Run | None:
-    """Return the run of this due time; None for a deleted one.
+    """Return the run of this due time; None if it was deleted.
 
     A missing run, or one that was cut off, is started.
     """

@@ -119,7 +119,7 @@ class ScheduleRequest(RequestModel):
 
 
 def next_time(schedule: Json, after: int) -> int | None:
-    """Return the schedule's next time after this one, in microseconds, or None.
+    """Return the schedule's next time after this time, in microseconds, or None.
 
     A schedule without a time zone comes from an older version, and is in UTC. Raises Invalid.
     """

@@ -28,7 +28,7 @@ async def list_schedules(request: Request) -> Response:
         rows += [
             {**row, "agent": agent, "words": _first_text(row)} for row in page["scheduled_messages"]
         ]
-    # A page can be empty while another one is not.
+    # A page can be empty although other pages are not.
     return await render(
         request,
         "automation.schedules/list.html",

@@ -93,7 +93,7 @@ def page(tx: Transaction, scope: Scope, page: Page, agent_id: str) -> list[Sched
 
 
 def lock(tx: Transaction, schedule_id: str) -> ScheduledMessage | None:
-    """Lock the schedule until the transaction ends; None for a deleted one."""
+    """Lock the schedule until the transaction ends; return None if it was deleted."""
     return _ROWS.first(tx, _LOCK, {"id": schedule_id})
 
 

@@ -33,7 +33,7 @@ def create(
     Raises:
         Invalid: the schedule has no time to come, or a message cannot be sent later.
         Conflict: the agent has too many schedules.
-        Forbidden: the caller is a login, which ends by itself.
+        Forbidden: the caller is a browser's session, which ends by itself.
         NotFound: there is no such agent.
     """
     message, schedule = request.sent()
@@ -138,8 +138,8 @@ def begin(tx: Transaction, schedule_id: str, due_at: int) -> ScheduledMessage | 
 def finish(tx: Transaction, schedule_id: str, due_at: int, problem: str | None = None) -> None:
     """End this due time.
 
-    After its message a one-time schedule is deleted; if there was a problem, it is kept and shows
-    the problem.
+    A one-time schedule is deleted after its message. If the message failed, the schedule stays and
+    shows the problem.
     """
     row = queries.lock(tx, schedule_id)
     if row is None or row.due_at != due_at:
@@ -164,7 +164,7 @@ def take_up(tx: Transaction, silent_for: int = 3600 * SECOND) -> None:
 
 
 def _comes_sooner(row: ScheduledMessage, after: int) -> bool:
-    """Return True for a schedule with a time before its planned one."""
+    """Return whether a schedule has a time before its planned time."""
     with suppress(Invalid):
         next_at = next_time(row.schedule, after)
         return next_at is not None and next_at < (row.next_at or 0)

@@ -89,7 +89,10 @@ async def _run_python(
 async def _served(
     context: ToolContext, process: SandboxProcess, request: bytes, tools: dict[str, list[str]]
 ) -> dict[str, Any]:
-    """Answer the code's calls of tools until it ends; its messages may be anything."""
+    """Answer the code's calls of tools until the code ends.
+
+    The code is untrusted, so each message is checked.
+    """
     streams = [
         asyncio.create_task(_read(process, stream)) for stream in (process.stdout, process.stderr)
     ]
@@ -113,7 +116,10 @@ async def _served(
             process.stdin.write(reply)
             await process.stdin.drain()
         else:
-            error = "The code ended before its end: it left, or was stopped for what it used."
+            error = (
+                "The code ended early: it exited, or it was stopped because it used too much memory, "
+                "processor time or disk."
+            )
     except ValueError:  # a line beyond the reader's bound
         error = "The code was stopped: the arguments of one call have more than 64 kB."
     except ConnectionError:
@@ -133,7 +139,10 @@ async def _called(
     name = call.get("tool")
     arguments = call.get("arguments")
     if name not in tools or not isinstance(arguments, dict):
-        return {"status": "error", "value": "There is no such tool, or the arguments are none."}
+        return {
+            "status": "error",
+            "value": "There is no such tool, or the arguments are not an object.",
+        }
     try:
         tool_return = await context.call_tool(str(name), arguments)
     except RicordoError as error:
@@ -177,7 +186,7 @@ def _error(lines: list[bytes]) -> str | None:
     """
     last_message = _json(lines[0])
     if last_message.get("done") is not True:
-        return "The code ended before its end."
+        return "The code ended early."
     error = last_message.get("error")
     if error is None or isinstance(error, str):
         return error

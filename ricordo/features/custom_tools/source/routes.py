@@ -158,7 +158,7 @@ async def run_for_agent(
 ) -> Json:
     """Run one of the agent's tools from source code, outside of any turn.
 
-    The agent is not told.
+    The agent does not see the call or its result.
     """
     state = await context.store.read(lambda tx: agents.load_whole(tx, context.scope, agent_id))
     tool = next((tool for tool in state.tools if tool.name == tool_name), None)

@@ -29,7 +29,9 @@ def decode(data: bytes, notes: ImportNotes) -> Any:
     for _ in range(_MOST_LAYERS):
         if not isinstance(content, str):
             return normal_json(content)
-        notes.add("The file was a JSON string that holds the agent file; what is inside was read.")
+        notes.add(
+            "The file was a JSON string that contains the agent file; the content of the string was read."
+        )
         content = _loads(content, notes)
     return content
 

@@ -28,11 +28,11 @@ _MOST_MESSAGES = 100_000  # of one chat
 _MEMBER = re.compile(
     r"(conversations|chats?-export|chats?|memories)([-_]\d+)?\.json", re.IGNORECASE
 )
-# The next byte that matters inside a JSON string, and outside of strings.
+# The next byte that has a meaning: inside a JSON string, and outside of strings.
 _IN_TEXT = re.compile(rb'["\\]')
 _OUTSIDE = re.compile(rb'["{}\[\],]')
 _LISTS = ("conversations", "results", "memories", "chats")
-_TOOLS = "what tools were asked and gave is not taken, what was said is"
+_TOOLS = "calls and results of tools are not imported, the messages are"
 _LATEST = 253_370_764_800  # seconds; a greater number is a time in milliseconds
 
 
@@ -211,7 +211,7 @@ def _entries(stream: _Bounded) -> Iterator[bytes | None]:
             position = match.end()
             token = match.group()
             if is_text:
-                # An escaped byte is skipped; it can be the first one of the next block.
+                # An escaped byte is skipped; it can be the first byte of the next block.
                 position += token == b"\\"
                 is_text = token == b"\\"
             elif token == b'"':
@@ -236,7 +236,9 @@ def _entries(stream: _Bounded) -> Iterator[bytes | None]:
         if is_long := is_long or len(entry) > LONGEST:
             entry.clear()
         block = stream.read(_BLOCK)
-    raise Invalid("The file ends in the middle. Download it again; what was read of it is taken.")
+    raise Invalid(
+        "The file ends in the middle. Download it again. The chats before its end were imported."
+    )
 
 
 def _entries_of_object(first: bytes, stream: _Bounded) -> Iterator[bytes]:
@@ -279,7 +281,7 @@ def _thoughts_of(content: Json) -> str:
 def _leave_files(chat: ExportedChat, message: Json) -> None:
     for _ in message.get("files") or ():
         chat.left_out.leave(
-            "pictures and files", "", "the export names them, and does not hold them"
+            "pictures and files", "", "the export names them, but does not contain them"
         )
 
 
@@ -490,7 +492,9 @@ def _text_of(part: Any, chat: ExportedChat) -> str:
         return part or ""
     if isinstance(part, dict) and isinstance(part.get("text"), str):
         return str(part["text"])
-    chat.left_out.leave("pictures and files", "", "the export names them, and does not hold them")
+    chat.left_out.leave(
+        "pictures and files", "", "the export names them, but does not contain them"
+    )
     return ""
 
 

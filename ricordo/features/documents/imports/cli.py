@@ -32,10 +32,10 @@ def import_letta(
         help="Its address: postgresql://user:password@host:5432/letta. It is only read.",
     ),
     organization: str | None = typer.Option(
-        None, help="Id of the organization there.  [the one that has agents]"
+        None, help="Id of the organization there.  [the organization that has agents]"
     ),
     model: str | None = typer.Option(
-        None, help="Handle of a model to give to every agent.  [the ones they had]"
+        None, help="Handle of a model to give to every agent.  [the models that they had]"
     ),
     encryption_key: str | None = typer.Option(
         None,
@@ -70,7 +70,8 @@ def _add_command(kind: str, title: str, noun: str) -> None:
     def _import_file(
         file: Path = typer.Argument(help="The file as it was exported: JSON, or a zip file."),
         user: str | None = typer.Option(
-            None, help="Whose it is, by id or name; a new name makes a user.  [everybody's]"
+            None,
+            help="The user to give the chats to, by id or name; a new name makes a user.  [everybody's]",
         ),
         agent: str | None = typer.Option(
             None, help=f"Id of the agent to give it to.  [one named {title}]"

@@ -29,8 +29,8 @@ _MESSAGE = (
 class _Thread:
     """A conversation while its messages are read.
 
-    `prompt` is the id of its system message there, which a system message of this server replaces.
-    Times are in microseconds.
+    `prompt` is the id of its system message in that database; a system message of this server
+    replaces it. Times are in microseconds.
     """
 
     home: formats.Home

@@ -1,7 +1,7 @@
 """Read the database of the retired Letta V1 server 0.16.8 in one read-only snapshot.
 
-A column that the database of another version lacks is read as None, a missing table as empty.
-Deleted rows are not read.
+Databases of other versions may lack a column or a table: a missing column is read as None, a
+missing table as empty. Deleted rows are not read.
 """
 
 from base64 import b64decode
@@ -46,7 +46,7 @@ class LettaTables:
             raise Invalid(
                 "--database is an address such as postgresql://letta:password@localhost:5432/letta."
             )
-        # Only rows of this organization are read; None: of all.
+        # Only rows of this organization are read; with None, those of all organizations.
         self.organization: str | None = None
         self._cursors = count(1)
         self._error = psycopg.Error

@@ -58,7 +58,7 @@ class ImportJobResponse(ResponseModel):
 async def upload(context: RequestContext, body: Annotated[UploadForm, File()]) -> Json:
     """Import an export of chats or memories.
 
-    The same file again changes nothing, and a later one adds its new messages.
+    The same file again changes nothing, and a later file of the same chats adds their new messages.
     """
     context = await for_user(context, body.user or None, reads=False)
     if not body.agent and not context.scope.may("agents:write"):

@@ -194,8 +194,8 @@ async def _import_chat(runtime: Runtime, target: Target, chat: ExportedChat) -> 
 def _messages(target: Target, chat: ExportedChat, now: int) -> list[Message]:
     """Return the messages as they are stored.
 
-    A message without a time, or with an earlier one than the message before, gets the time after
-    that.
+    Times of messages only grow: a message without a time, or with a time before that of the last
+    message, gets the next time.
     """
     organization = target.scope.organization_id
     stored = []

@@ -19,7 +19,7 @@ _writes = needs("archives:write", "memory:write")
 @router.get("")
 @_reads
 async def list_folders(request: Request) -> Response:
-    """Show the folders that the caller sees, and a form for a new one."""
+    """Show the folders that the caller sees, and a form for a new folder."""
     return await _list(request, {})
 
 

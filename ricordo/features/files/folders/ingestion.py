@@ -1,4 +1,4 @@
-"""Background jobs that ingest uploaded files, and that purge deleted ones.
+"""Background jobs that ingest uploaded files and purge deleted files.
 
 Ingestion stores the text, then its chunks in portions; a killed job repeats no portion.
 """

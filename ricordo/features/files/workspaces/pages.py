@@ -35,7 +35,7 @@ async def find(request: Request) -> Response:
 @_shared.get("")
 @router.get("/{user_id}")
 async def show(request: Request) -> Response:
-    """Show the files of a user or the shared ones, and one text."""
+    """Show the files of a user or the shared files, and the text of one file."""
     return await _show(request)
 
 

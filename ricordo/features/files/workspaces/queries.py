@@ -54,9 +54,10 @@ INSTRUCTIONS = "CLAUDE.md"
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """A workspace: a user's, or (None) the one that all users share.
+    """A workspace of a user, or the workspace that all users share (None).
 
-    `is_teachers` where a teacher writes: only they change the instructions that all users share.
+    `is_teachers` is set if a teacher writes: only teachers change the instructions that all users
+    share.
     """
 
     organization_id: str

@@ -22,9 +22,7 @@ from ricordo.features.memory_care.erasure.cli import forget_user
 from ricordo.features.memory_care.forgetting.cli import forget_thing
 
 Json = dict[str, Any]
-_SERVER = typer.Option(
-    None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
-)
+_SERVER = typer.Option(None, help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]")
 _ORGANIZATION = typer.Option(None, help="Another organization, by name or id.")
 _SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 

@@ -127,7 +127,7 @@ def create_identity(tx: Transaction, context: RequestContext, body: IdentityRequ
 
 @router.put("/identities/", response_model=IdentityResponse)
 def upsert_identity(tx: Transaction, context: RequestContext, body: IdentityRequest) -> Json:
-    """Make a user, or change the one with this key."""
+    """Make a user, or change the user with this key."""
     if user := users.named(tx, context.scope.organization_id, body.identifier_key):
         return _changed(tx, context, user, body)
     return create_identity(tx, context, body)
@@ -211,9 +211,9 @@ def attach_agent(tx: Transaction, context: RequestContext, agent_id: str, identi
 @router.patch("/agents/{agent_id}/identities/detach/{identity_id}", response_model=AgentResponse)
 @needs("agents:write")
 def detach_agent(tx: Transaction, context: RequestContext, agent_id: str, identity_id: str) -> Json:
-    """Take an agent from a user.
+    """Detach a user from an agent.
 
-    Without any user, everybody in the organization may use it.
+    If no user is left, everybody in the organization may use the agent.
     """
     users.require_all_users(context.scope)
     agents.require(tx, context.scope, agent_id)

@@ -34,7 +34,9 @@ class PersonRequest(RequestPart):
     name: str = Field("", max_length=_NAME, description="By default the e-mail address.")
     email: str | None = Field(None, max_length=_NAME)
     role: str = Field("user", max_length=40, description="user or developer.")
-    course: str | None = Field(None, max_length=_NAME, description="Whose chat opens first.")
+    course: str | None = Field(
+        None, max_length=_NAME, description="The course whose chat opens first."
+    )
     user: str | None = Field(
         None, max_length=_NAME, description="The identifier; by default the e-mail address or name."
     )

@@ -81,7 +81,7 @@ def invite(
 
 
 def _user_of(tx: Transaction, scope: Scope, person: Person, invited_ids: Collection[str]) -> User:
-    """Return the person's user: the one of the identifier or the address, or a new one.
+    """Return the user with the person's identifier or address, or create one.
 
     Raises Invalid for a user who is in the list twice, and for a user who may be another person.
     """

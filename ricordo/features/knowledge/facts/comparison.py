@@ -1,7 +1,8 @@
-"""Compare a new fact with an older one: the same, more precise, a contradiction, or both hold.
+"""Compare a new fact with an older fact.
 
-Pure. Facts are compared only if they have the same subject; rules also require the same slot. A
-model's statement that two facts are related is used only if both are about the same thing.
+They may be equal, contradict each other or both hold, or one is more precise. Pure.
+Facts are compared only if they have the same subject; rules also require the same slot. A model's
+statement that two facts are related is used only if both are about the same thing.
 """
 
 from collections.abc import Iterable

@@ -77,7 +77,7 @@ def found_in(kind: str, text: str) -> re.Match[str] | None:
 
 
 def confirms(text: str) -> bool:
-    """Return whether a message only confirms the one before it."""
+    """Return whether a message only confirms the message before it."""
     return len(text) <= LONGEST_SENTENCE and found_in("confirms", text) is not None
 
 

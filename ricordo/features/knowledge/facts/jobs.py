@@ -45,7 +45,7 @@ _FIND_SECONDS = 60.0
 _LOOK_BACK = timedelta(days=30) // timedelta(microseconds=1)
 _SECOND = 1_000_000
 _AFTER_FAILURE = timedelta(hours=1) // timedelta(microseconds=1)
-_CONTEXT = 4  # earlier messages that are shown together with new ones
+_CONTEXT = 4  # earlier messages that are shown together with new messages
 _CONTEXT_SPAN = 60  # how far back in seq they are looked for
 _AT_ONCE = 200  # messages of one conversation in one range
 OFF = "off"  # in an agent's metadata, as {"facts": "off"}
@@ -161,7 +161,7 @@ async def extract(runtime: Runtime, job: Job, report: Report) -> None:
 
 
 def _work_of(tx: Transaction, job: Job, since: int, idle_since: int) -> _Work | None:
-    """Return the work of a job; None where facts are off, or the agent was deleted."""
+    """Return the work of a job; None if facts are off, or if the agent was deleted."""
     user_id, agent_id = job.payload["user_id"], job.payload["agent_id"]
     policy = queries.policy_of(tx, job.organization_id, user_id)
     try:
@@ -278,7 +278,7 @@ def _file(
     ranges: Sequence[_Range],
     expense: Expense | None = None,
 ) -> FilingReport | None:
-    """File the drafts and move the marks; nothing where another job was faster."""
+    """File the drafts and move the marks; do nothing if another job was faster."""
     users.lock(tx, reading.user_id)
     if users.find(tx, Scope(reading.organization_id), reading.user_id) is None:
         return None  # erased meanwhile

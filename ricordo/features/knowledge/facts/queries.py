@@ -17,7 +17,7 @@ from ricordo.storage.schema.core_tables import agents, conversations, jobs, mess
 
 # The organization's own choice is stored for this user.
 EVERYBODY = ""
-# Facts of one user that a new one is compared with, the newest.
+# A new fact is compared with this number of the user's newest facts.
 _MOST_COMPARED = 2_000
 MOST_AT_ONCE = 2_000  # conversations of one statement for unread ones
 

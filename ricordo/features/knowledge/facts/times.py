@@ -48,7 +48,8 @@ _DATED_SLOTS = ("birthday", "name", "age")
 def stated_time(sentence: str, said_at: int, *, is_ahead: bool = False) -> StatedTime | None:
     """Return the time that a sentence names, relative to the time of its message.
 
-    A month or day without a year is the last one; with `is_ahead`, as in a plan, the next one.
+    A month or day without a year is the last past one, or the next one with `is_ahead`, as in a
+    plan.
     """
     if is_ahead and (time := _time_ahead(sentence, said_at)):
         return time

@@ -1,6 +1,6 @@
 """Honcho's official client, and its answers about users.
 
-It is opened with our settings, and its errors become ours.
+The client gets its settings from ours, and its errors are raised as ours.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ async def connected() -> AsyncIterator[Any]:
         workspace_id=options.honcho_workspace_id,
         api_key=key.get_secret_value() if key else None,
         timeout=_SECONDS,
-        max_retries=0,  # the job repeats a request, and checks first if it arrived
+        max_retries=0,  # the job repeats a failed request, after checking whether it arrived
     )
     http = honcho._async_http_client  # the client itself cannot be closed
     try:

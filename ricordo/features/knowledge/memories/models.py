@@ -38,7 +38,7 @@ class AddRequest(RequestModel):
 
     With `infer` an agent files important facts in the user's memory blocks, as their policies say.
     Without it each text is archived unchanged, with `tags` and `metadata`. Messages of one
-    `session` continue its last ones.
+    `session` continue its earlier messages.
     """
 
     messages: Annotated[Items[SaidMessage], few("messages")]

@@ -32,7 +32,7 @@ _UNKNOWN_TO_STRICT = frozenset(
 class ListedTool:
     """A tool as its server describes it now.
 
-    `warnings` are the reasons that keep a provider from enforcing its schema strictly.
+    `warnings` are the reasons why a provider cannot enforce its schema strictly.
     """
 
     name: str

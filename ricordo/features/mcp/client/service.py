@@ -142,7 +142,7 @@ def compare(
     *,
     adds: bool,
 ) -> Changes:
-    """Compare the tools that the server lists with the stored ones.
+    """Compare the tools that the server lists with the stored tools.
 
     Unless it `adds`, no tool is added or removed.
     """

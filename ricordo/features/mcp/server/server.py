@@ -1,7 +1,7 @@
 """The MCP server of one request, with the rights of the caller's key.
 
-It has tools, blocks and the person's profile as resources with notices of their changes, and
-prompts.
+It has tools and prompts. Blocks and the person's profile are resources, and changes of them are
+announced.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ _BLOCK = "memory://blocks/"
 _AGENTS_BLOCK = "memory://agents/"
 _PROFILE = "memory://profile"
 _LOOKS_EVERY = 2.0  # seconds between two looks at watched blocks
-_MOST_BYTES = 64 * 1024  # of a message, since it is parsed on the event loop
+_MOST_BYTES = 64 * 1024  # bytes of a message: it is parsed on the event loop
 _MOST_WATCHED = 50
 _MOST_LISTED = 500
 _MOST_AGENTS = 20
@@ -83,7 +83,7 @@ class McpResponse(Response):
         try:
             async with manager.run():
                 await manager.handle_request(scope, receive, send)
-        except ExceptionGroup as group:  # from the manager's tasks
+        except ExceptionGroup as group:  # raised in the tasks of the SDK's manager
             # A refusal, for example of a body that is too long, is answered as in other routes.
             if (refusal := group.subgroup(HTTPException)) is None:
                 raise
@@ -231,7 +231,7 @@ def _templates(memory: Memory) -> Iterator[types.ResourceTemplate]:
 
 
 async def _read(memory: Memory, uri: str) -> tuple[str, str]:
-    """Return the text of a resource, and a mark that changes with it.
+    """Return the text of a resource, and a mark that differs for another text.
 
     Raises MCPError for an unknown address, RicordoError.
     """

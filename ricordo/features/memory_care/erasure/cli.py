@@ -28,7 +28,7 @@ def forget_user(
         False, "--with-agents", help="Delete the agents too that are theirs alone."
     ),
     server: str | None = typer.Option(
-        None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
+        None, help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]"
     ),
 ) -> None:
     """Forget a user, and give a signed receipt.

@@ -99,7 +99,7 @@ def without_password(address: str) -> str:
 
 
 def _is_used(path: Path, used_paths: Iterable[Path]) -> bool:
-    """Return whether one of the paths is this one, is inside it, or holds it."""
+    """Return whether one of the paths is this path, is inside it, or contains it."""
     return any(other in (path, *path.parents) or path in other.parents for other in used_paths)
 
 

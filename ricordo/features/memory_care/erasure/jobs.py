@@ -1,8 +1,8 @@
 """The job that erases a user, step by step.
 
-Each step finds rows in reads and erases them in short writes. Steps are repeated until a whole
-round finds nothing, since a turn or an import may have added rows meanwhile. Each write saves its
-counts in the same transaction, so after a kill nothing is counted twice.
+Each step finds rows in reads and erases them in short writes. All steps are repeated until a round
+finds no row, since a turn or an import may add rows meanwhile. Each write saves its counts in the
+same transaction, so after a kill nothing is counted twice.
 """
 
 import asyncio
@@ -51,9 +51,9 @@ class ErasureWork(PortionedWork[Erasure]):
         self._known = {self.state.user_id, *self.state.own_agents, *self.state.own_archives}
 
     async def run(self) -> Erasure:
-        """Do the rest of the erasure, and return it finished.
+        """Do the remaining steps, and return the finished erasure.
 
-        Raises Unavailable if it has to be tried again.
+        Raises Unavailable if a step must be tried again.
         """
         if not self.state.is_erased:
             await self._stop_jobs()
@@ -98,7 +98,7 @@ class ErasureWork(PortionedWork[Erasure]):
             await self._round()
             if self.state == before:
                 return
-        raise Unavailable("New rows of this user keep coming. It is tried again.")
+        raise Unavailable("New rows of this user keep coming. The erasure is tried again.")
 
     async def _round(self) -> None:
         await self._write(service.hide_memory)
@@ -133,9 +133,9 @@ class ErasureWork(PortionedWork[Erasure]):
         await self._each(partial(queries.purge_by_id, table=chains), list(self.state.chains))
 
     async def _hide_conversations(self) -> set[str]:
-        """Hide the user's conversations, and their forks that belong to no user.
+        """Hide the user's conversations, and forks of these without a user.
 
-        Returns their ids, with those of default conversations.
+        Returns the ids of the hidden conversations and of the user's default conversations.
         """
         user_id = self.state.user_id
         rows = await self._find(queries.conversations_of(user_id))
@@ -153,13 +153,13 @@ class ErasureWork(PortionedWork[Erasure]):
             await self._each(queries.stop_jobs, [row.id for row in rows])
             # A running job stops within seconds.
             await asyncio.sleep(_PAUSE)
-        raise Unavailable("A job of this user does not stop. It is tried again.")
+        raise Unavailable("A job of this user does not stop. The erasure is tried again.")
 
     async def _cover_rest(self) -> None:
-        """Cover the user's traces in rows that stay.
+        """Remove the user's texts from rows that stay.
 
-        The remains are in traces of model calls, windows, summaries, prompts, and columns with the
-        user's id.
+        Such rows are traces of model calls, windows, summaries, prompts, and rows with the user's
+        id.
         """
         archives = [id for id, kind in self.state.partitions.items() if kind == "passages"]
         seeing = await self._store.read(lambda tx: queries.conversations_showing(tx, archives))
@@ -171,7 +171,7 @@ class ErasureWork(PortionedWork[Erasure]):
                     run.agent_id in agents and run.created_at <= now for run in runs.open_runs(tx)
                 )
             ),
-            "Turns that had read what the user said still run. It is tried again after them.",
+            "Turns that read messages of this user still run. The erasure is tried again after them.",
         )
         await self._repeat(queries.purge_traces)
         shown_in = {*self.state.shown_in, *self.state.defaults}
@@ -184,7 +184,8 @@ class ErasureWork(PortionedWork[Erasure]):
         scope = Scope(self.state.organization_id)
         await self._runtime.organization_providers.of(scope.organization_id)
         for id in sorted({*shown_in, *seeing}):
-            # If a turn runs, or the model is missing, the conversation's next turn does this.
+            # If a turn runs now, or the model is missing, the next turn of the conversation writes
+            # the new summary.
             with suppress(RicordoError):
                 await recompile_system(self._runtime, scope, id)
 
@@ -246,7 +247,7 @@ async def _erase(runtime: Runtime, job: Job, report: Report) -> None:
 
 
 async def _sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Resume erasures whose job was deleted, which does not cancel an erasure."""
+    """Resume erasures whose job was deleted: deleting the job does not cancel the erasure."""
 
     def new(user_id: str, organization_id: str) -> Erasure:
         scope = Scope(organization_id, user_id)

@@ -1,8 +1,8 @@
 """Queries of erasure: hide a user, find their traces, erase or cover them.
 
-Rows are found by reads of some ten thousand rows, which block no writer. The queries are too rare
-for an index. Each function with a change is one portion; it records its work in the erasure, which
-is saved in the same transaction.
+Rows are found by reads of some ten thousand rows, which block no writer. They use no index, since
+they run rarely. A function that changes rows changes one portion of them. It records its work in
+the erasure, which is saved in the same transaction.
 """
 
 from collections import Counter
@@ -62,7 +62,7 @@ from ricordo.storage.schema.memory_tables import (
 
 JOB = "erasure"
 PORTION = 50
-# Rows that one read scans.
+# The number of rows that one read scans.
 AT_ONCE = 20_000
 COVERED = "(This held words of a user who has been forgotten.)"
 # Retried without end, every ten minutes in the long run.
@@ -119,7 +119,7 @@ def conversations_of(user_id: str) -> Select[Any]:
 def rows_of(table: Table, user_id: str, is_sent: ColumnElement[bool]) -> Select[Any]:
     """Select the user's rows of the table, each with its references.
 
-    `is_sent` is the condition of messages that the user sent under a name.
+    `is_sent` is the condition for messages that the user sent under a name.
     """
     own_conversations = select(conversations.c.id).where(conversations.c.user_id == user_id)
     own_runs = select(runs.c.id).where(
@@ -180,7 +180,7 @@ def quotes(row: Any, erased: Collection[str]) -> bool:
 def with_forks(tx: Transaction, ids: Collection[str], user_id: str) -> tuple[set[str], set[str]]:
     """Return the conversations with their forks, and the forks of other users.
 
-    Forks of the user or of no user belong to the first set.
+    The first set includes forks of this user and forks without a user.
     """
     own_ids = set(ids)
     others: set[str] = set()
@@ -285,10 +285,10 @@ def _purge(
 
 
 def purge_proposals(tx: Transaction, erasure: Erasure, items: Sequence[Any]) -> None:
-    """Delete these proposals for others' memory, with texts that only they held."""
+    """Delete these proposals for the memory of others, and texts that only they use."""
     trees: dict[str, list[bytes]] = {}
     for chain_id in sorted({row.chain_id for row in items}):
-        # Without the lock, a concurrent write could use a text as its base that is deleted here.
+        # Lock first: a concurrent write could store a delta against a text that is deleted here.
         versions.lock(tx, chain_id)
         statement = select(git_objects.c.data).where(
             is_in_chain(git_objects), git_objects.c.kind == "tree"
@@ -298,7 +298,7 @@ def purge_proposals(tx: Transaction, erasure: Erasure, items: Sequence[Any]) -> 
         delete(proposals).where(proposals.c.seq.in_([row.seq for row in items]))
     )
     for row in items:
-        # A text that came with a merge is not in a version, but in a tree of the merged commits.
+        # The text of a merged commit is in no version, only in a tree of that commit.
         if row.blob and not any(bytes(row.blob) in tree for tree in trees[row.chain_id]):
             erasure.removed["blobs"] += tx.run(_delete_blob(row.blob), {"chain_id": row.chain_id})
     for chain_id in trees:
@@ -416,7 +416,7 @@ def cover_conversation(tx: Transaction, erasure: Erasure, items: Sequence[str]) 
     cover_messages(tx, erasure, items, 0 if is_default else None, window[:1])
     if is_default and row.user_id == erasure.user_id:
         changes |= {"user_id": None, "summary": None, "description": None}
-        # The user's remaining messages there are its prompts.
+        # The other messages of the user in such a conversation are prompts.
         is_prompt = (messages.c.conversation_id == id) & (messages.c.user_id == erasure.user_id)
         tx.run(update(messages).where(is_prompt).values(user_id=None))
         erasure.changed["conversations of agents"] += 1
@@ -430,7 +430,7 @@ def cover_messages(
     since: int | None = None,
     more: Sequence[str] = (),
 ) -> None:
-    """Cover this conversation's prompts and summaries since the user came.
+    """Cover the prompts and summaries of this conversation since the user's first message.
 
     An empty prompt is rendered again later. `more` are ids of further messages to cover.
     """

@@ -30,7 +30,7 @@ _PAUSE = 0.1  # seconds between two tries
 
 
 class WorkState(Protocol):
-    """The state of such work: its receipt's id and its counts."""
+    """The state of the work: the id of its receipt, and its counts."""
 
     id: str
     organization_id: str
@@ -107,7 +107,7 @@ class PortionedWork(Generic[S]):
         """
         await self._wait(
             lambda tx: not queries.is_embedding(tx, owner_id),
-            f"What {owner_id} holds is being embedded. It is tried again after that.",
+            f"What {owner_id} holds is being embedded. The erasure is tried again after that.",
         )
         job = await self._wait(
             partial(queries.claim_flush, erasure=self.state, owner_id=owner_id),
@@ -138,8 +138,7 @@ class PortionedWork(Generic[S]):
                 return
             await asyncio.sleep(_PAUSE)
         raise Unavailable(
-            "A copy of the database is being made, which may hold this user. It is tried again "
-            "after that."
+            "A copy of the database is being made, which may hold this user. The erasure is tried again after that."
         )
 
 

@@ -24,7 +24,7 @@ def forget_thing(
         False, "--allow-again", help="Let agents remember it again if it is said again."
     ),
     server: str | None = typer.Option(
-        None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
+        None, help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]"
     ),
 ) -> None:
     """Forget one thing about a user, wherever it was said.

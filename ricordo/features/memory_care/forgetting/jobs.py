@@ -114,7 +114,9 @@ class ForgettingWork(PortionedWork[Forgetting]):
                 await self._clean(source, owned)
             if self.state == before:
                 return
-        raise Unavailable("What shall be forgotten is written again and again. It is tried again.")
+        raise Unavailable(
+            "The text to forget is written again and again. The removal is tried again."
+        )
 
     async def _clean(self, source: Source, owned: Belongings) -> None:
         is_follower = getattr(source, "follows", False)
@@ -143,7 +145,7 @@ class ForgettingWork(PortionedWork[Forgetting]):
             )
 
         await self._wait(
-            has_ended, "A turn that had read it still runs. It is tried again after that."
+            has_ended, "A turn that read the text still runs. The removal is tried again after it."
         )
 
     async def _recompile(self) -> None:

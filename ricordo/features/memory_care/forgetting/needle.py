@@ -40,7 +40,7 @@ _TWINS = (
 _CLASSES = {sign: f"[{re.escape(twins)}]" for twins in _TWINS for sign in twins}
 _UNSEEN = f"[{UNSEEN_CLASS}]*"
 _BLANKS = rf"(?:[\s{UNSEEN_CLASS}]|\\[nrt])+"
-# A secret that was redacted before an agent read the sentence: any letters are in its place.
+# The mark of a redacted secret, which an agent read in place of the secret. It matches any letters.
 _REDACTED = re.compile(r"\[secret removed: [^\[\]\n]{0,80}\]")
 _ANY_SIGNS = r"[^\n]{1,300}?"
 _SPACELESS = re.compile(f"[{SPACELESS}]")
@@ -71,7 +71,7 @@ class Unit:
 class Needle:
     """A thing to forget, in words.
 
-    With `by_meaning` other sentences that mean nearly the same perhaps say it too.
+    With `by_meaning`, sentences that mean nearly the same are listed as "perhaps".
     """
 
     text: str

@@ -76,7 +76,7 @@ def waiting(tx: Transaction, organization_id: str, user_id: str) -> Waiting | No
 
 
 def add(tx: Transaction, request: ForgetRequest) -> ForgetRequest:
-    """Store a request; the same one is stored once. Raises Conflict if too many wait."""
+    """Store a request, unless an equal request is stored. Raises Conflict if too many wait."""
     waiting = of_user(tx, request.organization_id, request.user_id)
     for other in waiting:
         if other.text == request.text:

@@ -84,7 +84,7 @@ def _send(message: EmailMessage, settings: NotificationSettings) -> None:
 
 
 def _connected(settings: NotificationSettings) -> "smtplib.SMTP":
-    """Return a client of the mail server, logged in where the settings say so."""
+    """Return a client of the mail server, logged in if the settings have a name."""
     import smtplib  # for servers that send e-mails
 
     host, port = settings.smtp_host or "", settings.smtp_port

@@ -1,4 +1,4 @@
-"""The page of a one-time link: opening it changes nothing, its form decides.
+"""The page of a one-time link. Opening the page changes nothing; its form decides.
 
 So programs that fetch links for a preview decide nothing.
 """

@@ -1,7 +1,8 @@
 """The tables of notifications, and their SQL.
 
-`owner_id` of preferences is a user's or an organization's id. `notices` has a row for each proposal
-of which a channel has told the owner; `owner_visits` has the time of the owner's last visit.
+`owner_id` of preferences is the id of a user or of an organization. `notices` has a row for each
+proposal of which a channel has told the owner; `owner_visits` has the time of the owner's last
+visit.
 """
 
 from dataclasses import dataclass
@@ -242,7 +243,7 @@ def mark_told(tx: Transaction, channel: Channel, user_id: str, proposal_ids: lis
 
 
 def add_link(tx: Transaction, link: DecisionLink) -> None:
-    """Store a link, unless it exists: a repeated job makes the same one."""
+    """Store a link, unless it exists: a repeated job makes the same link again."""
     tx.run(Missing(decision_links), _LINKS.values(link))
 
 

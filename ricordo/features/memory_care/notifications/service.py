@@ -129,7 +129,7 @@ def delivery_of(
 
 
 def _email_of(user: User | None, settings: NotificationSettings) -> str:
-    """Return the address for e-mails to the user; empty where none can be sent."""
+    """Return the address for e-mails to the user; empty if no e-mail can be sent."""
     if user is None or not settings.smtp_host:
         return ""
     return user.email or ""

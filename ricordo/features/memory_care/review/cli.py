@@ -24,7 +24,7 @@ Json = dict[str, Any]
 _USER = typer.Argument(help="Whose memory: the user's id or name.")
 _LABEL = typer.Argument(help="Label of the block.")
 _SERVER = typer.Option(
-    None, "--server", help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
+    None, "--server", help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]"
 )
 _JSON = typer.Option(False, "--json", help="Print what the API answers.")
 _WIDTH = 12  # digits of a version's id; so many are enough to name it

@@ -23,7 +23,7 @@ _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 async def sync_chats(store: Store, client: OpenWebUI, user: User, reader: str) -> None:
     """Mark the user's conversations whose chat is gone in Open WebUI.
 
-    Nothing is marked where Open WebUI does not let administrators see the chats of users.
+    Nothing is marked if Open WebUI hides the chats of users from administrators.
     """
     known = await store.read(lambda tx: _chats(tx, user))
     if not known:

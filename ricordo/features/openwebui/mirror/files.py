@@ -1,9 +1,9 @@
 """Sync of a user's workspace with a knowledge base of Open WebUI.
 
 First the changes in Open WebUI are pulled. One transaction for each file stores its content, and
-this content as the one that both sides have. Then the changes of the workspace are pushed. So a
-sync can be killed anywhere and repeated. Only files that both sides had are deleted, and an edit
-wins over a deletion. When both sides changed the same lines, both texts are kept as two files.
+notes that both sides have it. Then the changes of the workspace are pushed. So a sync can be killed
+anywhere and repeated. Only files that both sides had are deleted, and an edit wins over a deletion.
+When both sides changed the same lines, both texts are kept as two files.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -62,8 +62,8 @@ class FileSync:
         items = await self._store.read(self._items)
         paired, missing = _paired(remote_files, items)
         if missing and await self._client.files(knowledge_id) != remote_files:
-            # A page skips a file if an earlier file was removed and another one added meanwhile;
-            # the number of files does not show that. Nothing was skipped if two readings agree.
+            # A page skips a file if an earlier file was removed and another added meanwhile. The
+            # number of files does not show that. Nothing was skipped if two readings agree.
             raise RemoteMoved
         uploaded_count = sum(1 for item in items.values() if item.there_id)
         if len(missing) > 1 and len(missing) == uploaded_count:
@@ -133,7 +133,7 @@ class FileSync:
     def _store_pulled(
         self, tx: Transaction, path: str, pulled: _Pulled, item: SyncedItem | None
     ) -> None:
-        """Store a pulled file, and its content as the one that both sides have.
+        """Store a pulled file, and note that both sides have its content.
 
         It is merged with a change of the workspace's file. If both changed the same lines, it is
         stored under a free path.

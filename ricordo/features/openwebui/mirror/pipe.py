@@ -179,7 +179,7 @@ class Pipe:
     async def _show_decision_link(
         self, client: httpx.AsyncClient, user: str, proposal: dict[str, Any], emitter: Any
     ) -> None:
-        """Show the address that opens this one decision without a login."""
+        """Show the address that opens this decision without a login."""
         with suppress(httpx.HTTPError, ValueError, LookupError):
             answer = await client.post(
                 f"/users/{quote(user, safe='')}/decision-links",

@@ -228,8 +228,8 @@ class OpenWebUI:
     async def chat_ids(self, reader: str) -> set[str]:
         """Return the ids of a user's chats, archived ones too.
 
-        A chat may be missing that moved to another page meanwhile. Raises Invalid where
-        administrators may not see chats.
+        A chat may be missing that moved to another page meanwhile. Raises Invalid if administrators
+        may not see chats.
         """
         ids: set[str] = set()
         for page in count(1):

@@ -28,7 +28,7 @@ def verify_log(
         "they must still be there. Repeatable.",
     ),
 ) -> None:
-    """Check that no row was changed or removed. Ends with 1 where one was."""
+    """Check that no row was changed or removed. The exit code is 1 if a row was changed."""
     with read_beside(load_settings()[0]) as tx:
         checks, missing = verify(tx, expect)
     for check in checks:

@@ -100,8 +100,8 @@ class AuditRecorder:
     ) -> "asyncio.Future[None] | None":
         """Record the request if necessary; return the future of its row's commit.
 
-        `recorded` has the actions of its inner requests; `outer` is the same list of the request
-        that sent this one.
+        `recorded` has the actions of its inner requests. `outer` is the list of the outer request,
+        if another request sent this request.
         """
         caller = scope.get(RECORDED_SCOPE)
         is_refused = status in _REFUSED or (caller is not None and status in _CLIENT_ERRORS)

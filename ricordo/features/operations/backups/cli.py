@@ -62,12 +62,12 @@ def backup(
 def restore(
     file: Path = typer.Argument(help="A file that `ricordo backup` wrote."),
     replace: bool = typer.Option(
-        False, "--replace", help="Also where the database holds something, which is then gone."
+        False, "--replace", help="Replace a database that has content; the content is lost."
     ),
 ) -> None:
-    """Put a backup in the place of the database.
+    """Replace the database by a backup.
 
-    It is the database of the settings. Stop the server first.
+    The settings name the database. Stop the server first.
     """
     settings, _ = load_settings()
     with recorded_command(settings, "ricordo restore") as problems:
@@ -117,7 +117,7 @@ def upgrade() -> None:
 
 
 def _content(rows: Mapping[str, int]) -> str:
-    """Return the counts that a person knows the backup by."""
+    """Return the counts by which a person recognizes the backup."""
     counts = [f"{rows[table]:,} {noun}" for table, noun in _SUMMARY.items() if table in rows]
     return ", ".join(counts)
 

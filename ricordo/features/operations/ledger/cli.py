@@ -36,7 +36,7 @@ def costs(
     ),
     days: int = typer.Option(30, help="How many days, today included."),
     server: str | None = typer.Option(
-        None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
+        None, help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]"
     ),
 ) -> None:
     """Show the number of tokens and their cost. Prices are in <data>/prices.toml."""

@@ -1,4 +1,4 @@
-"""Move a database to another one, on SQLite or PostgreSQL.
+"""Move a database to another database, on SQLite or PostgreSQL.
 
 Rows are copied in one snapshot, then read back and compared by hash. The old database is only read.
 The new database is marked as incomplete until all of it is compared, and every server refuses it
@@ -57,8 +57,8 @@ class MoveOptions:
     """Options of a move.
 
     `force` reads while servers run, `replace` overwrites an unfinished copy, and `replace_nul`
-    replaces NUL characters by a sign. `sealed_hashes` are the hashes of tables in a sealed backup,
-    which is then the source: its file is not changed.
+    replaces NUL characters by another character. `sealed_hashes` are the hashes of tables in a
+    sealed backup, which is then the source: its file is not changed.
     """
 
     force: bool = False
@@ -159,12 +159,12 @@ def move_into_file(
     The caller holds the target's lock.
     """
     path = target.database_path
-    look_for_absent(path)  # the new file would use the log of a missing one
+    look_for_absent(path)  # the new file would use the log of a missing database
     with file_for(target.data_dir, path) as part:
         moved = move(source, at_file(target, part), options, report)
         settle(part)
         if path.exists():
-            # Writes the old file's log back, so that it is not taken for the new file's.
+            # Writes the log of the old file back: it would else be used as the log of the new file.
             settle(path)
     return moved
 
@@ -238,7 +238,7 @@ def _require_sealed(hashes: Mapping[str, TableHash], sealed: Mapping[str, str] |
     if differing:
         raise Invalid(
             f"The backup's tables are not what was backed up: {', '.join(differing)}. Nothing was "
-            "restored. Copy the file again from where it was made, or take another one."
+            "restored. Copy the file again from its source, or use another backup."
         )
 
 
@@ -260,7 +260,7 @@ def _count(connection: sa.Connection, table: sa.Table) -> int:
 def portions(connection: sa.Connection, table: sa.Table) -> Iterator[list[Row]]:
     """Yield all rows in the order of the key, some hundred at a time.
 
-    They are one state only within one snapshot.
+    The rows are from one point in time only if the caller reads in one snapshot.
     """
     key = _key_of(table)
     if table.name == "search_vectors":

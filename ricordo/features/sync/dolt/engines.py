@@ -280,7 +280,7 @@ def start_child(path: Path, pipe: int) -> "subprocess.Popen[bytes]":
 
 
 class Doltlite(Engine):
-    """doltlite on a file, in a child process that ends with this one."""
+    """doltlite on a file, in a child process that ends with this process."""
 
     begin = "BEGIN IMMEDIATE"
     make_table = _TABLE.format(text="TEXT", null="")

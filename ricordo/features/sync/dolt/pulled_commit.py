@@ -1,8 +1,8 @@
 """Pull another program's commit in a Dolt database into a user's memory.
 
-It becomes versions by the same functions as every write, with the author, date and message of the
-commit, by the right of the owner who added the remote. It may also approve proposals, and conflict
-with the memory.
+The functions of every write turn it into versions with the author, date and message of the commit.
+The rights are those of the owner who added the remote. A commit may also approve proposals, or
+conflict with the memory.
 """
 
 import re
@@ -26,7 +26,7 @@ _PROPOSAL = re.compile(r"proposal-[0-9a-f-]{36}")
 
 
 def pull_commit(tx: Transaction, remote: Remote, owner: Actor, step: RemoteCommit) -> Remote:
-    """Make versions of a commit, and proposals of its conflicts; note the remote's state.
+    """Turn a commit into versions, and its conflicts into proposals; note the remote's state.
 
     Returns the remote as noted. Raises Invalid, TooLong if a row cannot be a block: then nothing is
     changed.
@@ -58,8 +58,8 @@ def _metadata(
 ) -> ChangeMetadata:
     """Return the author, date and message of a commit.
 
-    The author is the owner if it sums up commits of several authors. Keep versions in the order of
-    their dates, and without dates in the future.
+    If the commit combines commits of several authors, the owner is the author. The date is never in
+    the future, nor before the last version's date.
     """
     authors = CommitAuthors(tx, owned.scope, owner)
     newest = next(iter(history.page(tx, owned.chain.id, limit=1)), None)
@@ -70,7 +70,7 @@ def _metadata(
 
 
 def open_conflicts(tx: Transaction, remote: Remote) -> str | None:
-    """Return the noted conflicts while one of their proposals waits."""
+    """Return the noted conflicts, as long as a proposal of them waits."""
     last_error = remotes.get(tx, Scope(remote.organization_id), remote.id).last_error
     waiting = {proposal.id for proposal in proposals.waiting(tx, remote.chain_id)}
     if waiting & set(_PROPOSAL.findall(last_error or "")):
@@ -80,7 +80,7 @@ def open_conflicts(tx: Transaction, remote: Remote) -> str | None:
 
 @dataclass(slots=True)
 class _PulledCommit:
-    """One commit on its way into the memory.
+    """One commit that is being pulled into the memory.
 
     `settled_labels` need no more work, `conflicts` are sentences for the owner.
     """
@@ -113,7 +113,7 @@ class _PulledCommit:
                 text = _merged(before, after, self._find(label))
             if text is None and not (proposal.value is None and after is None):
                 continue  # it is handled like any other change
-            # The block becomes what the remote holds.
+            # The block gets the text of the remote.
             outcome = approval.approve(
                 self.tx, self.owned.scope, id, self.owner, body=text, keeps_hidden_text=True
             )

@@ -229,9 +229,9 @@ class _DoltSync:
     async def _pull_commits(self, head: str) -> None:
         """Pull commit by commit.
 
-        If a commit cannot be pulled, it is pulled together with all later ones, since a later
-        commit may have corrected it. The first pull brings a whole history only into an empty
-        memory, and one change into any other.
+        If a commit cannot be pulled, it is pulled together with all later commits, since one of
+        them may have corrected it. The first pull into an empty memory brings the whole history.
+        Into any other memory it brings one change.
         """
         base = self.remote.seen
         chain_id = self.remote.chain_id
@@ -419,8 +419,8 @@ class _DoltSync:
 class RemoteHead:
     """The head of `main`, and the commits that name versions of this chain.
 
-    `last_seen` is the commit that was seen last, None if the history does not have it. `ours` are
-    the commits since then with their trailers, the newest version first.
+    `last_seen` is the last commit that a sync has seen; None if the history no longer contains it.
+    `ours` are the commits since then with their trailers, the newest version first.
     """
 
     commit: str
@@ -467,7 +467,7 @@ def recover_progress(tx: Transaction, remote: Remote, head: RemoteHead) -> Remot
     """
     for commit, trailer in head.ours:
         if head.last_seen is not None and trailer.number < remote.followed:
-            break  # another program's copy of an older commit
+            break  # another program has copied the trailer of an older commit
         newest = history.page(tx, remote.chain_id, limit=1, before=trailer.number + 1)
         if newest and (newest[0].number, newest[0].id.hex()) == (trailer.number, trailer.version):
             return replace(remote, seen=commit, followed=trailer.number)
@@ -479,8 +479,8 @@ def recover_progress(tx: Transaction, remote: Remote, head: RemoteHead) -> Remot
 async def _add_missing(runtime: Runtime, _job: Job, _report: Report) -> None:
     """Make the database of all users a remote of each memory that lacks it.
 
-    A user with the name of a forgotten one is left out: the database may still hold the forgotten
-    user's rows.
+    A user with the name of a forgotten user is left out, since the database may still hold the
+    forgotten user's rows.
     """
     settings = DoltSettings.current()
     if settings.dolt_remote is None:

@@ -51,7 +51,7 @@ _TABLES: Mapping[str, tuple[str, ...]] = {
     ),
     "user_activity": ("kind", "last_active_at"),
 }
-_MOST_RUNS = 1000  # the newest; Dolt's history has the older ones
+_MOST_RUNS = 1000  # the newest; the older rows are in Dolt's history
 _AUTHOR = "Ricordo <ricordo@localhost>"
 Row = tuple[str | None, ...]
 Rows = dict[str, dict[str, Row]]  # by table and key

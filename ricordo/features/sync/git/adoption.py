@@ -1,7 +1,7 @@
-"""Make versions of commits that an owner made with git; they keep their ids.
+"""Turn an owner's git commits into versions, which keep the ids of the commits.
 
 A push is one transaction: rows of versions, texts, blocks, the tip of the chain. The policy of each
-changed block is asked, as for any other writer.
+changed block decides, as for any other writer.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,7 +27,7 @@ Describe = Callable[[Commit], ChangeMetadata]
 class MainCommit(NamedTuple):
     """A commit of the main line, with its block changes in order.
 
-    The changes are those against the commit before it.
+    The changes are relative to the commit before it.
     """
 
     commit: Commit
@@ -122,7 +122,7 @@ def require_not_rewritten(tx: Transaction, chain_id: str, commit_ids: Collection
 def _normalise_texts(
     tx: Transaction, chain: Chain, before: Mapping[str, Block], *, after: Mapping[str, Block]
 ) -> Chain:
-    """Add a version for each changed block in another than the normal form.
+    """Add a version for each changed block whose text is not in the normal form.
 
     The pushed commits keep their ids. Returns the chain with its new tip.
     """
@@ -157,7 +157,7 @@ def _after(
 ) -> dict[str, Block]:
     """Return the blocks by id as they are after the commits.
 
-    The policy and the limit of each changed block are asked.
+    The policy and the limit of each changed block are checked.
     """
     live = dict(now)
     deleted: dict[str, Block] = {}
@@ -193,7 +193,7 @@ def _new(
     metadata: ChangeMetadata,
     used_ids: Collection[str],
 ) -> Block:
-    """Return a new block, with the settings of a deleted one of this label.
+    """Return a new block, with the settings of a deleted block of this label.
 
     It also gets the deleted block's id, unless that id is in use.
     """

@@ -77,7 +77,7 @@ def following(
     before: HistoryPortion,
     known_ids: AbstractSet[bytes] = frozenset(),
 ) -> HistoryPortion:
-    """Return the portion after this one, without objects whose ids are known.
+    """Return the next portion, without objects whose ids are known.
 
     Raises NotFound if the memory was erased meanwhile.
     """

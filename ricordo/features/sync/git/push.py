@@ -58,7 +58,7 @@ class Refused(Invalid):
 
 @dataclass(slots=True)
 class EntryBudget:
-    """The number of tree entries that one push may have read."""
+    """The most tree entries that are read for one push."""
 
     remaining: int = _MOST_ENTRIES
 
@@ -71,7 +71,7 @@ class EntryBudget:
 
 @dataclass(slots=True)
 class Push:
-    """The objects of a push and the stored ones.
+    """The objects of a push, and the stored objects.
 
     `limits` are those of blocks by label, in characters.
     """
@@ -156,7 +156,7 @@ class Push:
         return text
 
     def new_commits(self, tip: bytes) -> list[objects.Commit]:
-        """Return the new commits up to this one, parents first.
+        """Return the new commits up to this commit, parents first.
 
         The list is empty if the commit is stored already.
         """
@@ -353,7 +353,7 @@ class Push:
 def _main_line(
     order: Sequence[objects.Commit], tip: bytes | None, new_tip: bytes
 ) -> list[objects.Commit]:
-    """Return the commits from the old tip to the new one.
+    """Return the commits from the old tip to the new tip.
 
     They follow first parents if possible. Raises Stale if the new tip does not come after the old
     one.

@@ -58,7 +58,7 @@ async def read_repository(
         was_damaged = await rebuilt_if_damaged(store, data_dir, chain_id, is_thorough=not is_ours)
         if is_ours and not was_damaged:
             raise
-    # Another request may have rebuilt it meanwhile, so it is tried again in any case.
+    # Try again in any case, since another request may have rebuilt the repository meanwhile.
     return await asyncio.to_thread(work, await refreshed(store, data_dir, chain_id))
 
 
@@ -67,7 +67,7 @@ async def rebuilt_if_damaged(
 ) -> bool:
     """Rebuild the repository if it is damaged, and return True if it was.
 
-    Call it after an error that damage would explain.
+    Call this after an error that damage could have caused.
     """
     path = repository_path(data_dir, chain_id)
     if not await asyncio.to_thread(is_damaged, path, is_thorough=is_thorough):
@@ -246,7 +246,7 @@ def _put_in_place(draft: Path, path: Path) -> None:
 async def _locked(data_dir: Path, chain_id: str) -> AsyncIterator[None]:
     """Lock the repository against all other requests.
 
-    They may be of this server, or of one that shares the folder.
+    Other requests may come from this server, or from a server that shares the folder.
     """
     lock = chain_files.lock_path(data_dir, chain_id)
     lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -261,7 +261,7 @@ async def _locked(data_dir: Path, chain_id: str) -> AsyncIterator[None]:
 
 def _is_whole(repository: "Repo") -> bool:
     if BRANCH not in repository.refs:  # type: ignore[operator]
-        return True  # a memory without versions; any other is rebuilt before it is read
+        return True  # only for a memory without versions; any other is rebuilt before it is read
     visited: set[bytes] = set()
     waiting = [bytes.fromhex(repository.refs[BRANCH].decode())]  # type: ignore[index]
     while waiting:

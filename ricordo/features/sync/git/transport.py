@@ -210,7 +210,7 @@ def _ask(address: GitAddress, ask: Callable[["GitClient", str], T], pack_bytes: 
             except Exception as error:
                 if connections.is_over:
                     raise Unavailable(
-                        f"The remote took longer than {_LONGEST:g} seconds. It is tried again."
+                        f"The remote took longer than {_LONGEST:g} seconds. The sync is tried again."
                     ) from error
                 raise
     except HTTPUnauthorized as error:

@@ -1,7 +1,8 @@
 """`ricordo memory remotes …`: manage the remotes of a user's memory.
 
 The commands call `/users/{user}/remotes` of the running server. Without one, a server is started
-for the command. No password is printed, or taken from the command line, where others could read it.
+for the command. Passwords are never printed, and never taken from the command line, since other
+users of the machine could read them.
 """
 
 import json
@@ -23,11 +24,9 @@ Json = dict[str, Any]
 _PAUSE = 0.1  # seconds between two checks of a remote
 _PATIENCE = 120.0  # seconds that a remote may take to sync
 _EMBEDDED = re.compile(r"[^/]*://[^/]*:[^/]*@")
-_SERVER = typer.Option(
-    None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
-)
+_SERVER = typer.Option(None, help="Address of the server.  [from RICORDO_HOST and RICORDO_PORT]")
 _USER = typer.Option(..., "--user", help="Whose memory: id or name of the user.")
-_REMOTE = "Its id or its address."
+_REMOTE = "The remote's id or address."
 
 app = typer.Typer()
 remotes = typer.Typer(

@@ -194,7 +194,7 @@ class FolderMarker:
     def claim(self, owner: str) -> None:
         """Note the owner of the folder.
 
-        Raises Conflict if it has another one already.
+        Raises Conflict if it has another remote already.
         """
         noted_owner = self.owner()
         if noted_owner is None:

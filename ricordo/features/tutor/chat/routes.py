@@ -281,8 +281,8 @@ async def _events(
 def _change_json(context: RequestContext, change: Filing) -> Json:
     """Return the status event of a change of memory, or of a proposal that waits.
 
-    Hidden text is shown as marks. `may_decide` is set where the caller's key may approve and reject
-    in the student's name.
+    Hidden text is shown as marks. `may_decide` is set if the caller's key may approve and reject
+    for the student.
     """
     is_applied = change.status == "applied"
     verb = "Remembered" if is_applied else "Proposed to remember"

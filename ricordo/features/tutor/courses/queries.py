@@ -1,4 +1,4 @@
-"""The table of courses: the applied file, and the fault of the present one."""
+"""The table of courses: the file that was applied, and the fault of the file as it is now."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

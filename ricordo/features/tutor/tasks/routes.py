@@ -27,7 +27,7 @@ def list_tasks(tx: Transaction, context: RequestContext, paging: Paged) -> list[
 
 @router.post("/tasks", response_model=TaskResponse)
 def put(tx: Transaction, context: RequestContext, body: TaskRequest) -> Json:
-    """Create a task, or change the one with its name."""
+    """Create a task, or change the task with its name."""
     agent = agent_of(tx, context.scope, body.agent_id)
     return TaskResponse.from_task(service.put(tx, context.scope, agent.id, body))
 

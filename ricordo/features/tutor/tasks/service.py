@@ -27,7 +27,7 @@ _MINUTE = 60 * SECOND
 
 
 def put(tx: Transaction, scope: Scope, agent_id: str, request: TaskRequest) -> BackgroundTask:
-    """Create the task, or change the one with its name.
+    """Create the task, or change the stored task with its name.
 
     Raises:
         Conflict: the task belongs to a course, or there are too many.

@@ -143,7 +143,7 @@ class TypedBlock:
 
     @classmethod
     def has_superseded(cls, text: str) -> bool:
-        """Return True if a later line of the text replaces an earlier one."""
+        """Return True if a later line of the text replaces an earlier line."""
         by_tag, _ = brackets.read_lines(text, cls.TAGS)
         return any(
             len(by_tag.get(tag, ())) > 1

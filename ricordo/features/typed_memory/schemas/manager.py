@@ -34,9 +34,9 @@ class MemoryManager:
     """An agent's typed memory.
 
     `max_chars` is the most characters of each block: CORE_MEMORY_MAX_CHARS, else 1500. Raises
-    Invalid if it is under 150. The methods raise the client's errors; NotFound if the agent has no
-    human block, Invalid if that cannot be read, and Conflict if others change it all the time. Then
-    nothing was written.
+    Invalid if it is under 150. The methods raise the client's errors: NotFound if the agent has no
+    human block, Invalid if the block cannot be read, and Conflict if others change it repeatedly.
+    Then nothing was written.
     """
 
     def __init__(

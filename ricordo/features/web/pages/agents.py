@@ -1,4 +1,4 @@
-"""Agents: the list, a new one, and the settings of one."""
+"""Pages of agents: the list, a new agent, and the settings of an agent."""
 
 from fastapi import Request, Response
 

@@ -65,7 +65,7 @@ async def add_passage(request: Request, agent_id: str) -> Response:
 @router.post("/{passage_id}")
 @needs("archives:write", "memory:write")
 async def change_passage(request: Request, agent_id: str, passage_id: str) -> Response:
-    """Replace a passage: the new one is stored before the old one is deleted."""
+    """Replace a passage: the new passage is stored before the old passage is deleted."""
     api = Api(request)
     form = await form_of(request)
     scope = request.scope[REQUEST_SCOPE]

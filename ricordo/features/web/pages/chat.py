@@ -34,7 +34,7 @@ _PRECONDITION_FAILED = 412
 # The state of a proposal, as the line of its tool call says it.
 _PROPOSAL_WORDS = {"open": "proposed", "conflicted": "proposed", "rejected": "declined"}
 _PAGE = 40  # stored messages on a page
-_BEFORE = 10  # messages on a page before the one that a link leads to
+_BEFORE = 10  # messages on a page before the message that a link leads to
 Json = dict[str, Any]
 
 

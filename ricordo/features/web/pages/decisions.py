@@ -1,6 +1,6 @@
 """Decisions on proposals, from any page that shows them.
 
-A conflict is shown with both texts, and resolved by a third.
+The page of a conflict shows both texts; a third text resolves it.
 """
 
 from typing import Any

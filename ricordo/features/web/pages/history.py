@@ -80,7 +80,7 @@ async def show_version(request: Request) -> Response:
 @_by_id.get("/compare")
 @router.get("/compare")
 async def compare(request: Request) -> Response:
-    """Show two versions, word by word; by default the newest and the one before."""
+    """Show two versions, word by word; by default the newest and the version before it."""
     address = await open_block(request)
     api = Api(request)
     query = {name: request.query_params.get(name) or None for name in ("from", "to")}
@@ -90,7 +90,7 @@ async def compare(request: Request) -> Response:
         sha = comparison[f"{name}_version"]
         sides.append(await api.get(f"{address.api}/versions/{sha}") if sha else None)
     if sides[0] and sides[1] and sides[0]["number"] > sides[1]["number"]:
-        sides.reverse()  # the older one is on the left, in any order of the request
+        sides.reverse()  # the older version is on the left, in any order of the request
     return await render(
         request, "compare.html", address=address, older=sides[0], newer=sides[1], is_large=True
     )

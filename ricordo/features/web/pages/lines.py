@@ -34,7 +34,7 @@ _CHANGED = (409, 412)
 async def show_line(request: Request) -> Response:
     """Open a line: its form, or with `who` its source.
 
-    A request of htmx gets the line alone, another one the page of its block.
+    A request of htmx gets only the line, and any other request the page of its block.
     """
     if "lines" not in request.query_params:
         return await show_block_page(request)

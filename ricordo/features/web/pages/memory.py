@@ -86,7 +86,7 @@ POLICIES = {
 async def list_people(request: Request) -> Response:
     """List the users that the caller may see.
 
-    A caller who sees only one user is redirected to that one.
+    A caller who sees only one user is redirected to that user.
     """
     scope = request.scope[REQUEST_SCOPE]
     if scope.subject:
@@ -421,7 +421,7 @@ async def show_new(request: Request) -> Response:
 @_of_agent.post("/new")
 @router.post("/{user_id}/new")
 async def make_block(request: Request) -> Response:
-    """Make a block of a person, or attach a new one to an agent."""
+    """Make a block of a person, or attach a new block to an agent."""
     owner = await _owner_of(request)
     form = await form_of(request)
     try:

@@ -63,7 +63,7 @@ def undo_of_approval(tx: Transaction, scope: Scope, proposal_ids: Sequence[str])
     """Return the address to which a page posts to undo the approval of these proposals.
 
     It is read before the decision. Undoing gives the block its present text again, or removes a new
-    block. Empty where the proposals are of several blocks.
+    block. Returns "" if the proposals are of several blocks.
     """
     try:
         found = [proposal(tx, scope, id) for id in proposal_ids]

@@ -112,7 +112,7 @@ async def _find(request: Request, api: Api, kind: str, query: dict[str, str | No
 async def _facts(
     request: Request, query: dict[str, str | None], hits: Sequence[dict[str, Any]]
 ) -> list[KnownFact]:
-    """Return facts about one person: the one named in the search, or the caller.
+    """Return facts about the person whom the search names, or about the caller.
 
     There are none if the caller may not read that person's memory.
     """

@@ -1,4 +1,4 @@
-"""Proposals as people read them: changed lines, with equal ones of several agents joined."""
+"""Proposals as people read them: changed lines; equal lines of several agents are joined."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass

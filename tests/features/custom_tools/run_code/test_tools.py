@@ -64,7 +64,7 @@ RUNS: list[tuple[str, str, dict[str, Any]]] = [
     (
         "python",
         "import os; os._exit(0)",
-        {"status": "error", "error": "The code ended before its end."},
+        {"status": "error", "error": "The code ended early."},
     ),
     ("python", "import os; os.write(3, b'junk\\n')", {"status": "success", "stdout": "5"}),
 ]
@@ -97,7 +97,7 @@ CALLS: list[tuple[str, str]] = [
     ("fail()", "ValueError: broken"),
     ("double('x' * 100_000)", "more than 64 kB"),
     ("for i in range(10): double(i)", "more than 5 times"),
-    ("import os\nos.write(3, b'[]\\n')\ndouble(1)", "ended before its end"),
+    ("import os\nos.write(3, b'[]\\n')\ndouble(1)", "ended early"),
     (
         (
             'import os\nos.write(3, b\'{"tool": "send_message", "arguments": {}}\\n\')\nimport '
@@ -105,7 +105,7 @@ CALLS: list[tuple[str, str]] = [
         ),
         "no such tool",
     ),
-    ("import os\nos.kill(os.getpid(), 9)", "ended before its end"),
+    ("import os\nos.kill(os.getpid(), 9)", "ended early"),
     ("run_code_with_tools('1')", "NameError"),
     ("print('x' * 2_000_000)", "more than 512 kB"),
     (
