@@ -156,13 +156,14 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
     quick_jobs: deque[int] = tx.cache.setdefault(_QUICK, deque(maxlen=QUICK_FLUSHES))
     earlier_rows, due_at = written.get(owner_id, (0, 0))
     now = tx.clock.now()
-    if _was_set_back(now, due_at, quick_jobs):
+    if due_at > now + FLUSH_DELAY or (quick_jobs and quick_jobs[-1] > now):
+        # The clock was set back.
         due_at = 0
         quick_jobs.clear()
     count = earlier_rows + rows
     is_long = count >= LONG_BUFFER
     is_quick = len(quick_jobs) < QUICK_FLUSHES or now - quick_jobs[0] >= QUICK_WINDOW
-    not_before = _flush_time(now, is_long=is_long, is_quick=is_quick)
+    not_before = now if is_long else now + (QUICK_DELAY if is_quick else FLUSH_DELAY)
     # A job that waits with the long delay is brought forward.
     is_due = is_long or now >= due_at or (is_quick and due_at > not_before)
     if is_due:
@@ -172,39 +173,19 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
         )
         # 0 after a flush that may come sooner than `not_before`: later rows must add a job again.
         due_at = not_before if is_new and not is_long else 0
-        if is_long:
-            count = 0
-        elif is_new:
-            count = rows
+        if is_long or is_new:
+            count = 0 if is_long else rows
 
     def remember() -> None:
         if is_due and is_quick:
             quick_jobs.append(now)
-        _note_write(written, owner_id, count, due_at)
+        written.pop(owner_id, None)
+        written[owner_id] = (count, due_at)
+        while len(written) > MOST_OWNERS:
+            # The owner with the oldest write; its next write adds a job once more.
+            del written[next(iter(written))]
 
     tx.after_commit.append(remember)
-
-
-def _was_set_back(now: int, due_at: int, quick_jobs: Sequence[int]) -> bool:
-    """Return whether the clock is behind the times of earlier jobs."""
-    return due_at > now + FLUSH_DELAY or (bool(quick_jobs) and quick_jobs[-1] > now)
-
-
-def _flush_time(now: int, *, is_long: bool, is_quick: bool) -> int:
-    if is_long:
-        return now
-    return now + (QUICK_DELAY if is_quick else FLUSH_DELAY)
-
-
-def _note_write(
-    written: dict[str, tuple[int, int]], owner_id: str, count: int, due_at: int
-) -> None:
-    """Keep the owner's rows and the time of its job, for the owners who wrote last."""
-    written.pop(owner_id, None)
-    written[owner_id] = (count, due_at)
-    while len(written) > MOST_OWNERS:
-        # The owner with the oldest write; its next write adds a job once more.
-        del written[next(iter(written))]
 
 
 def add_flush_job(
