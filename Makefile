@@ -8,7 +8,7 @@ LOCK := $(BIN)/uv pip compile --no-strip-extras --universal --python-version 3.1
 
 CORES = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() or 1)')
 # More than there are processors, since tests wait for processes and sockets too. Workers are forks, which share what was imported.
-WORKERS ?= $(shell $(PYTHON) -c 'print(($(CORES) * 3 + 1) // 2)')
+WORKERS ?= $(shell $(PYTHON) -c 'print($(CORES) * 2)')
 
 # Where `make openwebui` installs Open WebUI, which needs Python 3.11 or 3.12.
 OPEN_WEBUI ?= .venv-openwebui

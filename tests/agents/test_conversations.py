@@ -385,7 +385,7 @@ async def test_what_forks_share_of_a_deleted_thread_stays_until_the_last_of_them
     await stage.require_sound(agent)
 
 
-@pytest.mark.parametrize("writes", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("writes", [1, 2, 3, 4, 5])
 async def test_a_deletion_that_was_killed_is_finished_by_its_job(
     stage: Stage, agent: str, writes: int
 ) -> None:
