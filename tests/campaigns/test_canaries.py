@@ -72,6 +72,8 @@ class Campaign:
     known: dict[str, list[str]] = field(default_factory=dict)
     done: Counter[str] = field(default_factory=Counter)
     leaks: list[str] = field(default_factory=list)
+    ids: dict[str, str] = field(default_factory=dict)
+    """The names of the users by id."""
 
     def step(self, number: int) -> None:
         """Make one call, and look for words of others in the answer."""
@@ -117,8 +119,9 @@ class Campaign:
         last = next(
             (message.text for message in reversed(request.messages) if message.role == "user"), ""
         )
-        if found and last.startswith("nobody zebra"):
-            self.leaks.append(f"the prompt of nobody's turn holds words of {found}")
+        # Whose turn it is, the request says: a user may ask again for what nobody asked first.
+        if found and self.ids.get(request.user_id or "") not in found:
+            self.leaks.append(f"the prompt of {request.user_id}'s turn holds words of {found}")
         if request.messages[-1].role != "user" and self.dice.random() < 0.6:
             return f"Noted, {last[:80]}"
         words = f"{canary(found[0]) if len(found) == 1 else 'nobody'} zebra {self.dice.random()}"
@@ -218,6 +221,7 @@ def run_campaign(folder: Path, seed: int, calls: int) -> Counter[str]:
             if cell.scopes and not LEFT_OUT.fullmatch(f"{cell.method} {cell.path}")
         ]
         keys = {user: people.key(user) for user in USERS}
+        campaign.ids = {people.id_of(user): user for user in USERS}
         service = people.key("tutor", "service")
         who = [Caller(user, bearer(key), ROLE_SCOPES["user"], user) for user, key in keys.items()]
         who += [

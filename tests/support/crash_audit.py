@@ -18,6 +18,7 @@ import orjson
 from ricordo.search import index
 from ricordo.search.index import MessageFilter, Query
 from ricordo.search.reader import read_documents, read_postings
+from ricordo.search.scoring import PART_SHIFT
 from ricordo.search.write_buffer import unpack
 from ricordo.storage.engine.postgres import open_postgres
 from ricordo.storage.engine.sqlite import open_sqlite
@@ -265,6 +266,15 @@ def _jobs(
         yield from (f"{count} wake-ups are left {status}" for status, count in left)
 
 
+def _numbers(records: Any) -> Iterator[int]:
+    """Yield the number of each text once, and again for each part that is there again."""
+    parts = zip(records["number"].tolist(), (records["form"] >> PART_SHIFT).tolist(), strict=True)
+    times: Counter[int] = Counter()
+    for (number, _), count in Counter(parts).items():
+        times[number] = max(times[number], count)
+    yield from times.elements()
+
+
 def _partitions(tables: Tables) -> Iterator[str]:
     """Each partition holds its owner's texts once, and its postings are in order."""
     wanted: dict[str, set[int]] = {}
@@ -281,7 +291,7 @@ def _partitions(tables: Tables) -> Iterator[str]:
             "SELECT data FROM search_documents WHERE partition = ? ORDER BY chunk", partition
         )
         records = read_documents(b"".join(data for (data,) in rows))
-        held.setdefault(owner, Counter()).update(records["number"][records["alive"] == 1].tolist())
+        held.setdefault(owner, Counter()).update(_numbers(records[records["alive"] == 1]))
         if len(records) != documents or int((records["alive"] == 0).sum()) != deleted:
             yield f"the partition of {owner} counts {documents} documents and has {len(records)}"
         yield from _postings(tables, owner, partition, documents)
