@@ -27,6 +27,7 @@ from tests.seams.routes import HEADERS, Cell, cells_of
 from tests.seams.server import MODEL, serving
 
 USERS = ("ada", "bea", "cleo")
+ADMINISTRATOR = "amos"
 PREFIX = "vuqkzoq"
 TOOLS = [
     *("memory_insert", "memory_replace", "memory_rethink", "memory", "core_memory_append"),
@@ -120,8 +121,9 @@ class Campaign:
             (message.text for message in reversed(request.messages) if message.role == "user"), ""
         )
         # Whose turn it is, the request says: a user may ask again for what nobody asked first.
-        if found and self.ids.get(request.user_id or "") not in found:
-            self.leaks.append(f"the prompt of {request.user_id}'s turn holds words of {found}")
+        asker = self.ids.get(request.user_id or "", "nobody")
+        if found and asker not in (*found, ADMINISTRATOR):
+            self.leaks.append(f"the prompt of {asker}'s turn holds words of {found}")
         if request.messages[-1].role != "user" and self.dice.random() < 0.6:
             return f"Noted, {last[:80]}"
         words = f"{canary(found[0]) if len(found) == 1 else 'nobody'} zebra {self.dice.random()}"
@@ -221,7 +223,6 @@ def run_campaign(folder: Path, seed: int, calls: int) -> Counter[str]:
             if cell.scopes and not LEFT_OUT.fullmatch(f"{cell.method} {cell.path}")
         ]
         keys = {user: people.key(user) for user in USERS}
-        campaign.ids = {people.id_of(user): user for user in USERS}
         service = people.key("tutor", "service")
         who = [Caller(user, bearer(key), ROLE_SCOPES["user"], user) for user, key in keys.items()]
         who += [
@@ -236,9 +237,15 @@ def run_campaign(folder: Path, seed: int, calls: int) -> Counter[str]:
         who += [Caller("tutor", bearer(service), ROLE_SCOPES["service"], names_by_path=True)]
         who += [Caller("dora", bearer(people.key("dora", "developer")), ROLE_SCOPES["developer"])]
         who += [
-            Caller("amos", bearer(people.key("amos", "admin")), ROLE_SCOPES["admin"], sees_all=True)
+            Caller(
+                ADMINISTRATOR,
+                bearer(people.key(ADMINISTRATOR, "admin")),
+                ROLE_SCOPES["admin"],
+                sees_all=True,
+            )
         ]
         campaign.callers = who
+        campaign.ids = {people.id_of(name): name for name in (*USERS, "dora", ADMINISTRATOR)}
         begin(campaign, keys)
         for number in range(calls):
             campaign.step(number)
