@@ -36,12 +36,13 @@ async def forget_thing(runtime: Runtime, user_id: str, needle: Needle) -> list[s
     """
     if not (is_on() and user_id):
         return []
-    sessions = await runtime.store.read(lambda tx: queries.of_user(tx, user_id))
-    if not sessions:
-        return []
     server = f"Honcho ({HonchoSettings().shown})"
     try:
         await _wait_for_sending(runtime, user_id)
+        # Not before: a job that sends notes how much it sent at its end.
+        sessions = await runtime.store.read(lambda tx: queries.of_user(tx, user_id))
+        if not sessions:
+            return []
         async with connected() as honcho:
             replaced = [
                 session for session in sessions if await _is_to_replace(honcho, session, needle)
