@@ -151,6 +151,9 @@ def _row(promise: Promise, results: Mapping[str, Mapping[str, Any]]) -> str:
     failed = sum(result["outcome"] == "failed" for result in ran)
     skipped = sum(result["outcome"] == "skipped" for result in ran)
     outcome = f"{failed} failed" if failed else "held"
+    names = {name for test in results if (name := test.partition("[")[0]) in promise.tests}
+    if len(names) < len(promise.tests):
+        outcome += f", {len(promise.tests) - len(names)} of {len(promise.tests)} tests never ran"
     if skipped:
         outcome += f", {skipped} skipped"
     oldest = min(result["date"] for result in ran)
