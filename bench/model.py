@@ -8,6 +8,7 @@
 import asyncio
 import json
 import re
+from collections.abc import Callable
 
 from tests.support.model_server import Answer, ModelServer, Seen, completion, tool_call
 
@@ -31,12 +32,13 @@ def reply(seen: Seen) -> Answer:
     return _SAYS_OK
 
 
-async def _serve() -> None:
-    server = ModelServer(reply, keeps=False)
+async def serve(answer: Callable[[Seen], Answer]) -> None:
+    """Serve a model with these answers until the process ends; its first line is the address."""
+    server = ModelServer(answer, keeps=False)
     await server.start(0)
     print(server.url, flush=True)
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve())
+    asyncio.run(serve(reply))

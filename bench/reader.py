@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.model import serve
 from ricordo.features.librarian.view import shown_blocks
 from ricordo.search.words import query_terms, terms
-from tests.support.model_server import Answer, ModelServer, Seen, completion, stream, tool_call
+from tests.support.model_server import Answer, Seen, completion, stream, tool_call
 
 MODEL = "reader"
 # Adapters of benchmarks pass on what an assistant or a system said as messages of the user.
@@ -261,12 +262,5 @@ def answer(seen: Seen) -> Answer:
     return completion(text, calls)
 
 
-async def _serve() -> None:
-    server = ModelServer(answer, keeps=False)
-    await server.start(0)
-    print(server.url, flush=True)
-    await asyncio.Event().wait()
-
-
 if __name__ == "__main__":
-    asyncio.run(_serve())
+    asyncio.run(serve(answer))

@@ -21,7 +21,7 @@ from ricordo.storage.deletion import Kind
 from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
-# After so many deleted rows a transaction takes no further portion.
+# A transaction that has deleted so many rows deletes no further portion.
 _FEW_ROWS = 15
 
 
