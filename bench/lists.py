@@ -103,9 +103,8 @@ def lists(document: Any) -> Iterator[tuple[str, dict[str, int]]]:
             yield path, {"limit": _PAGE} if is_limited else {}
 
 
-def measure(server: Server) -> list[Figure]:
+def measure(server: Server) -> Iterator[Figure]:
     """Measure a page of each list, except those named by a message or an MCP server."""
-    figures = []
     with httpx2.Client(base_url=server.url, timeout=60) as http:
         values = add(http)
         time.sleep(_SETTLES)
@@ -128,8 +127,7 @@ def measure(server: Server) -> list[Figure]:
                 if isinstance(found, list)
                 else max(map(len, filter(_is_list, found.values())), default=0)
             )
-            figures.append(Figure(f"list: {path}, {many}", statistics.median(times), "ms", _BUDGET))
-    return figures
+            yield Figure(f"list: {path}, {many}", statistics.median(times), "ms", _BUDGET)
 
 
 def _is_list(value: Any) -> bool:
@@ -139,7 +137,7 @@ def _is_list(value: Any) -> bool:
 def main() -> None:
     argparse.ArgumentParser(prog="python -m bench.lists", description=__doc__).parse_args()
     with model_server() as model_url, filled(model_url) as server:
-        figures = measure(server)
+        figures = list(measure(server))
     report.show(figures)
     print(f"Kept in {report.keep(figures)}")
 

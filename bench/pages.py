@@ -171,9 +171,8 @@ def pages(http: httpx2.Client) -> Iterator[tuple[str, str]]:
     )
 
 
-def measure(server: Server) -> list[Figure]:
+def measure(server: Server) -> Iterator[Figure]:
     """Measure each page's processor time in the server, and two pages in a browser."""
-    figures: list[Figure] = []
     walls: dict[str, float] = {}
     with httpx2.Client(base_url=server.url, timeout=60) as http:
         time.sleep(_SETTLES)
@@ -186,22 +185,17 @@ def measure(server: Server) -> list[Figure]:
                 if answer.status_code != 200:
                     raise RuntimeError(f"{path} answered {answer.status_code}: {answer.text[:300]}")
             cpu, walls[name] = (statistics.median(one) for one in zip(*costs, strict=True))
-            figures.append(
-                Figure(f"page: {name}, {len(answer.content) // 1000} kB", cpu, "ms", _BUDGET)
-            )
+            yield Figure(f"page: {name}, {len(answer.content) // 1000} kB", cpu, "ms", _BUDGET)
         weight = sum(len(http.get(f"{STATIC}/{name}").content) for name in TYPES) / 1000
     slowest = max(walls, key=lambda name: walls[name])
-    figures += [
-        Figure(f"slowest page: wall ({slowest})", walls[slowest], "ms"),
-        Figure("all pages: wall, on average", statistics.mean(walls.values()), "ms"),
-        Figure("styles and scripts of the pages", weight, "kB", _STATIC_BUDGET),
-    ]
-    return [*figures, *_paints(server)]
+    yield Figure(f"slowest page: wall ({slowest})", walls[slowest], "ms")
+    yield Figure("all pages: wall, on average", statistics.mean(walls.values()), "ms")
+    yield Figure("styles and scripts of the pages", weight, "kB", _STATIC_BUDGET)
+    yield from _paints(server)
 
 
-def _paints(server: Server) -> list[Figure]:
+def _paints(server: Server) -> Iterator[Figure]:
     """How long a browser takes to the first paint, with an empty cache each time."""
-    figures = []
     with open_browser() as browser:
         for name, path in (("home", "/"), ("agents", "/ui/agents")):
             times = []
@@ -209,12 +203,8 @@ def _paints(server: Server) -> list[Figure]:
                 with visit(browser, server.url) as visitor:
                     page = visitor.see(path)
                     times.append(float(page.evaluate(_PAINTED)))
-            figures.append(
-                Figure(
-                    f"first paint of a page: {name}", statistics.median(times), "ms", _PAINT_BUDGET
-                )
-            )
-    return figures
+            painted = statistics.median(times)
+            yield Figure(f"first paint of a page: {name}", painted, "ms", _PAINT_BUDGET)
 
 
 @contextmanager
@@ -229,7 +219,7 @@ def filled(model_url: str) -> Iterator[Server]:
 def main() -> None:
     argparse.ArgumentParser(prog="python -m bench.pages", description=__doc__).parse_args()
     with model_server() as model_url, filled(model_url) as server:
-        figures = measure(server)
+        figures = list(measure(server))
     report.show(figures)
     print(f"Kept in {report.keep(figures)}")
 
