@@ -18,7 +18,7 @@ from bench.search.texts import Writer
 from bench.servers import Server, model_server, ricordo
 
 FILES, SIZE = 1_000, 100_000  # files, and characters of each
-A_FEW = 150  # files of `python -m bench`, which measures much else
+A_FEW = 100  # files of `python -m bench`, which measures much else
 _AT_ONCE, _ROUNDS = 4, 40
 
 

@@ -16,7 +16,7 @@ from bench.pages import filled
 from bench.report import Figure
 from bench.servers import Server, model_server
 
-_PAGE, _ROUNDS, _BUDGET = 50, 21, 20
+_PAGE, _ROUNDS, _BUDGET = 50, 11, 20
 _SETTLES = 5  # seconds for the work after a start
 _SCHEDULE = {
     "messages": [{"role": "user", "content": "Later."}],
@@ -39,6 +39,7 @@ def add(http: httpx2.Client) -> dict[str, str]:
     agent = first("/v1/agents/")[
         "id"
     ]  # that with 10,000 messages, as copies are as old as what they were copied from
+    ask("PATCH", f"/v1/agents/{agent}", {"enable_sleeptime": True})
     archive = ask("POST", "/v1/archives/", {"name": "Books"})["id"]
     ask("PATCH", f"/v1/agents/{agent}/archives/attach/{archive}")
     passages = [

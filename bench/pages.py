@@ -66,10 +66,10 @@ async def fill(model_url: str, folder: Path) -> None:
     chance = random.Random(_SEED)
     for first in range(1, AGENTS - 1, 500):
         numbers = range(first, min(first + 500, AGENTS - 1))
-        await store.write(lambda tx, numbers=numbers: _copy_agents(tx, template, numbers))  # type: ignore[misc]
+        await store.write(lambda tx, numbers=numbers: copy_agents(tx, template, numbers))  # type: ignore[misc]
     for first in range(0, PEOPLE, 500):
         people = range(first, min(first + 500, PEOPLE))
-        await store.write(lambda tx, people=people: _remember(tx, people, chance))  # type: ignore[misc]
+        await store.write(lambda tx, people=people: remember(tx, people, chance))  # type: ignore[misc]
     await store.close()
 
 
@@ -86,7 +86,7 @@ def _import(http: httpx2.Client, agent: str, count: int) -> None:
         http.post(f"/v1/agents/{agent}/messages/import", json={"messages": said}).raise_for_status()
 
 
-def _copy_agents(tx: Transaction, template: str, numbers: range) -> None:
+def copy_agents(tx: Transaction, template: str, numbers: range) -> None:
     """Copy the agent with its messages, index, tools, and newest run with its steps."""
     tools = [
         row.tool_id
@@ -121,7 +121,7 @@ def _new(row: Any, changes: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row._mapping.items() if name != "seq"} | changes
 
 
-def _remember(tx: Transaction, people: range, chance: random.Random) -> None:
+def remember(tx: Transaction, people: range, chance: random.Random) -> None:
     """Give each of these people two blocks, and every fourth a proposal that waits."""
     for number in people:
         memory = user_memory.open_memory(tx, Scope(), f"person {number}", makes=True)
