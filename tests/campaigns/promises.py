@@ -31,6 +31,7 @@ PROMISES = (
         (
             "test_a_server_that_is_killed_in_the_middle_of_turns_loses_nothing_it_acknowledged",
             "test_servers_of_which_one_is_killed_again_and_again_lose_no_turn_and_no_job",
+            "test_a_kill_at_every_await_of_a_turn_loses_nothing",
             "test_a_server_that_is_killed_in_a_turn_or_an_approval_answers_the_next_message",
             "test_no_message_is_lost_or_doubled_however_often_servers_are_killed",
             "test_every_message_is_in_one_transcript_however_often_servers_are_killed",
