@@ -167,7 +167,7 @@ def history_of(servers: list[ServerInThread], label: str, seed: int) -> list[Ope
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("rounds", short_and_long(6, 400))
+@pytest.mark.parametrize("rounds", short_and_long(6, 150))
 def test_requests_about_one_block_have_one_order(
     rounds: int, servers: list[ServerInThread], record_property: RecordProperty
 ) -> None:
