@@ -64,7 +64,8 @@ class Client:
         return self.history[-1]
 
     def _new(self) -> str:
-        return f"text {next(self._texts)}"
+        # As long as all others, since a proposal finds its text as a piece of the block.
+        return f"text {next(self._texts):04}"
 
     def _now(self) -> tuple[str, ...]:
         return self._read([]).lines
