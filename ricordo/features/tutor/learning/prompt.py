@@ -110,7 +110,7 @@ def _state_line(state: SkillState, timezone: str) -> str:
         f"misconception ({number} times): {name}" for name, number in state.misconceptions.items()
     ]
     if state.claim:
-        parts.append(f'the student says: "{state.claim.sentence}"; check it with an exercise')
+        parts.append(f'the student says: "{state.claim.value}"; check it with an exercise')
     return "; ".join(parts)
 
 

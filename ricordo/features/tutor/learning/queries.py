@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Index, UniqueConstraint, delete, or_, select
+from sqlalchemy import ColumnElement, Index, UniqueConstraint, delete, func, or_, select
 
 from ricordo.features.knowledge.facts.queries import FACTS
-from ricordo.features.knowledge.facts.records import UserFact
+from ricordo.features.knowledge.facts.records import OBSERVATION, UserFact
 from ricordo.features.knowledge.facts.tables import user_facts
-from ricordo.features.tutor.learning.records import PREFIXES
+from ricordo.features.tutor.learning.records import CLAIM, LEVEL, PREFIXES
 from ricordo.storage.engine.repository import Replacing, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import flag, numbers, reference, seq, strings, table
@@ -99,15 +99,35 @@ def facts_of(
     return FACTS.all(tx, statement, {"user_id": user_id, "states": list(states)})
 
 
-def facts_of_students(
-    tx: Transaction, organization_id: str, course: str, states: Iterable[str]
+def levels_of_students(tx: Transaction, organization_id: str, course: str) -> list[UserFact]:
+    """Return the levels that hold of all students of an organization in a course."""
+    of_course = _of_course(course, LEVEL)
+    statement = FACTS.select.where(equal(user_facts, "organization_id"), _LIVE, of_course)
+    return FACTS.all(tx, statement, {"organization_id": organization_id, "states": ["current"]})
+
+
+def observations_of_students(
+    tx: Transaction, organization_id: str, course: str, since: int
 ) -> list[UserFact]:
-    """Return the facts of a course of all students of an organization."""
+    """Return the observations of all students that hold, of messages since this time."""
     statement = FACTS.select.where(
-        equal(user_facts, "organization_id"), _LIVE, _of_course(course)
-    ).order_by(user_facts.c.seq)
-    parameters = {"organization_id": organization_id, "states": list(states)}
-    return FACTS.all(tx, statement, parameters)
+        equal(user_facts, "organization_id"),
+        _LIVE,
+        _of_course(course, OBSERVATION),
+        user_facts.c.said_at >= since,
+    ).order_by(user_facts.c.said_at, user_facts.c.seq)
+    return FACTS.all(tx, statement, {"organization_id": organization_id, "states": ["current"]})
+
+
+def oldest_by_student(tx: Transaction, organization_id: str, course: str) -> dict[str, int]:
+    """Return the time of each student's oldest observation or claim in a course, by user id."""
+    statement = (
+        select(user_facts.c.user_id, func.min(user_facts.c.said_at).label("said_at"))
+        .where(equal(user_facts, "organization_id"), _of_course(course, OBSERVATION, CLAIM))
+        .group_by(user_facts.c.user_id)
+    )
+    rows = tx.all(statement, {"organization_id": organization_id})
+    return {row.user_id: row.said_at for row in rows}
 
 
 def remove(tx: Transaction, facts: Sequence[UserFact]) -> None:
@@ -117,10 +137,9 @@ def remove(tx: Transaction, facts: Sequence[UserFact]) -> None:
         tx.run(delete(user_facts).where(one_of(user_facts.c.id, "ids")), {"ids": ids})
 
 
-def _of_course(course: str) -> ColumnElement[bool]:
+def _of_course(course: str, *prefixes: str) -> ColumnElement[bool]:
+    """Return the condition that a fact is of a course, and of one of these kinds of slots."""
+    slot = user_facts.c.slot
     return or_(
-        *(
-            user_facts.c.slot.startswith(f"{prefix}{course}/", autoescape=True)
-            for prefix in PREFIXES
-        )
+        *(slot.startswith(f"{prefix}{course}/", autoescape=True) for prefix in prefixes or PREFIXES)
     )

@@ -45,10 +45,11 @@ from ricordo.features.tutor.learning.reviews import end_of_day
 from ricordo.features.tutor.learning.state import skill_states
 from ricordo.memory.schemas import similar_name
 from ricordo.memory.unwanted import rules_of
-from ricordo.storage import users, versions
+from ricordo.storage import activity, users, versions
 from ricordo.storage.engine.store import Transaction
 
 LONGEST_QUOTE = 400
+LONGEST_CLAIM = 200
 _KNOWN = ("practised", "secure")
 
 
@@ -118,6 +119,28 @@ def learner_of(tx: Transaction, user: User, course: Course) -> Learner:
     return Learner(user, course, choice)
 
 
+def learners_of(tx: Transaction, scope: Scope, user: User) -> list[Learner]:
+    """Return the user as a student of each course with skills that the user takes part in.
+
+    These are the courses whose agents the user talked with, or that something is noted for.
+    """
+    found = []
+    for stored in courses.everyone(tx, Scope(scope.organization_id)):
+        course = applied_course(stored.source, stored.name)
+        if course is None or not course.skills:
+            continue
+        is_student = activity.has_talked_with(tx, user.id, stored.agents.values())
+        if is_student or queries.facts_of(tx, user.id, course.name):
+            found.append(learner_of(tx, user, course))
+    return found
+
+
+def kept_days(learner: Learner) -> int | None:
+    """Return for how many days evidence is kept: the shorter of two choices; None for no bound."""
+    bounds = (learner.choice.retention_days, learner.course.retention_days)
+    return min((days for days in bounds if days is not None), default=None)
+
+
 def states_of(tx: Transaction, learner: Learner) -> list[SkillState]:
     """Return the state of each skill; none for a student who chose that nothing is noted."""
     if learner.choice.is_off:
@@ -127,26 +150,9 @@ def states_of(tx: Transaction, learner: Learner) -> list[SkillState]:
     return skill_states(learner.course.skills, learner.course.name, found, until)
 
 
-def states_of_students(
-    tx: Transaction, organization_id: str, course: Course
-) -> dict[str, list[SkillState]]:
-    """Return the states of all students of whom something is noted, by user id."""
-    by_student: dict[str, list[UserFact]] = {}
-    for fact in queries.facts_of_students(tx, organization_id, course.name, ["current"]):
-        by_student.setdefault(fact.user_id, []).append(fact)
-    choices = queries.choices_of_course(tx, organization_id, course.name)
-    until = end_of_day(tx.clock.now(), course.timezone or "UTC")
-    return {
-        user_id: skill_states(course.skills, course.name, found, until)
-        for user_id, found in by_student.items()
-        if user_id not in choices or not choices[user_id].is_off
-    }
-
-
-def students_with_due(tx: Transaction, organization_id: str, course: Course) -> set[str]:
-    """Return the ids of the students that have something to review today."""
-    states = states_of_students(tx, organization_id, course)
-    return {user_id for user_id, of_user in states.items() if any(s.is_due for s in of_user)}
+def has_due(tx: Transaction, user: User, course: Course) -> bool:
+    """Return whether the student has something to review today."""
+    return any(state.is_due for state in states_of(tx, learner_of(tx, user, course)))
 
 
 def policy_for(tx: Transaction, learner: Learner) -> FactPolicy:
@@ -217,10 +223,7 @@ def propose_level(tx: Transaction, learner: Learner, new: NewLevel) -> UserFact:
         evidence=tuple(pieces)[:MOST_EVIDENCE],
     )
     fact = replace(fact, agent_id=new.agent_id, conversation_id=new.conversation_id)
-    filed = _file(tx, fact, is_direct=policy == "direct" and not new.is_guarded)
-    if filed.state == "current":
-        _end_claim(tx, learner, new.skill)
-    return filed
+    return _file(tx, fact, is_direct=policy == "direct" and not new.is_guarded)
 
 
 def claim(tx: Transaction, learner: Learner, skill: CourseSkill, words: str) -> UserFact:
@@ -231,12 +234,15 @@ def claim(tx: Transaction, learner: Learner, skill: CourseSkill, words: str) -> 
     users.lock(tx, learner.user.id)
     if learner.choice.is_off:
         raise Invalid("Nothing is noted of you in this course. Switch it on first.")
+    said = _sentence(tx, learner, words)[:LONGEST_CLAIM]
     fact = _new_fact(
         tx,
         learner,
-        sentence=_sentence(tx, learner, words),
+        sentence=_sentence(
+            tx, learner, f'{skill.shown_name} ({learner.course.title}), in my view: "{said}"'
+        ),
         slot=claim_slot(learner.course.name, skill.name),
-        value="disputed",
+        value=said,
         evidence=(),
     )
     for older in _of_slot(tx, fact):
@@ -290,19 +296,8 @@ def approve_all(tx: Transaction, learner: Learner, by: str | None) -> int:
     users.lock(tx, learner.user.id)
     waiting = queries.facts_of(tx, learner.user.id, learner.course.name, ["proposed"])
     for fact in reversed(waiting):
-        approve(tx, learner, fact, by)
+        decisions.approve(tx, fact, by)
     return len(waiting)
-
-
-def approve(tx: Transaction, learner: Learner, fact: UserFact, by: str | None) -> UserFact:
-    """Approve a proposed fact; a level that holds now answers the student's claim."""
-    approved = decisions.approve(tx, fact, by)
-    if is_level(approved):
-        name = skill_of(approved, learner.course.name)
-        for skill in learner.course.skills:
-            if skill.name == name:
-                _end_claim(tx, learner, skill)
-    return approved
 
 
 def _require_on(tx: Transaction, learner: Learner) -> FactPolicy:
@@ -363,15 +358,6 @@ def _drop_unfounded(tx: Transaction, learner: Learner, found: Sequence[UserFact]
             facts.update(tx, replace(level, evidence=evidence))
     queries.remove(tx, dropped)
     return len(dropped)
-
-
-def _end_claim(tx: Transaction, learner: Learner, skill: CourseSkill) -> None:
-    """End the student's claim, since a level that is newer answers it."""
-    slot = claim_slot(learner.course.name, skill.name)
-    now = tx.clock.now()
-    for fact in _facts_of_skill(tx, learner, skill):
-        if fact.slot == slot:
-            facts.update(tx, replace(fact, state="ended", holds_until=now, resolved_at=now))
 
 
 def _sentence(tx: Transaction, learner: Learner, text: str) -> str:

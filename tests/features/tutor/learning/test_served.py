@@ -1,22 +1,27 @@
 """Learner state on a running server: the tools of agents, their prompts, and what is due."""
 
+import io
 import json
+import time
+import zipfile
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import httpx2
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from ricordo.domain.job import Job
 from ricordo.features.knowledge.facts.tables import user_facts
+from ricordo.features.tutor.learning import jobs as learning_jobs
+from ricordo.features.tutor.learning.queries import learner_choices
 from ricordo.features.tutor.tasks import jobs as task_jobs
 from ricordo.features.tutor.tasks import service as task_service
 from ricordo.llm.scripted import call
 from ricordo.storage.schema.core_tables import jobs as job_rows
-from tests.seams.http import ok
-from tests.seams.server import MODEL, ServerInThread, serving
+from tests.seams.http import ok, refused
+from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
 
 OPERATOR = "the-operators-own-key"
 COURSE = f"""
@@ -145,9 +150,7 @@ def test_a_level_is_proposed_by_its_tool(course: Course) -> None:
     assert "fractions: secure since" in course.prompt("fay")
 
 
-def test_untrusted_content_makes_evidence_wait_for_the_student(
-    course: Course, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_untrusted_content_makes_evidence_wait_for_the_student(course: Course) -> None:
     course.say("gus", "My answer is 5/6.")
     lookup = call("query_student", question="What did I answer?")
     results = course.results("gus", "Look it up.", lookup, note("My answer is 5/6."))
@@ -181,6 +184,124 @@ def _shown(course: Course, user: str) -> str:
     return course.prompt(user).replace("→ ", "")
 
 
-def test_the_export_of_a_person_has_the_state_and_erasure_leaves_nothing(course: Course) -> None:
-    course.say("joy", "It is 5/6.", note("It is 5/6.", observation="Joyqq adds."))
-    assert "Joyqq adds." in json.dumps(ok(course.http.get("/v1/users/joy/facts")))
+class Learning:
+    """The routes of one student's learner state."""
+
+    def __init__(self, course: Course, user: str) -> None:
+        self.http = course.http
+        self.path = f"/v1/users/{user}/learning/numbers"
+
+    def read(self) -> Any:
+        return ok(self.http.get(self.path))
+
+    def skill(self, name: str = "fractions") -> Any:
+        return next(skill for skill in self.read()["skills"] if skill["name"] == name)
+
+    def ask(self, method: str, path: str = "", **body: Any) -> Any:
+        return ok(self.http.request(method, self.path + path, json=body or None))
+
+
+def test_a_student_reads_disputes_and_deletes(course: Course) -> None:
+    level = call("propose_mastery", skill="fractions", level="practised", reason="One.")
+    course.say("joy", "It is 5/6.", note("It is 5/6.", observation="Joyqq adds."), level)
+    learning = Learning(course, "joy")
+    skill = learning.skill()
+    assert skill["level"]["value"] == "practised"
+    assert skill["level"]["evidence"][0]["quote"] == "It is 5/6."
+    learning.ask("POST", "/skills/fractions/dispute", words="I can do thisqq.")
+    assert learning.skill()["dispute"]["value"] == "I can do thisqq."
+    assert learning.skill()["level"]["value"] == "practised"
+    assert 'the student says: "I can do thisqq."' in course.prompt("joy")
+    (listed,) = ok(course.http.get("/v1/users/joy/learning"))
+    assert (listed["name"], listed["levels"], listed["skills"]) == ("numbers", 1, 2)
+    removed = learning.ask("DELETE", f"/facts/{skill['observations'][0]['id']}")
+    assert removed == {"removed": 2}
+    assert (learning.skill()["level"], learning.skill()["observations"]) == (None, [])
+    assert refused(course.http.delete(f"{learning.path}/facts/fact-0"), 404)
+
+
+def test_choices_hold_for_one_course_and_leave_the_rest(course: Course) -> None:
+    course.say("kim", "It is 5/6.", note("It is 5/6.", observation="Kimqq adds."))
+    learning = Learning(course, "kim")
+    learning.ask("PATCH", is_off=True)
+    chosen = learning.ask("PATCH", retention_days=30)
+    assert (chosen["is_off"], chosen["retention_days"], chosen["kept_days"]) == (True, 30, 30)
+    (refusal,) = course.results("kim", "It is 7/12.", note("It is 7/12."))
+    assert "nothing is noted" in refusal
+    assert "Kimqq" not in course.prompt("kim")
+    assert learning.read()["skills"] == []
+    learning.ask("PATCH", is_off=False)
+    assert [noted["sentence"] for noted in learning.skill()["observations"]] == ["Kimqq adds."]
+    assert refused(course.http.patch(learning.path, json={"retention_days": 0}), 422)
+
+
+def test_old_evidence_is_deleted_by_the_job(course: Course) -> None:
+    for user in ("lea", "max"):
+        course.say(user, "It is 5/6.", note("It is 5/6."))
+    old = Learning(course, "lea")
+    old.ask("PATCH", retention_days=10)
+    days = 20 * 86_400 * 1_000_000
+    course.server.write(
+        lambda tx: tx.run(update(user_facts).values(said_at=user_facts.c.said_at - days))
+    )
+    job = Job("learning.retain", "")
+    course.server.run(learning_jobs.retain(course.server.runtime, job, lambda _done, _all: None))
+    assert old.skill()["observations"] == []
+    assert len(Learning(course, "max").skill()["observations"]) == 1
+
+
+def test_a_waiting_note_is_approved_with_all_others(course: Course) -> None:
+    course.say("nia", "Hello.")
+    ok(course.http.put("/v1/users/nia/facts/policy", json={"policy": "propose"}))
+    (told,) = course.results("nia", "It is 5/6.", note("It is 5/6."))
+    assert told == "Noted; it waits until the student agrees."
+    learning = Learning(course, "nia")
+    assert len(learning.skill()["waiting"]) == 1
+    assert learning.ask("POST", "/approve") == {"approved": 1}
+    assert len(learning.skill()["observations"]) == 1
+
+
+def test_a_students_skills_are_exported_and_erasure_leaves_nothing(course: Course) -> None:
+    course.say("ona", "It is 5/6qq.", note("It is 5/6qq.", observation="Onaqq adds."))
+    learning = Learning(course, "ona")
+    learning.ask("PATCH", shares=True)
+    learning.ask("POST", "/skills/sums/dispute", words="Sumsqq.")
+    markdown = course.http.get(f"{learning.path}/export", params={"format": "markdown"})
+    assert markdown.headers["content-type"].startswith("text/markdown")
+    for words in ("## fractions", "Onaqq adds.", '"It is 5/6qq."', "Sumsqq.", "Next review: 20"):
+        assert words in markdown.text, words
+    exported = course.http.get(f"{learning.path}/export").json()
+    assert exported["skills"] == learning.read()["skills"]
+    whole = zipfile.ZipFile(io.BytesIO(course.http.get("/users/ona/export").content))
+    assert b"Onaqq adds." in whole.read("facts.jsonl")
+    (record,) = map(json.loads, whole.read("learning.jsonl").splitlines())
+    assert (record["shares"], record["skills"]) == (True, exported["skills"])
+
+    receipt = course.http.delete("/users/ona").json()
+    until = time.monotonic() + LIMIT
+    while receipt["status"] != "done" and time.monotonic() < until:
+        time.sleep(0.02)
+        receipt = course.http.get(receipt["receipt"]).json()
+    assert receipt["removed"]["learner_choices"] == 1
+    assert receipt["removed"]["user_facts"] == 2
+    tables = (user_facts, learner_choices)
+    left = course.server.read(
+        lambda tx: [str(row) for table in tables for row in tx.all(select(table))]
+    )
+    assert [row for row in left if "qq" in row or exported["user_id"] in row] == []
+
+
+def test_teachers_see_counts_and_only_shared_skills(course: Course) -> None:
+    for user in ("pia", "quin"):
+        course.say(user, f"{user}qq", note(f"{user}qq", observation=f"{user}qq adds."))
+    digest = course.http.get("/v1/courses/numbers/skills")
+    assert ok(digest)["course"] == "numbers"
+    assert "qq" not in digest.text
+    user_id = Learning(course, "pia").read()["user_id"]
+    path = f"/v1/courses/numbers/students/{user_id}/skills"
+    assert "shares no skills" in refused(course.http.get(path), 404)
+    Learning(course, "pia").ask("PATCH", shares=True)
+    shared = course.http.get(path)
+    (skill,) = [one for one in ok(shared)["skills"] if one["observations"]]
+    assert (skill["name"], skill["observations"][0]["evidence"]) == ("fractions", [])
+    assert '"quote"' not in shared.text
