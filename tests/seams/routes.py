@@ -139,7 +139,8 @@ BODIES: dict[tuple[str, str], Any] = {
         "trigger": {"type": "cron", "schedule": "0 0 1 1 *"},
     },
     ("PUT", "/v1/courses/{course_name}"): {
-        "source": '[[agent]]\nname = "coach"\ninstructions = "b"'
+        "source": '[[agent]]\nname = "coach"\ninstructions = "b"\n'
+        '[[skill]]\nname = "sums"\n[[skill]]\nname = "percent"\n'
     },
     ("POST", "/v1/courses/{course_name}/check"): {
         "source": '[[agent]]\nname = "a"\ninstructions = "b"'

@@ -36,6 +36,7 @@ _CHOICES = select(
 ).where(equal(learner_choices, "organization_id", "course"))
 _CHOICE = _CHOICES.where(equal(learner_choices, "user_id"))
 _STATES = ("current", "proposed")
+_OF_SLOT = FACTS.select.where(equal(user_facts, "user_id", "slot")).order_by(user_facts.c.seq)
 _LIVE = one_of(user_facts.c.state, "states")
 
 
@@ -97,6 +98,11 @@ def facts_of(
         equal(user_facts, "user_id"), _LIVE, _of_course(course)
     ).order_by(user_facts.c.seq.desc())
     return FACTS.all(tx, statement, {"user_id": user_id, "states": list(states)})
+
+
+def facts_of_slot(tx: Transaction, user_id: str, slot: str) -> list[UserFact]:
+    """Return a student's facts of one slot in any state."""
+    return FACTS.all(tx, _OF_SLOT, {"user_id": user_id, "slot": slot})
 
 
 def levels_of_students(tx: Transaction, organization_id: str, course: str) -> list[UserFact]:

@@ -245,8 +245,7 @@ def claim(tx: Transaction, learner: Learner, skill: CourseSkill, words: str) -> 
         value=said,
         evidence=(),
     )
-    for older in _of_slot(tx, fact):
-        facts.remove(tx, older)
+    queries.remove(tx, queries.facts_of_slot(tx, fact.user_id, fact.slot))
     stored = replace(fact, source="user", state="current", resolved_at=tx.clock.now())
     facts.insert(tx, stored)
     return stored
@@ -404,23 +403,16 @@ def _new_fact(
     )
 
 
-def _of_slot(
-    tx: Transaction, fact: UserFact, states: Sequence[str] = ("current", "proposed")
-) -> list[UserFact]:
-    course = fact.slot.partition(":")[2].partition("/")[0]
-    found = queries.facts_of(tx, fact.user_id, course, states)
-    return [other for other in found if other.slot == fact.slot]
-
-
 def _file(tx: Transaction, fact: UserFact, *, is_direct: bool) -> UserFact:
     """Store a fact, or the new evidence of the known fact that says the same; return it.
 
     A waiting fact of the same slot is replaced. Raises Conflict for what the student rejected.
     """
-    for rejected in _of_slot(tx, fact, ["rejected"]):
+    same_slot = queries.facts_of_slot(tx, fact.user_id, fact.slot)
+    for rejected in [other for other in same_slot if other.state == "rejected"]:
         if (rejected.value, rejected.evidence) == (fact.value, fact.evidence):
             raise Conflict("The student rejected this. Propose it again with new evidence.")
-    live = _of_slot(tx, fact)
+    live = [other for other in same_slot if other.state in ("current", "proposed")]
     known = next((older for older in live if older.value == fact.value), None)
     if known and (known.state == "current" or not is_direct):
         pieces = tuple(dict.fromkeys((*fact.evidence, *known.evidence)))

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from playwright.sync_api import Browser, expect
 from sqlalchemy import select, update
 
 from ricordo.domain.job import Job
@@ -21,7 +22,9 @@ from ricordo.features.tutor.tasks import service as task_service
 from ricordo.llm.scripted import call
 from ricordo.storage.schema.core_tables import jobs as job_rows
 from tests.seams.http import ok, refused
+from tests.seams.people import People, bearer
 from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
+from tests.support.browser import visit
 
 OPERATOR = "the-operators-own-key"
 COURSE = f"""
@@ -184,6 +187,11 @@ def _shown(course: Course, user: str) -> str:
     return course.prompt(user).replace("→ ", "")
 
 
+@pytest.fixture
+def people(course: Course) -> People:
+    return People(course.server, course.http)
+
+
 class Learning:
     """The routes of one student's learner state."""
 
@@ -288,7 +296,7 @@ def test_a_students_skills_are_exported_and_erasure_leaves_nothing(course: Cours
     left = course.server.read(
         lambda tx: [str(row) for table in tables for row in tx.all(select(table))]
     )
-    assert [row for row in left if "qq" in row or exported["user_id"] in row] == []
+    assert [row for row in left if "Onaqq" in row or exported["user_id"] in row] == []
 
 
 def test_teachers_see_counts_and_only_shared_skills(course: Course) -> None:
@@ -305,3 +313,46 @@ def test_teachers_see_counts_and_only_shared_skills(course: Course) -> None:
     (skill,) = [one for one in ok(shared)["skills"] if one["observations"]]
     assert (skill["name"], skill["observations"][0]["evidence"]) == ("fractions", [])
     assert '"quote"' not in shared.text
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_pages_in_a_browser(
+    browser: Browser, course: Course, people: People, width: int
+) -> None:
+    name = f"rea{width}"
+    key = people.key(name)
+    level = call("propose_mastery", skill="fractions", level="practised", reason="One.")
+    wrong = {"result": "failed", "misconception": "adds the denominators"}
+    course.say(name, "It is 2/5.", note("It is 2/5.", observation="Adds both.", **wrong))
+    course.say(name, "It is 5/6.", note("It is 5/6."), level)
+    given = {"extra_http_headers": bearer(key)}
+    with visit(browser, course.server.url, width=width, **given) as visitor:
+        page = visitor.see("/ui/learning")
+        expect(page.get_by_role("heading", level=1)).to_have_text("What I can do")
+        page.get_by_role("link", name="Numbers").click()
+        card = page.get_by_role("region", name="fractions")
+        expect(card).to_contain_text("practised")
+        card.get_by_text("2 observations").click()
+        expect(card).to_contain_text("It is 2/5.")
+        expect(card).to_contain_text("Misconception: adds the denominators")
+        assert (visitor.faults(), visitor.is_wider_than_the_screen()) == ([], False)
+        card.get_by_text("I can do this").click()
+        card.get_by_role("button", name="Tell the tutor").click()
+        expect(page.get_by_role("status")).to_contain_text("asked to check")
+        expect(card).to_contain_text("In my view: I can do this.")
+        page.get_by_label("Delete notes after days").fill("90")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("Now after 90 days")).to_be_visible()
+        page.get_by_label("Tutors of this course note what I can do").uncheck()
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("Nothing is noted in this course.")).to_be_visible()
+        expect(card).to_have_count(0)
+        assert (visitor.faults(), visitor.is_wider_than_the_screen()) == ([], False)
+        visitor.require_quiet()
+    given = {"extra_http_headers": bearer(OPERATOR)}
+    with visit(browser, course.server.url, width=width, **given) as visitor:
+        page = visitor.see("/ui/courses/numbers/skills")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Skills of numbers")
+        assert (visitor.faults(), visitor.is_wider_than_the_screen()) == ([], False)
+        assert name not in page.content()
+        visitor.require_quiet()
