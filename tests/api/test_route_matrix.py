@@ -592,7 +592,9 @@ OTHERS: dict[str, Any] = {
 
 
 # Pages for a person's own choices and chats: a program may be refused there.
-A_PERSONS = re.compile(r"/ui/(notifications|first|say)|/ui/agents/\{agent_id\}/chat(/\w+)?")
+A_PERSONS = re.compile(
+    r"/ui/(notifications|first|say|learning)|/ui/agents/\{agent_id\}/chat(/\w+)?"
+)
 
 
 def callers_by_name_and_id() -> list[Any]:

@@ -1,17 +1,15 @@
-"""A student's skills as a file: Markdown, JSON, and a part of the export of the whole memory."""
+"""A student's skills in a course as one file: Markdown or JSON."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import orjson
 
 from ricordo.domain.clock import to_datetime, zone
-from ricordo.domain.scope import Scope
 from ricordo.domain.text import Json
 from ricordo.features.tutor.learning import service
 from ricordo.features.tutor.learning.models import SkillResponse
 from ricordo.features.tutor.learning.records import SkillState, result_of
 from ricordo.features.tutor.learning.service import Learner
-from ricordo.storage import users
 from ricordo.storage.engine.store import Transaction
 
 
@@ -27,17 +25,6 @@ def course_summary(tx: Transaction, learner: Learner) -> Json:
         "waiting": sum(len(state.waiting) for state in states),
         "is_off": learner.choice.is_off,
     }
-
-
-def learning_of_user(tx: Transaction, scope: Scope, user_id: str) -> tuple[str, Sequence[Json]]:
-    """Return the name of the file, and a record for each course of the user.
-
-    The facts themselves are in the file of facts; this one has the choices and the state.
-    """
-    user = users.require(tx, scope, user_id)
-    return "learning.jsonl", [
-        _record(tx, learner) for learner in service.learners_of(tx, scope, user)
-    ]
 
 
 def to_json(tx: Transaction, learner: Learner) -> bytes:

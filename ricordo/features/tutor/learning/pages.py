@@ -3,7 +3,6 @@
 from typing import Any
 
 from fastapi import Request, Response
-from fastapi.responses import RedirectResponse
 
 from ricordo.api.routing import needs
 from ricordo.domain.scope import REQUEST_SCOPE, Scope
@@ -13,7 +12,7 @@ from ricordo.features.tutor.learning.records import LEVELS
 from ricordo.features.web.pages.queries import MemoryOwner
 from ricordo.memory import user_memory
 from ricordo.pages.inside import Api
-from ricordo.pages.shell import Pages, base_of, done, form_of, render
+from ricordo.pages.shell import Pages, done, form_of, render
 
 router = Pages("/ui/people/{user_id}/learning", scope="memory")
 _home = Pages("/ui/learning", scope="memory")
@@ -25,10 +24,7 @@ _LONGEST_DAYS = 4  # digits of a number of days
 async def show_own(request: Request) -> Response:
     """Lead to the caller's own page."""
     scope: Scope = request.scope[REQUEST_SCOPE]
-    user_id = scope.subject or scope.user_id
-    if user_id is None:  # a program's key, so there is no own page
-        return RedirectResponse(f"{base_of(request)}/ui/people", status_code=303)
-    return await show_courses(request, user_id)
+    return await show_courses(request, scope.subject or scope.user_id)
 
 
 @router.get("")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import ColumnElement, Index, UniqueConstraint, delete, func, or_, select
 
@@ -28,13 +29,10 @@ learner_choices = table(
     erasure="delete",
 )
 _SET_CHOICE = Replacing(learner_choices, "is_off", "shares", "retention_days")
-_CHOICES = select(
-    learner_choices.c.user_id,
-    learner_choices.c.is_off,
-    learner_choices.c.shares,
-    learner_choices.c.retention_days,
-).where(equal(learner_choices, "organization_id", "course"))
-_CHOICE = _CHOICES.where(equal(learner_choices, "user_id"))
+_CHOICES = select(learner_choices).where(equal(learner_choices, "organization_id"))
+_OF_COURSE = _CHOICES.where(equal(learner_choices, "course"))
+_OF_USER = _CHOICES.where(equal(learner_choices, "user_id"))
+_CHOICE = _OF_COURSE.where(equal(learner_choices, "user_id"))
 _STATES = ("current", "proposed")
 _OF_SLOT = FACTS.select.where(equal(user_facts, "user_id", "slot")).order_by(user_facts.c.seq)
 _LIVE = one_of(user_facts.c.state, "states")
@@ -57,20 +55,27 @@ def choice_of(tx: Transaction, organization_id: str, user_id: str, course: str) 
     """Return the student's choice for a course."""
     parameters = {"organization_id": organization_id, "user_id": user_id, "course": course}
     row = tx.first(_CHOICE, parameters)
-    if row is None:
-        return LearnerChoice()
-    return LearnerChoice(bool(row.is_off), bool(row.shares), row.retention_days)
+    return _choice(row) if row else LearnerChoice()
 
 
 def choices_of_course(
     tx: Transaction, organization_id: str, course: str
 ) -> dict[str, LearnerChoice]:
     """Return the choices of all students that chose something for a course, by user id."""
-    rows = tx.all(_CHOICES, {"organization_id": organization_id, "course": course})
-    return {
-        row.user_id: LearnerChoice(bool(row.is_off), bool(row.shares), row.retention_days)
-        for row in rows
-    }
+    rows = tx.all(_OF_COURSE, {"organization_id": organization_id, "course": course})
+    return {row.user_id: _choice(row) for row in rows}
+
+
+def choices_of_user(
+    tx: Transaction, organization_id: str, user_id: str
+) -> dict[str, LearnerChoice]:
+    """Return a student's choices by the name of the course."""
+    rows = tx.all(_OF_USER, {"organization_id": organization_id, "user_id": user_id})
+    return {row.course: _choice(row) for row in rows}
+
+
+def _choice(row: Any) -> LearnerChoice:
+    return LearnerChoice(bool(row.is_off), bool(row.shares), row.retention_days)
 
 
 def set_choice(

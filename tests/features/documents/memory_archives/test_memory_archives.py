@@ -175,7 +175,7 @@ def test_the_memory_lives_on_where_it_was_restored(
     assert (restored["blocks"], restored["proposals"], restored["records"]) == (
         1,
         1,
-        {"facts.jsonl": 1},
+        {"facts.jsonl": 1, "learning.jsonl": 0},
     )
     # What waited is decided here, what was deleted is restored here, and the history goes on.
     post(there, user, f"human/diffs/{made}/approve")
@@ -382,6 +382,7 @@ def test_everything_is_in_the_archive_in_many_portions(
         "settings-log.jsonl",
         "git-objects.jsonl",
         "facts.jsonl",
+        "learning.jsonl",
         "manifest.json",
     ]
     assert archive["blocks/courses/maths.md"].decode() == "Übung 4\n"
@@ -430,6 +431,7 @@ def test_no_name_in_the_archive_leads_out_of_it_and_an_empty_memory_has_an_archi
             "settings-log.jsonl",
             "git-objects.jsonl",
             "facts.jsonl",
+            "learning.jsonl",
         ),
         b"",
     )
