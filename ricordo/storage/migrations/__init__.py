@@ -63,7 +63,7 @@ _ADDED = {
 
 
 _KEY_OF_AGENT = re.compile(
-    r",\s*FOREIGN KEY\s*\(agent_id\) REFERENCES agents \(id\) ON DELETE CASCADE"
+    r",\s*(?:CONSTRAINT \w+ )?FOREIGN KEY\s*\(agent_id\) REFERENCES agents \(id\) ON DELETE CASCADE"
 )
 
 
@@ -226,6 +226,11 @@ def count_message_changes(connection: Connection) -> None:
     create_triggers(connection)
 
 
+def free_tasks_of_their_agents(connection: Connection) -> None:
+    """Repeat `keep_tasks_without_agents`, which left keys that had a name."""
+    keep_tasks_without_agents(connection)
+
+
 def part_tags_by_users(connection: Connection) -> None:
     """Keep only tags of shared passages in an archive's row.
 
@@ -275,6 +280,7 @@ MIGRATIONS: Sequence[Migration] = (
     cut_long_texts,
     add_index_of_waiting_proposals,
     count_message_changes,
+    free_tasks_of_their_agents,
 )
 
 
