@@ -9,7 +9,6 @@ from ricordo.api.call import RequestContext
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import DAY
 from ricordo.domain.text import Json
-from ricordo.errors import NotFound
 from ricordo.features.knowledge.facts import decisions
 from ricordo.features.tutor.courses import queries as courses
 from ricordo.features.tutor.learning import digest, export, queries, service
@@ -31,6 +30,9 @@ from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1/users/{user_id}/learning", tags=["learning"], scope="memory")
 _of_teachers = Routes(prefix="/v1/courses/{course_name}", tags=["learning"], scope="agents")
+
+# What a shared level, dispute or observation shows in place of words.
+_NO_WORDS: Json = {"sentence": "", "evidence": []}
 
 
 @router.get("", response_model=list[LearningCourseResponse])
@@ -175,8 +177,7 @@ def retrieve_shared_skills(
     student = teachers.student(tx, teacher, stored, user_id)
     course = service.course_with_skills(tx, teacher, course_name)
     learner = service.learner_of(tx, student.user, course)
-    if learner.choice.is_off or not learner.choice.shares:
-        raise NotFound("This student shares no skills with teachers.")
+    service.require_shared(learner)
     return _response(tx, learner, is_shared=True)
 
 
@@ -209,12 +210,15 @@ def _response(tx: Transaction, learner: Learner, *, is_shared: bool = False) -> 
 
 
 def _without_words(skill: Json) -> Json:
-    """Return a skill without what the student said, and without what waits for the student."""
-    bare = {**skill, "waiting": []}
-    for key in ("level", "dispute"):
-        bare[key] = {**skill[key], "evidence": []} if skill[key] else None
-    bare["observations"] = [{**noted, "evidence": []} for noted in skill["observations"]]
-    return bare
+    """Return a skill without what the student said, what tutors wrote of it, and what waits."""
+    level, dispute = skill["level"], skill["dispute"]
+    return {
+        **skill,
+        "waiting": [],
+        "level": {**level, **_NO_WORDS} if level else None,
+        "dispute": {**dispute, **_NO_WORDS, "value": ""} if dispute else None,
+        "observations": [{**noted, **_NO_WORDS, "value": ""} for noted in skill["observations"]],
+    }
 
 
 router.routes += _of_teachers.routes

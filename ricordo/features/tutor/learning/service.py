@@ -135,6 +135,12 @@ def learners_of(tx: Transaction, scope: Scope, user: User) -> list[Learner]:
     return found
 
 
+def require_shared(learner: Learner) -> None:
+    """Raise NotFound unless the student shares the skills with the course's teachers."""
+    if learner.choice.is_off or not learner.choice.shares:
+        raise NotFound("This student shares no skills with teachers.")
+
+
 def kept_days(learner: Learner) -> int | None:
     """Return for how many days evidence is kept: the shorter of two choices; None for no bound."""
     bounds = (learner.choice.retention_days, learner.course.retention_days)

@@ -26,6 +26,7 @@ from tests.seams.people import People, bearer
 from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
 from tests.support.browser import visit
 
+BROWSER = {"sec-fetch-site": "same-origin"}
 OPERATOR = "the-operators-own-key"
 COURSE = f"""
 title = "Numbers"
@@ -294,11 +295,9 @@ def test_a_students_skills_are_exported_and_erasure_leaves_nothing(course: Cours
         receipt = course.http.get(receipt["receipt"]).json()
     assert receipt["removed"]["learner_choices"] == 1
     assert receipt["removed"]["user_facts"] == 2
-    tables = (user_facts, learner_choices)
-    left = course.server.read(
-        lambda tx: [str(row) for table in tables for row in tx.all(select(table))]
-    )
-    assert [row for row in left if "Onaqq" in row or exported["user_id"] in row] == []
+    assert [
+        row for row in stored_rows(course) if "Onaqq" in row or exported["user_id"] in row
+    ] == []
 
     # The archive brings all of it back: levels, evidence, and choices.
     archive = {"file": ("memory.zip", content)}
@@ -322,6 +321,44 @@ def test_teachers_see_counts_and_only_shared_skills(course: Course) -> None:
     (skill,) = [one for one in ok(shared)["skills"] if one["observations"]]
     assert (skill["name"], skill["observations"][0]["evidence"]) == ("fractions", [])
     assert '"quote"' not in shared.text
+    assert "piaqq" not in shared.text
+    page = course.http.get(f"/ui/courses/numbers/students/{user_id}", headers=BROWSER)
+    assert page.status_code == 200
+    assert "no level yet" in page.text
+    assert "piaqq" not in page.text
+
+
+def test_a_grade_is_proposed_to_teachers_alone_and_stored_nowhere(course: Course) -> None:
+    course.say("sue", "It is 5/6.", note("It is 5/6.", observation="Sueqq."))
+    agent = ok(course.http.post("/v1/agents/", json={"model": MODEL, "tools": ["propose_grade"]}))[
+        "id"
+    ]
+    grade = call("propose_grade", course="numbers", student="sue", grade="B", reason="One skill.")
+
+    def results(**headers: str) -> list[str]:
+        course.server.says(grade, "Decide.")
+        path = f"/v1/agents/{agent}/messages"
+        answer = course.http.post(path, json={"input": "Grades?"}, headers=headers)
+        messages = ok(answer)["messages"]
+        return [one["tool_return"] for one in messages if "tool_return" in one]
+
+    assert "shares no skills" in results()[0]
+    Learning(course, "sue").ask("PATCH", shares=True)
+    before = stored_rows(course)
+    (proposed,) = results()
+    assert "Proposed for sue in Numbers: B" in proposed
+    assert "fractions: no level yet, observations: 1" in proposed
+    assert "Sueqq" not in proposed
+    assert stored_rows(course) == before
+    assert "Only teachers" in results(**{"x-ricordo-user": "tom"})[0]
+
+
+def stored_rows(course: Course) -> list[str]:
+    """All facts and choices that are stored."""
+    tables = (user_facts, learner_choices)
+    return course.server.read(
+        lambda tx: [str(row) for table in tables for row in tx.all(select(table))]
+    )
 
 
 @pytest.mark.parametrize("width", [1440, 390])
