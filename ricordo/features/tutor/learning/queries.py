@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Index, UniqueConstraint, delete, func, or_, select
+from sqlalchemy import ColumnElement, Index, UniqueConstraint, bindparam, delete, func, or_, select
 
 from ricordo.features.knowledge.facts.queries import FACTS
 from ricordo.features.knowledge.facts.records import OBSERVATION, UserFact
@@ -33,6 +33,9 @@ _CHOICES = select(learner_choices).where(equal(learner_choices, "organization_id
 _OF_COURSE = _CHOICES.where(equal(learner_choices, "course"))
 _OF_USER = _CHOICES.where(equal(learner_choices, "user_id"))
 _CHOICE = _OF_COURSE.where(equal(learner_choices, "user_id"))
+# A prompt and a page read at most this number of a student's newest facts of a course.
+MOST_READ = 2_000
+EVERY_FACT = 1_000_000
 _STATES = ("current", "proposed")
 _OF_SLOT = FACTS.select.where(equal(user_facts, "user_id", "slot")).order_by(user_facts.c.seq)
 _LIVE = one_of(user_facts.c.state, "states")
@@ -96,13 +99,19 @@ def set_choice(
 
 
 def facts_of(
-    tx: Transaction, user_id: str, course: str, states: Iterable[str] = _STATES
+    tx: Transaction,
+    user_id: str,
+    course: str,
+    states: Iterable[str] = _STATES,
+    limit: int = MOST_READ,
 ) -> list[UserFact]:
-    """Return a student's facts of a course in these states, the newest first."""
-    statement = FACTS.select.where(
-        equal(user_facts, "user_id"), _LIVE, _of_course(course)
-    ).order_by(user_facts.c.seq.desc())
-    return FACTS.all(tx, statement, {"user_id": user_id, "states": list(states)})
+    """Return a student's newest facts of a course in these states, the newest first."""
+    statement = (
+        FACTS.select.where(equal(user_facts, "user_id"), _LIVE, _of_course(course))
+        .order_by(user_facts.c.seq.desc())
+        .limit(bindparam("limit"))
+    )
+    return FACTS.all(tx, statement, {"user_id": user_id, "states": list(states), "limit": limit})
 
 
 def facts_of_slot(tx: Transaction, user_id: str, slot: str) -> list[UserFact]:

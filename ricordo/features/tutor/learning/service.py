@@ -342,7 +342,9 @@ def _facts_of_skill(tx: Transaction, learner: Learner, skill: CourseSkill) -> li
 
 def _every_fact(tx: Transaction, learner: Learner) -> list[UserFact]:
     states = ("current", "proposed", "ended", "replaced", "rejected")
-    return queries.facts_of(tx, learner.user.id, learner.course.name, states)
+    return queries.facts_of(
+        tx, learner.user.id, learner.course.name, states, limit=queries.EVERY_FACT
+    )
 
 
 def _drop_unfounded(tx: Transaction, learner: Learner, found: Sequence[UserFact]) -> int:

@@ -225,3 +225,19 @@ async def test_words_that_shall_never_be_remembered_and_secrets_are_not_noted(
         assert queries.facts_of(tx, learner.user.id, "numbers") == []
 
     await room.store.write(work)
+
+
+async def test_a_prompt_reads_a_bounded_number_of_facts_and_a_deletion_all(
+    room: Classroom,
+) -> None:
+    def work(tx: Transaction) -> Any:
+        for _ in range(7):
+            room.show(tx, "ada", "sums", "good")
+        learner = room.learner(tx, "ada")
+        newest = queries.facts_of(tx, learner.user.id, "numbers", limit=3)
+        every = queries.facts_of(tx, learner.user.id, "numbers")
+        return newest, every, service.remove_all(tx, learner)
+
+    newest, every, removed = await room.store.write(work)
+    assert newest == every[:3]
+    assert removed == len(every) == 7
