@@ -1,6 +1,6 @@
 """A student's skills in a course as one file: Markdown or JSON."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import orjson
 
@@ -13,9 +13,8 @@ from ricordo.features.tutor.learning.service import Learner
 from ricordo.storage.engine.store import Transaction
 
 
-def course_summary(tx: Transaction, learner: Learner) -> Json:
+def course_summary(learner: Learner, states: Sequence[SkillState]) -> Json:
     """Return a course of the student in numbers."""
-    states = service.states_of(tx, learner)
     return {
         "name": learner.course.name,
         "title": learner.course.title,

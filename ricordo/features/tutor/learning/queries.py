@@ -114,6 +114,19 @@ def facts_of(
     return FACTS.all(tx, statement, {"user_id": user_id, "states": list(states), "limit": limit})
 
 
+def facts_of_user(tx: Transaction, user_id: str) -> list[UserFact]:
+    """Return a student's newest facts of all courses, the newest first."""
+    slot = user_facts.c.slot
+    is_of_skill = or_(*(slot.startswith(prefix, autoescape=True) for prefix in PREFIXES))
+    statement = (
+        FACTS.select.where(equal(user_facts, "user_id"), _LIVE, is_of_skill)
+        .order_by(user_facts.c.seq.desc())
+        .limit(bindparam("limit"))
+    )
+    parameters = {"user_id": user_id, "states": list(_STATES), "limit": MOST_READ}
+    return FACTS.all(tx, statement, parameters)
+
+
 def facts_of_slot(tx: Transaction, user_id: str, slot: str) -> list[UserFact]:
     """Return a student's facts of one slot in any state."""
     return FACTS.all(tx, _OF_SLOT, {"user_id": user_id, "slot": slot})

@@ -40,8 +40,8 @@ def list_learning(tx: Transaction, context: RequestContext, user_id: str) -> lis
     """List the courses with skills that the user takes part in."""
     user = users.require(tx, context.scope, user_id)
     return [
-        LearningCourseResponse.of(None, **export.course_summary(tx, learner))
-        for learner in service.learners_of(tx, context.scope, user)
+        LearningCourseResponse.of(None, **export.course_summary(learner, states))
+        for learner, states in service.learning_of(tx, user)
     ]
 
 

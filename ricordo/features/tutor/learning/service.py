@@ -33,6 +33,7 @@ from ricordo.features.tutor.learning.records import (
     Result,
     SkillState,
     claim_slot,
+    course_of,
     is_level,
     is_observation,
     level_slot,
@@ -119,19 +120,28 @@ def learner_of(tx: Transaction, user: User, course: Course) -> Learner:
     return Learner(user, course, choice)
 
 
-def learners_of(tx: Transaction, scope: Scope, user: User) -> list[Learner]:
-    """Return the user as a student of each course with skills that the user takes part in.
+def learning_of(tx: Transaction, user: User) -> list[tuple[Learner, list[SkillState]]]:
+    """Return the courses with skills that the user takes part in, each with its states.
 
-    These are the courses whose agents the user talked with, or that something is noted for.
+    These are the courses whose agents the user talked with, or that something is noted for. The
+    number of statements does not depend on the number of courses.
     """
+    scope = Scope(user.organization_id)
+    stored = {course.name: course for course in courses.everyone(tx, scope)}
+    parsed = {name: applied_course(course.source, name) for name, course in stored.items()}
+    taught = {name: course for name, course in parsed.items() if course and course.skills}
+    agent_ids = [id for name in taught for id in stored[name].agents.values()]
+    known_agents = activity.talked_with(tx, user.id, agent_ids)
+    choices = queries.choices_of_user(tx, user.organization_id, user.id)
+    noted: dict[str, list[UserFact]] = {}
+    for fact in queries.facts_of_user(tx, user.id):
+        noted.setdefault(course_of(fact), []).append(fact)
     found = []
-    for stored in courses.everyone(tx, Scope(scope.organization_id)):
-        course = applied_course(stored.source, stored.name)
-        if course is None or not course.skills:
+    for name, course in taught.items():
+        if name not in noted and known_agents.isdisjoint(stored[name].agents.values()):
             continue
-        is_student = activity.has_talked_with(tx, user.id, stored.agents.values())
-        if is_student or queries.facts_of(tx, user.id, course.name):
-            found.append(learner_of(tx, user, course))
+        learner = Learner(user, course, choices.get(name, queries.LearnerChoice()))
+        found.append((learner, _states(tx, learner, noted.get(name, []))))
     return found
 
 
@@ -151,7 +161,12 @@ def states_of(tx: Transaction, learner: Learner) -> list[SkillState]:
     """Return the state of each skill; none for a student who chose that nothing is noted."""
     if learner.choice.is_off:
         return []
-    found = queries.facts_of(tx, learner.user.id, learner.course.name)
+    return _states(tx, learner, queries.facts_of(tx, learner.user.id, learner.course.name))
+
+
+def _states(tx: Transaction, learner: Learner, found: Sequence[UserFact]) -> list[SkillState]:
+    if learner.choice.is_off:
+        return []
     until = end_of_day(tx.clock.now(), learner.timezone)
     return skill_states(learner.course.skills, learner.course.name, found, until)
 
