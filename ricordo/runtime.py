@@ -1,4 +1,4 @@
-"""The opened parts of a server, passed as a value and never a global."""
+"""The opened parts of a server. They are passed as a value and are never global."""
 
 import asyncio
 import math
@@ -59,17 +59,17 @@ class LiveRecording(Protocol):
 
     @property
     def changed(self) -> asyncio.Event:
-        """An event that is set when more of the stream is stored, and at its end."""
+        """An event that is set when more of the stream is stored, and when the stream ends."""
 
     async def finish(self) -> None:
-        """Return when all of it is stored, after the end of its turn."""
+        """Return when the stream is stored completely, after its turn has ended."""
 
 
 class StreamEncoder(Protocol):
     """Encodes the events of one turn for its stored stream."""
 
     def encode(self, event: Event) -> Sequence[bytes]:
-        """Return the stream's events for an event of the turn; often none."""
+        """Return the stream's events for an event of the turn; often there are none."""
 
 
 class WireFormat(Protocol):
@@ -96,10 +96,11 @@ class Runtime:
     """The parts of a running server.
 
     `organization_providers` holds the models of organizations together with `models`. Programs of
-    users and models run in `sandbox`, which starts with its first program. `wire` is the format of
-    streams and callbacks. `indexes` are outside vector indexes, and `remotes` kinds of remotes, by
-    name. `features` holds what the features opened, by feature. `live` are this process's turns by
-    run id, `recordings` their stored streams, and `unended` the runs whose end could not be saved.
+    users and models run in `sandbox`, which starts when the first program runs. `wire` is the
+    format of streams and callbacks. `indexes` are external vector indexes, and `remotes` are kinds
+    of remotes, both by name. `features` contains what each feature opened, by name. `live` are this
+    process's turns by run id, `recordings` are their stored streams, and `unended` are runs whose
+    end could not be saved.
     """
 
     settings: Settings
@@ -125,7 +126,7 @@ class Runtime:
     indexing: Indexer = field(init=False)
 
     def __post_init__(self) -> None:
-        # Found once: these functions are called for every turn.
+        # Looked up once, since these functions are called for every turn.
         self.additions = self.plugins.complete_agents()
         self.after_turn = self.plugins.after_turn()
 
@@ -149,7 +150,7 @@ class Runtime:
     def complete(self, tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
         """Return agents with the additions of plugins, such as their folders.
 
-        A few statements serve all of them; agents without additions cost none.
+        A few statements serve all agents; agents without additions need none.
         """
         for addition in self.additions:
             if any(addition.is_for(state) for state in states):

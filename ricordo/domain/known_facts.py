@@ -1,19 +1,19 @@
-"""Facts about a user, as a search of messages shows them beside its hits."""
+"""Facts about a user, as a search of messages shows them with its hits."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class FactQuery:
-    """A search of messages, for facts that belong beside its hits.
+    """A search of messages, for facts that fit its hits.
 
     Attributes:
         user_id: The user whom the facts are about.
         text: The words of the search.
-        message_ids: The best hits, best first. Facts that rest on one of them match too.
+        message_ids: The best hits, best first. Facts based on one of them match too.
         agent_id: Only facts that were said to this agent, or written by the user. None: of any.
-        start: Only facts said from then on, in microseconds.
-        end: Only facts said up to then, in microseconds.
+        start: Only facts stated from this time on, in microseconds.
+        end: Only facts stated up to this time, in microseconds.
     """
 
     user_id: str
@@ -26,16 +26,16 @@ class FactQuery:
 
 @dataclass(frozen=True, slots=True)
 class KnownFact:
-    """A fact about a user, beside the hits of a search.
+    """A fact about a user, shown with the hits of a search.
 
     Attributes:
         id: The id of the fact.
-        text: The fact in words. Of one that has ended, it says until when it held.
-        said_at: When it was said, in microseconds.
-        quote: The user's words on which it rests; empty if the user wrote the fact.
-        message_ids: The messages on which it rests.
-        has_ended: It does not hold any more.
-        path: The page that shows the fact with its evidence.
+        text: The fact in words. If the fact has ended, the text says until when it held.
+        said_at: When it was stated, in microseconds.
+        quote: The user's sentence that it is based on; empty if the user wrote the fact.
+        message_ids: The messages that it is based on.
+        has_ended: True if it no longer holds.
+        path: The page that shows the fact and its evidence.
     """
 
     id: str

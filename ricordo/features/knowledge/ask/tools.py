@@ -25,7 +25,7 @@ async def query_student(context: ToolContext, question: str) -> str:
         return answer.text
     began = context.turn_began()
     sources = await sources_for(context.store, context.recall, scope, question)
-    # Messages of this turn are left out: the question itself would match best.
+    # Messages of this turn are left out, since the question itself would match best.
     sources = [
         source
         for source in sources

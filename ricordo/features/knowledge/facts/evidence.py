@@ -1,7 +1,7 @@
-"""The check that facts rest on words of the user. Pure.
+"""Check that facts are based on the user's words. Pure.
 
-A fact is refused unless it quotes a message of its user. Untrusted and recalled text, events and
-results of tools are no evidence. The agent's own words are evidence only if the user's next message
+A fact is refused if it quotes no message of its user. Untrusted and recalled text, events and
+results of tools are no evidence. The agent's words are evidence only if the user's next message
 confirms them.
 """
 
@@ -31,7 +31,7 @@ def is_evidence(message: Message, user_id: str) -> bool:
 
 
 def is_shown(message: Message, user_id: str) -> bool:
-    """Return True if facts are read from a message: the user's, or an answer."""
+    """Return True if facts are read from this message: it is the user's, or an answer."""
     if message.role == "assistant":
         return bool(message.spoken.strip())
     return is_evidence(message, user_id) and bool(message.text.strip())
@@ -40,8 +40,8 @@ def is_shown(message: Message, user_id: str) -> bool:
 def checked(draft: FactDraft, messages: Sequence[Message], user_id: str) -> FactDraft | None:
     """Return the draft with its valid evidence; None if no evidence is valid.
 
-    `messages` are those that were read, in order. A model's sentence may not contain numbers and
-    names that are missing from its messages, and only few other such words.
+    `messages` are the messages that were read, in order. A model's sentence may contain no numbers
+    or names that its messages lack, and only few other such words.
     """
     places = {message.id: index for index, message in enumerate(messages)}
     pieces: dict[Evidence, None] = {}
@@ -63,7 +63,7 @@ def checked(draft: FactDraft, messages: Sequence[Message], user_id: str) -> Fact
 
 
 def stands_in(quote: str, message: Message) -> bool:
-    """Return whether a message holds the quoted words."""
+    """Return whether a message contains the quoted words."""
     folded_quote = _folded(quote)
     return len(folded_quote) >= _SHORTEST_QUOTE and folded_quote in _folded(message.spoken)
 
@@ -84,7 +84,7 @@ def _is_supported(
     messages: Sequence[Message],
     places: dict[str, int],
 ) -> bool:
-    """Return whether the sentence repeats the quoted messages and what they answer."""
+    """Return whether the sentence repeats the quoted messages and those that they answer."""
     sources: list[str] = []
     for piece in evidence:
         index = places[piece.message_id]

@@ -1,4 +1,4 @@
-"""A profile of a user as one text within a number of tokens; each line has its source."""
+"""A profile of a user: one text within a number of tokens, in which each line has a source."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from ricordo.memory.line_likeness import says_same
 from ricordo.memory.line_scores import line_scores
 from ricordo.storage.engine.store import Transaction
 
-# Facts of these kinds are shown in this order, and of events the newest only.
+# Facts of these kinds are shown in this order; of events, only the newest are shown.
 _ORDER: tuple[FactKind, ...] = (
     "instruction",
     "who",
@@ -44,8 +44,8 @@ _MOST_LINES = 500
 class ProfileLine:
     """One line of a profile.
 
-    `source_id` is a fact, or a block with the number of the line. `message_ids` are the messages
-    that it rests on.
+    `source_id` is a fact, or a block with the number of the line in it. `message_ids` are the
+    messages that it is based on.
     """
 
     section: str
@@ -61,14 +61,14 @@ class ProfileLine:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The lines that fit, by section, and whether some were left out."""
+    """The lines that fit, by section, and whether others were left out."""
 
     lines: Sequence[ProfileLine]
     is_cut: bool
 
     @property
     def text(self) -> str:
-        """The profile for a prompt: the same lines give the same bytes."""
+        """The profile for a prompt; equal lines give equal bytes."""
         parts: list[str] = []
         section = ""
         for line in self.lines:
@@ -90,8 +90,8 @@ def profile_of(
 ) -> Profile:
     """Return the best lines about a user within `limit` tokens.
 
-    With a question, lines that share words with it come first. Without one, facts come first, by
-    their kind, then lines of blocks.
+    With a question, lines that share words with it come first. Otherwise facts come first, by kind,
+    and then lines of blocks.
     """
     lines = list(_lines(tx, scope, user, has_question=bool(question)))[:_MOST_LINES]
     return _fitting(lines, question, limit, tokens_of)
@@ -100,9 +100,9 @@ def profile_of(
 def facts_profile(
     tx: Transaction, user_id: str, *, limit: int, tokens_of: Callable[[str], int]
 ) -> Profile:
-    """Return what holds now about a user within `limit` tokens, without the lines of blocks.
+    """Return what now holds about a user within `limit` tokens, without lines of blocks.
 
-    The same facts give the same lines.
+    Equal facts give equal lines.
     """
     return _fitting(list(_current_lines(tx, user_id))[:_MOST_LINES], "", limit, tokens_of)
 
@@ -169,7 +169,7 @@ def _fact_line(section: str, fact: UserFact) -> ProfileLine:
 
 
 def _block_lines(block: Block, sentences: Sequence[str]) -> Iterator[ProfileLine]:
-    """Yield the lines of a block that no fact says already."""
+    """Yield the lines of a block that no fact already says."""
     for number, line in enumerate(block.value.split("\n"), 1):
         text = line.strip(" -*•\t")
         if not any(map(str.isalnum, text)) or line.startswith("#"):
