@@ -13,11 +13,11 @@ from ricordo.domain.text import Json
 from ricordo.errors import Invalid
 from ricordo.features.tutor.learning import queries
 from ricordo.features.tutor.learning.queries import LearnerChoice
-from ricordo.plugins import UserImport
+from ricordo.plugins import UserFile
 from ricordo.storage import users
 from ricordo.storage.engine.store import Transaction
 
-FILE = "learning.jsonl"
+_NAME = "learning.jsonl"
 
 
 class ChoiceRecord(BaseModel):
@@ -31,11 +31,13 @@ class ChoiceRecord(BaseModel):
     retention_days: int | None = Field(ge=1, le=3650)
 
 
-def choices_of_user(tx: Transaction, scope: Scope, user_id: str) -> tuple[str, Sequence[Json]]:
-    """Return the name of the file, and the user's choice for each course, by its name."""
+def read_choices(
+    tx: Transaction, scope: Scope, user_id: str, _after: str | None
+) -> tuple[Sequence[Json], None]:
+    """Return the user's choice for each course, by its name; all of them at once."""
     user = users.require(tx, scope, user_id)
     chosen = queries.choices_of_user(tx, user.organization_id, user.id)
-    return FILE, [
+    records = [
         {
             "course": course,
             "is_off": choice.is_off,
@@ -44,6 +46,7 @@ def choices_of_user(tx: Transaction, scope: Scope, user_id: str) -> tuple[str, S
         }
         for course, choice in sorted(chosen.items())
     ]
+    return records, None
 
 
 def store_choices(tx: Transaction, user: User, records: Iterable[Mapping[str, Any]]) -> int:
@@ -58,11 +61,11 @@ def store_choices(tx: Transaction, user: User, records: Iterable[Mapping[str, An
         except ValidationError as error:
             fault = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(str(part) for part in fault["loc"])
-            raise Invalid(f"{FILE}, line {number}: {place}: {fault['msg']}.") from None
+            raise Invalid(f"{_NAME}, line {number}: {place}: {fault['msg']}.") from None
         chosen[one.course] = LearnerChoice(one.is_off, one.shares, one.retention_days)
     for course, choice in chosen.items():
         queries.set_choice(tx, user.organization_id, user.id, course, choice)
     return len(chosen)
 
 
-IMPORT = UserImport(FILE, store_choices)
+FILE = UserFile(_NAME, read_choices, store_choices)

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-import orjson
-
 from ricordo.domain.clock import to_datetime, zone
 from ricordo.domain.text import Json
 from ricordo.features.tutor.learning import service
@@ -26,11 +24,6 @@ def course_summary(learner: Learner, states: Sequence[SkillState]) -> Json:
     }
 
 
-def to_json(tx: Transaction, learner: Learner) -> bytes:
-    """Return the student's skills in a course as JSON."""
-    return orjson.dumps(_record(tx, learner), option=orjson.OPT_INDENT_2, default=str)
-
-
 def to_markdown(tx: Transaction, learner: Learner) -> str:
     """Return the student's skills in a course as Markdown, for people."""
     lines = [f"# {learner.course.title}: {learner.user.name}", ""]
@@ -41,7 +34,8 @@ def to_markdown(tx: Transaction, learner: Learner) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _record(tx: Transaction, learner: Learner) -> Json:
+def record_of(tx: Transaction, learner: Learner) -> Json:
+    """Return the student's skills in a course with their evidence, and the choices."""
     return {
         "course": learner.course.name,
         "title": learner.course.title,

@@ -134,6 +134,18 @@ class LearnerResponse(ResponseModel):
 LearnerChoiceRequest.take_back(LearnerResponse)
 
 
+class LearningRecordResponse(ResponseModel):
+    """A student's skills in a course, to be taken along: choices, levels and their evidence."""
+
+    user_id: str
+    course: str
+    title: str
+    is_off: bool
+    shares: bool
+    retention_days: int | None
+    skills: list[Json]
+
+
 class RemovedResponse(ResponseModel):
     """How many observations, levels and disputes were deleted."""
 

@@ -19,6 +19,7 @@ from ricordo.features.tutor.learning.models import (
     LearnerChoiceRequest,
     LearnerResponse,
     LearningCourseResponse,
+    LearningRecordResponse,
     NotedResponse,
     RemovedResponse,
     SkillResponse,
@@ -122,23 +123,19 @@ def delete_noted(
     return RemovedResponse.of(None, removed=service.remove_fact(tx, learner, noted_id))
 
 
-@router.get(
-    "/{course_name}/export",
-    response_class=Response,
-    responses={200: {"content": {"text/markdown": {}, "application/json": {}}}},
-)
+@router.get("/{course_name}/record", response_model=LearningRecordResponse)
 def export_learning(
     tx: Transaction,
     context: RequestContext,
     user_id: str,
     course_name: str,
     format: Literal["markdown", "json"] = "json",
-) -> Response:
-    """Return the user's skills in a course as one file, Markdown or JSON."""
+) -> Json | Response:
+    """Return the user's skills in a course as one file, JSON or Markdown."""
     learner = _learner(tx, context, user_id, course_name)
     if format == "markdown":
         return Response(export.to_markdown(tx, learner), media_type="text/markdown")
-    return Response(export.to_json(tx, learner), media_type="application/json")
+    return LearningRecordResponse.of(None, **export.record_of(tx, learner))
 
 
 @_of_teachers.get("/skills", response_model=DigestResponse)

@@ -257,6 +257,7 @@ def test_folders_and_files_come_back_with_their_texts(
         "folders.jsonl": 2,
         "files.jsonl": 3,
         "workspace.jsonl": 1,
+        "learning.jsonl": 0,
     }
     assert hash_of(exported(there, user)) == hash_of(archive)
     wait_for(lambda: all(file["processing_status"] == "completed" for file in ok(there.get(path))))

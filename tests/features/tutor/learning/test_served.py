@@ -275,11 +275,11 @@ def test_a_students_skills_are_exported_and_erasure_leaves_nothing(course: Cours
     learning = Learning(course, "ona")
     learning.ask("PATCH", shares=True)
     learning.ask("POST", "/skills/sums/dispute", words="Sumsqq.")
-    markdown = course.http.get(f"{learning.path}/export", params={"format": "markdown"})
+    markdown = course.http.get(f"{learning.path}/record", params={"format": "markdown"})
     assert markdown.headers["content-type"].startswith("text/markdown")
     for words in ("## fractions", "Onaqq adds.", '"It is 5/6qq."', "Sumsqq.", "Next review: 20"):
         assert words in markdown.text, words
-    exported = course.http.get(f"{learning.path}/export").json()
+    exported = course.http.get(f"{learning.path}/record").json()
     assert exported["skills"] == learning.read()["skills"]
     content = course.http.get("/users/ona/export").content
     whole = zipfile.ZipFile(io.BytesIO(content))
@@ -302,7 +302,8 @@ def test_a_students_skills_are_exported_and_erasure_leaves_nothing(course: Cours
     # The archive brings all of it back: levels, evidence, and choices.
     archive = {"file": ("memory.zip", content)}
     restored = ok(course.http.post("/v1/imports/memory", files=archive))
-    assert restored["records"] == {"facts.jsonl": 2, "learning.jsonl": 1}
+    counts = restored["records"]
+    assert (counts["facts.jsonl"], counts["learning.jsonl"]) == (2, 1)
     again = learning.read()
     assert (again["shares"], again["skills"]) == (True, exported["skills"])
 
@@ -313,6 +314,12 @@ def test_teachers_see_counts_and_only_shared_skills(course: Course) -> None:
     digest = course.http.get("/v1/courses/numbers/skills")
     assert ok(digest)["course"] == "numbers"
     assert "qq" not in digest.text
+    days = 20 * 86_400 * 1_000_000
+    course.server.write(
+        lambda tx: tx.run(update(user_facts).values(said_at=user_facts.c.said_at - days))
+    )
+    assert ok(course.http.get("/v1/courses/numbers/skills"))["weeks"]
+    assert ok(course.http.get("/v1/courses/numbers/skills", params={"weeks": 1}))["weeks"] == []
     user_id = Learning(course, "pia").read()["user_id"]
     path = f"/v1/courses/numbers/students/{user_id}/skills"
     assert "shares no skills" in refused(course.http.get(path), 404)
