@@ -74,6 +74,17 @@ def has_talked_with(tx: Transaction, user_id: str, agent_ids: Iterable[str]) -> 
     return bool(tx.all(statement))
 
 
+def talked_with(tx: Transaction, user_id: str, agent_ids: Iterable[str]) -> set[str]:
+    """Return those of these agents that the user has a conversation with."""
+    statement = (
+        users_of(agent_ids)
+        .with_only_columns(conversations.c.agent_id)
+        .where(conversations.c.user_id == user_id)
+        .distinct()
+    )
+    return {row.agent_id for row in tx.all(statement)}
+
+
 def last_messages(
     tx: Transaction, agent_ids: Iterable[str], user_ids: Sequence[str]
 ) -> dict[str, int | None]:

@@ -30,6 +30,8 @@ MORE = {
     "/v1/agents/{agent_id}/files": 8,  # the agent in three, its folders, what was opened, the newest, all, how each begins
     "/v1/agents/{agent_id}/archival-memory": 5,  # the agent in three, the passages' sizes, those that fit
     "/users/{user_id}/blocks/{label:path}/diffs": 5,  # user, chain, block, proposals, texts
+    # The user, the courses, whom the user talked with, their choices and facts.
+    "/v1/users/{user_id}/learning": 5,
     # The course, its students, their last messages, proposals and failed tasks.
     "/v1/courses/{course_name}/students": 5,
     "/v1/blocks/{block_id}/blame": 5,  # all versions with their texts

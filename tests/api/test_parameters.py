@@ -94,6 +94,7 @@ NO_DIFFERENCE: dict[str, str] = {
     "source": "there are no environments to choose from",
     "userId": "there are no environments to choose from",
     "order_by": "takes one value, which is the default; of agents and conversations more: tests/storage",
+    "weeks": "counts what students showed of skills: tests/features/tutor/learning/test_served.py",
     "sort_by": "shows where agents have run: tests/api/test_agents.py",
     "use_assistant_message": "is for agents that speak by calls: tests/behaviour/test_heartbeat_agents.py",
     "assistant_message_tool_name": "is for agents that speak by calls: tests/behaviour/test_heartbeat_agents.py",

@@ -434,6 +434,8 @@ SHARED = {
     """,
     "block schemas are files of the server, for every organization": "GET /v1/schemas/(<schema_name>)?",
 }
+# What a teacher reads of all students: their names, and counts of what they can do.
+OF_TEACHERS = ("/{course_name}/students", "/{course_name}/skills")
 ORDER = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -590,7 +592,9 @@ OTHERS: dict[str, Any] = {
 
 
 # Pages for a person's own choices and chats: a program may be refused there.
-A_PERSONS = re.compile(r"/ui/(notifications|first|say)|/ui/agents/\{agent_id\}/chat(/\w+)?")
+A_PERSONS = re.compile(
+    r"/ui/(notifications|first|say|learning)|/ui/agents/\{agent_id\}/chat(/\w+)?"
+)
 
 
 def callers_by_name_and_id() -> list[Any]:
@@ -630,7 +634,7 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
     # `tests/features/operations/audit_log` shows.
     others = [cell for cell in cells if not is_shared(cell) and "/audit-log" not in cell.path]
     if kind == "a developer":  # is a teacher, whom `tests/features/tutor/teachers` watches
-        taught = [cell for cell in others if cell.path.endswith("/students")]
+        taught = [cell for cell in others if cell.path.endswith(OF_TEACHERS)]
         shared, others = [*shared, *taught], [cell for cell in others if cell not in taught]
     is_quick = not is_whole and kind != "another user"  # which is asked for everything
     require_refused(world, watch, others[::FEW] if is_quick else others, (403, 404), headers, hers)
@@ -664,7 +668,7 @@ def asked_once(shared: list[Cell], kind: str) -> list[Cell]:
     by_a_user = {
         cell
         for cell in shared
-        if {*cell.scopes} <= {*EVERY_USERS} and not cell.path.endswith("/students")
+        if {*cell.scopes} <= {*EVERY_USERS} and not cell.path.endswith(OF_TEACHERS)
     }
     chosen = {"another user": by_a_user, "a developer": {*shared} - by_a_user}.get(kind, set())
     return [cell for cell in shared if cell in chosen]

@@ -232,6 +232,7 @@ class World(People):
             "tool_id": tool["id"],
             "tool_name": tool["name"],
             **self.new_course("essay"),
+            "skill_name": "sums",
             "block_label": "persona",
             "shared_block_id": agent["memory"]["blocks"][0]["id"],
         }
@@ -265,7 +266,8 @@ class World(People):
 
     def new_course(self, name: str) -> dict[str, str]:
         """Make a course; returns what names it in routes."""
-        source = '[[agent]]\nname = "coach"\ninstructions = "Coach."'
+        skills = "".join(f'[[skill]]\nname = "{skill}"\n' for skill in ("sums", "percent"))
+        source = f'[[agent]]\nname = "coach"\ninstructions = "Coach."\n{skills}'
         return {
             "course_name": self.ask(
                 OPERATOR, "PUT", f"/v1/courses/{name}", json={"source": source}
@@ -273,12 +275,17 @@ class World(People):
         }
 
     def new_student(self, name: str = "bea") -> dict[str, str]:
-        """Let somebody talk with the course; returns what names them in routes."""
+        """Let somebody talk with the course and share their skills with its teachers.
+
+        Returns what names them in routes.
+        """
         agent = self.ask(OPERATOR, "GET", f"/v1/courses/{self.shared['course_name']}")["agents"][
             "coach"
         ]
         said = {"json": {"input": "Hello."}, "headers": {"x-ricordo-user": name}}
         self.ask(OPERATOR, "POST", f"/v1/agents/{agent}/messages", **said)
+        learning = f"/v1/users/{name}/learning/{self.shared['course_name']}"
+        self.ask(OPERATOR, "PATCH", learning, json={"shares": True})
         return {"user_id": name}
 
     def new_backup(self, name: str) -> dict[str, str]:
@@ -473,6 +480,9 @@ class World(People):
         for sentence in said:
             fact = self.ask(self.ada, "POST", "/v1/users/ada/facts", json={"sentence": sentence})
         self.own["fact_id"] = fact["id"]
+        skill = f"/v1/users/ada/learning/{self.shared['course_name']}/skills/percent"
+        words = {"words": f"I can do {CANARY}."}
+        self.own["noted_id"] = self.ask(self.ada, "POST", f"{skill}/dispute", json=words)["id"]
 
     def new_forget_request(self, text: str) -> dict[str, str]:
         """An agent asks that Ada's memory forgets something."""

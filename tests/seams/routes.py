@@ -139,7 +139,8 @@ BODIES: dict[tuple[str, str], Any] = {
         "trigger": {"type": "cron", "schedule": "0 0 1 1 *"},
     },
     ("PUT", "/v1/courses/{course_name}"): {
-        "source": '[[agent]]\nname = "coach"\ninstructions = "b"'
+        "source": '[[agent]]\nname = "coach"\ninstructions = "b"\n'
+        '[[skill]]\nname = "sums"\n[[skill]]\nname = "percent"\n'
     },
     ("POST", "/v1/courses/{course_name}/check"): {
         "source": '[[agent]]\nname = "a"\ninstructions = "b"'
@@ -173,6 +174,7 @@ FORMS: dict[str, Mapping[str, str]] = {
     "/ui/people/{user_id}/new": {"label": "fresh", "value": "Mine."},
     "/ui/people/{user_id}/facts/policy": {"policy": "propose"},
     "/ui/people/{user_id}/facts/{fact_id}": {"action": "change", "sentence": "I like tea."},
+    "/ui/people/{user_id}/learning/{course_name}": {"action": "dispute", "skill": "sums"},
     "/ui/people/{user_id}/decide": {"id": "{diff_id}", "decision": "reject"},
     "/ui/people/{user_id}/forget-one": {"text": "Two"},
     "/ui/people/{user_id}/forget-one/remove": {"text": "Two", "id": "message/none"},

@@ -1,9 +1,9 @@
-"""Tutoring: courses, their chats and tasks, and the pages of teachers."""
+"""Tutoring: courses, their chats and tasks, what students can do, and the pages of teachers."""
 
 from ricordo.plugins import Commands, Feature, PluginPage
 
 feature = Feature(
-    requires=("automation", "documents", "files", "knowledge", "openai", "typed_memory"),
+    requires=("automation", "documents", "files", "knowledge", "openai", "typed_memory", "web"),
     settings=("ricordo.features.tutor.courses.options:CourseSettings",),
     tables=(
         "ricordo.features.tutor.courses.queries:courses",
@@ -14,6 +14,8 @@ feature = Feature(
     routes=(
         "ricordo.features.tutor.chat.routes",
         "ricordo.features.tutor.courses.routes",
+        "ricordo.features.tutor.learning.routes",
+        "ricordo.features.tutor.learning.pages",
         "ricordo.features.tutor.tasks.routes",
         "ricordo.features.tutor.tasks.pages",
         "ricordo.features.tutor.teachers.routes",
@@ -22,12 +24,15 @@ feature = Feature(
     jobs=(
         "ricordo.features.tutor.courses.jobs:HANDLERS",
         "ricordo.features.tutor.tasks.jobs:HANDLERS",
+        "ricordo.features.tutor.learning.jobs:HANDLERS",
     ),
+    user_files=("ricordo.features.tutor.learning.archives:FILE",),
     tools=("ricordo.features.tutor.learning.tools:TOOLS",),
     complete_agents=("ricordo.features.tutor.learning.prompt:ADDITION",),
     findings=("ricordo.features.tutor.courses.course_file:findings",),
     pages=(
         PluginPage("Tasks", "/ui/tasks"),
+        PluginPage("What I can do", "/ui/learning", ("memory:read",)),
         PluginPage("Courses", "/ui/courses", ("agents:write",)),
     ),
     commands=(

@@ -102,16 +102,22 @@ def _state_line(state: SkillState, timezone: str) -> str:
         parts = [
             f"{state.skill.name}: {state.level.value} since {_day(state.level.holds_from, timezone)}"
         ]
-    parts.append(f"{len(state.observations)} observations")
+    parts.append(_counted(len(state.observations), "observation"))
     if state.observations:
         newest = state.observations[0]
-        parts.append(f"last on {_day(newest.said_at, timezone)}: {newest.sentence}")
+        sentence = newest.sentence.rstrip(".")
+        parts.append(f"last on {_day(newest.said_at, timezone)}: {sentence}")
     parts += [
-        f"misconception ({number} times): {name}" for name, number in state.misconceptions.items()
+        f"misconception, {_counted(number, 'time')}: {name}"
+        for name, number in state.misconceptions.items()
     ]
     if state.claim:
-        parts.append(f'the student says: "{state.claim.sentence}"; check it with an exercise')
+        parts.append(f'the student says: "{state.claim.value}"; check it with an exercise')
     return "; ".join(parts)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _day(time: int, timezone: str) -> str:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import ColumnElement, Index, UniqueConstraint, delete, or_, select
+from sqlalchemy import ColumnElement, Index, UniqueConstraint, bindparam, delete, func, or_, select
 
 from ricordo.features.knowledge.facts.queries import FACTS
-from ricordo.features.knowledge.facts.records import UserFact
+from ricordo.features.knowledge.facts.records import OBSERVATION, UserFact
 from ricordo.features.knowledge.facts.tables import user_facts
-from ricordo.features.tutor.learning.records import PREFIXES
+from ricordo.features.tutor.learning.records import CLAIM, LEVEL, PREFIXES
 from ricordo.storage.engine.repository import Replacing, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import flag, numbers, reference, seq, strings, table
@@ -28,14 +29,15 @@ learner_choices = table(
     erasure="delete",
 )
 _SET_CHOICE = Replacing(learner_choices, "is_off", "shares", "retention_days")
-_CHOICES = select(
-    learner_choices.c.user_id,
-    learner_choices.c.is_off,
-    learner_choices.c.shares,
-    learner_choices.c.retention_days,
-).where(equal(learner_choices, "organization_id", "course"))
-_CHOICE = _CHOICES.where(equal(learner_choices, "user_id"))
+_CHOICES = select(learner_choices).where(equal(learner_choices, "organization_id"))
+_OF_COURSE = _CHOICES.where(equal(learner_choices, "course"))
+_OF_USER = _CHOICES.where(equal(learner_choices, "user_id"))
+_CHOICE = _OF_COURSE.where(equal(learner_choices, "user_id"))
+# A prompt and a page read at most this number of a student's newest facts of a course.
+MOST_READ = 2_000
+EVERY_FACT = 1_000_000
 _STATES = ("current", "proposed")
+_OF_SLOT = FACTS.select.where(equal(user_facts, "user_id", "slot")).order_by(user_facts.c.seq)
 _LIVE = one_of(user_facts.c.state, "states")
 
 
@@ -56,20 +58,27 @@ def choice_of(tx: Transaction, organization_id: str, user_id: str, course: str) 
     """Return the student's choice for a course."""
     parameters = {"organization_id": organization_id, "user_id": user_id, "course": course}
     row = tx.first(_CHOICE, parameters)
-    if row is None:
-        return LearnerChoice()
-    return LearnerChoice(bool(row.is_off), bool(row.shares), row.retention_days)
+    return _choice(row) if row else LearnerChoice()
 
 
 def choices_of_course(
     tx: Transaction, organization_id: str, course: str
 ) -> dict[str, LearnerChoice]:
     """Return the choices of all students that chose something for a course, by user id."""
-    rows = tx.all(_CHOICES, {"organization_id": organization_id, "course": course})
-    return {
-        row.user_id: LearnerChoice(bool(row.is_off), bool(row.shares), row.retention_days)
-        for row in rows
-    }
+    rows = tx.all(_OF_COURSE, {"organization_id": organization_id, "course": course})
+    return {row.user_id: _choice(row) for row in rows}
+
+
+def choices_of_user(
+    tx: Transaction, organization_id: str, user_id: str
+) -> dict[str, LearnerChoice]:
+    """Return a student's choices by the name of the course."""
+    rows = tx.all(_OF_USER, {"organization_id": organization_id, "user_id": user_id})
+    return {row.course: _choice(row) for row in rows}
+
+
+def _choice(row: Any) -> LearnerChoice:
+    return LearnerChoice(bool(row.is_off), bool(row.shares), row.retention_days)
 
 
 def set_choice(
@@ -90,24 +99,68 @@ def set_choice(
 
 
 def facts_of(
-    tx: Transaction, user_id: str, course: str, states: Iterable[str] = _STATES
+    tx: Transaction,
+    user_id: str,
+    course: str,
+    states: Iterable[str] = _STATES,
+    limit: int = MOST_READ,
 ) -> list[UserFact]:
-    """Return a student's facts of a course in these states, the newest first."""
-    statement = FACTS.select.where(
-        equal(user_facts, "user_id"), _LIVE, _of_course(course)
-    ).order_by(user_facts.c.seq.desc())
-    return FACTS.all(tx, statement, {"user_id": user_id, "states": list(states)})
+    """Return a student's newest facts of a course in these states, the newest first."""
+    statement = (
+        FACTS.select.where(equal(user_facts, "user_id"), _LIVE, _of_course(course))
+        .order_by(user_facts.c.seq.desc())
+        .limit(bindparam("limit"))
+    )
+    return FACTS.all(tx, statement, {"user_id": user_id, "states": list(states), "limit": limit})
 
 
-def facts_of_students(
-    tx: Transaction, organization_id: str, course: str, states: Iterable[str]
-) -> list[UserFact]:
-    """Return the facts of a course of all students of an organization."""
-    statement = FACTS.select.where(
-        equal(user_facts, "organization_id"), _LIVE, _of_course(course)
-    ).order_by(user_facts.c.seq)
-    parameters = {"organization_id": organization_id, "states": list(states)}
+def facts_of_user(tx: Transaction, user_id: str) -> list[UserFact]:
+    """Return a student's newest facts of all courses, the newest first."""
+    slot = user_facts.c.slot
+    is_of_skill = or_(*(slot.startswith(prefix, autoescape=True) for prefix in PREFIXES))
+    statement = (
+        FACTS.select.where(equal(user_facts, "user_id"), _LIVE, is_of_skill)
+        .order_by(user_facts.c.seq.desc())
+        .limit(bindparam("limit"))
+    )
+    parameters = {"user_id": user_id, "states": list(_STATES), "limit": MOST_READ}
     return FACTS.all(tx, statement, parameters)
+
+
+def facts_of_slot(tx: Transaction, user_id: str, slot: str) -> list[UserFact]:
+    """Return a student's facts of one slot in any state."""
+    return FACTS.all(tx, _OF_SLOT, {"user_id": user_id, "slot": slot})
+
+
+def levels_of_students(tx: Transaction, organization_id: str, course: str) -> list[UserFact]:
+    """Return the levels that hold of all students of an organization in a course."""
+    of_course = _of_course(course, LEVEL)
+    statement = FACTS.select.where(equal(user_facts, "organization_id"), _LIVE, of_course)
+    return FACTS.all(tx, statement, {"organization_id": organization_id, "states": ["current"]})
+
+
+def observations_of_students(
+    tx: Transaction, organization_id: str, course: str, since: int
+) -> list[UserFact]:
+    """Return the observations of all students that hold, of messages since this time."""
+    statement = FACTS.select.where(
+        equal(user_facts, "organization_id"),
+        _LIVE,
+        _of_course(course, OBSERVATION),
+        user_facts.c.said_at >= since,
+    ).order_by(user_facts.c.said_at, user_facts.c.seq)
+    return FACTS.all(tx, statement, {"organization_id": organization_id, "states": ["current"]})
+
+
+def oldest_by_student(tx: Transaction, organization_id: str, course: str) -> dict[str, int]:
+    """Return the time of each student's oldest observation or claim in a course, by user id."""
+    statement = (
+        select(user_facts.c.user_id, func.min(user_facts.c.said_at).label("said_at"))
+        .where(equal(user_facts, "organization_id"), _of_course(course, OBSERVATION, CLAIM))
+        .group_by(user_facts.c.user_id)
+    )
+    rows = tx.all(statement, {"organization_id": organization_id})
+    return {row.user_id: row.said_at for row in rows}
 
 
 def remove(tx: Transaction, facts: Sequence[UserFact]) -> None:
@@ -117,10 +170,9 @@ def remove(tx: Transaction, facts: Sequence[UserFact]) -> None:
         tx.run(delete(user_facts).where(one_of(user_facts.c.id, "ids")), {"ids": ids})
 
 
-def _of_course(course: str) -> ColumnElement[bool]:
+def _of_course(course: str, *prefixes: str) -> ColumnElement[bool]:
+    """Return the condition that a fact is of a course, and of one of these kinds of slots."""
+    slot = user_facts.c.slot
     return or_(
-        *(
-            user_facts.c.slot.startswith(f"{prefix}{course}/", autoescape=True)
-            for prefix in PREFIXES
-        )
+        *(slot.startswith(f"{prefix}{course}/", autoescape=True) for prefix in prefixes or PREFIXES)
     )

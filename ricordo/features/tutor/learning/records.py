@@ -37,6 +37,11 @@ def claim_slot(course: str, skill: str) -> str:
     return f"{CLAIM}{course}/{skill}"
 
 
+def course_of(fact: UserFact) -> str:
+    """Return the name of the course that a fact is about."""
+    return fact.slot.partition(":")[2].partition("/")[0]
+
+
 def skill_of(fact: UserFact, course: str) -> str | None:
     """Return the name of the skill that a fact is about; None if it is of another course."""
     _, _, place = fact.slot.partition(":")

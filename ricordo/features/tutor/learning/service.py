@@ -33,6 +33,7 @@ from ricordo.features.tutor.learning.records import (
     Result,
     SkillState,
     claim_slot,
+    course_of,
     is_level,
     is_observation,
     level_slot,
@@ -45,10 +46,11 @@ from ricordo.features.tutor.learning.reviews import end_of_day
 from ricordo.features.tutor.learning.state import skill_states
 from ricordo.memory.schemas import similar_name
 from ricordo.memory.unwanted import rules_of
-from ricordo.storage import users, versions
+from ricordo.storage import activity, users, versions
 from ricordo.storage.engine.store import Transaction
 
 LONGEST_QUOTE = 400
+LONGEST_CLAIM = 200
 _KNOWN = ("practised", "secure")
 
 
@@ -118,35 +120,60 @@ def learner_of(tx: Transaction, user: User, course: Course) -> Learner:
     return Learner(user, course, choice)
 
 
+def learning_of(tx: Transaction, user: User) -> list[tuple[Learner, list[SkillState]]]:
+    """Return the courses with skills that the user takes part in, each with its states.
+
+    These are the courses whose agents the user talked with, or that something is noted for. The
+    number of statements does not depend on the number of courses.
+    """
+    scope = Scope(user.organization_id)
+    stored = {course.name: course for course in courses.everyone(tx, scope)}
+    parsed = {name: applied_course(course.source, name) for name, course in stored.items()}
+    taught = {name: course for name, course in parsed.items() if course and course.skills}
+    agent_ids = [id for name in taught for id in stored[name].agents.values()]
+    known_agents = activity.talked_with(tx, user.id, agent_ids)
+    choices = queries.choices_of_user(tx, user.organization_id, user.id)
+    noted: dict[str, list[UserFact]] = {}
+    for fact in queries.facts_of_user(tx, user.id):
+        noted.setdefault(course_of(fact), []).append(fact)
+    found = []
+    for name, course in taught.items():
+        if name not in noted and known_agents.isdisjoint(stored[name].agents.values()):
+            continue
+        learner = Learner(user, course, choices.get(name, queries.LearnerChoice()))
+        found.append((learner, _states(tx, learner, noted.get(name, []))))
+    return found
+
+
+def require_shared(learner: Learner) -> None:
+    """Raise NotFound unless the student shares the skills with the course's teachers."""
+    if learner.choice.is_off or not learner.choice.shares:
+        raise NotFound("This student shares no skills with teachers.")
+
+
+def kept_days(learner: Learner) -> int | None:
+    """Return for how many days evidence is kept: the shorter of two choices; None for no bound."""
+    bounds = (learner.choice.retention_days, learner.course.retention_days)
+    return min((days for days in bounds if days is not None), default=None)
+
+
 def states_of(tx: Transaction, learner: Learner) -> list[SkillState]:
     """Return the state of each skill; none for a student who chose that nothing is noted."""
     if learner.choice.is_off:
         return []
-    found = queries.facts_of(tx, learner.user.id, learner.course.name)
+    return _states(tx, learner, queries.facts_of(tx, learner.user.id, learner.course.name))
+
+
+def _states(tx: Transaction, learner: Learner, found: Sequence[UserFact]) -> list[SkillState]:
+    if learner.choice.is_off:
+        return []
     until = end_of_day(tx.clock.now(), learner.timezone)
     return skill_states(learner.course.skills, learner.course.name, found, until)
 
 
-def states_of_students(
-    tx: Transaction, organization_id: str, course: Course
-) -> dict[str, list[SkillState]]:
-    """Return the states of all students of whom something is noted, by user id."""
-    by_student: dict[str, list[UserFact]] = {}
-    for fact in queries.facts_of_students(tx, organization_id, course.name, ["current"]):
-        by_student.setdefault(fact.user_id, []).append(fact)
-    choices = queries.choices_of_course(tx, organization_id, course.name)
-    until = end_of_day(tx.clock.now(), course.timezone or "UTC")
-    return {
-        user_id: skill_states(course.skills, course.name, found, until)
-        for user_id, found in by_student.items()
-        if user_id not in choices or not choices[user_id].is_off
-    }
-
-
-def students_with_due(tx: Transaction, organization_id: str, course: Course) -> set[str]:
-    """Return the ids of the students that have something to review today."""
-    states = states_of_students(tx, organization_id, course)
-    return {user_id for user_id, of_user in states.items() if any(s.is_due for s in of_user)}
+def has_due(tx: Transaction, user: User, course: Course) -> bool:
+    """Return whether the student has something to review today."""
+    return any(state.is_due for state in states_of(tx, learner_of(tx, user, course)))
 
 
 def policy_for(tx: Transaction, learner: Learner) -> FactPolicy:
@@ -217,10 +244,7 @@ def propose_level(tx: Transaction, learner: Learner, new: NewLevel) -> UserFact:
         evidence=tuple(pieces)[:MOST_EVIDENCE],
     )
     fact = replace(fact, agent_id=new.agent_id, conversation_id=new.conversation_id)
-    filed = _file(tx, fact, is_direct=policy == "direct" and not new.is_guarded)
-    if filed.state == "current":
-        _end_claim(tx, learner, new.skill)
-    return filed
+    return _file(tx, fact, is_direct=policy == "direct" and not new.is_guarded)
 
 
 def claim(tx: Transaction, learner: Learner, skill: CourseSkill, words: str) -> UserFact:
@@ -231,16 +255,18 @@ def claim(tx: Transaction, learner: Learner, skill: CourseSkill, words: str) -> 
     users.lock(tx, learner.user.id)
     if learner.choice.is_off:
         raise Invalid("Nothing is noted of you in this course. Switch it on first.")
+    said = _sentence(tx, learner, words)[:LONGEST_CLAIM]
     fact = _new_fact(
         tx,
         learner,
-        sentence=_sentence(tx, learner, words),
+        sentence=_sentence(
+            tx, learner, f'{skill.shown_name} ({learner.course.title}), in my view: "{said}"'
+        ),
         slot=claim_slot(learner.course.name, skill.name),
-        value="disputed",
+        value=said,
         evidence=(),
     )
-    for older in _of_slot(tx, fact):
-        facts.remove(tx, older)
+    queries.remove(tx, queries.facts_of_slot(tx, fact.user_id, fact.slot))
     stored = replace(fact, source="user", state="current", resolved_at=tx.clock.now())
     facts.insert(tx, stored)
     return stored
@@ -290,19 +316,8 @@ def approve_all(tx: Transaction, learner: Learner, by: str | None) -> int:
     users.lock(tx, learner.user.id)
     waiting = queries.facts_of(tx, learner.user.id, learner.course.name, ["proposed"])
     for fact in reversed(waiting):
-        approve(tx, learner, fact, by)
+        decisions.approve(tx, fact, by)
     return len(waiting)
-
-
-def approve(tx: Transaction, learner: Learner, fact: UserFact, by: str | None) -> UserFact:
-    """Approve a proposed fact; a level that holds now answers the student's claim."""
-    approved = decisions.approve(tx, fact, by)
-    if is_level(approved):
-        name = skill_of(approved, learner.course.name)
-        for skill in learner.course.skills:
-            if skill.name == name:
-                _end_claim(tx, learner, skill)
-    return approved
 
 
 def _require_on(tx: Transaction, learner: Learner) -> FactPolicy:
@@ -342,7 +357,9 @@ def _facts_of_skill(tx: Transaction, learner: Learner, skill: CourseSkill) -> li
 
 def _every_fact(tx: Transaction, learner: Learner) -> list[UserFact]:
     states = ("current", "proposed", "ended", "replaced", "rejected")
-    return queries.facts_of(tx, learner.user.id, learner.course.name, states)
+    return queries.facts_of(
+        tx, learner.user.id, learner.course.name, states, limit=queries.EVERY_FACT
+    )
 
 
 def _drop_unfounded(tx: Transaction, learner: Learner, found: Sequence[UserFact]) -> int:
@@ -363,15 +380,6 @@ def _drop_unfounded(tx: Transaction, learner: Learner, found: Sequence[UserFact]
             facts.update(tx, replace(level, evidence=evidence))
     queries.remove(tx, dropped)
     return len(dropped)
-
-
-def _end_claim(tx: Transaction, learner: Learner, skill: CourseSkill) -> None:
-    """End the student's claim, since a level that is newer answers it."""
-    slot = claim_slot(learner.course.name, skill.name)
-    now = tx.clock.now()
-    for fact in _facts_of_skill(tx, learner, skill):
-        if fact.slot == slot:
-            facts.update(tx, replace(fact, state="ended", holds_until=now, resolved_at=now))
 
 
 def _sentence(tx: Transaction, learner: Learner, text: str) -> str:
@@ -418,23 +426,16 @@ def _new_fact(
     )
 
 
-def _of_slot(
-    tx: Transaction, fact: UserFact, states: Sequence[str] = ("current", "proposed")
-) -> list[UserFact]:
-    course = fact.slot.partition(":")[2].partition("/")[0]
-    found = queries.facts_of(tx, fact.user_id, course, states)
-    return [other for other in found if other.slot == fact.slot]
-
-
 def _file(tx: Transaction, fact: UserFact, *, is_direct: bool) -> UserFact:
     """Store a fact, or the new evidence of the known fact that says the same; return it.
 
     A waiting fact of the same slot is replaced. Raises Conflict for what the student rejected.
     """
-    for rejected in _of_slot(tx, fact, ["rejected"]):
+    same_slot = queries.facts_of_slot(tx, fact.user_id, fact.slot)
+    for rejected in [other for other in same_slot if other.state == "rejected"]:
         if (rejected.value, rejected.evidence) == (fact.value, fact.evidence):
             raise Conflict("The student rejected this. Propose it again with new evidence.")
-    live = _of_slot(tx, fact)
+    live = [other for other in same_slot if other.state in ("current", "proposed")]
     known = next((older for older in live if older.value == fact.value), None)
     if known and (known.state == "current" or not is_direct):
         pieces = tuple(dict.fromkeys((*fact.evidence, *known.evidence)))

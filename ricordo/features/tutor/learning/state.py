@@ -48,10 +48,14 @@ def _state(
         (fact for fact in current if is_observation(fact)), key=lambda fact: -fact.said_at
     )
     due = due_at(observations)
+    level = next((fact for fact in current if is_level(fact)), None)
+    # A level that is newer has answered the student's claim.
+    answered_at = level.holds_from if level else 0
+    claims = [fact for fact in current if is_claim(fact) and fact.said_at > answered_at]
     return SkillState(
         skill=skill,
-        level=next((fact for fact in current if is_level(fact)), None),
-        claim=next((fact for fact in current if is_claim(fact)), None),
+        level=level,
+        claim=claims[0] if claims else None,
         observations=observations,
         waiting=[fact for fact in facts if fact.state == "proposed"],
         due_at=due,

@@ -1,4 +1,4 @@
-"""The tools with which a course's agents note what a student can do."""
+"""The tools with which agents note what a student can do, and propose levels and grades."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,9 +9,11 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound
 from ricordo.features.knowledge.facts.evidence import is_evidence, stands_in
 from ricordo.features.knowledge.facts.records import UserFact
+from ricordo.features.tutor.courses import queries as courses
 from ricordo.features.tutor.courses.applying import MARK
 from ricordo.features.tutor.learning import service
 from ricordo.features.tutor.learning.service import Learner, NewLevel, Observation
+from ricordo.features.tutor.teachers import queries as teachers
 from ricordo.storage import activity, messages, users
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
@@ -101,6 +103,37 @@ async def propose_mastery(
     return answer
 
 
+async def propose_grade(
+    context: ToolContext, course: str, student: str, grade: str, reason: str
+) -> str:
+    """Put a proposal for a grade before the teacher you talk with. It is stored nowhere: the teacher decides.
+
+    Args:
+        course: The name of the course.
+        student: The id or identifier of a student who shares their skills with teachers.
+        grade: The grade that you propose.
+        reason: Why, from the skills alone.
+    """
+
+    def read(tx: Transaction) -> list[str]:
+        teacher = teachers.require_teacher(context.scope)
+        stored = courses.get(tx, teacher, course)
+        user = teachers.student(tx, teacher, stored, student).user
+        learner = service.learner_of(tx, user, service.course_with_skills(tx, teacher, course))
+        service.require_shared(learner)
+        states = service.states_of(tx, learner)
+        levels = [
+            f"- {state.skill.shown_name}: {state.level_name or 'no level yet'}, "
+            f"observations: {len(state.observations)}"
+            for state in states
+        ]
+        heading = f"Proposed for {user.name} in {learner.course.title}: {grade.strip()}"
+        return [heading, f"Reason: {reason.strip()}", "It rests on:", *levels]
+
+    lines = await context.store.read(read)
+    return "\n".join([*lines, "Nothing was stored. Ask the teacher to decide."])
+
+
 def _is_guarded(context: ToolContext) -> bool:
     """Return whether others than the student may have led the agent to this call."""
     return context.step.is_untrusted() or bool(context.step.callers)
@@ -161,4 +194,5 @@ def _said(tx: Transaction, context: ToolContext, learner: Learner) -> Sequence[M
 TOOLS = (
     ServerTool(note_evidence, "letta_builtin", acts_outside=True),
     ServerTool(propose_mastery, "letta_builtin", acts_outside=True),
+    ServerTool(propose_grade, "letta_builtin", is_read_only=True),
 )

@@ -13,7 +13,7 @@ from ricordo.features.automation.schedules import cron
 from ricordo.features.tutor.courses import queries as courses
 from ricordo.features.tutor.courses.applying import SCOPE, applied_course
 from ricordo.features.tutor.courses.course_file import CourseTask
-from ricordo.features.tutor.learning.service import students_with_due
+from ricordo.features.tutor.learning.service import has_due
 from ricordo.features.tutor.tasks import queries
 from ricordo.features.tutor.tasks.models import TaskRequest
 from ricordo.features.tutor.tasks.queries import BackgroundTask, TaskRun, Trigger
@@ -194,7 +194,8 @@ def _with_due(tx: Transaction, task: BackgroundTask, windows: dict[str, int]) ->
     course_task = course_task_of(tx, task)
     if course is None or course_task is None or not course_task.only_if_due:
         return windows
-    due = students_with_due(tx, task.organization_id, course)
+    students = users.ROWS.by_ids(tx, list(windows)) if windows else []
+    due = {student.id for student in students if has_due(tx, student, course)}
     return {user_id: window for user_id, window in windows.items() if user_id in due}
 
 

@@ -90,10 +90,16 @@ async def list_students(request: Request, course_name: str) -> Response:
 @router.get("/{course_name}/students/{user_id}")
 @_teaches
 async def show_student(request: Request, course_name: str, user_id: str) -> Response:
-    """Show a student with the blocks that teachers see."""
-    student: Any = await Api(request).get(f"/v1/courses/{course_name}/students/{user_id}")
+    """Show a student with the blocks that teachers see, and the skills that the student shares."""
+    api = Api(request)
+    student: Any = await api.get(f"/v1/courses/{course_name}/students/{user_id}")
+    learner: Any = await api.find(f"/v1/courses/{course_name}/students/{user_id}/skills")
     return await render(
-        request, "tutor.teachers/student.html", course_name=course_name, student=student
+        request,
+        "tutor.teachers/student.html",
+        course_name=course_name,
+        student=student,
+        skills=learner["skills"] if learner else [],
     )
 
 

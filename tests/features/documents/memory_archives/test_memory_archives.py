@@ -273,6 +273,7 @@ def test_folders_and_files_come_back_with_their_texts(
         "folders.jsonl": 2,
         "files.jsonl": 3,
         "workspace.jsonl": 1,
+        "learning.jsonl": 0,
     }
     assert hash_of(exported(there, user)) == hash_of(archive)
     wait_for(lambda: all(file["processing_status"] == "completed" for file in ok(there.get(path))))
@@ -490,6 +491,7 @@ def test_everything_is_in_the_archive_in_many_portions(
         "files.jsonl",
         "workspace.jsonl",
         "facts.jsonl",
+        "learning.jsonl",
         "manifest.json",
     ]
     assert archive["blocks/courses/maths.md"].decode() == "Übung 4\n"
@@ -541,6 +543,7 @@ def test_no_name_in_the_archive_leads_out_of_it_and_an_empty_memory_has_an_archi
             "folders.jsonl",
             "files.jsonl",
             "workspace.jsonl",
+            "learning.jsonl",
         ),
         b"",
     )

@@ -608,6 +608,7 @@ def test_every_column_with_somebodys_id_is_erased_blanked_or_counted() -> None:
         "honcho_sessions",
         "import_parts",
         "imported_items",
+        "learner_choices",
         "notices",
         "notification_preferences",
         "openai_chats",

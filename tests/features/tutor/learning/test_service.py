@@ -153,13 +153,13 @@ async def test_nobody_notes_anything_of_a_student_who_opted_out(room: Classroom)
         with pytest.raises(Invalid, match="nothing is noted"):
             room.show(tx, "ada", "sums", "good")
         learner = room.learner(tx, "ada")
-        due = service.students_with_due(tx, learner.user.organization_id, room.course)
+        due = service.has_due(tx, learner.user, room.course)
         return prompt.learner_text(tx, learner), service.states_of(tx, learner), due
 
     text, states, due = await room.store.write(work)
     assert "sums" not in text
     assert states == []
-    assert due == set()
+    assert not due
 
 
 async def test_old_evidence_is_deleted_with_the_levels_that_rest_on_it(
@@ -225,3 +225,19 @@ async def test_words_that_shall_never_be_remembered_and_secrets_are_not_noted(
         assert queries.facts_of(tx, learner.user.id, "numbers") == []
 
     await room.store.write(work)
+
+
+async def test_a_prompt_reads_a_bounded_number_of_facts_and_a_deletion_all(
+    room: Classroom,
+) -> None:
+    def work(tx: Transaction) -> Any:
+        for _ in range(7):
+            room.show(tx, "ada", "sums", "good")
+        learner = room.learner(tx, "ada")
+        newest = queries.facts_of(tx, learner.user.id, "numbers", limit=3)
+        every = queries.facts_of(tx, learner.user.id, "numbers")
+        return newest, every, service.remove_all(tx, learner)
+
+    newest, every, removed = await room.store.write(work)
+    assert newest == every[:3]
+    assert removed == len(every) == 7

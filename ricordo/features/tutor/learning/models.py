@@ -1,0 +1,193 @@
+"""Request and response models of learner state."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ricordo.api.models.base import From, RequestModel, ResponseModel, Timestamp
+from ricordo.domain.text import Json
+from ricordo.features.knowledge.facts.records import UserFact
+from ricordo.features.tutor.learning.records import (
+    SkillState,
+    is_level,
+    is_observation,
+    misconception_of,
+    result_of,
+)
+
+
+class LearnerChoiceRequest(RequestModel):
+    """What a student chooses for a course; fields that are left out stay as they are."""
+
+    is_off: bool | None = Field(None, description="Nothing is noted and shown.")
+    shares: bool | None = Field(None, description="The course's teachers see the skills.")
+    retention_days: int | None = Field(
+        None,
+        ge=1,
+        le=3650,
+        description="Delete evidence that is older; null leaves it to the course.",
+    )
+
+
+class DisputeRequest(RequestModel):
+    """The student's own view of a skill."""
+
+    words: str = Field("I can do this.", min_length=1, max_length=200)
+
+
+class NotedResponse(ResponseModel):
+    """An observation, a level or a dispute, with the words it rests on.
+
+    `what` is observation, level or dispute.
+    """
+
+    id: str
+    what: str
+    sentence: str
+    value: str
+    result: str | None
+    misconception: str | None
+    state: str
+    said_at: Timestamp
+    agent_id: str | None
+    conversation_id: str | None
+    evidence: list[Json]
+
+    @classmethod
+    def from_fact(cls, fact: UserFact) -> Json:
+        """Return the fact as JSON."""
+        what = "level" if is_level(fact) else "dispute"
+        if is_observation(fact):
+            what = "observation"
+        return cls.of(
+            fact,
+            what=what,
+            result=result_of(fact) if is_observation(fact) else None,
+            misconception=(misconception_of(fact) or None) if is_observation(fact) else None,
+            evidence=[
+                {"message_id": piece.message_id, "quote": piece.quote} for piece in fact.evidence
+            ],
+        )
+
+
+class SkillResponse(ResponseModel):
+    """A student's state in one skill.
+
+    `due_at` is the time of the next review. `is_ready`: all prerequisites are practised or secure.
+    """
+
+    name: Annotated[str, From("skill.name")]
+    title: Annotated[str, From("skill.shown_name")]
+    prerequisites: list[str]
+    level: Json | None
+    dispute: Json | None
+    observations: list[Json]
+    waiting: list[Json]
+    due_at: Timestamp | None
+    is_due: bool
+    is_ready: bool
+
+    @classmethod
+    def from_state(cls, state: SkillState) -> Json:
+        """Return the state as JSON."""
+        noted = NotedResponse.from_fact
+        return cls.of(
+            state,
+            prerequisites=list(state.skill.prerequisites),
+            level=noted(state.level) if state.level else None,
+            dispute=noted(state.claim) if state.claim else None,
+            observations=[noted(fact) for fact in state.observations],
+            waiting=[noted(fact) for fact in state.waiting],
+        )
+
+
+class LearningCourseResponse(ResponseModel):
+    """A course with skills that the student takes part in."""
+
+    name: str
+    title: str
+    skills: int
+    levels: int
+    due: int
+    waiting: int
+    is_off: bool
+
+
+class LearnerResponse(ResponseModel):
+    """A student's state in a course.
+
+    `policy` says what becomes of what agents note: off, propose or direct. `kept_days` is the
+    number of days for which evidence is kept, by the student's choice or the course's.
+    """
+
+    user_id: str
+    course: str
+    title: str
+    policy: str
+    is_off: bool
+    shares: bool
+    retention_days: int | None
+    kept_days: int | None
+    skills: list[Json]
+
+
+LearnerChoiceRequest.take_back(LearnerResponse)
+
+
+class LearningRecordResponse(ResponseModel):
+    """A student's skills in a course, to be taken along: choices, levels and their evidence."""
+
+    user_id: str
+    course: str
+    title: str
+    is_off: bool
+    shares: bool
+    retention_days: int | None
+    skills: list[Json]
+
+
+class RemovedResponse(ResponseModel):
+    """How many observations, levels and disputes were deleted."""
+
+    removed: int
+
+
+class ApprovedResponse(ResponseModel):
+    """How many waiting observations and levels were approved."""
+
+    approved: int
+
+
+class MisconceptionResponse(ResponseModel):
+    """A misconception, and how many students showed it."""
+
+    misconception: str
+    students: int
+
+
+class SkillWeekResponse(ResponseModel):
+    """Students who worked on a skill in a week, and were stuck; null for one to four."""
+
+    week: str
+    skill: str
+    students: int | None
+    stuck: int | None
+    misconceptions: list[MisconceptionResponse]
+
+
+class SkillLevelsResponse(ResponseModel):
+    """Students by their level of a skill; null for one to four."""
+
+    skill: str
+    levels: dict[str, int | None]
+
+
+class DigestResponse(ResponseModel):
+    """A course in counts: levels now, and by week who worked and was stuck where.
+
+    Counts of one to four students are null.
+    """
+
+    course: str
+    levels: list[SkillLevelsResponse]
+    weeks: list[SkillWeekResponse]

@@ -1,0 +1,221 @@
+"""Learner state over HTTP: the student's view and decisions, and the teacher's counts."""
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from fastapi import Query, Response
+
+from ricordo.api.call import RequestContext
+from ricordo.api.routing import Routes, needs
+from ricordo.domain.clock import DAY
+from ricordo.domain.text import Json
+from ricordo.features.knowledge.facts import decisions
+from ricordo.features.tutor.courses import queries as courses
+from ricordo.features.tutor.learning import digest, export, queries, service
+from ricordo.features.tutor.learning.models import (
+    ApprovedResponse,
+    DigestResponse,
+    DisputeRequest,
+    LearnerChoiceRequest,
+    LearnerResponse,
+    LearningCourseResponse,
+    LearningRecordResponse,
+    NotedResponse,
+    RemovedResponse,
+    SkillResponse,
+)
+from ricordo.features.tutor.learning.service import Learner
+from ricordo.features.tutor.teachers import queries as teachers
+from ricordo.storage import users
+from ricordo.storage.engine.store import Transaction
+
+router = Routes(prefix="/v1/users/{user_id}/learning", tags=["learning"], scope="memory")
+_of_teachers = Routes(prefix="/v1/courses/{course_name}", tags=["learning"], scope="agents")
+
+# What a shared level, dispute or observation shows in place of words.
+_NO_WORDS: Json = {"sentence": "", "evidence": []}
+
+
+@router.get("", response_model=list[LearningCourseResponse])
+def list_learning(tx: Transaction, context: RequestContext, user_id: str) -> list[Json]:
+    """List the courses with skills that the user takes part in."""
+    user = users.require(tx, context.scope, user_id)
+    return [
+        LearningCourseResponse.of(None, **export.course_summary(learner, states))
+        for learner, states in service.learning_of(tx, user)
+    ]
+
+
+@router.get("/{course_name}", response_model=LearnerResponse)
+def retrieve_learning(
+    tx: Transaction, context: RequestContext, user_id: str, course_name: str
+) -> Json:
+    """Return the user's skills in a course: levels with their evidence, and what is due."""
+    return _response(tx, _learner(tx, context, user_id, course_name))
+
+
+@router.patch("/{course_name}", response_model=LearnerResponse)
+@needs("memory:approve", "memory:override")
+def choose_learning(
+    tx: Transaction,
+    context: RequestContext,
+    user_id: str,
+    course_name: str,
+    body: LearnerChoiceRequest,
+) -> Json:
+    """Choose for a course: whether anything is noted, who sees it, how long it is kept."""
+    learner = _owned(tx, context, user_id, course_name)
+    chosen = {
+        name: field
+        for name, field in body.model_dump(exclude_unset=True).items()
+        if field is not None or name == "retention_days"
+    }
+    choice = replace(learner.choice, **chosen)
+    user = learner.user
+    queries.set_choice(tx, user.organization_id, user.id, learner.course.name, choice)
+    return _response(tx, replace(learner, choice=choice))
+
+
+@router.delete("/{course_name}", response_model=RemovedResponse)
+@needs("memory:approve", "memory:override")
+def delete_learning(
+    tx: Transaction, context: RequestContext, user_id: str, course_name: str
+) -> Json:
+    """Delete all that is noted of the user's skills in a course. The messages stay."""
+    learner = _owned(tx, context, user_id, course_name)
+    return RemovedResponse.of(None, removed=service.remove_all(tx, learner))
+
+
+@router.post("/{course_name}/approve", response_model=ApprovedResponse)
+@needs("memory:approve", "memory:override")
+def approve_learning(
+    tx: Transaction, context: RequestContext, user_id: str, course_name: str
+) -> Json:
+    """Approve all observations and levels that wait in a course."""
+    learner = _owned(tx, context, user_id, course_name)
+    approved = service.approve_all(tx, learner, context.scope.user_id)
+    return ApprovedResponse.of(None, approved=approved)
+
+
+@router.post("/{course_name}/skills/{skill_name}/dispute", response_model=NotedResponse)
+@needs("memory:approve", "memory:override")
+def dispute_skill(
+    tx: Transaction,
+    context: RequestContext,
+    user_id: str,
+    course_name: str,
+    skill_name: str,
+    body: DisputeRequest,
+) -> Json:
+    """Say "I can do this". It changes no level: the tutor is told to check it."""
+    learner = _owned(tx, context, user_id, course_name)
+    fact = service.claim(tx, learner, learner.skill(skill_name), body.words)
+    return NotedResponse.from_fact(fact)
+
+
+@router.delete("/{course_name}/facts/{noted_id}", response_model=RemovedResponse)
+@needs("memory:approve", "memory:override")
+def delete_noted(
+    tx: Transaction, context: RequestContext, user_id: str, course_name: str, noted_id: str
+) -> Json:
+    """Delete an observation, a level or a dispute. A level goes with its last observation."""
+    learner = _owned(tx, context, user_id, course_name)
+    return RemovedResponse.of(None, removed=service.remove_fact(tx, learner, noted_id))
+
+
+@router.get("/{course_name}/record", response_model=LearningRecordResponse)
+def export_learning(
+    tx: Transaction,
+    context: RequestContext,
+    user_id: str,
+    course_name: str,
+    format: Literal["markdown", "json"] = "json",
+) -> Json | Response:
+    """Return the user's skills in a course as one file, JSON or Markdown."""
+    learner = _learner(tx, context, user_id, course_name)
+    if format == "markdown":
+        return Response(export.to_markdown(tx, learner), media_type="text/markdown")
+    return LearningRecordResponse.of(None, **export.record_of(tx, learner))
+
+
+@_of_teachers.get("/skills", response_model=DigestResponse)
+@needs("agents:write")
+def retrieve_digest(
+    tx: Transaction,
+    context: RequestContext,
+    course_name: str,
+    weeks: Annotated[int, Query(ge=1, le=60, description="How many weeks back.")] = 10,
+) -> Json:
+    """Return where the course's students are stuck, by week, in counts alone."""
+    teacher = teachers.require_teacher(context.scope)
+    course = service.course_with_skills(tx, teacher, course_name)
+    organization_id = teacher.organization_id
+    choices = queries.choices_of_course(tx, organization_id, course.name)
+    since = tx.clock.now() - weeks * 7 * DAY
+    noted = queries.observations_of_students(tx, organization_id, course.name, since)
+    levels = queries.levels_of_students(tx, organization_id, course.name)
+    hidden = {user_id for user_id, choice in choices.items() if choice.is_off}
+    return DigestResponse.of(
+        None,
+        course=course.name,
+        levels=digest.levels_of(course, [fact for fact in levels if fact.user_id not in hidden]),
+        weeks=digest.weeks_of(course, [fact for fact in noted if fact.user_id not in hidden]),
+    )
+
+
+@_of_teachers.get("/students/{user_id}/skills", response_model=LearnerResponse)
+@needs("agents:write")
+def retrieve_shared_skills(
+    tx: Transaction, context: RequestContext, course_name: str, user_id: str
+) -> Json:
+    """Return the skills of a student who shares them with the course's teachers."""
+    teacher = teachers.require_teacher(context.scope)
+    stored = courses.get(tx, teacher, course_name)
+    student = teachers.student(tx, teacher, stored, user_id)
+    course = service.course_with_skills(tx, teacher, course_name)
+    learner = service.learner_of(tx, student.user, course)
+    service.require_shared(learner)
+    return _response(tx, learner, is_shared=True)
+
+
+def _learner(tx: Transaction, context: RequestContext, user_id: str, course_name: str) -> Learner:
+    user = users.require(tx, context.scope, user_id)
+    course = service.course_with_skills(tx, context.scope, course_name)
+    return service.learner_of(tx, user, course)
+
+
+def _owned(tx: Transaction, context: RequestContext, user_id: str, course_name: str) -> Learner:
+    learner = _learner(tx, context, user_id, course_name)
+    decisions.require_owner(context.scope, learner.user)
+    return learner
+
+
+def _response(tx: Transaction, learner: Learner, *, is_shared: bool = False) -> Json:
+    """Return the learner as JSON; what is shared has no quotes, and nothing that waits."""
+    skills = [SkillResponse.from_state(state) for state in service.states_of(tx, learner)]
+    if is_shared:
+        skills = [_without_words(skill) for skill in skills]
+    return LearnerResponse.of(
+        learner.choice,
+        user_id=learner.user.id,
+        course=learner.course.name,
+        title=learner.course.title,
+        policy=service.policy_for(tx, learner),
+        kept_days=service.kept_days(learner),
+        skills=skills,
+    )
+
+
+def _without_words(skill: Json) -> Json:
+    """Return a skill without what the student said, what tutors wrote of it, and what waits."""
+    level, dispute = skill["level"], skill["dispute"]
+    return {
+        **skill,
+        "waiting": [],
+        "level": {**level, **_NO_WORDS} if level else None,
+        "dispute": {**dispute, **_NO_WORDS, "value": ""} if dispute else None,
+        "observations": [{**noted, **_NO_WORDS, "value": ""} for noted in skill["observations"]],
+    }
+
+
+router.routes += _of_teachers.routes
