@@ -53,7 +53,8 @@ class Client:
 
     def run(self, shared: list[Operation]) -> None:
         """Make the requests; `shared` are proposals of all clients, any of which may be decided."""
-        asks = (self._read, self._write, self._edit, self._propose, self._decide, self._decide)
+        seldom = (self._read, self._write, self._edit)
+        asks = (*seldom, self._propose, self._propose, self._decide, self._decide, self._decide)
         for _ in range(_EACH):
             self._chance.choice(asks)(shared)
 
@@ -110,7 +111,7 @@ class Client:
     def _decide(self, shared: list[Operation]) -> None:
         if not shared:
             return
-        chosen = self._chance.choice(shared)
+        chosen = self._chance.choice(shared[-_CLIENTS:])  # whose lines may still be there
         kind = self._chance.choice(("approve", "approve", "reject"))
         body = {"json": {"reason": "No."}} if kind == "reject" else {}
         called = time.monotonic_ns()
