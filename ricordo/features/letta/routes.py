@@ -109,7 +109,7 @@ def _no_environment(name: str) -> NotFound:
 def list_groups(tx: Transaction, context: RequestContext, agent_id: str) -> list[Json]:
     """Return no groups.
 
-    List no groups. If the feature `groups` is loaded, it serves this path instead.
+    If the feature `groups` is loaded, it serves this path instead.
     """
     agents.require(tx, context.scope, agent_id)
     return []

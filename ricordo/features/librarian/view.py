@@ -1,7 +1,6 @@
 """The librarian's view of a request.
 
-What the librarian reads of a request: the blocks in the prompt, the person's last words, and the
-results of the calls so far.
+It holds the blocks in the prompt, the person's last words, and the results of the calls so far.
 """
 
 import json

@@ -233,7 +233,7 @@ async def deltas_of(
                 await noting(reader)
     finally:
         if not has_ended and stops_when_left:
-            # The turn keeps the task that waits for it.
+            # The turn keeps a reference to the task, so it is not collected.
             asyncio.ensure_future(turn.cancel())  # noqa: RUF006
         if upcoming:
             upcoming.cancel()

@@ -105,7 +105,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """A beginning of a chat that a run answered, up to `index`.
+    """The first messages of a chat, up to `index`, which a run answered.
 
     `rest` is text of its last answer that the client shows but that is not stored.
     """
@@ -272,7 +272,7 @@ async def continue_after(
 async def _last_answered(
     context: RequestContext, chat: ClientChat, states: Sequence[_State]
 ) -> _Beginning | None:
-    """Return the longest beginning of the chat that a run answered as the client shows it."""
+    """Return the longest answered beginning of the chat that the client has not changed."""
     last = len(chat.messages)
     indexes = _beginnings(chat)
     if chat.is_answer:
@@ -293,7 +293,7 @@ async def _last_answered(
 def _answered_beginning(
     tx: Transaction, chat: ClientChat, states: Sequence[_State], indexes: Sequence[int]
 ) -> _Beginning | None:
-    """Return the longest beginning that is known exactly, or else the longest that is shown."""
+    """Return the longest beginning that equals the record, else one with equal answers."""
 
     def keys_of(index: int) -> list[str]:
         state = states[index]

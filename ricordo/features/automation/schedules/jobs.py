@@ -1,6 +1,6 @@
 """Jobs that send due messages.
 
-Jobs that send the messages of schedules. A repeated job sends the same otids, so a kill never sends
+A repeated job sends the same otids, so a kill never sends
 a message twice. A job ends when its turn has started. Another job checks half a minute later
 whether a kill interrupted the turn; if so, it runs the turn again.
 """
