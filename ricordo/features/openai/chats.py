@@ -2,13 +2,13 @@
 
 A client sends its whole chat each time. For each run that answers, two digests of the chat are
 recorded. The exact one covers all messages. The loose one, for clients that name their chats,
-covers only the user's messages, since clients change how answers look. The next request
-continues the conversation that is recorded for the longest known part of it. A part is known by its
-exact digest, or because the shown answers are the agent's. If that conversation has newer messages, for example after an
-edit or "regenerate", it is forked. So if a person edited or deleted an answer, everything after it
-counts as new. Both digests are stored in the transaction that ends the run. The loose digest of a
-new chat is already stored when its run starts, since nothing else leads to the conversation before
-the run ends.
+covers only the user's messages, since clients change how answers look. The next request continues
+the conversation that is recorded for the longest known part of it. A part is known by its exact
+digest, or because the shown answers are the agent's. If that conversation has newer messages, for
+example after an edit or "regenerate", it is forked. So if a person edited or deleted an answer,
+everything after it counts as new. Both digests are stored in the transaction that ends the run. The
+loose digest of a new chat is already stored when its run starts, since nothing else leads to the
+conversation before the run ends.
 """
 
 from collections.abc import Mapping, Sequence
