@@ -43,7 +43,14 @@ from ricordo.tools.rules import (
     RuleOutcome,
     finished_calls,
 )
-from ricordo.tools.toolbox import SearchedStore, ToolTraits, failed_result, schema_of
+from ricordo.tools.tool_search import FIND_TOOLS, found_tools
+from ricordo.tools.toolbox import (
+    ForeignTraits,
+    SearchedStore,
+    ToolTraits,
+    failed_result,
+    schema_of,
+)
 
 log = logging.getLogger(__name__)
 ONE_BY_ONE = (
@@ -177,7 +184,7 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     must_call = allowed.must_call or bool(wanted_tools) or presentation.heartbeat
     is_over = _ends_use_of_tools(turn, must_call)
     reading = frozenset(name for name, kind in kinds.items() if kind.is_read_only)
-    hidden = _useless_searches(turn, kinds) - wanted_tools
+    hidden = (_useless_searches(turn, kinds) | _tools_to_find(turn, kinds)) - wanted_tools
     hidden |= _ended_reads(turn, reading, is_over)
     can_call = bool(tools.keys() - hidden) and not is_over
     return OfferedTools(
@@ -314,6 +321,25 @@ def _useless_searches(turn: TurnContext, kinds: Mapping[str, ToolTraits]) -> fro
         name
         for name, searched_stores in searches.items()
         if searched_stores and not searched_stores & useful_stores
+    )
+
+
+def _tools_to_find(turn: TurnContext, kinds: Mapping[str, ToolTraits]) -> frozenset[str]:
+    """Return the tools that an agent with many tools has to find before it sees them.
+
+    Tools of the server are not among them, nor tools that a rule or the prompt names, or that the
+    window shows as called or found.
+    """
+    if FIND_TOOLS not in kinds:
+        return frozenset()
+    messages = turn.window.messages
+    known = {*found_tools(messages)}
+    known.update(name for rule in turn.state.agent.tool_rules for name in _names_in(rule))
+    prompt = messages[0].text if messages else ""
+    return frozenset(
+        name
+        for name, kind in kinds.items()
+        if isinstance(kind, ForeignTraits) and name not in known and name not in prompt
     )
 
 

@@ -137,7 +137,7 @@ def propose_remembered(
     Args:
         tx: The transaction.
         user: The user.
-        author: The agent that the import is for.
+        author: The agent that the import is for; the system for a list.
         text: The line, which counts as untrusted.
         expires_after: The lifetime of the proposal in microseconds; None is for ever.
 
@@ -155,7 +155,11 @@ def propose_remembered(
     before = block.value if block else ""
     text = normal_text(text)
     value = f"{before.rstrip()}\n{text}" if before.strip() else text
-    metadata = ChangeMetadata(author, f"Remembered by {author.name}", is_untrusted=True)
+    if author.kind == "agent":
+        reason = f"Remembered by {author.name}"
+    else:
+        reason = "From a list that was uploaded"
+    metadata = ChangeMetadata(author, reason, is_untrusted=True)
     try:
         return not propose(
             tx, ProposalDraft(chain.id, BLOCK, value, block), metadata, expires_after
