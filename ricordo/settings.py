@@ -448,7 +448,8 @@ class Settings(BaseSettings):
         return self.data_dir / "ricordo.db"
 
 
-# Settings of YouLab's first server, by the part after RALPH_: our name, and a prefix for the value.
+# Settings of YouLab's first server, by their names after RALPH_. Each has our name for it, and a
+# prefix that its value gets.
 _OLDER = "RALPH_"
 _NAMES: Mapping[str, tuple[str, str]] = {
     "OPENROUTER_API_KEY": ("OPENROUTER_API_KEY", ""),

@@ -1,4 +1,4 @@
 """The HTTP API.
 
-HTTP API: a route translates the request, calls the core, and translates the result back.
+A route translates the request, calls the core, and translates the result back.
 """

@@ -1,7 +1,6 @@
 """Bodies of requests.
 
-FastAPI reads small ones. Bodies of requests: large ones are decoded and checked at once, outside
-the event loop.
+FastAPI reads small ones. Large ones are decoded and checked at once, outside the event loop.
 """
 
 import json

@@ -454,7 +454,7 @@ class StreamRepair:
         self._may_think = True
         # The end of a mark in the unscanned text.
         self._mark_end = 0
-        # Count of fence marks in the shown text: inside a fence, objects are examples.
+        # The number of fence marks shown so far. Inside a fence, objects are only examples.
         self._fences = 0
         self._text: list[str] = []
         self._tail = ""

@@ -245,9 +245,9 @@ def _items(
 
 
 def _plain(kind: FieldKind, text: str) -> FieldValue:
-    """A text that is not of that kind is returned as it is.
+    """Return the value of a field whose kind is not text.
 
-    Text that is no value of the kind is returned as it is.
+    A text that is not of that kind is returned as it is.
     """
     is_whole = _INTEGER.fullmatch(text) and abs(int(text)) <= LARGEST
     match kind:

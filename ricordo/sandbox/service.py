@@ -29,7 +29,7 @@ StoppedBy = Literal["", "time", "cpu", "memory", "output"]
 _WARM = 2  # waiting processes per environment
 _ENVIRONMENTS = 4  # environments with waiting processes
 _IDLE = 300.0  # seconds after which a waiting process ends
-# Calls that share a user number; the user's limit of processes has room for this many full calls.
+# Several calls may run as one user. The limit on its processes has room for this many full calls.
 _CALLS_OF_USER = 4
 _UNSEEN = 0.3  # seconds of processor time that a program may use after the last measurement
 _CPU_EXITS = (128 + 24, 128 + 9)  # exit codes of a program that reached its limit of processor time
@@ -268,7 +268,7 @@ class Sandbox:
     def _folder(self) -> Path:
         """Return the folder of this sandbox's workspaces."""
         if self._workspaces is None:
-            # It is not in the data folder, which the users that programs run as may not enter.
+            # Not in the data folder, since programs run as other users, who may not enter it.
             parent = Path(tempfile.gettempdir())
             self._workspaces = open_work_folder(
                 self._data_dir, SANDBOX, location=parent, mode=0o711
@@ -350,7 +350,7 @@ class Sandbox:
             yield
 
     def _room_of_others(self, process: SandboxProcess, limits: SandboxLimits) -> int:
-        """Return how many processes the kernel's limit must allow beyond those of the call.
+        """Return the number of other processes that the kernel's limit must allow.
 
         The limit counts all processes of a user. Other calls with the same user have processes, and
         may start some more; `watch` limits the processes of this call.
@@ -406,8 +406,8 @@ class Sandbox:
         if collected.full.done():
             stopped_by = "output"
         elif not stopped_by and call.limits.cpu_seconds and code in _CPU_EXITS:
-            # The kernel's limit came first. At the last measurement, a program that was killed for
-            # another reason had used less processor time.
+            # The program reached its limit of processor time if the last measurement was near it.
+            # A program that was killed for another reason had used less.
             is_spent = process.cpu_used + _UNSEEN >= call.limits.cpu_seconds
             if code == _CPU_EXITS[0] or is_spent:
                 stopped_by = "cpu"

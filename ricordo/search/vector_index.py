@@ -1,6 +1,6 @@
-"""The feature `vector_services` implements it. The index of this folder does not use it.
+"""The protocol of an external vector service, with its records and filters.
 
-The feature `vector_services` implements it; our own index does not use it. The texts are
+The feature `vector_services` implements it. The index of this folder does not use it. The texts are
 authoritative and vectors are a cache, so an implementation's vectors may be dropped and sent again
 at any time.
 """

@@ -1,6 +1,6 @@
 """Queries of access tokens.
 
-Access tokens are rows among the API keys. They are found, expire and are erased like keys.
+They are rows among the API keys. They are found, expire and are erased like keys.
 """
 
 from collections.abc import Sequence

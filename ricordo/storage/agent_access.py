@@ -1,6 +1,6 @@
 """Access to agents.
 
-Access to agents: by default everybody in an agent's organization may use it. If users are attached
+By default everybody in an agent's organization may use it. If users are attached
 to the agent, only they, administrators and developers may use it. Statements that find agents and
 their conversations contain this condition, so every request checks it.
 """

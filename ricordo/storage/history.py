@@ -54,7 +54,7 @@ _LAST_NUMBERS = (
     .group_by(commits.c.label)
 )
 _NUMBERED = _SELECT.where(_IN_CHAIN, one_of(commits.c.number, "numbers"))
-# The version that deleted the block with this label, which precedes the log of the deletion.
+# The version that deleted the block with this label. It is older than the entry in the log.
 _DELETION = select(func.max(commits.c.number).label("number")).where(
     _IN_CHAIN,
     equal(commits, "label"),
@@ -130,7 +130,7 @@ def page(
 ) -> list[BlockVersion]:
     """Return versions of a chain, newest first, before the number `before`.
 
-    With `label` they are those of the block that last had it.
+    With `label`, they are versions of the last block that had this label.
     """
     end = _NEWEST if before is None else before
     if label is not None:
@@ -180,7 +180,7 @@ def text_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) -
 def block_at(
     tx: Transaction, chain_id: str, label: str, version: BlockVersion
 ) -> BlockVersion | None:
-    """Return the newest version, at a version of the chain, of the block of `text_at`.
+    """Return the block's newest version up to this version of the chain.
 
     It is None if the block was not created yet.
     """
@@ -256,7 +256,7 @@ def of_step(tx: Transaction, scope: Scope, run_id: str, step_id: str) -> list[Bl
 def of_blocks(tx: Transaction, scope: Scope, ids: Mapping[str, str]) -> dict[str, BlockVersion]:
     """Return the versions with these hex ids by block id; erased ones are left out.
 
-    If a commit has several versions, it is the version of this block.
+    An id may name a commit with several versions; the one of the block is returned.
     """
     parameters = {"ids": list(ids), "organization_id": scope.organization_id}
     chains_of_blocks = {
@@ -349,7 +349,7 @@ def _of_label(
 
 
 def _stretches(renames: Sequence[Any], label: str, before: int) -> Iterator[tuple[str, int, int]]:
-    """Yield the block's labels, newest first, each between two exclusive numbers."""
+    """Yield the block's labels, newest first, each with two numbers that bound its versions."""
     for rename in renames:
         if rename.number >= before:
             continue

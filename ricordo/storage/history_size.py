@@ -88,7 +88,7 @@ def require_history(
 ) -> None:
     """Raise TooLong if these changes bring new text to a locked chain with a full history.
 
-    Each is a block before and after. A revived block has its former settings.
+    Each change is a block before and after it. A revived block has its former settings.
     """
     for before, after in changed:
         is_large = not is_revival and _has_large_settings(before, after)

@@ -164,9 +164,9 @@ class AgentFields(EmbeddingFields):
 
     @property
     def all_secrets(self) -> dict[str, str] | None:
-        """None, for no change, if both fields are missing.
+        """Return the secrets of both fields.
 
-        None, for no change, if neither was sent.
+        None, for no change, if both fields are missing.
         """
         if self.secrets is None and self.tool_exec_environment_variables is None:
             return None

@@ -118,7 +118,7 @@ class ToolReturnResponse(ToolReturnFields):
     def of(cls, tool_return: Any, /, **fields: Any) -> Json:
         """Return the result.
 
-        Return the result; if it has pictures, it is a list of text and pictures.
+        With pictures, it is a list of its text and its pictures.
         """
         if tool_return.pictures:
             if tool_return.content:

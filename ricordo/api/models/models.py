@@ -20,8 +20,8 @@ from ricordo.llm.provider_table import CLAUDES
 
 # The retired Letta V1 server has this setting only in `llm_config`.
 _THINKS = "put_inner_thoughts_in_kwargs"
-# For `llm_config`: settings with the same name there, settings that go to the provider, and the
-# temperature that is shown if none is set.
+# Settings that have the same name in `llm_config`, settings that are passed to the provider, and
+# the temperature that `llm_config` shows if none is set.
 _SAME = ("reasoning_effort", "parallel_tool_calls", "response_format")
 _PASSED_ON = ("strict", "verbosity", "frequency_penalty")
 _SHOWN_TEMPERATURE = 1.0
@@ -100,7 +100,7 @@ class ModelSettingsRequest(RequestPart):
 
 
 def _without_shown(settings: Json, current: ModelSettings) -> Json:
-    """If all shown settings came back, leave out the defaults of unset ones."""
+    """If the client sent back all settings, leave out those that only show a default."""
     if not _SHOWN_OF_OPENAI.keys() <= settings.keys():
         return settings
     is_set = {

@@ -1,6 +1,6 @@
-"""`GET /v1/agents/{agent_id}/card`: a summary by which people and programs choose an agent.
+"""`GET /v1/agents/{agent_id}/card`: a summary that helps people and programs to choose an agent.
 
-It has no text of memory. It has no descriptions of users' blocks either, since users write them.
+It has no text of memory. It does not contain descriptions of users' blocks, since users write them.
 """
 
 from dataclasses import replace
@@ -41,9 +41,9 @@ class CardBlockResponse(ResponseModel):
 class AgentCardResponse(ResponseModel):
     """The agent's description, abilities and users.
 
-    `url` takes messages for it. Everybody in the organization may use it unless `is_restricted`;
-    then only the users in `readers` may, with administrators and developers. A user sees only their
-    own id there.
+    `url` takes messages for it. Everybody in the organization may use it if `is_restricted` is
+    false. Otherwise only the users in `readers` may, and administrators and developers. In
+    `readers`, a user sees only the user's id.
     """
 
     id: str
@@ -87,7 +87,7 @@ def _block_card(block: Block) -> Json:
 
 
 def _is_restricted(tx: Transaction, scope: Scope, state: AgentState) -> bool:
-    """Return whether only some users may use the agent, seen by the caller or not."""
+    """Return whether only some users may use the agent; the caller need not see them."""
     if state.user_ids or scope.subject_id is None:
         return bool(state.user_ids)
     return bool(agents.load_whole(tx, replace(scope, subject_id=None), state.agent.id).user_ids)

@@ -1,4 +1,4 @@
-"""Both are created, switched off and deleted together.
+"""Pairs: an agent, and a sleeptime agent that works on its memory between turns.
 
 Both are created, switched off and deleted together.
 """

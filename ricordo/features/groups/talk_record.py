@@ -89,7 +89,7 @@ class TalkRecord:
         )
 
     def with_run(self, number: int, entry: Entry, run_id: str) -> "TalkRecord":
-        """Return the record with this run in the turn of that number.
+        """Return the record with this run added to a turn.
 
         The turn is new, or was interrupted by a kill.
         """

@@ -107,7 +107,10 @@ def _no_environment(name: str) -> NotFound:
 
 @router.get("/agents/{agent_id}/groups", response_model=list[Json])
 def list_groups(tx: Transaction, context: RequestContext, agent_id: str) -> list[Json]:
-    """Return no groups. Where the feature `groups` is loaded, it serves this path instead."""
+    """Return no groups.
+
+    If the feature `groups` is loaded, it serves this path instead.
+    """
     agents.require(tx, context.scope, agent_id)
     return []
 
@@ -120,7 +123,7 @@ def modify_message(
     agent_id: str,
     message_id: str,  # noqa: ARG001 - a part of the path
 ) -> Response:
-    """Refuse the change: stored messages are never changed."""
+    """Refuse the change, since stored messages are never changed."""
     agents.require(tx, context.scope, agent_id)
     return refuse(
         405,
@@ -132,7 +135,7 @@ def modify_message(
 @router.post("/agents/{agent_id}/messages/preview-raw-payload", response_model=dict[str, Any])
 @needs("messages:write")
 async def preview_raw_payload(context: RequestContext, agent_id: str, body: SendRequest) -> Json:
-    """Return the JSON that the agent's model would get for these messages.
+    """Return the JSON that the agent's model would receive for these messages.
 
     Nothing is sent, and nothing is stored.
     """
@@ -140,7 +143,7 @@ async def preview_raw_payload(context: RequestContext, agent_id: str, body: Send
     request = build_request(turn, offer_tools(turn), is_first=True)
     exchange = Exchange(is_preview=True)
     info = turn.model.info
-    if info.endpoint and info.endpoint_type != "bedrock":  # AWS requests are made by a library
+    if info.endpoint and info.endpoint_type != "bedrock":  # requests to AWS are made by a library
         EXCHANGE.set(exchange)
         with suppress(NotSent):
             await whole_reply(turn.model, request)

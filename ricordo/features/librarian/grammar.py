@@ -1,8 +1,9 @@
 """Read the meaning of sentences by patterns.
 
-They are for English, German, French and Spanish. A person tells, asks, forgets, or wants a task
-that the librarian cannot do. A sentence of unknown meaning is a statement, in any language. Words
-are compared as in the search index, so in every language.
+They are for English, German, French and Spanish. A person states something, asks something, wants
+something forgotten, or wants a task that the librarian cannot do. A sentence of unknown meaning is
+a statement, in any language. Words are compared as in the search index, which works in every
+language.
 """
 
 import re
@@ -18,8 +19,8 @@ from ricordo.memory import facts
 from ricordo.memory.forget_wishes import GENERIC, wish_in
 from ricordo.search.words import STOP_WORDS, query_terms, terms
 
-# The characters of one text that are read. More would delay all other turns, and the topic of a
-# text is named at its start.
+# The characters of one text that are read. More would delay all other turns, and a text names its
+# topic at its start.
 READ_LENGTH = 4_000
 NOTE_LENGTH = 300
 _QUESTION_MARKS = ("?", "？")
@@ -37,7 +38,7 @@ class Intent:
     """The meaning of one sentence.
 
     A note is kept whole in the archive. A correction may name the words that it replaces. A wish to
-    forget that points back has the names said before it in `about`.
+    forget that refers back has in `about` the names said before it.
     """
 
     kind: IntentKind
@@ -75,7 +76,7 @@ def found_in(name: str, text: str) -> re.Match[str] | None:
     return _compiled(name).search(text, 0, READ_LENGTH)
 
 
-# A person has one value of these at a time, and one value of each favourite.
+# At a time, a person has one value of each of these, and of each favourite.
 _SINGLE = {
     "name",
     "full name",
@@ -91,10 +92,10 @@ _SINGLE = {
 _TOLD_KINDS = ("name", "home", "age", "diet")
 _ASKED_KINDS = ("name", "home", "age", "job", "birthday", "diet")
 _KINDS = {"workplace": "job"}
-# A wish that points back, until the sentence before it is read.
+# Marks a wish that refers back, until the previous sentence is read.
 _BEFORE = "before"
 _IDIOMS = ("it", "that", "this", "", "es", "das", "ça", "eso", "esto")
-# Words that a question asks with. They do not belong to its topic.
+# Words that a question asks with. Words for persons; they do not belong to a statement's topic.
 _PERSONS = (
     (
         re.compile(
@@ -117,7 +118,7 @@ def read(text: str) -> tuple[Intent, ...]:
     A long text or a list is one note. A question after it is answered too.
     """
     text = text.strip()
-    # A longer text is redacted by memory, and quotes of it when they are made.
+    # Memory redacts a longer text, and quotes of it are redacted when they are made.
     if len(text) <= READ_LENGTH:
         text = redact(text).text
     prose = _without_code(text)
@@ -130,7 +131,7 @@ def read(text: str) -> tuple[Intent, ...]:
 def _without_code(text: str) -> str:
     """Return the text without pasted code.
 
-    From a very long text that begins with code, only a question at its end remains.
+    If a very long text begins with code, only a question at its end is kept.
     """
     lines = _compiled("fence").sub("\n", text[:READ_LENGTH]).split("\n")
     prose: list[str] = []
@@ -170,7 +171,8 @@ def _read_prose(text: str) -> tuple[Intent, ...]:
             and intents[-1].kind == intent.kind == "tell"
             and found_in("continues", sentence)
         ):
-            # "My sister is Emma. She is a doctor.": the second sentence means nothing alone.
+            # "My sister is Emma. She is a doctor.": the second sentence means nothing without the
+            # first.
             intents[-1] = replace(intents[-1], text=f"{intents[-1].text} {sentence}")
         else:
             intents.append(intent)
@@ -179,7 +181,7 @@ def _read_prose(text: str) -> tuple[Intent, ...]:
 
 
 def _with_wishes(intents: list[Intent]) -> list[Intent]:
-    """Complete wishes to forget, and leave out what is only said because of them."""
+    """Complete wishes to forget, and drop statements that are only made because of them."""
     if all(intent.kind != "forget" for intent in intents):
         return intents
     wishes = [
@@ -193,7 +195,7 @@ def _with_wishes(intents: list[Intent]) -> list[Intent]:
 
 
 def _named_before(earlier: Sequence[Intent]) -> str:
-    """Return the names in the sentence before, which a wish points back to."""
+    """Return the names in the previous sentence, to which a wish refers back."""
     names = [name for intent in earlier for name in _compiled("name_within").findall(intent.text)]
     return " ".join(dict.fromkeys(names))
 
@@ -206,7 +208,7 @@ def _points_back(sentence: str, wish: str) -> bool:
 
 
 def _is_beside(intent: Intent, wishes: Sequence[Intent]) -> bool:
-    """Return True for a sentence about what shall be forgotten, which is not to be filed."""
+    """Return True for a sentence about something to be forgotten, which must not be filed."""
     if intent.kind != "tell":
         return False
     return bool(found_in("beside_wish", intent.text)) or any(
@@ -215,7 +217,7 @@ def _is_beside(intent: Intent, wishes: Sequence[Intent]) -> bool:
 
 
 def is_wished(wish: Intent, text: str) -> bool:
-    """Return True if a text is about what a wish to forget names."""
+    """Return True if a text is about the subject that a wish to forget names."""
     if wish.about:
         return bool(words_in(wish.about) & words_in(text))
     return is_about(wish.text, text)
@@ -268,7 +270,7 @@ def _with_person(subject: str, clause: str) -> str:
 def corrected(intents: Sequence[Intent], filed: str) -> tuple[Intent, ...]:
     """Return the intents with "No, green." completed to a sentence.
 
-    The sentence begins like the last filed sentence, for example "My favourite colour is blue.".
+    The sentence begins like the last filed statement, for example "My favourite colour is blue.".
     """
     start = frame(filed)
     end = start.lower().rpartition(" ")[2] + " "
@@ -289,7 +291,7 @@ def _complete(fragment: Intent, start: str, end: str, filed: str) -> Intent:
 
 
 def frame(text: str) -> str:
-    """Return the start of the statement, up to its value, or ""."""
+    """Return the beginning of the statement up to its value, or ""."""
     if len(text) <= NOTE_LENGTH:
         match = found_in("frame", text)
     else:
@@ -307,7 +309,7 @@ def is_denied(statement: str, other: str) -> bool:
 
 
 def is_same_frame(statement: str, other: str) -> bool:
-    """Return True if both statements give a value to the same single thing.
+    """Return True if both statements give a value to the same property, which has only one value.
 
     For example "I work at Fiat." and "I work at Ferrari.".
     """
@@ -386,14 +388,14 @@ def _is_question(bare: str) -> bool:
 
 
 def _is_fragment(bare: str) -> bool:
-    """Return whether a correction is only the corrected words, such as "Graz, not Linz"."""
+    """Return whether a correction has only the corrected words, such as "Graz, not Linz"."""
     if len(bare.split()) > _MOST_WORDS_OF_FRAGMENT:
         return False
     return not found_in("first_person", bare) and not found_in("has_verb", bare)
 
 
 def _is_search_word(bare: str) -> bool:
-    """Return whether the sentence is a single word: this is a search, not a statement."""
+    """Return whether the sentence is a single word, which is a search rather than a statement."""
     is_short = len(bare) <= _LONGEST_SEARCH_WORD and bare.isascii()
     return is_short and len(bare.split()) == 1
 
@@ -412,7 +414,7 @@ def sentences(text: str, end: str = "sentence_end") -> list[str]:
 
 
 def statements(text: str) -> list[str]:
-    """Split the text into statements that can be corrected and forgotten alone."""
+    """Split the text into statements, each of which can be corrected and forgotten separately."""
     return [part for sentence in sentences(text, "statement_end") for part in _clauses(sentence)]
 
 
@@ -438,7 +440,7 @@ def facts_asked(text: str) -> set[str]:
 
 
 def _in_first_person(question: str) -> str:
-    """Return a program's question about "the user" as the person would ask it."""
+    """Return a program's question about "the user" in the person's words."""
     text = question[:READ_LENGTH]
     for pattern, person in _PERSONS:
         text = pattern.sub(person, text)
@@ -469,7 +471,7 @@ def words_in(text: str) -> frozenset[str]:
     return frozenset(terms(text[:READ_LENGTH]))
 
 
-# Words of any language that name no subject.
+# Words of any language that do not name a subject.
 _GENERIC = words_in(" ".join(GENERIC)).union(
     *STOP_WORDS.values(), words_in("mein meine meinen meiner mia mio miei mie")
 )
@@ -477,7 +479,7 @@ _GENERIC = words_in(" ".join(GENERIC)).union(
 
 @lru_cache(512)
 def topic(text: str) -> frozenset[str]:
-    """Return the terms of a question or wish, without the words that only ask."""
+    """Return the terms of a question or wish, without words that only serve to ask."""
     return frozenset(query_terms(text[:READ_LENGTH])) - words_in(_ASKING)
 
 
@@ -502,6 +504,6 @@ def _are_related(term: str, other: str) -> bool:
         if letter != other_letter:
             common = position
             break
-    # "Marco" is not a form of "March".
+    # "Marco" is no inflection of "March".
     is_stem = common > 4 or common == shorter == 4
     return is_stem and longer - common <= (2 if common == 4 else 3)

@@ -1,8 +1,8 @@
 """The librarian: the model that answers without a key or a model server.
 
 It is no language model, and says so. It files, corrects, finds, lists and forgets statements, with
-the same tools and loop as any model. It reads only the request, keeps no state, and gives the same
-answer to the same request.
+the same tools and loop as other models. It reads only the request, keeps no state, and gives the
+same answer to the same request.
 """
 
 import json
@@ -28,16 +28,16 @@ from ricordo.llm.chat import chunks_of
 from ricordo.llm.tokens import estimated_usage
 
 _FILED = ("I have put this in my notes about you:", "I have filed this in the archive:")
-# Openings of answers that quote a filed or corrected statement, to which a correction such as "No,
-# green." refers.
+# Openings of answers that quote a filed or corrected statement. A correction such as "No, green."
+# refers to that statement.
 _WAS_FILED = ('- "', "I have put", "I have filed", "I have corrected")
-# Words of its introduction, by which it recognizes that it has introduced itself already.
+# Words of the introduction, by which the librarian sees that it has already introduced itself.
 _MARK = "not a language model"
 _TEXTS: dict[str, str] = grammar.read_toml("texts")
 _FIXED = ("help", "talk", "task", "secret", "fragment", "code")
-# Words in the result of an edit that waits for the block's owner.
+# Words that appear in the result of an edit if it waits for the block's owner.
 _PROPOSED = " was proposed"
-# Names of the searched collections, by tool.
+# Names of the collections that were searched, by tool.
 _PLACES = {"conversation_search": "our conversations", "archival_memory_search": "the archive"}
 FINISH = "memory_finish_edits"
 # Tools of the agent that keeps a voice agent's memory.
@@ -55,7 +55,7 @@ class Librarian:
     info = ModelInfo(LIBRARIAN, "ricordo", "librarian", "openai")
 
     async def answer(self, request: ModelRequest) -> AsyncIterator[Chunk | ModelReply]:
-        """Yield the whole reply, with `request.stream` after its words one by one."""
+        """Yield the whole reply; with `request.stream`, first yield its words one by one."""
         view = view_of(request)
         answer = _answer(request, view)
         if isinstance(answer, str):
@@ -115,7 +115,7 @@ def _last_filed(view: LibrarianView) -> str:
 def _edits_or_finish(
     view: LibrarianView, planned: Sequence[LibrarianCall]
 ) -> str | Sequence[LibrarianCall]:
-    """Return the edits for a transcript, then the call that ends the work.
+    """Return the edits for a transcript, and after them the call that ends the work.
 
     The answer has no reader.
     """
@@ -130,7 +130,7 @@ def _edits_or_finish(
 def _next_voice_call(
     view: LibrarianView, intents: Sequence[grammar.Intent]
 ) -> str | Sequence[LibrarianCall]:
-    """Return the next call for a voice agent's memory.
+    """Return the next call that works on a voice agent's memory.
 
     First the lines that leave its view are stored, then the block is rewritten, then the work ends.
     """
@@ -158,7 +158,8 @@ def _next_voice_call(
 
 
 def _call_parts(view: LibrarianView, calls: Sequence[LibrarianCall]) -> tuple[Part, ...]:
-    # By the last message's id, these ids are new in every step, and the same if a step is repeated.
+    # The ids contain the last message's id. So they are new in every step, but equal if a step is
+    # repeated.
     return tuple(
         ToolCallPart(
             f"call_{view.key}{index}",
@@ -170,9 +171,9 @@ def _call_parts(view: LibrarianView, calls: Sequence[LibrarianCall]) -> tuple[Pa
 
 
 def _spoken_answer(view: LibrarianView, intents: Sequence[grammar.Intent]) -> str:
-    """Return the answer to all intents, in their order.
+    """Return the answer to all intents, in order.
 
-    The introduction is added once in a conversation.
+    The introduction is added once for each conversation.
     """
     if not view.person_text.strip():
         return "I can only read words, and I found none in your message."
@@ -219,7 +220,7 @@ def _join_filed(lines: Sequence[str]) -> list[str]:
 
 
 def _describe_filing(view: LibrarianView, text: str) -> str:
-    # Calls keep redacted texts, so the words are compared in that form.
+    # Calls contain redacted texts, so compare the words in that form.
     phrase = " ".join(redact(text[: grammar.READ_LENGTH]).text.split())
     filed: LibrarianCall | None = None
     for call in view.calls_of(plan.INSERT, plan.REPLACE, plan.ARCHIVE):
@@ -248,7 +249,7 @@ def _describe_filing(view: LibrarianView, text: str) -> str:
 
 
 def _find_revision(view: LibrarianView, text: str) -> tuple[LibrarianCall, str] | None:
-    """Return the call that changed a note by this statement, with the new text."""
+    """Return the call in which this statement changed a note, with the new text."""
     for call in view.calls_of(plan.REPLACE):
         phrase = plan.revised_words(note_of("", call.old_words.strip()).text, text)
         if phrase and phrase in call.new_words:
@@ -270,7 +271,7 @@ def _describe_removal(call: LibrarianCall, *, asks: bool) -> str:
 
 
 def _describe_wish(view: LibrarianView, text: str, removals: Sequence[LibrarianCall]) -> str:
-    """Say what became of a wish to forget; "" if the lines about removals say it."""
+    """Say what happened with a wish to forget; "" if the lines about removals say it."""
     if asked := view.calls_of(plan.FORGET):
         return _describe_asking(asked[-1])
     if any(grammar.is_about(text, _replaced(call)) for call in removals):
@@ -285,7 +286,7 @@ def _describe_confirmed(view: LibrarianView, removals: Sequence[LibrarianCall]) 
 
 
 def _describe_asking(call: LibrarianCall) -> str:
-    """Say what became of the wish, without a word of what shall be forgotten."""
+    """Say what happened with the wish, without repeating what is to be forgotten."""
     if call.failed:
         return _TEXTS["not_asked"]
     return _TEXTS["asked" if call.text.startswith(plan.ASKED) else "forgotten"]
@@ -311,8 +312,8 @@ def _replaced(call: LibrarianCall) -> str:
 class Evidence:
     """Words that may answer a question.
 
-    `opening` introduces their quote. `rank` is that of their source: notes, messages, archive. `on`
-    is their date, and `points` say how well they fit.
+    `opening` introduces their quote. `rank` is the rank of their source: notes, messages, archive.
+    `on` is their date, and `points` say how well they match.
     """
 
     text: str
@@ -365,7 +366,7 @@ def _best(
     ranked = _ranked(view, terms, kinds, is_taste=is_taste)
     facts = [evidence for evidence in ranked if kinds & grammar.facts_told(evidence.text)]
     if facts and len(kinds) == 1 and all(map(grammar.is_single, kinds)):
-        # A person has one name: only the present one answers the question.
+        # A person has one name, so only the present one answers the question.
         from_notes = [evidence for evidence in facts if evidence.rank == 0]
         present = max(from_notes or facts, key=lambda evidence: (evidence.on, -evidence.rank))
         ranked = _corrections(present, ranked) or [present]
@@ -388,7 +389,7 @@ def _ranked(
 
     If two are equally good, the newer one is first.
     """
-    # The last line comes first, since a later line of the same day is newer.
+    # The last line comes first, since of two lines of one day the later one is newer.
     notes = [
         Evidence(note.text, _opening(note.said_on, note.label), 0, note.said_on)
         for note in reversed(view.notes)
@@ -400,7 +401,7 @@ def _ranked(
         if is_taste and grammar.found_in("tells_taste", evidence.text):
             # A favourite may be stated as a preference over something else.
             points += 2
-        # A note with another value has replaced the earlier statement.
+        # A note with another value has replaced this statement.
         is_old = evidence.rank and (
             _is_replaced(view, evidence.text) or _is_outdated(view, evidence, hits)
         )
@@ -412,7 +413,7 @@ def _ranked(
 
 
 def _corrections(fact: Evidence, ranked: Sequence[Evidence]) -> list[Evidence]:
-    """Return later evidence that says in other words that a fact has changed, the newest first.
+    """Return later evidence that a fact has changed, in other words, the newest first.
 
     "Rust is now my favourite language" comes after "My favourite programming language is Java".
     """
@@ -439,7 +440,7 @@ def _is_outdated(view: LibrarianView, hit: Evidence, hits: Sequence[Evidence]) -
     """Return True if a newer note or a later hit has another value.
 
     For example "I moved to Vienna." replaces "I live in Graz.". An agent without a block for notes
-    has its corrections among the hits only.
+    has corrections only among the hits.
     """
     later = [note.text for note in view.notes if not note.said_on or note.said_on >= hit.on[:10]]
     later += [other.text for other in hits if other.on > hit.on]
@@ -479,7 +480,7 @@ def _hits(view: LibrarianView) -> Iterator[Evidence]:
         for intent in intents
         if intent.kind == "forget"
     ]
-    # Wishes in the conversation are newer than every filed statement.
+    # Wishes in the conversation are newer than all filed statements.
     forgotten += [(wish, "9999") for wish in plan.wishes_in_view(view)]
     for row, intents in read_rows:
         on = str(row.get("timestamp") or "")
@@ -498,7 +499,7 @@ def _hits(view: LibrarianView) -> Iterator[Evidence]:
 def _is_forgotten(hit: Evidence, forgotten: Sequence[tuple[grammar.Intent, str]]) -> bool:
     """Return whether a later message asks to forget the statement.
 
-    The history keeps such statements, but they must not be quoted.
+    The history still contains such statements, but they must not be quoted.
     """
     return any(hit.on < time and grammar.is_wished(wish, hit.text) for wish, time in forgotten)
 
@@ -539,7 +540,7 @@ def _opening(on: str, label: str = "") -> str:
 
 
 def _short(text: str, length: int = 160) -> str:
-    # Only the start is redacted: it is long enough to show that the words do not fit.
+    # Only the start is redacted; it is long enough to show that not all words fit.
     text = " ".join(redact(text[: 20 * length]).text.split())
     if len(text) <= length:
         return text

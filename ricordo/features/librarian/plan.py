@@ -1,4 +1,4 @@
-"""The tools that the librarian calls: to file, correct, forget and search."""
+"""The tools that the librarian calls, in order to file, correct, forget and search."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ INSERT = "memory_insert"
 REPLACE = "memory_replace"
 ARCHIVE = "archival_memory_insert"
 FORGET = "forget"
-# The beginning of the tool's result if the owner still has to decide.
+# The beginning of the tool's result if the owner has yet to decide.
 ASKED = "Asked."
 SEARCHES: Mapping[str, Mapping[str, Any]] = {
     "conversation_search": {"roles": ["user"], "limit": 20},
@@ -47,9 +47,9 @@ SEARCHES: Mapping[str, Mapping[str, Any]] = {
 }
 # An empty query gives the newest.
 LIST_ARCHIVE = LibrarianCall("archival_memory_search", {"query": "", "top_k": 20})
-# Words of a taste that is told as a favourite in the one and as a preference in the other text.
+# Words for tastes, which one text may state as a favourite and the other as a preference.
 _OF_TASTES = "favourite favorite prefer lieber préfère prefiero"
-# Words of answers that the questions do not contain.
+# Words that occur in answers but not in the questions.
 _ALSO_SEARCHED = {
     "home": "moved home settled wohne gezogen habite déménagé vivo mudado",
     "age": "old years turned Jahre ans años",
@@ -62,11 +62,11 @@ FORGET_WHICH = (
     'Several of my notes fit. Say "yes" and I forget all of these, or tell me more exactly which '
     "one to forget:"
 )
-# The limit of rounds if parallel calls are off: each round then has one call.
+# The most rounds if parallel calls are off, since each round then has one call.
 _MAX_ROUNDS = 20
 _LONGEST_CORRECTED = 120
 _LONGEST_QUERY = 400
-# What one request to forget may name: sentences, and characters in all.
+# The most that one request to forget may name: sentences, and characters in total.
 _MOST_SENTENCES = 15
 _LONGEST_WISH = 1_500
 _OLDER = (
@@ -74,8 +74,8 @@ _OLDER = (
     ("new_string", "new_content"),
     ("old_string", "old_content"),
 )
-# Words that only say that something has changed. With `_LEAST_ADDED` other words, a correction adds
-# something.
+# Words that only say that something has changed. With at least `_LEAST_ADDED` other words, a
+# correction adds information.
 _OF_CORRECTIONS = (
     "sorry wrong got mistake actually correction now moved move live lives last week month year "
     "yesterday recently just changed mind jetzt nun gezogen umgezogen letzte woche entschuldigung "
@@ -83,7 +83,7 @@ _OF_CORRECTIONS = (
     "perdón he she it is not no longer prefer turned favourite years old"
 )
 _LEAST_ADDED = 2
-# Words of a sentence that a note need not have.
+# Words of a sentence that may be missing in a note.
 _UNSAID = "i im ive i'm i've am we we're my our is are was were a an the that to"
 _SMALLEST = {"boolean": False, "integer": 0, "number": 0, "array": [], "object": {}, "null": None}
 
@@ -130,9 +130,9 @@ def planned_calls(view: LibrarianView, intents: Sequence[Intent]) -> list[Librar
 
 
 def complete(call: LibrarianCall, schema: ToolSchema) -> LibrarianCall:
-    """Return the call with exactly the arguments that its schema allows.
+    """Return the call with arguments that match its schema.
 
-    Required arguments are added, unknown ones left out.
+    Missing required arguments are added, and unknown ones are dropped.
     """
     properties: dict[str, Any] = schema.parameters.get("properties") or {}
     arguments = {name: value for name, value in call.arguments.items() if name in properties}
@@ -145,7 +145,7 @@ def complete(call: LibrarianCall, schema: ToolSchema) -> LibrarianCall:
 
 
 def _smallest_value(name: str, schema: Mapping[str, Any]) -> object:
-    """Return the simplest valid value of a required parameter."""
+    """Return the simplest value that is valid for a required parameter."""
     choices = schema.get("enum")
     if choices:
         return choices[0]
@@ -153,8 +153,8 @@ def _smallest_value(name: str, schema: Mapping[str, Any]) -> object:
 
 
 def known_note(view: LibrarianView, statement: str) -> Note | None:
-    """Return the note that says the same as the statement, if there is one."""
-    # The start of a longer text does not show if all of it is known.
+    """Return the note that says the same thing as the statement, if there is one."""
+    # The start of a longer text does not show whether all of it is known.
     if len(statement) > READ_LENGTH or not (text := _plain(statement)):
         return None
     kinds = {kind for kind in facts_told(statement) if is_single(kind)}
@@ -177,9 +177,9 @@ def _plain(text: str) -> str:
 
 
 def matching(view: LibrarianView, phrase: str) -> list[Statement]:
-    """Return the statements of notes that fit the words best.
+    """Return the statements of notes that match the words best.
 
-    There are several if they fit equally well.
+    If several match equally well, all are returned.
     """
     terms = topic(phrase)
     kinds = facts_asked(phrase) | facts_told(phrase)
@@ -195,16 +195,16 @@ def matching(view: LibrarianView, phrase: str) -> list[Statement]:
     if not best or best * 2 <= len(terms):
         return []
     fits = [statement for points, statement in scored if points == best]
-    # "Forget Mia": a sentence that continues one about her is forgotten with it.
+    # "Forget Mia": a sentence that continues a sentence about her is forgotten with it.
     fit_words = {statement.text for statement in fits}
     return [statement for statement in fits if statement.about not in fit_words]
 
 
 def _is_said_in(wish: str, text: str) -> bool:
-    """Return True if the words contain the statement that a wish names.
+    """Return True if the words contain the statement named by a wish.
 
-    A wish fits any words unless it names a whole sentence. "I do not like tea" does not contain "I
-    like tea".
+    If a wish names no whole sentence, any words are accepted. "I do not like tea" does not contain
+    "I like tea".
     """
     if not found_in("is_clause", wish):
         return True
@@ -248,13 +248,13 @@ def is_confirmed(view: LibrarianView, intents: Sequence[Intent]) -> bool:
 def _to_forget(view: LibrarianView, intents: Sequence[Intent]) -> list[Statement]:
     """Return the statements to forget.
 
-    These are the listed statements if the person confirmed the list, else the statements that a
-    wish names unambiguously.
+    They are the listed statements if the person confirmed the list. Otherwise they are the
+    statements that a wish names unambiguously.
     """
     if is_confirmed(view, intents):
         lines = view.last_answer.partition(FORGET_WHICH)[2].splitlines()
         return [statement for statement in _statements(view) if f'- "{statement.text}"' in lines]
-    # After a statement is forgotten, others may fit its words best, but they were not meant.
+    # After a statement is forgotten, others may match its words best, but they were not meant.
     wishes = [
         intent.text for intent in intents if intent.kind == "forget" and not view.calls_of(REPLACE)
     ]
@@ -271,7 +271,7 @@ def _forgetting(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[Libr
         old_texts = [note.line]
         new_text = note.line.replace(note.text, statement.rest)
         if not statement.rest:
-            # The line break is removed too, since an empty line would remain.
+            # The line break is removed too, since otherwise an empty line would remain.
             old_texts = [note.line + "\n", "\n" + note.line, note.line]
             new_text = ""
         old_text = next((text for text in old_texts if value.count(text) == 1), None)
@@ -280,13 +280,13 @@ def _forgetting(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[Libr
 
 
 def _asking(view: LibrarianView, intents: Sequence[Intent]) -> list[LibrarianCall]:
-    """Return the call that asks for things to be forgotten wherever they were said."""
+    """Return the call that asks to forget things wherever they were said."""
     if FORGET not in view.tools or view.calls_of(FORGET):
         return []
     struck = [note_of("", call.old_words.strip()).text for call in view.calls_of(REPLACE)]
     found: list[str] = []
     for wish in intents:
-        # Notes that fit equally well are listed first, for the person to confirm.
+        # Notes that match equally well are first listed, so that the person can confirm.
         if wish.kind == "forget" and (struck or len(matching(view, wish.text)) < 2):
             found += _said_about(view, wish) or _subject(wish)
     if is_confirmed(view, intents):
@@ -299,14 +299,14 @@ def _asking(view: LibrarianView, intents: Sequence[Intent]) -> list[LibrarianCal
 
 
 def _subject(wish: Intent) -> list[str]:
-    """Return the wish itself; nothing if it names no subject."""
+    """Return the wish itself; empty if it names no subject."""
     if wish.about:
         return [wish.about]
     return [wish.text] if topic(wish.text) or facts_asked(wish.text) else []
 
 
 def _said_about(view: LibrarianView, wish: Intent) -> list[str]:
-    """Return the sentences that a wish means: of the notes, of messages, of what was found."""
+    """Return the sentences that a wish means, from notes, messages and search results."""
     hits = [
         stored_words(str(row["content"]))
         for call in view.calls_of(*SEARCHES)
@@ -319,13 +319,13 @@ def _said_about(view: LibrarianView, wish: Intent) -> list[str]:
 
 
 def _wished_parts(wish: Intent, sentence: str) -> list[str]:
-    """Return the statements of a sentence that a wish means, or all of it if none stands alone."""
+    """Return the statements of a sentence that a wish means, or else the whole sentence."""
     stated = [intent.text for intent in read(sentence) if intent.kind == "tell"]
     return [text for text in stated if is_wished(wish, text)] or [sentence]
 
 
 def _told_sentences(text: str) -> list[str]:
-    """Return the sentences of a message, each with those that continue it, without wishes."""
+    """Return the sentences of a message, each with those that continue it; wishes are left out."""
     if wishes_in(text):
         return []
     told: list[str] = []
@@ -342,12 +342,12 @@ def wishes_in(text: str) -> list[Intent]:
 
 
 def wishes_in_view(view: LibrarianView) -> list[Intent]:
-    """Return the wishes to forget that the person's earlier messages in view hold."""
+    """Return the wishes to forget in the person's earlier messages in view."""
     return [wish for text in view.earlier_texts for wish in wishes_in(text)]
 
 
 def is_asked_about(wish: Intent, question: str) -> bool:
-    """Return True if a question asks for what a wish named."""
+    """Return True if a question asks about the subject of a wish."""
     return is_wished(wish, question) or bool(topic(wish.text) & topic(question))
 
 
@@ -450,7 +450,7 @@ def _adds_to(revised: str, statement: str) -> bool:
 def _outdated(block: ShownBlock, intent: Intent) -> Note | None:
     """Return the line that a new fact replaces.
 
-    It is the last line of the fact's kind, if it says nothing else.
+    It is the last line about this kind of fact, if it says nothing else.
     """
     statement = intent.text
     kinds = facts_told(statement)

@@ -1,6 +1,6 @@
 """The librarian's view of a request.
 
-It holds the blocks of the prompt, the person's last words, and the results of the calls so far.
+It holds the blocks in the prompt, the person's last words, and the results of the calls so far.
 """
 
 import json
@@ -18,19 +18,19 @@ from ricordo.llm.loose_json import read_json
 
 SEND = "send_message"
 _USER = "user: "
-# Lines of a transcript for the agent that keeps a voice agent's memory, and the heading of the
+# Lines of a transcript for the agent that keeps a voice agent's memory, and the heading above the
 # lines that the voice agent still sees.
 _NUMBERED = re.compile(r"^ {4}\d+\. ")
 _NUMBERED_WORDS = re.compile(r"^ {4}(\d+)\. user: (.*)$", re.MULTILINE)
 _NEWER_LINES = "(Newer) In-Context Messages:"
 _BLOCK = re.compile(
-    # The search ends at the next opening tag, so that it takes time linear in the prompt's length.
+    # The search ends at the next opening tag, so its time is linear in the prompt's length.
     r"^<(?P<label>[^<>\n/][^<>\n]*)>\n<description>\n"
     r"(?>(?:(?!<(?:metadata|description)>\n)[\s\S])*)<metadata>\n"
     r"(?P<metadata>(?:- .*\n)*)</metadata>\n<value>\n",
     re.MULTILINE,
 )
-# No value contains this: closing tags within values are escaped.
+# No value contains this, since closing tags in values are escaped.
 _VALUE_END = "</value>\n</"
 _LIMIT = re.compile(r"^- chars_limit=(\d+)", re.MULTILINE)
 _TODAY = re.compile(r"current system date is: *(?:\w+, )?(\w+ \d+, \d{4})", re.IGNORECASE)
@@ -38,7 +38,7 @@ _QUOTED = re.compile(r'^(\d{4}-\d\d-\d\d): "(.*)"$')
 _SOURCE = re.compile(
     r"\[(?:sources?|file|passage|score|id|tool|function)\b[^\[\]\n]{0,200}\]", re.IGNORECASE
 )
-# Older types of agents have tools and parameters of other names for the same edits.
+# Older types of agents have tools and parameters with other names for the same edits.
 _NEWER = {"core_memory_append": "memory_insert", "core_memory_replace": "memory_replace"}
 _PERSON_LABELS = ("human", "user", "student", "person", "profile", "notes")
 
@@ -116,9 +116,9 @@ class LibrarianCall:
 class LibrarianView:
     """One request, as the librarian reads it.
 
-    `person_text` is the person's last text, `earlier_texts` are those before it that are in view,
-    and `last_answer` is the librarian's answer before it.
-    `own_words` are all its answers. `rounds` counts its replies with calls in this turn.
+    `person_text` is the person's last text, `earlier_texts` are the earlier ones in view, and
+    `last_answer` is the librarian's answer before it. `own_words` are all its answers. `rounds`
+    counts the librarian's replies with calls in this turn.
     """
 
     person_text: str
@@ -131,9 +131,9 @@ class LibrarianView:
     own_words: tuple[str, ...]
     may_call_in_parallel: bool
     key: str
-    # True if the words come from a transcript, so that the answer has no reader.
+    # True if the words come from a transcript, so that nobody reads the answer.
     is_alone: bool = False
-    # The transcript, if its lines are numbered.
+    # The transcript if its lines are numbered, else "".
     numbered: str = ""
     earlier_texts: tuple[str, ...] = ()
 
@@ -201,16 +201,16 @@ def view_of(request: ModelRequest) -> LibrarianView:
 
 
 def _spoken_texts(messages: Sequence[Message]) -> dict[int, str]:
-    """Return the words of persons by the index of their message."""
+    """Return what people said, by the index of their message."""
     texts = ((index, _spoken_words(message)) for index, message in enumerate(messages))
     return {index: text for index, text in texts if text is not None}
 
 
 def _last_answered(earlier: Sequence[Message], question: Message | None) -> int:
-    """Return the index of this agent's last answer before the question; -1 without one.
+    """Return the index of this agent's last answer before the question; -1 if there is none.
 
-    A client may send several messages at once, among them answers by other assistants. The person's
-    words are all of their messages since this agent's last answer.
+    A client may send several messages at once, including answers by other assistants. The person's
+    words are all messages of the person since this agent's last answer.
     """
     if question is None:
         return -1
@@ -232,9 +232,9 @@ def _key(messages: Sequence[Message]) -> str:
 
 
 def _is_answer(message: Message, last: Message) -> bool:
-    """Return True if this agent answered earlier messages with this one.
+    """Return True if this agent answered earlier messages with this message.
 
-    A client can also send an assistant's message together with the person's message `last`.
+    A client may also send an assistant's message together with the person's message `last`.
     """
     is_from_client = (
         message.step_id is None and message.run_id is not None and message.run_id == last.run_id
@@ -252,7 +252,7 @@ def _spoken_words(message: Message) -> str | None:
         return "\n".join(line.removeprefix(_USER) for line in lines if line.startswith(_USER))
     if message.role != "user" or message.is_event:
         return None
-    # Some types of agents read what people say as JSON.
+    # Some types of agents get people's texts as JSON.
     package = object_in(message.text)
     if package.get("type") != "user_message":
         return message.text
@@ -262,7 +262,7 @@ def _spoken_words(message: Message) -> str | None:
 def is_transcript(message: Message) -> bool:
     """Return True if the message is a transcript of another agent's conversation.
 
-    It is for an agent that works on another agent's memory.
+    Such a message goes to an agent that works on another agent's memory.
     """
     return any(isinstance(part, EventPart) and part.event == "transcript" for part in message.parts)
 
@@ -270,7 +270,7 @@ def is_transcript(message: Message) -> bool:
 def stored_words(text: str) -> str:
     """Return the words of a message or passage.
 
-    JSON of programs and notes of a source are left out.
+    JSON from programs and notes about a source are left out.
     """
     content = read_json(text)
     if isinstance(content, dict) and content.get("type") == "user_message":
@@ -315,7 +315,7 @@ def note_of(label: str, line: str) -> Note:
 
 
 def object_in(text: str) -> dict[str, Any]:
-    """Return the JSON object of the text; an empty one if it is none."""
+    """Return the JSON object in the text; an empty one if there is none."""
     content = read_json(text)
     if isinstance(content, dict):
         return content
@@ -323,9 +323,9 @@ def object_in(text: str) -> dict[str, Any]:
 
 
 def _today(system: str, message: Message | None) -> date:
-    """Return the agent's date from its prompt, which knows its time zone.
+    """Return the agent's date from its prompt, which uses its time zone.
 
-    Without one, it is the day of the message in UTC.
+    If the prompt has none, it is the day of the message in UTC.
     """
     # Take the last match, since dates in blocks come before the prompt's line with the date.
     for text in _TODAY.findall(system)[-1:]:
@@ -362,7 +362,7 @@ def _answers_in(message: Message) -> Iterator[str]:
 
 
 def rows_of(outcome: LibrarianCall) -> list[dict[str, Any]]:
-    """Return what users said among a search's results."""
+    """Return those results of a search that users said."""
     listed = outcome.message
     if isinstance(listed, dict):
         listed = listed.get("results")

@@ -1,8 +1,8 @@
 """The six commands of Anthropic's memory tool (`memory_20250818`) on a user's blocks.
 
 Each block is a file: the block `human` is `/memories/human.md`, and `plans/week` is
-`/memories/plans/week.md`. The sentences of the results are those that Anthropic's documentation of
-the tool gives, since models know them.
+`/memories/plans/week.md`. The sentences of the results are those in Anthropic's documentation of
+the tool, because models know them.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,7 +38,7 @@ class CommandResult:
 
 
 class Directory:
-    """A user's blocks, seen as the files below `/memories`.
+    """A user's blocks in the form of files below `/memories`.
 
     Args:
         tx: A transaction that writes.
@@ -201,7 +201,7 @@ class Directory:
         return _result(done, [outcome])
 
     def _find(self, path: str) -> Block | None:
-        """Return the block of a file; None for a folder and for what does not exist."""
+        """Return the block of a file; None for a folder, and for a path that does not exist."""
         label = _label(path)
         return self._blocks.get(label) or self._blocks.get(label.removesuffix(_SUFFIX))
 
@@ -254,7 +254,7 @@ def _label(path: str) -> str:
 
 
 def _file_name(label: str) -> str:
-    """Return the name of a block's file: its label, with `.md` unless it has another ending."""
+    """Return the name of a block's file: its label, with `.md` if it has no other ending."""
     _, dot, ending = label.rpartition("/")[2].rpartition(".")
     if dot and ending.isalnum():
         return label
@@ -262,7 +262,7 @@ def _file_name(label: str) -> str:
 
 
 def _range(view_range: list[int] | None, count: int) -> tuple[int, int]:
-    """Return the first and the last line, from 1; -1 as the last one means the end."""
+    """Return the first and the last line, counted from 1; as the last line, -1 means the end."""
     if not view_range:
         return 1, count
     first = max(1, view_range[0])
@@ -286,7 +286,7 @@ def _occurrences(text: str, piece: str) -> list[int]:
 
 
 def _size(count: int) -> str:
-    """Return a number of bytes as `du -h` writes it."""
+    """Return a number of bytes in the form of `du -h`."""
     if count < _KB:
         return f"{count}B"
     return f"{count / _KB:.1f}K"

@@ -42,8 +42,8 @@ class MemoryToolRequest(RequestModel):
 class MemoryToolResponse(ResponseModel):
     """The result for the model.
 
-    `content` and `is_error` belong into the `tool_result` block. `proposal_ids` are the changes
-    that wait for the user's decision.
+    `content` and `is_error` belong in the `tool_result` block. `proposal_ids` are the changes that
+    wait for the user's decision.
     """
 
     content: str
@@ -52,7 +52,7 @@ class MemoryToolResponse(ResponseModel):
 
 
 class _CommandFailed(Exception):
-    """Ends the transaction of a command that was refused, so that no part of it is stored."""
+    """Ends the transaction of a refused command, so that nothing of it is stored."""
 
 
 @router.post("", response_model=MemoryToolResponse)
@@ -61,8 +61,8 @@ async def run_command(
 ) -> dict[str, Any]:
     """Run one command of Anthropic's memory tool on the user's blocks.
 
-    The program counts as a service, whatever its key: policies hold, and a change that the user
-    wants to decide about waits for that. A refusal of the command is an answer with `is_error`.
+    The program counts as a service, whatever its key. So policies apply, and a change that the user
+    wants to decide on waits. If the command is refused, the answer has `is_error`.
     """
     arguments = body.model_dump(exclude={"command"}, exclude_none=True)
 

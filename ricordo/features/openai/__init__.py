@@ -1,4 +1,4 @@
-"""OpenAI's HTTP API: agents as models of chat completions and responses.
+"""OpenAI's HTTP API, in which agents are the models of chat completions and responses.
 
 It serves any OpenAI client, and Open WebUI.
 """

@@ -1,6 +1,6 @@
-"""A turn as one answer in OpenAI's form, in pieces or whole.
+"""A turn as one answer in OpenAI's form, streamed or whole.
 
-Calls of the agent's own tools are not shown.
+Calls of the agent's tools are not shown.
 """
 
 import asyncio
@@ -32,16 +32,16 @@ _CUT = ("max_steps", "max_tokens_exceeded")
 _USAGE_CHUNK: Json = {"object": "chat.completion.chunk", "choices": []}
 PING = b": ping\n\n"
 Noting = Callable[["AnswerReader"], Awaitable[None]]
-"""Called when the run has started, and again when it has ended."""
+"""A function that is called when the run has started, and again when it has ended."""
 
 
 @dataclass(slots=True)
 class AnswerReader:
-    """Reads the events of a turn as deltas, and collects its text.
+    """Reads the events of a turn as deltas, and collects the text.
 
-    `page` is the address of the page on which a person decides about waiting calls of the agent's
-    tools. With `has_form`, as of JSON, the answer is the last text only, sent once it is whole:
-    text before a call or before a correction is dropped.
+    `page` is the address of the page where a person decides on waiting calls of the agent's tools.
+    With `has_form`, for example JSON, the answer is only the last text, sent once it is complete.
+    Text before a call or a correction is dropped.
     """
 
     clock: Clock
@@ -58,7 +58,7 @@ class AnswerReader:
     _is_asked: bool = False
 
     def read(self, event: Event) -> Iterator[Json]:
-        """Yield the event's additions to the message."""
+        """Yield what the event adds to the message."""
         self._encoder = self._encoder or SseEncoder(_SHOWN, self.clock, has_tokens=True)
         if isinstance(event, RunStarted | RunEnded | Failed):
             self.run = event.run
@@ -137,7 +137,7 @@ class AnswerReader:
         yield {names[1]: text}
 
     def _ask(self, message: Message) -> Json:
-        """Return the calls for the client, or the address of a person's decision."""
+        """Return the calls for the client, or the address where a person decides."""
         self._is_asked = True
         waiting = [call for call in message.tool_calls if call.is_gated]
         if others := [call.name for call in waiting if call.name not in self.client_tools]:
@@ -209,10 +209,10 @@ async def deltas_of(
     *,
     stops_when_left: bool,
 ) -> AsyncGenerator[Json | None]:
-    """Yield the turn's additions to the message, and None after a pause.
+    """Yield what the turn adds to the message, and None after a pause.
 
-    `noting` is called at the start and at the end. With `stops_when_left` the turn is cancelled
-    when its client leaves the stream.
+    `noting` is called at the start and at the end. With `stops_when_left`, the turn is cancelled if
+    its client leaves the stream.
     """
     events = turn.events()
     upcoming: asyncio.Future[Event] | None = None
@@ -233,7 +233,7 @@ async def deltas_of(
                 await noting(reader)
     finally:
         if not has_ended and stops_when_left:
-            # The turn itself holds the task that waits for it.
+            # The turn keeps a reference to the task, so it is not collected.
             asyncio.ensure_future(turn.cancel())  # noqa: RUF006
         if upcoming:
             upcoming.cancel()

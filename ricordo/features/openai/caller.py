@@ -1,4 +1,4 @@
-"""The user of Open WebUI on whose behalf a key asks.
+"""The user of Open WebUI whom a key acts for.
 
 Open WebUI names the user in headers; the key must be allowed to act for users.
 """
@@ -15,19 +15,19 @@ from ricordo.features.openai.options import OpenAIApiSettings
 from ricordo.signed_tokens import read_token
 
 SIGNED_USER = "x-openwebui-user-jwt"
-# Its plain headers, the most reliable first: an e-mail address may not have been verified.
+# Plain headers, the most reliable one first, since an e-mail address may be unverified.
 PLAIN_USER = ("x-openwebui-user-id", "x-openwebui-user-email")
 _PLAIN_NAME = "x-openwebui-user-name"
 _ISSUER = "open-webui"
-# The prefix of the identifiers of Open WebUI's users, also written by the pipe
-# (features/openwebui/mirror/pipe.py). So none of them can be another user of this server.
+# The prefix of the identifiers of Open WebUI's users; the pipe writes it too
+# (features/openwebui/mirror/pipe.py). With it, none of them can be another user of this server.
 PREFIX = "open-webui:"
 
 
 async def acting(context: RequestContext) -> RequestContext:
-    """Return the call on behalf of the Open WebUI user whom the request names, if it names one.
+    """If the request names an Open WebUI user, return the call on that user's behalf.
 
-    The headers count only with a key that may act for users. Raises Forbidden.
+    The headers count only if the key may act for users. Raises Forbidden.
     """
     if not context.scope.may(IMPERSONATE) or USER_HEADER.decode() in context.request.headers:
         return context
@@ -47,7 +47,7 @@ async def acting(context: RequestContext) -> RequestContext:
 
 @dataclass(frozen=True, slots=True)
 class OpenWebUIUser:
-    """A user of Open WebUI: the id, or the address without one, and the name for people."""
+    """A user of Open WebUI: the id, or without one the address, and the name for people."""
 
     id: str
     name: str = ""
@@ -63,7 +63,7 @@ def _user_of(headers: Mapping[str, str]) -> OpenWebUIUser | None:
     if secret is None:
         if signed is not None:
             raise _refused("this server does not know its secret; set RICORDO_OPENWEBUI_SECRET")
-        # Open WebUI quotes names as in addresses, since headers are ASCII.
+        # Open WebUI percent-encodes names, since headers are ASCII.
         return OpenWebUIUser(plain, unquote(headers.get(_PLAIN_NAME, ""))) if plain else None
     if signed is None:
         raise _refused("it has to be signed; set FORWARD_USER_INFO_HEADER_JWT_SECRET there")

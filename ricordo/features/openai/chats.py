@@ -1,13 +1,14 @@
 """Chats that clients keep themselves: find the conversation and the new messages.
 
-A client sends its whole chat each time. Each answering run is recorded by two digests of the chat:
-an exact one of all messages, and, for clients that name their chats, a loose one of the user's
-messages, since clients change how answers look. The longest known beginning of the next request
-names the conversation to continue: one that the exact digest knows, or whose shown answers are
-those of the agent. If that conversation has newer messages, as after an edit or "regenerate", it is
-forked. So if a person edited or deleted an answer, everything after it is new. Both digests are
-stored in the transaction that ends the run. The loose digest of a new chat is stored in the
-transaction that starts its run, since nothing else leads to the conversation before the run ends.
+A client sends its whole chat each time. For each run that answers, two digests of the chat are
+recorded. The exact one covers all messages. The loose one, for clients that name their chats,
+covers only the user's messages, since clients change how answers look. The next request continues
+the conversation that is recorded for the longest known part of it. A part is known by its exact
+digest, or because the shown answers are the agent's. If that conversation has newer messages, for
+example after an edit or "regenerate", it is forked. So if a person edited or deleted an answer,
+everything after it counts as new. Both digests are stored in the transaction that ends the run. The
+loose digest of a new chat is already stored when its run starts, since nothing else leads to the
+conversation before the run ends.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,14 +50,15 @@ from ricordo.storage import conversations, messages, runs
 from ricordo.storage.engine.store import Store, Transaction
 
 _DIGEST = 20
-_LIKELY = 2  # number of states that are searched first; only edits far back continue an older state
+# how many states are searched first; only an edit far back continues an older state
+_LIKELY = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ClientChat:
     """A chat as a client sends it.
 
-    `name` is the client's id of the chat, or None. Without a name, `owner` tells chats apart.
+    `name` is the client's id of the chat, or None. Without a name, `owner` distinguishes chats.
     """
 
     agent_id: str
@@ -71,7 +73,7 @@ class ClientChat:
         return self.messages[-1].role == "tool"
 
     def new_from(self) -> int:
-        """Return the index of the first of the last messages with the same role."""
+        """Return the index of the first message in the last series with the same role."""
         index = len(self.messages)
         while index and self.messages[index - 1].role == self.messages[-1].role:
             index -= 1
@@ -82,9 +84,8 @@ class ClientChat:
 class Continuation:
     """The conversation that continues a chat, and the index of its new messages.
 
-    `shown` is text of a stopped answer that the client shows and the conversation lacks.
-    `own_answers` has the keys of the agent's answers in this chat, if the new messages contain
-    answers.
+    `shown` is text of a stopped answer that the client shows but the conversation lacks. If the new
+    messages contain answers, `own_answers` has the keys of the agent's answers in this chat.
     """
 
     conversation_id: str
@@ -96,7 +97,7 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The two keys of a chat's state after some of its messages."""
+    """The two keys for a chat's state after some of its messages."""
 
     exact: str
     loose: str
@@ -104,9 +105,9 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """A beginning of a chat that a run answered, up to `index`.
+    """The first messages of a chat, up to `index`, which a run answered.
 
-    `rest` is text of its last answer that the client shows although it is not stored.
+    `rest` is text of its last answer that the client shows but that is not stored.
     """
 
     index: int
@@ -135,7 +136,7 @@ class ChatStates:
         self._exact = exact
 
     def after(self, answer: str, call_ids: Sequence[str] = ()) -> str:
-        """Return the exact key of the chat with this answer."""
+        """Return the exact key of the chat extended by this answer."""
         exact = self._exact.copy()
         if answer.strip() or call_ids:
             exact.update(orjson.dumps(["assistant", answer.strip(), [], list(call_ids)]))
@@ -157,7 +158,7 @@ def _digested(role: str, message: ChatMessage) -> bytes:
 class ChatNotes:
     """Records the run that answers a chat.
 
-    It writes in the run's transactions, and once more after the run's answer was read, if the
+    It writes in the run's transactions. It writes again after the run's answer was read, if the
     answer differs.
     """
 
@@ -167,7 +168,7 @@ class ChatNotes:
     _noted: set[str] = field(default_factory=set)
 
     def save(self, tx: Transaction, run: Run, run_messages: Sequence[Message]) -> None:
-        """Record the run at its start or end, with the agent's messages."""
+        """Record the run when it starts or ends, with the agent's messages."""
         texts = [
             message.text for message in run_messages if message.role == "assistant" and message.text
         ]
@@ -223,7 +224,7 @@ async def continue_chat(
     new_from = chat.new_from()
     own_answers = await _own_answers(context, chat, 0)
     if own_answers:
-        new_from = 0  # a known chat, edited at its beginning
+        new_from = 0  # a known chat that was edited at its beginning
     if chat.name:
         summary = {"summary": chat_summary(chat.name)}
     else:
@@ -240,7 +241,7 @@ async def continue_chat(
 
 
 async def _own_answers(context: RequestContext, chat: ClientChat, new_from: int) -> frozenset[str]:
-    """Return the keys of the agent's answers in this chat, if the new messages contain answers."""
+    """If the new messages contain answers, return the keys of the agent's answers in this chat."""
     new_messages = chat.messages[new_from:]
     if not any(message.role == "assistant" and message.text.strip() for message in new_messages):
         return frozenset()
@@ -251,7 +252,7 @@ async def _own_answers(context: RequestContext, chat: ClientChat, new_from: int)
 async def continue_after(
     context: RequestContext, chat: ClientChat, run_id: str, client_tools: Sequence[str]
 ) -> Continuation:
-    """Return the conversation after this run; all messages are new there.
+    """Return the conversation after this run; all messages of the chat are new in it.
 
     Raises NotFound.
     """
@@ -271,7 +272,7 @@ async def continue_after(
 async def _last_answered(
     context: RequestContext, chat: ClientChat, states: Sequence[_State]
 ) -> _Beginning | None:
-    """Return the longest beginning of the chat that a run answered as the client shows it."""
+    """Return the longest answered beginning of the chat that the client has not changed."""
     last = len(chat.messages)
     indexes = _beginnings(chat)
     if chat.is_answer:
@@ -292,7 +293,7 @@ async def _last_answered(
 def _answered_beginning(
     tx: Transaction, chat: ClientChat, states: Sequence[_State], indexes: Sequence[int]
 ) -> _Beginning | None:
-    """Return the longest beginning that is known exactly, else the longest that is shown."""
+    """Return the longest beginning that equals the record, else one with equal answers."""
 
     def keys_of(index: int) -> list[str]:
         state = states[index]
@@ -308,7 +309,7 @@ def _answered_beginning(
         if state := answered.get(states[index].loose):
             if chat.is_answer:
                 return _Beginning(index, state)
-            break  # only a comparison tells whether the client shows this answer
+            break  # only a comparison can tell whether the client shows this answer
     if chat.is_answer or not (answered or indexes[_LIKELY:]):
         return None
     answered = answered_states(tx, [key for index in indexes for key in keys_of(index)])
@@ -322,7 +323,7 @@ def _longest_shown(
     indexes: Sequence[int],
     answered: Mapping[str, AnsweredState],
 ) -> _Beginning | None:
-    """Return the longest beginning whose shown answers are the agent's own."""
+    """Return the longest beginning whose shown answers are the agent's."""
     loose = {index: answered.get(states[index].loose) for index in indexes}
     texts = answers_of(tx, [state.run_id for state in loose.values() if state])
     longest: _Beginning | None = None
@@ -352,7 +353,7 @@ def _with_rest(tx: Transaction, chat: ClientChat, index: int, state: AnsweredSta
 
 
 def _beginnings(chat: ClientChat) -> list[int]:
-    """Return the indexes of the user's messages without the first, in reverse order."""
+    """Return the indexes of the user's messages except the first, in reverse order."""
     indexes = [index for index, message in enumerate(chat.messages) if message.role == "user"]
     return indexes[:0:-1]
 
@@ -367,7 +368,7 @@ async def _conversation_after(
     """Return the conversation to continue after this run: its own, or a fork.
 
     It is forked if it has later messages. None if it cannot be continued. Waiting calls of these
-    tools are denied, since the client continued without their results.
+    tools are denied, since the client continued without results.
     """
 
     def find(tx: Transaction) -> tuple[Run, Conversation, list[str], Message | None]:
@@ -388,7 +389,7 @@ async def _conversation_after(
     if run.ended_at is None:
         await _stop_if_left(context, run)
     is_last = bool(conversation.window) and conversation.window[-1] in run_message_ids
-    # A decision that a person made on the page continues the conversation itself.
+    # If a person decided on the page, the conversation continues by itself.
     if is_last or run.ended_at is None or run.stop_reason == "requires_approval":
         return conversation.id
     in_view = (id for id in reversed(run_message_ids) if id in conversation.window)
@@ -397,7 +398,7 @@ async def _conversation_after(
         fork = await fork_conversation(
             context.runtime, context.scope, conversation.id, message_id=last_id
         )
-    except Invalid:  # a compaction took its messages out of view
+    except Invalid:  # a compaction removed its messages from view
         return None
     return fork.id
 
@@ -405,9 +406,9 @@ async def _conversation_after(
 async def continue_call(context: RequestContext, chat: ClientChat) -> Continuation:
     """Return the caller's default conversation, with the last messages as new.
 
-    Voice clients shorten interrupted answers, and greet on their own, so their earlier messages are
-    not compared. An answer that the client stopped reading is cancelled when the next message
-    comes.
+    Voice clients shorten interrupted answers and send greetings themselves, so their earlier
+    messages are not compared. An answer that the client stopped reading is cancelled when the next
+    message comes.
     """
     default = await open_conversation(context.runtime, context.scope, DEFAULT, chat.agent_id)
     for run in await context.store.read(lambda tx: runs.open_runs(tx, conversation_id=default.id)):
@@ -416,9 +417,9 @@ async def continue_call(context: RequestContext, chat: ClientChat) -> Continuati
 
 
 async def _stop_if_left(context: RequestContext, run: Run) -> None:
-    """Cancel the run of a chat whose client left its stream.
+    """If a client left the stream of a chat's run, cancel the run.
 
-    OpenAI's API has no request that stops an answer: a client closes the stream instead.
+    OpenAI's API has no request to stop an answer; a client closes the stream instead.
     """
     live = context.runtime.live.get(run.id)
     if live is not None and not live.has_readers:

@@ -1,7 +1,7 @@
 """Inputs and results of embeddings: texts, OpenAI's tokens, shorter vectors.
 
-Some clients send tokens of the vocabulary `cl100k_base`, for each model that they do not know. The
-file is OpenAI's own (MIT licence).
+For models that they do not know, some clients send tokens of the vocabulary `cl100k_base`. The file
+is OpenAI's own (MIT licence).
 """
 
 import gzip
@@ -16,7 +16,7 @@ from ricordo.errors import Invalid
 from ricordo.offload import SMALL, offload
 
 _VOCABULARY = "data/cl100k_base.tiktoken.gz"
-# Special tokens without a text, such as the end of a text.
+# Special tokens that have no text, such as the end of a text.
 _SPECIAL = range(100_256, 100_277)
 
 
@@ -67,6 +67,6 @@ def _decoded(tokens: Sequence[int]) -> str:
 
 @cache
 def _vocabulary() -> list[bytes]:
-    """Return the text pieces; the index of each is its token."""
+    """Return the pieces of text; the index of each is its token."""
     lines = gzip.decompress(files(__package__).joinpath(_VOCABULARY).read_bytes()).splitlines()
     return [b64decode(line.partition(b" ")[0]) for line in lines]

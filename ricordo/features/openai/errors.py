@@ -65,7 +65,7 @@ def refusal_for(error: RicordoError | RequestValidationError) -> Response:
     if isinstance(error, RequestValidationError):
         fault = error.errors()[0]
         field_path = ".".join(map(str, fault["loc"][1:])) or None
-        # The sent value is not repeated: it may be long, or secret.
+        # The value that was sent is not repeated, since it may be long or secret.
         message = str(fault["msg"]).removeprefix("Value error, ")[:300]
         if field_path:
             message = f"{field_path}: {message}"
@@ -97,7 +97,7 @@ def _refusal(
 ) -> Response:
     response = answer(openai_error(message, kind or openai_type(status), param, code), status)
     if kind or status in (409, 412):
-        # The server has retried already, or would answer the same again.
+        # The server has already retried, or would give the same answer again.
         response.headers["x-should-retry"] = "false"
     return response
 

@@ -21,7 +21,7 @@ _PASSAGES = ("<context>", "</context>")
 
 
 def _passages(text: str) -> str:
-    """Remove Open WebUI's instructions about passages of documents before the text."""
+    """Remove Open WebUI's instructions about document passages from the beginning of the text."""
     if not text.startswith(_INSTRUCTIONS):
         return text
     return text[max(text.find(_PASSAGES[0]), 0) :]
@@ -87,7 +87,7 @@ class ChatMessage(LenientPart):
 
     @property
     def own_text(self) -> str:
-        """Return the text without passages of documents before it.
+        """Return the text without document passages at its beginning.
 
         Clients look up passages only for the last message.
         """
@@ -98,7 +98,7 @@ class ChatMessage(LenientPart):
 
     @property
     def has_passages(self) -> bool:
-        """True if the message begins with passages of documents, which may be by other authors."""
+        """True if the message begins with document passages, which may be by other authors."""
         return self.text.startswith(_PASSAGES[0])
 
 
@@ -138,7 +138,7 @@ class ChatRequest(LenientRequest):
     metadata: dict[str, Any] | None = None
 
     def answer_format(self) -> Json | None:
-        """Return the form of the answer, None for any text.
+        """Return the required form of the answer; None for any text.
 
         Raises Invalid for an unknown form.
         """
@@ -153,7 +153,7 @@ class ChatRequest(LenientRequest):
         return self.response_format
 
     def wanted_tools(self) -> frozenset[str]:
-        """Return the tools of which the agent must call one; empty if it need not call any.
+        """Return the tools of which the agent must call one; empty if no call is required.
 
         Raises Invalid.
         """
@@ -178,7 +178,7 @@ class ChatRequest(LenientRequest):
         return names if is_required else frozenset()
 
     def named(self, name: str) -> str | None:
-        """Return this text of the metadata, or None."""
+        """Return the text under this name in the metadata, or None."""
         text = (self.metadata or {}).get(name)
         if isinstance(text, str) and text:
             return text
@@ -285,7 +285,7 @@ class ResponsesRequest(LenientRequest):
         if not messages:
             raise Invalid("There is no message in the input. Send one, or a function's result.")
         tools = [ToolDefinition.model_construct(function=tool) for tool in self.tools or ()]
-        # Without a second validation: all parts were validated.
+        # Without a second validation, since all parts are already validated.
         chat = ChatRequest.model_construct(model=self.model, messages=messages, tools=tools)
         names = ("stream", "user", "metadata", "tool_choice")
         update = {name: getattr(self, name) for name in names}
@@ -365,7 +365,7 @@ class OpenAIModels(ResponseModel):
 class Embeddings(ResponseModel):
     """Vectors, in the order of their texts.
 
-    They are numbers, or base64 of little-endian floats of 32 bits.
+    They are lists of numbers, or base64 of little-endian 32-bit floats.
     """
 
     object: Literal["list"] = "list"

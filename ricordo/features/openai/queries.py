@@ -20,7 +20,7 @@ from ricordo.storage.engine.repository import Missing, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import reference, seq, strings, table, timestamps
 
-# `key` is a digest of a chat's state; its text cannot be recovered from it.
+# `key` is a digest of a chat's state, from which the text cannot be recovered.
 openai_chats = table(
     "openai_chats",
     seq(),
@@ -66,8 +66,8 @@ class UnknownModel(NotFound):
 class AnsweredState:
     """The run that answered a state of a chat.
 
-    `open_conversation_id` is its conversation, if the run is the conversation's last. `is_whole` is
-    true if the run ended by itself, so that everything shown is stored.
+    `open_conversation_id` is its conversation, if no later run is in it. `is_whole` is true if the
+    run ended by itself. Then everything that was shown is stored.
     """
 
     run_id: str
@@ -100,7 +100,7 @@ def runs_of_chat(tx: Transaction, agent_id: str, user_id: str | None, name: str)
 
 
 def note_run(tx: Transaction, keys: Sequence[str], run: Run) -> None:
-    """Store that this run answered these states of a chat; it replaces earlier runs."""
+    """Store that this run answered these states of chats; it replaces earlier runs."""
     row: dict[str, Any] = {
         "conversation_id": run.conversation_id,
         "user_id": run.user_id,
@@ -114,7 +114,7 @@ def note_run(tx: Transaction, keys: Sequence[str], run: Run) -> None:
 
 
 def usable_agents(tx: Transaction, scope: Scope) -> list[NamedAgent]:
-    """Return the agents that the caller may use, the oldest first, without hidden ones."""
+    """Return the agents that the caller may use, the oldest first; hidden ones are left out."""
     rows = agent_lookup.shown(tx, scope)
     counts = Counter(row.name for row in rows)
     return [

@@ -1,7 +1,7 @@
 """OpenAI's responses in their common part: text and pictures in, text out.
 
-They come whole or streamed, one after another. Functions of the request are tools that the client
-runs: a call is an item of the output, and its result is an item of the next input.
+They are whole or streamed. Functions in the request are tools that the client runs. A call is an
+item of the output, and its result is an item of the next input.
 """
 
 from collections.abc import AsyncGenerator, Iterator
@@ -59,7 +59,7 @@ async def create_response(context: RequestContext, body: ResponsesRequest) -> Js
 async def _events(
     body: ResponsesRequest, deltas: AsyncGenerator[Json | None], reader: AnswerReader
 ) -> AsyncGenerator[bytes]:
-    """Yield the response as server-sent events, while its text comes."""
+    """Yield the response as server-sent events while its text arrives."""
     events = _EventWriter(reader)
     async with aclosing(deltas):
         async for delta in deltas:

@@ -101,7 +101,7 @@ async def create_chat_completion(context: RequestContext, body: ChatRequest) -> 
 async def list_openai_models(context: RequestContext) -> Json | Response:
     """List the agents that the caller may use, as models.
 
-    Clients of Letta are redirected to their own list, whose path ends with a slash.
+    Clients of Letta are redirected to their list, whose path ends with a slash.
     """
     if context.request.headers.get("user-agent", "").startswith(("Letta/", "AsyncLetta/")):
         return RedirectResponse(

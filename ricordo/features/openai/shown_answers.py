@@ -1,7 +1,7 @@
 """Answers as clients show them, compared with the answers that agents gave.
 
 A person can edit or delete an answer in a client, or stop it half-way. What the client shows then
-counts. A client may also show the same answer in another form, such as with its reasoning.
+counts. A client may also show an answer in another form, for example with the reasoning.
 """
 
 import re
@@ -19,9 +19,9 @@ _NOT_A_WORD = re.compile(r"[\W_]+")
 
 
 def answer_key(text: str) -> str:
-    """Return the words of an answer without its form, for comparison.
+    """Return the words of an answer without formatting, for comparison.
 
-    A text without words, such as "👍", is compared as it is.
+    A text without words, such as "👍", is compared unchanged.
     """
     bare = _TAG.sub("", _DETAILS.sub("", text))
     compared_text = _NOT_A_WORD.sub("", bare).casefold()
@@ -29,7 +29,7 @@ def answer_key(text: str) -> str:
 
 
 def shown_before(chat: Sequence[ChatMessage], index: int) -> tuple[int, str]:
-    """Return the answer right before this index: where it begins, and its text."""
+    """Return the answer right before this index: its beginning, and its text."""
     start = index
     while start and chat[start - 1].role not in ("user", "system", "developer"):
         start -= 1
@@ -38,7 +38,7 @@ def shown_before(chat: Sequence[ChatMessage], index: int) -> tuple[int, str]:
 
 
 def answers_of(tx: Transaction, run_ids: Sequence[str]) -> Mapping[str, str]:
-    """Return the stored answers of these runs; a run without one has "" as its answer."""
+    """Return the stored answers of these runs; for a run without an answer, ""."""
     answers = dict.fromkeys(run_ids, "")
     texts: dict[str, list[str]] = {}
     for message in messages.of_runs(tx, list(answers)) if answers else ():
@@ -58,7 +58,7 @@ def own_answers(
 
 
 def unsaved_rest(stored: str, shown: str) -> str:
-    """Return the part of a shown answer that is not stored, as after it was stopped."""
+    """Return the part of a shown answer that was not stored because the answer was stopped."""
     if answer_key(stored) == answer_key(shown):
         return ""
     bare = shown.strip()

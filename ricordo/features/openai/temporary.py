@@ -1,7 +1,7 @@
 """Temporary chats of Open WebUI, which are answered without being kept.
 
-The agent answers from its prompt and the user's memory, without tools, since those could write. No
-message, fact or proposal is stored, only the cost of the answer.
+The agent answers from its prompt and the user's memory. It gets no tools, since tools could write.
+No message, fact or proposal is stored, only the cost of the answer.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -38,7 +38,7 @@ _ANSWER_SHARE = 4
 
 @dataclass(slots=True)
 class TemporaryTurn:
-    """An answer to a temporary chat, as events. Nothing of it is stored but its cost."""
+    """An answer to a temporary chat, as events. Only its cost is stored."""
 
     context: RequestContext
     model: ChatModel
@@ -69,7 +69,7 @@ class TemporaryTurn:
             yield RunEnded(self._ended("end_turn"))
 
     async def cancel(self) -> None:
-        """Do nothing: the call to the model ends with the generator of events."""
+        """Do nothing, since the call to the model ends with the generator of events."""
 
     def _ended(self, reason: StopReason) -> Run:
         return self.run.ended(reason, self.context.store.clock.now())

@@ -85,10 +85,10 @@ async def chat_turn(
         context: The call.
         agent: The agent that answers.
         body: The request as a chat.
-        after: The id of the run to continue after.
-        is_retry: OpenAI's clients mark a retry in a header; it gets the answer of the equal request
-            before it.
-        sent: The bytes that tell this request from others, by default its body.
+        after: The id of the run after which to continue.
+        is_retry: OpenAI's clients mark a retry in a header; it gets the answer to the earlier equal
+            request.
+        sent: The bytes that distinguish this request from others, by default its body.
 
     Raises:
         Invalid: The chat cannot be continued like this.
@@ -152,9 +152,9 @@ def _said(
     new_messages: Sequence[ChatMessage],
     parts: Mapping[int, tuple[Part, ...]],
 ) -> list[NewMessage]:
-    """Return the turn's messages: the user's, and answers that the conversation lacks.
+    """Return the turn's messages: the user's, and answers that are missing in the conversation.
 
-    `parts` are those of users' messages, by the ids of the objects.
+    `parts` are the parts of users' messages, by object id.
     """
     said: list[NewMessage] = []
     if continuation.shown:
@@ -173,7 +173,7 @@ def _said(
 
 
 def _as_client_shows(context: RequestContext, text: str) -> NewMessage:
-    """Return an answer that the client shows and the agent did not give, marked by its sender."""
+    """Return an answer that the client shows but the agent did not give; its sender marks it."""
     return NewMessage("assistant", (TextPart(text),), sender_id=context.scope.user_id)
 
 
@@ -183,7 +183,7 @@ def chat_name(context: RequestContext, body: ChatRequest) -> str | None:
 
 
 def is_temporary(name: str | None) -> bool:
-    """Return whether this is the id of a temporary chat of Open WebUI, which is not to be kept."""
+    """Return whether this is the id of a temporary chat of Open WebUI, which must not be kept."""
     return name is not None and name.startswith(_TEMPORARY)
 
 
@@ -208,9 +208,9 @@ def parts_of(message: ChatMessage) -> tuple[Part, ...]:
 
 
 def is_task(context: RequestContext, body: ChatRequest) -> bool:
-    """Return True if Open WebUI asks for a title or the like.
+    """Return True if Open WebUI asks for a title or something similar.
 
-    The header of its connection decides, else the prompt.
+    The header of its connection decides, otherwise the prompt does.
     """
     header = context.request.headers.get(TASK_HEADER)
     if header is not None:

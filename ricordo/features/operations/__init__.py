@@ -1,4 +1,4 @@
-"""Running a server: ledger, traces, audit log, backups, moves between databases, administration."""
+"""Operating a server: ledger, traces, audit log, backups, moves of databases, administration."""
 
 from ricordo.domain.scope import ADMIN
 from ricordo.plugins import Commands, Feature, PluginPage

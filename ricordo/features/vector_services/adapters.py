@@ -25,8 +25,7 @@ _SCHEMA = {
 }
 _METRICS = ("cosine", "dotproduct")
 _MOST_PREPARED = 10_000
-# Fields to filter by. Without an index of a field, a server reads every point or refuses the
-# request.
+# Fields to filter by. If a field has no index, a server reads every point or refuses the request.
 _INDEXED = {
     **dict.fromkeys(("role", "conversation", "user_id", "tags"), "keyword"),
     "created_at": "integer",
@@ -53,7 +52,7 @@ class TurbopufferIndex(ServiceIndex):
     KEY_VARIABLE = "TURBOPUFFER_API_KEY"
     ADDRESS_VARIABLE = "TURBOPUFFER_REGION (or TURBOPUFFER_BASE_URL)"
     RETRIES = 3
-    # The service accepts far more, but a body beyond a megabyte blocks the event loop; the client's
+    # The service accepts far more, but a body above a megabyte blocks the event loop; the client's
     # HTTP library warns of it.
     MOST_ITEMS = 5_000
     MOST_BYTES = 1024 * 1024 - 16 * 1024
@@ -102,7 +101,7 @@ class TurbopufferIndex(ServiceIndex):
         return [(row["id"], 1.0 - float(row["$dist"])) for row in answer.rows]
 
     def _require_done(self, answer: Any) -> None:
-        # The status must say that the change is done: a proxy may answer 200 to anything.
+        # The status must say that the change is done, since a proxy may answer 200 to anything.
         if getattr(answer, "status", None) != "OK":
             raise self.unexpected_answer()
 
@@ -150,12 +149,14 @@ class PineconeIndex(ServiceIndex):
     TITLE = "Pinecone"
     KEY_VARIABLE = "PINECONE_API_KEY"
     ADDRESS_VARIABLE = "PINECONE_INDEX_HOST"
-    # Pinecone accepts a thousand vectors or two megabytes a request, the rest of the body included.
+    # Pinecone accepts a thousand vectors or two megabytes in a request, including the rest of the
+    # body.
     MOST_ITEMS = 1_000
     MOST_BYTES = 2 * 1024 * 1024 - 64 * 1024
 
     async def _open(self) -> Any:
-        # The package imports its parts lazily, so this part is imported here, in the thread.
+        # The package imports its parts when they are first used, so this part is imported here, in
+        # the thread.
         pinecone_index = await asyncio.to_thread(
             lambda: shared.library("pinecone", "Pinecone").AsyncIndex
         )
@@ -172,7 +173,7 @@ class PineconeIndex(ServiceIndex):
         return index
 
     def _require_similarity(self, metric: str | None, dimension: int | None) -> None:
-        """Raise Unavailable unless the index ranks vectors by similarity.
+        """Raise Unavailable if the index does not rank vectors by similarity.
 
         An index that ranks by distance would return the worst first, and an index without a
         dimension holds no vectors.
@@ -329,7 +330,7 @@ class QdrantIndex(ServiceIndex):
     async def _prepare(self, client: Any, collection: str, dimension: int) -> None:
         """Create the collection and its indexes, once in a process.
 
-        The call may be repeated, or made by another process at the same time.
+        The call may be repeated, or be made by another process at the same time.
         """
         if collection in self._prepared:
             return
@@ -349,7 +350,7 @@ class QdrantIndex(ServiceIndex):
         self._prepared.add(collection)
 
     async def _run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run the call here; in local mode in the client's thread.
+        """Run the call here; in local mode, run it in the client's thread.
 
         The thread runs a new event loop for each call.
         """
@@ -377,7 +378,7 @@ class QdrantIndex(ServiceIndex):
                 options["api_key"] = self._key
 
         async def open_client() -> Any:
-            # The check of versions would call the server from another thread.
+            # The client's check of versions would call the server from another thread.
             return qdrant_client.AsyncQdrantClient(**options, check_compatibility=False)
 
         async with self._request(self._timeouts.write):
@@ -394,12 +395,12 @@ class QdrantIndex(ServiceIndex):
             case exhausted():
                 return self.refused(429)
             case exceptions.ResponseHandlingException():
-                # The client has one class for failed requests and for unreadable responses.
+                # The client has one class for failed requests and unreadable responses.
                 is_answered = isinstance(error.source, ValueError)
                 if is_answered:
                     return self.unexpected_answer()
                 return self.unreachable()
-        # The local mode is an engine in this process: its files, locks and arrays fail with many
+        # The local mode is an engine in this process. Its files, locks and arrays fail with many
         # kinds of errors.
         if self._is_local:
             return self.failed(f"{type(error).__name__}: {error}")
@@ -409,7 +410,7 @@ class QdrantIndex(ServiceIndex):
 async def _if_present(client: Any, collection: str, query: Awaitable[T]) -> T | None:
     """Return the answer; None for a missing collection.
 
-    The client reports a missing collection differently in each mode.
+    Query a collection that may be missing; the client reports that differently in each mode.
     """
     try:
         return await query
@@ -420,7 +421,7 @@ async def _if_present(client: Any, collection: str, query: Awaitable[T]) -> T | 
 
 
 def _message_of(error: Any) -> str:
-    """Return the server's own message from an error's body, or ""."""
+    """Return the server's message from an error's body, or ""."""
     try:
         message = error.structured()["status"]["error"]
     except (ValueError, KeyError, TypeError):

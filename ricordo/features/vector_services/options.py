@@ -36,7 +36,7 @@ class VectorSettings(FeatureSettings):
 
     @model_validator(mode="after")
     def _check(self) -> "VectorSettings":
-        # Turbopuffer's client reads the region by itself and refuses to start with both.
+        # Turbopuffer's client itself reads the region, and refuses to start with both.
         for name, other in (
             ("turbopuffer_region", "turbopuffer_base_url"),
             ("qdrant_url", "qdrant_path"),

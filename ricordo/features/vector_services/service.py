@@ -1,8 +1,8 @@
 """The common parts of the adapters to vector services.
 
-These are namespaces, request sizes, filters, timeouts and errors. A client's error may quote the
-request, its headers or a body that repeats the key. So no such error is shown or chained: each
-becomes one sentence here that says what happened and what to do.
+They are namespaces, request sizes, filters, timeouts and errors. A client's error may quote the
+request, its headers, or a body that contains the key. So no such error is shown or chained. Each
+becomes a sentence here that says what happened and what to do.
 """
 
 import asyncio
@@ -29,15 +29,15 @@ MOST_RESULTS = 10_000  # the most that Turbopuffer and Pinecone return for one q
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _MOST_QUOTED = 200  # characters of a service's message
-# Errors of a client on an answer that is no JSON, or lacks expected fields.
+# Errors of a client for an answer that is not JSON or lacks expected fields.
 _UNREADABLE = (AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceTimeouts:
-    """Seconds that one request may take, with the client's own retries.
+    """Seconds that one request may take, including the client's retries.
 
-    A user waits for a search, a job for a write.
+    A user waits for a search, and a job waits for a write.
     """
 
     search: float = 8
@@ -54,7 +54,7 @@ def namespace_of(prefix: str, partition: str, model: str) -> str:
 
 
 def conditions(filter_: VectorFilter) -> list[Condition]:
-    """Return the filter as conditions (field, operator, value), all of which must hold.
+    """Return the filter as conditions (field, operator, value); all of them must hold.
 
     The operators are in, eq, any, gte and lte.
     """
@@ -76,7 +76,7 @@ def conditions(filter_: VectorFilter) -> list[Condition]:
 def by_size(items: Iterable[T], most_items: int, most_bytes: int) -> Iterator[list[T]]:
     """Yield the items in batches, limited by number and by bytes as JSON.
 
-    A single item that exceeds the limit is a batch of its own.
+    A single item that exceeds the limit makes a separate batch.
     """
     batch: list[T] = []
     filled = 0
@@ -141,7 +141,7 @@ class ServiceIndex(ABC):
 
     async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
         """Store the records, in as many requests as the service's limits need."""
-        # Services refuse two records of one document in one request, so only the latest is sent.
+        # Services refuse two records for one document in one request, so only the latest is sent.
         latest = {record.document: record for record in records}.values()
         namespace = namespace_of(self._prefix, partition, model)
         for items in by_size(map(self._item, latest), self.MOST_ITEMS, self.MOST_BYTES):
@@ -167,7 +167,7 @@ class ServiceIndex(ABC):
     ) -> list[tuple[int, float]]:
         """Return the nearest documents, 10,000 at most.
 
-        If two are equally near, the older is first.
+        Of two equally near documents, the older comes first.
         """
         if limit < 1:
             return []
@@ -204,7 +204,7 @@ class ServiceIndex(ABC):
     ) -> Any:
         """Return the answer to a request.
 
-        With `may_be_absent`, it is None for a missing namespace.
+        With `may_be_absent`, the result is None for a missing namespace.
         """
         client = await self._opened()
         async with self._request(seconds or self._timeouts.write):
@@ -216,7 +216,7 @@ class ServiceIndex(ABC):
                 raise
 
     async def _opened(self) -> Any:
-        """Return the client, which is opened once for all callers.
+        """Return the client; it is opened once for all callers.
 
         After a failure, the next call tries again.
         """
@@ -231,7 +231,7 @@ class ServiceIndex(ABC):
     def _shown_name(self) -> str:
         if "://" not in self._address:
             return f"{self.TITLE} ({self._address})"
-        # Only the host is shown, since an address may hold a password.
+        # Only the host is shown, since an address may contain a password.
         parts = urlsplit(self._address)
         port = f":{parts.port}" if parts.port else ""
         return f"{self.TITLE} ({parts.hostname}{port})"
@@ -239,7 +239,7 @@ class ServiceIndex(ABC):
     def refused(self, status: int, message: str = "") -> Unavailable:
         """Return the error for an answer with this status.
 
-        The service's message is quoted unless it may be about the key.
+        The service's message is quoted if it cannot be about the key.
         """
         problem = f"refused the request (status {status}){self._quote(message)}."
         if status in (401, 403):
@@ -276,7 +276,7 @@ class ServiceIndex(ABC):
     async def _request(self, seconds: float) -> AsyncIterator[None]:
         """Limit the time of a request, and translate the client's errors.
 
-        An error without a translation is a fault of our own.
+        An error without a translation is a fault in our code.
         """
         try:
             async with asyncio.timeout(seconds):

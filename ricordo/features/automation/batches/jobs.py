@@ -1,8 +1,8 @@
 """The job that answers a batch's requests, a few agents at a time.
 
-Each request is an ordinary turn; requests to one agent run in their order. The otids of messages
-are made of the batch and their index. So a job that runs again after a kill finds the turns that it
-had started, and starts no turn twice. A turn that was cut off with the server is run again.
+Each request is an ordinary turn; requests to one agent run in order. The otids of messages are made
+from the batch and the message's index. So a job that runs again after a kill finds the turns that
+it has started, and starts none twice. A turn that ended with its server is run again.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from ricordo.storage import jobs
 from ricordo.storage.jobs import FencedStore
 
 AT_ONCE = 4
-# While an agent is busy with other turns, its request is tried for about ten minutes.
+# While an agent is busy with other turns, its request is retried for about ten minutes.
 _BUSY = Backoff(0.5, 2, 30)
 _BUSY_ATTEMPTS = 25
 
@@ -47,7 +47,7 @@ async def answer_batch(runtime: Runtime, job: Job, report: Report) -> None:
     numbers_by_agent = await runtime.store.read(lambda tx: queries.waiting(tx, job.id))
     total = job.payload["requests"]
     waiting_count = sum(map(len, numbers_by_agent.values()))
-    # All tasks take from one iterator, so each agent is taken once.
+    # All tasks take agents from one iterator, so each agent is taken once.
     agents = iter(numbers_by_agent.values())
 
     async def answer_some(agents: Iterator[list[int]]) -> None:
@@ -72,7 +72,7 @@ async def answer_batch(runtime: Runtime, job: Job, report: Report) -> None:
 
 
 async def _answer(runtime: Runtime, job: Job, number: int) -> None:
-    """Run or find the turn of one request, and store its end."""
+    """Run or find the turn of one request, and store how it ended."""
     request = await runtime.store.read(lambda tx: queries.request(tx, job.id, number))
     if request is None:
         return
@@ -110,7 +110,7 @@ async def _ended_run(runtime: Runtime, job: Job, number: int, request: BatchItem
 async def _turn(runtime: Runtime, job: Job, request: TurnRequest) -> Run:
     """Run the turn to its end, and return its run.
 
-    It is cancelled with its batch. It continues if only this job is stopped.
+    It is cancelled with its batch. If only this job is stopped, the turn continues.
     """
     start = asyncio.ensure_future(run_turn(runtime, request))
     try:

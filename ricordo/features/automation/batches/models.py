@@ -41,7 +41,7 @@ def callback_body(batch: Job) -> Json:
 
 
 class BatchRequest(RequestModel):
-    """Requests to agents, each answered by a turn of its own."""
+    """Requests to agents, each answered by a separate turn."""
 
     requests: Annotated[Items[BatchItemRequest], Field(min_length=1)]
     callback_url: str | None = Field(
@@ -61,7 +61,8 @@ class BatchResponse(JobResponse):
     def of(cls, job: Any, /, **fields: Any) -> Json:
         """Return the batch from its job.
 
-        `counts` are the numbers of its requests by status, `problems` the errors of failed ones.
+        `counts` are the numbers of its requests by status, and `problems` are the errors of failed
+        ones.
         """
         counts = fields["counts"]
         callback = job.payload["callback"]

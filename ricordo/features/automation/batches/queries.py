@@ -14,7 +14,7 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import json_value, numbers, reference, seq, strings, table
 
 # `status` is "waiting", "completed" or "failed". `request` is emptied when it is answered, since
-# the agent's history then contains it.
+# the agent's history then has its content.
 batch_items = table(
     "batch_items",
     seq(),
@@ -49,7 +49,7 @@ def insert_all(tx: Transaction, job: Job, requests: Sequence[dict[str, Any]]) ->
 
 
 def waiting(tx: Transaction, job_id: str) -> dict[str, list[int]]:
-    """Return the numbers of unanswered requests in their order, by agent."""
+    """Return the numbers of unanswered requests, in order, by agent."""
     numbers_by_agent: dict[str, list[int]] = {}
     unanswered = select(_c.agent_id, _c.number).where(_c.job_id == job_id, _c.status == "waiting")
     for row in tx.all(unanswered.order_by(_c.number)):
@@ -58,7 +58,7 @@ def waiting(tx: Transaction, job_id: str) -> dict[str, list[int]]:
 
 
 def request(tx: Transaction, job_id: str, number: int) -> dict[str, Any] | None:
-    """Return a request; None if it was deleted with its agent."""
+    """Return a request; None if it was deleted together with its agent."""
     row = tx.first(select(_c.request).where(_c.job_id == job_id, _c.number == number))
     return None if row is None else dict(row.request)
 

@@ -17,7 +17,7 @@ router = Routes(
     prefix="/v1/messages/batches",
     tags=["batches"],
     scope="messages",
-    goes_first=True,  # the core has a route for one message, whose id could be "batches"
+    goes_first=True,  # the core has a route for one message, and would take "batches" for its id
 )
 
 
@@ -25,7 +25,7 @@ router = Routes(
 async def create(context: RequestContext, body: BatchRequest) -> Json:
     """Send requests to agents and return at once; a job answers them.
 
-    `callback_url` is called when the batch has ended.
+    When the batch has ended, `callback_url` is called.
     """
     if body.callback_url:
         require_callable(
@@ -73,7 +73,7 @@ def list_messages(
 ) -> Json:
     """List agents' messages in the batch, by default the newest first.
 
-    With `agent_id` only the messages of this agent.
+    With `agent_id`, only messages of this agent.
     """
     service.get(tx, context.scope, batch_id)
     messages = queries.page_of_messages(

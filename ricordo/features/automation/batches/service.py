@@ -20,7 +20,8 @@ from ricordo.storage.engine.store import Transaction
 RUN = "batches.run"
 CALL_BACK = "batches.callback"
 MAX_OPEN = 50  # of one organization
-# Failed requests do not fail the job: only a killed server or a failed database uses up an attempt.
+# Failed requests do not make the job fail. Only a killed server or a failed database uses up an
+# attempt.
 _ATTEMPTS = 100
 _CALLBACK_ATTEMPTS = 6
 
@@ -28,11 +29,11 @@ _CALLBACK_ATTEMPTS = 6
 def create(
     tx: Transaction, scope: Scope, request: BatchRequest, body_hash: str, *, is_retry: bool
 ) -> Job:
-    """Store a new batch, or return the one that the client sent before.
+    """Store a new batch, or return the equal batch that the client sent before.
 
     Raises:
         Conflict: too many batches have not ended.
-        Forbidden: the caller is a login, which ends by itself.
+        Forbidden: the caller is a login, which expires by itself.
         NotFound: one of the agents does not exist.
     """
     maker = asdict(sender_of(tx, scope, "batch"))
@@ -61,8 +62,8 @@ def create(
             "hash": body_hash,
             "maker": maker,
         },
-        # The batches of one organization run one after the other. Together they would take all
-        # workers from other jobs.
+        # The batches of one organization run one after the other. Otherwise, together they would
+        # take all workers from other jobs.
         key=f"{RUN}:{scope.organization_id}",
         most_attempts=_ATTEMPTS,
         user_id=scope.subject,
@@ -106,7 +107,7 @@ def is_cancelled(tx: Transaction, job: Job) -> bool:
 def add_callback(tx: Transaction, job: Job) -> None:
     """Add the job that sends the batch's callback, once."""
     if job.payload["callback"].get("url"):
-        # The id is a hash of the batch's, so the job is added once.
+        # The id is a hash of the batch's id, so the job is added only once.
         job_uuid = UUID(bytes=sha256(job.id.encode()).digest()[:16], version=4)
         callback = Job(
             CALL_BACK,

@@ -1,9 +1,9 @@
 """The next time of a cron expression in a time zone.
 
 Its fields are minute, hour, day of the month, month and day of the week. The library steps through
-the times as Debian's cron does. Named hours are times of the local clock, also when daylight saving
-begins or ends: a skipped hour comes once, at the end of the gap, and a repeated hour comes only the
-first time. With `*` every real hour counts.
+the times as Debian's cron does. Hours in an expression are times of the local clock, also when
+daylight saving begins or ends. A skipped hour comes once, at the end of the gap; a repeated hour
+counts only the first time. With `*` every real hour counts.
 """
 
 import re
@@ -17,7 +17,7 @@ from ricordo.errors import Invalid
 
 NEVER = "This cron expression names a day that never comes. Check the day of the month."
 _ZONE = re.compile(r"(?:CRON_TZ|TZ)=(\S+)\s+(.*)", re.DOTALL)
-# The library's name of each field, our name, and its lowest and highest number.
+# The library's name of each field, our name for it, and its lowest and highest number.
 _FIELDS = (
     ("minute", "minute", 0, 59),
     ("hour", "hour", 0, 23),
@@ -25,9 +25,9 @@ _FIELDS = (
     ("month", "month", 1, 12),
     ("day-of-week", "day of the week", 0, 7),
 )
-# How many numbers each field has; a step must be less.
+# How many numbers each field has; a step must be smaller.
 _STEPS = (60, 24, 31, 12, 7)
-# The period after which the steps of a field begin again.
+# The period after which the steps of a field start again.
 _PERIODS = {
     "minute": "hour",
     "hour": "day",
@@ -43,7 +43,7 @@ _UNTIL_SUNDAY = re.compile(r"-(?:SUN|0)(?![0-9A-Z])")
 class Cron:
     """The times of an expression in a time zone.
 
-    `never` is set for a day that no month has.
+    `never` is set for a day that exists in no month.
     """
 
     fields: tuple[str, ...]
@@ -52,7 +52,7 @@ class Cron:
 
     @property
     def text(self) -> str:
-        """The expression in its stored form: with its time zone before it."""
+        """The expression in its stored form, which starts with its time zone."""
         fields = " ".join(self.fields)
         return fields if self.timezone == "UTC" else f"CRON_TZ={self.timezone} {fields}"
 
@@ -66,7 +66,7 @@ class Cron:
         start = to_datetime(micros).astimezone(zone(self.timezone))
         try:
             for time in CronSim(_stepped(self.fields), start):
-                # If daylight saving repeats an hour, the library may return a time of the first of
+                # If daylight saving repeats an hour, the library may return a time in the first of
                 # the two.
                 timestamp = to_micros(time.astimezone(UTC))
                 if timestamp > micros:
@@ -143,9 +143,9 @@ def _fault_of(fields: list[str]) -> str | None:
 
 
 def _stepped(fields: tuple[str, ...]) -> str:
-    """Return the expression for the library, with named hours as times of the clock.
+    """Return the expression for the library, with hours as times of the local clock.
 
-    The library itself does so only if both minute and hour begin without a star.
+    The library itself does this only if neither minute nor hour begins with a star.
     """
     minute, hour, *rest = fields
     if hour != "*":

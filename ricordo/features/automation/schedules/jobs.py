@@ -1,8 +1,8 @@
 """Jobs that send due messages.
 
-A repeated job sends the same otids, so a kill never sends a message twice. A job ends when its turn
-has started. Another job checks half a minute later whether a kill interrupted the turn, and runs it
-again if so.
+A repeated job sends the same otids, so a kill never sends
+a message twice. A job ends when its turn has started. Another job checks half a minute later
+whether a kill interrupted the turn; if so, it runs the turn again.
 """
 
 from ricordo.agents.deferred import scope_of_sender, with_otids
@@ -32,7 +32,7 @@ _CHECK_INTERVAL = 30 * SECOND
 async def send(runtime: Runtime, job: Job, _report: Report) -> None:
     """Start the turn of this due time.
 
-    While the conversation is busy, the job is repeated for an hour.
+    While the conversation is busy, the job is retried for an hour.
     """
     store = runtime.store
     schedule_id = job.payload["schedule_id"]
@@ -69,7 +69,7 @@ async def _start_run(
 ) -> Run | None:
     """Return the run of this due time; None if it was deleted.
 
-    A missing run, or one that was cut off, is started.
+    A missing or interrupted run is started.
     """
     if run_id:
         try:
@@ -98,7 +98,7 @@ async def _start_run(
 
 
 async def take_up(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Plan the schedules that lost their jobs."""
+    """Plan the schedules whose jobs were lost."""
 
     def plan(tx: Transaction) -> None:
         service.take_up(tx)

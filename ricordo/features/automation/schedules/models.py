@@ -73,12 +73,12 @@ class LaterMessage(MessageRequest):
 
 
 def later_message(message: Json) -> NewMessage:
-    """Return a stored message as one of its turn."""
+    """Return a stored message as a message of its turn."""
     return new_message(LaterMessage.model_validate(message))
 
 
 def message_format(message: Json) -> Json:
-    """Return the form of messages that the schedule's runs have."""
+    """Return the format in which the schedule's runs return messages."""
     return MessageFormat.from_json(message).to_json()
 
 
@@ -138,7 +138,7 @@ class ScheduleMadeResponse(ResponseModel):
 
 
 class ScheduleResponse(ResponseModel):
-    """A schedule. Without a next time it sends nothing any more.
+    """A schedule. Without a next time, it sends nothing any more.
 
     `problem` is the reason why the last time was missed.
     """

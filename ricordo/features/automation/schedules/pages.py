@@ -17,7 +17,7 @@ async def list_schedules(request: Request) -> Response:
     """The schedules that the caller sees, agent by agent."""
     api = Api(request)
     after = request.query_params.get("after")
-    # One agent more than the page shows that there is another page.
+    # One more agent than the page shows is read, to see whether there is another page.
     agents: list[Any] = await api.get("/v1/agents/", limit=_AGENTS_PER_PAGE + 1, after=after)
     has_more = len(agents) > _AGENTS_PER_PAGE
     agents = agents[:_AGENTS_PER_PAGE]
@@ -28,7 +28,7 @@ async def list_schedules(request: Request) -> Response:
         rows += [
             {**row, "agent": agent, "words": _first_text(row)} for row in page["scheduled_messages"]
         ]
-    # A page can be empty although other pages are not.
+    # A page may be empty although others are not.
     return await render(
         request,
         "automation.schedules/list.html",
@@ -40,7 +40,7 @@ async def list_schedules(request: Request) -> Response:
 
 @router.post("/{agent_id}/{scheduled_message_id}/delete")
 async def delete(request: Request, agent_id: str, scheduled_message_id: str) -> Response:
-    """Delete a schedule, so that nothing more is sent by it."""
+    """Delete a schedule, so that it sends nothing any more."""
     await Api(request).ask("DELETE", f"/v1/agents/{agent_id}/schedule/{scheduled_message_id}")
     return done(request, "/ui/schedules", "The schedule was deleted.")
 

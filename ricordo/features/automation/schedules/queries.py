@@ -1,8 +1,8 @@
 """The table of schedules, and its SQL.
 
-`next_at` is the next time of the message, `due_at` the time that is being sent now. A row belongs
-to `user_id` (None: shared). It stores the key that created it with that key's scopes, which limit
-its turns.
+`next_at` is the next time of the message; `due_at` is the time for which it is being sent now. A
+row belongs to `user_id` (None: shared). It stores the key that created it with the key's scopes,
+which limit its turns.
 """
 
 from dataclasses import dataclass, field
@@ -98,7 +98,7 @@ def lock(tx: Transaction, schedule_id: str) -> ScheduledMessage | None:
 
 
 def count(tx: Transaction, agent_id: str) -> int:
-    """Return the number of the agent's schedules, those of all users."""
+    """Return the number of the agent's schedules, of all users together."""
     return int(tx.all(_COUNT, {"agent_id": agent_id})[0].schedules)
 
 

@@ -31,7 +31,7 @@ def create(
     """Store a new schedule with the job of its first time.
 
     Raises:
-        Invalid: the schedule has no time to come, or a message cannot be sent later.
+        Invalid: the schedule has no time in the future, or a message cannot be sent later.
         Conflict: the agent has too many schedules.
         Forbidden: the caller is a browser's session, which ends by itself.
         NotFound: there is no such agent.
@@ -102,7 +102,7 @@ def job_of(
 ) -> Job:
     """Return the job of this due time.
 
-    Its id is a hash of its payload, so it is added once.
+    Its id is a hash of its payload, so it is added only once.
     """
     payload = {"schedule_id": row.id, "due_at": due_at, **(more or {})}
     digest = sha256(repr(sorted(payload.items())).encode()).digest()
@@ -119,9 +119,9 @@ def job_of(
 
 
 def begin(tx: Transaction, schedule_id: str, due_at: int) -> ScheduledMessage | None:
-    """Start this due time, and plan the next one, once.
+    """Start the message of this time, and plan the next time; a second call changes nothing.
 
-    Returns None if the schedule is deleted, or if a later time is due already.
+    Returns None if the schedule is deleted, or if a later time is already due.
     """
     row = queries.lock(tx, schedule_id)
     if row is None:
@@ -164,7 +164,7 @@ def take_up(tx: Transaction, silent_for: int = 3600 * SECOND) -> None:
 
 
 def _comes_sooner(row: ScheduledMessage, after: int) -> bool:
-    """Return whether a schedule has a time before its planned time."""
+    """Return whether a schedule has a time before the planned one."""
     with suppress(Invalid):
         next_at = next_time(row.schedule, after)
         return next_at is not None and next_at < (row.next_at or 0)
@@ -172,14 +172,14 @@ def _comes_sooner(row: ScheduledMessage, after: int) -> bool:
 
 
 def _plan(tx: Transaction, row: ScheduledMessage) -> ScheduledMessage:
-    """Store the schedule's next time from now on.
+    """Store the schedule's next time, counted from now.
 
     Times that passed while no server ran are skipped.
     """
     try:
         next_at = next_time(row.schedule, max(tx.clock.now(), row.next_at or 0))
         row = replace(row, next_at=next_at)
-    except Invalid as error:  # such as a time zone that no longer exists
+    except Invalid as error:  # for example, a time zone that no longer exists
         row = replace(row, next_at=None, problem=str(error))
     queries.save(tx, row)
     if row.next_at:

@@ -16,7 +16,7 @@ from ricordo.tools.toolbox import ServerTool, ToolContext
 _SECONDS = 120.0
 _LIMITS = SandboxLimits(seconds=_SECONDS, cpu_seconds=60, output_kb=512)
 _LONGEST_CODE = 200_000  # characters
-_MOST_CALLS = 50  # of tools by one piece of code
+_MOST_CALLS = 50  # calls of tools by one piece of code
 _LEFT = "The code ended while a tool answered."
 _SHOWN = 20_000  # characters of each stream
 _OWN = ("run_code", "run_code_with_tools")
@@ -127,7 +127,7 @@ async def _served(
     finally:
         process.kill()
         stdout, stderr = await asyncio.gather(*streams)
-    # The code may have ended by itself before it was stopped for its output.
+    # The code may have ended by itself before it was stopped because of its output.
     if max(len(stdout), len(stderr)) >= _LIMITS.output_kb * 1024:
         error = f"The code was stopped: it wrote more than {_LIMITS.output_kb} kB of output."
     return _report(stdout, stderr, 0 if error is None else 1, "", error)
@@ -157,7 +157,7 @@ def _value(tool_return: ToolReturnPart) -> Any:
 
 
 async def _read(process: SandboxProcess, stream: asyncio.StreamReader) -> bytes:
-    """Return the stream's content; the process is killed at the limit."""
+    """Return the stream's content; at the limit, the process is killed."""
     written = bytearray()
     while piece := await stream.read(1 << 16):
         written += piece[: _LIMITS.output_kb * 1024 - len(written)]
@@ -180,9 +180,9 @@ def _json(line: bytes) -> dict[str, Any]:
 
 
 def _error(lines: list[bytes]) -> str | None:
-    """Return the error of the last line, None if the code ended well.
+    """Return the error in the last line; None if the code ended without one.
 
-    The line may come from the code itself, so it is checked.
+    The line may have been written by the code, so it is checked.
     """
     last_message = _json(lines[0])
     if last_message.get("done") is not True:

@@ -31,9 +31,9 @@ _SIZE = 2**30  # bytes of one
 _SECONDS = 600  # time limit of pip
 _PATIENCE = 60.0  # seconds for which a call waits
 _LOOK = 0.2  # seconds between two looks
-_AGAIN = 60.0  # seconds before a failed build is tried again
+_AGAIN = 60.0  # seconds after which a failed build is tried again
 _LONGEST_ERROR = 1_000  # characters
-# Runs pip. It ends when its standard input is closed, that is with the server.
+# Runs pip. It ends when its standard input is closed, which happens when the server ends.
 _PIP = """
 import os, runpy, sys, threading
 threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()
@@ -43,8 +43,7 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 _OPTIONS = (
     "--quiet --no-input --disable-pip-version-check --progress-bar=off --retries=1 --timeout=15 "
     "--only-binary=:all: "
-    # Skip pip's check, which reads the server's packages for two seconds and says nothing about
-    # tools.
+    # Skip pip's check. It reads the server's packages for two seconds and says nothing about tools.
     "--no-warn-conflicts"
 )
 _VARIABLES = (
@@ -82,7 +81,7 @@ class Environments:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        # The builds that run in this process, by the folder of the environment.
+        # The builds that run in this process, by the environment's folder.
         self._builds: dict[Path, asyncio.Task[None]] = {}
 
     async def python_for(
@@ -99,7 +98,7 @@ class Environments:
             return home / "bin" / "python"
         _require_no_failure(home, _AGAIN)
         end = time.monotonic() + _PATIENCE
-        if self._settings.postgres_url:  # a job may be done on another machine
+        if self._settings.postgres_url:  # a job may run on another machine
             await self._build_here(home, requirements)
         else:
             await store.write(lambda tx: add_build(tx, scope, requirements))
@@ -139,7 +138,7 @@ async def _job(runtime: Runtime, job: Job, report: Report) -> None:
 async def _build(
     settings: Settings, requirements: Sequence[str], report: Report = lambda _done, _total: None
 ) -> None:
-    """Install the packages into a new environment, and move it into place.
+    """Install the packages into a new environment, and then move it to its path.
 
     Raises Invalid if pip fails.
     """
@@ -254,7 +253,7 @@ async def _install(building: Path, requirements: Sequence[str]) -> None:
 
 
 def _finish(building: Path, home: Path) -> None:
-    """Move the environment into place, and remove the longest unused ones."""
+    """Move the environment to its path, and remove those that were unused longest."""
     size = sum(path.lstat().st_size for path in building.rglob("*"))
     if size > _SIZE:
         raise Invalid(

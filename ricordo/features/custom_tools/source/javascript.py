@@ -18,8 +18,8 @@ _SYSTEM = (Path("/usr"), Path("/bin"))
 class NodeCall:
     """A call that Node runs.
 
-    `program` is the Python program that becomes Node, `files` its files by name, `readable` the
-    folders that it reads.
+    `program` is the Python program that turns into Node, `files` are its files by name, and
+    `readable` are the folders that it may read.
     """
 
     program: str
@@ -46,7 +46,7 @@ def javascript_call(source: str, source_type: str, function: str) -> NodeCall:
 
 
 def node_command(*, is_typed: bool) -> tuple[list[str], Sequence[Path]]:
-    """Return Node's command line, and the folders it has to read.
+    """Return Node's command line, and the folders that it must read.
 
     Raises Unavailable if Node is missing or too old.
     """

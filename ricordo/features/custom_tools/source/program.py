@@ -2,7 +2,7 @@
 
 The request comes on standard input: {source, function, arguments}, and agent_state for a function
 with that parameter. The answer goes to descriptor 3: {"value": …}, or {"error": "…"} with the
-exception and a traceback of the tool's own lines.
+exception and a traceback of the tool's lines.
 """
 
 import __future__
@@ -24,7 +24,7 @@ _LONGEST_ANSWER = 800_000  # characters
 _LONGEST_TRACE = 6_000  # characters
 _LONGEST_LINE = 1_000  # characters
 _FRAMES = 20
-# A sandbox without network has no routes; if sockets are forbidden, their creation is refused.
+# A sandbox without network has no routes. If sockets are forbidden, creating one is refused.
 _NO_NETWORK = (
     errno.ENETUNREACH,
     errno.EHOSTUNREACH,
@@ -52,7 +52,7 @@ def main() -> None:
     else:
         client = None
     # Clients send the function without the lines above it. So the names of `typing` are defined
-    # here, and other types in its signature are not evaluated.
+    # here. Other types in its signature are not evaluated.
     module.__dict__.update({name: getattr(typing, name) for name in typing.__all__}, client=client)
     try:
         code = compile(
@@ -137,9 +137,9 @@ def _with_fields(argument: typing.Any, kind: type[Fields]) -> typing.Any:
 
 
 class ServerClient:
-    """A client of this server, created at its first use.
+    """A client of this server, which is created when it is first used.
 
-    Its import is slow, and most tools do not use it.
+    Importing it is slow, and most tools do not use it.
     """
 
     def __getattr__(self, name: str) -> typing.Any:
@@ -185,7 +185,7 @@ def _prepared(
 
 
 def _with_unknown_type(argument: typing.Any) -> typing.Any:
-    """Let a JSON object stand in for a model that only its author has."""
+    """Accept a JSON object in place of a model that only its author has."""
     if isinstance(argument, (FieldsOfAgent, ServerClient)):
         return argument
     return _with_fields(argument, Fields)
@@ -244,7 +244,7 @@ def _has_model(hint: typing.Any, base: type) -> bool:
 
 
 def _plain(returned: typing.Any) -> typing.Any:
-    """Return the value as plain JSON, parts without a JSON form as text."""
+    """Return the value as plain JSON; parts that have no JSON form become text."""
     try:
         text = json.dumps(returned, allow_nan=False, default=_as_json)
     except (TypeError, ValueError, RecursionError):
@@ -256,7 +256,7 @@ def _plain(returned: typing.Any) -> typing.Any:
 
 
 def _whole_number(text: str) -> int | str:
-    """Return the number, as text if it is too large for other JSON readers."""
+    """Return the number; as text if it is too large for other JSON readers."""
     number = int(text)
     if -(2**63) <= number < 2**64:
         return number

@@ -75,7 +75,7 @@ def values_of(secret: Secret, variables: Sequence[Variable]) -> Mapping[str, str
 def create(tx: Transaction, scope: Scope, variable: Variable) -> Variable:
     """Store a new variable.
 
-    Raises Conflict for a name that is taken, Invalid for too many variables.
+    Raises Conflict for a name that is taken, and Invalid if there are too many variables.
     """
     now = tx.clock.now()
     created = replace(

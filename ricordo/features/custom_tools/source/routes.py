@@ -62,7 +62,7 @@ async def upsert(context: RequestContext, body: models.ToolCreateRequest) -> Too
 async def modify(context: RequestContext, tool_id: str, body: models.ToolUpdateRequest) -> Tool:
     """Change a tool; new source code changes its schema too.
 
-    Only a few settings of the server's own tools can be changed.
+    Of the server's tools, only a few settings can be changed.
     """
     tool = await context.store.read(lambda tx: tools.get(tx, context.scope, tool_id))
     schema = await asyncio.to_thread(service.new_schema, tool, body)

@@ -28,7 +28,7 @@ from ricordo.settings import Settings
 from ricordo.storage.engine.store import Store
 from ricordo.tools.toolbox import ToolContext, ToolOutput
 
-NETWORK = "network"  # the tag by which a tool asks for the network
+NETWORK = "network"  # the tag with which a tool asks for network access
 _OUTPUT_KB = 2_048
 _SHOWN = 20_000  # characters of a call's standard output or error
 
@@ -88,7 +88,7 @@ class CustomTools:
         return replace(call, python=python)
 
     async def close(self) -> None:
-        """There is nothing to close between calls, since each sandbox ends by itself."""
+        """Nothing has to be closed between calls, since each sandbox ends by itself."""
 
 
 def custom_tools_of(runtime: Runtime) -> CustomTools:
@@ -193,7 +193,7 @@ async def run_call(
 
 
 def _without_network() -> str:
-    """Return the hint for a tool that may not reach the network."""
+    """Return the advice for a tool that may not use the network."""
     hint = f"This tool runs without network: tag it `{NETWORK}`"
     if SandboxSettings.current().sandbox_network:
         return f"{hint}."
@@ -203,7 +203,7 @@ def _without_network() -> str:
 def _output_of(result: SandboxResult, call: ToolCall) -> ToolOutput:
     """Return the output for the agent.
 
-    Check the answer, since the tool's code can write anything there.
+    Check the answer, since the tool's code may have written anything.
     """
     stdout = _lines(result.stdout)
     stderr = _lines(result.stderr)
@@ -234,7 +234,7 @@ def _output_of(result: SandboxResult, call: ToolCall) -> ToolOutput:
 
 
 def _writable(value: Any) -> Any:
-    """Return the value, as text if it is nested too deeply for a response."""
+    """Return the value; as text if it is nested too deeply for a response."""
     try:
         orjson.dumps([[[[[[[[value]]]]]]]])
     except TypeError:

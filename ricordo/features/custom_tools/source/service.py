@@ -41,10 +41,10 @@ def tool_by_name(tx: Transaction, scope: Scope, name: str) -> Tool | None:
 
 
 def schema_for(request: ToolCreateRequest, *, renames: bool = False) -> ToolSchema:
-    """Return the tool's schema, as sent or read from the source.
+    """Return the tool's schema, which was sent or is read from the source.
 
-    It takes some time for a long source. With `renames`, the schema may have another name than the
-    function.
+    For a long source this takes some time. With `renames`, the name in the schema may differ from
+    the function's name.
     """
     whole = request.json_schema
     arguments = request.args_json_schema
@@ -234,8 +234,7 @@ def new_schema(tool: Tool, update: ToolUpdateRequest) -> ToolSchema | None:
 def _kept_description(tool: Tool, source: str, language: str) -> str | None:
     """Return the description to keep when a change has none.
 
-    Returns None if the new source has a description and the old description came from the old
-    source.
+    Returns None if the new source has a description and the old one came from the old source.
     """
     if language != "python" or tool.description != _docstring(tool.source_code or ""):
         return tool.description or None
@@ -252,7 +251,7 @@ def _docstring(source: str) -> str:
 
 
 def _with_function(tool: Tool, name: str, *, keeps_source: bool) -> Tool:
-    """Return the tool with its function's name, if that differs from the tool's."""
+    """Return the tool with the name of its function, if that differs from the tool's name."""
     options = {key: option for key, option in tool.options.items() if key != FUNCTION}
     function = name
     old_function = tool.options.get(FUNCTION, tool.name)
@@ -283,7 +282,7 @@ def _update(tx: Transaction, scope: Scope, tool: Tool) -> Tool:
 
 
 def _build_early(tx: Transaction, scope: Scope, tool: Tool) -> None:
-    """Install the packages before the first call needs them."""
+    """Install the packages before a first call needs them."""
     if requirements := texts_of(tool.pip_requirements):
         add_build(tx, scope, requirements)
 
@@ -299,7 +298,7 @@ def _require_own(tool: Tool, part: str = "source_code") -> None:
 def _require_no_rule(tx: Transaction, scope: Scope, tool: Tool) -> None:
     """Raise Conflict if an agent has a rule about the tool.
 
-    Without the tool, the agent's other rules might let no turn end.
+    Without the tool, the agent's other rules might never let a turn end.
     """
     for agent in agents.with_rule_about(tx, scope, tool):
         if any(

@@ -1,7 +1,7 @@
 """The schema of a tool, read from the source of its function.
 
 Types come from the signature, descriptions from the docstring. The source is parsed here and never
-run. `args_json_schema` describes types that a signature cannot.
+run. `args_json_schema` describes types that a signature cannot express.
 """
 
 import ast
@@ -58,7 +58,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def read_source(source: str, name: str | None = None, description: str | None = None) -> ToolSchema:
-    """Return the schema of the function `name`, else of the last public one.
+    """Return the schema of the function `name`, or else of the last public function.
 
     Raises Invalid with the missing part.
     """
@@ -82,7 +82,7 @@ def function_name(source: str, name: str | None = None) -> str:
 def name_and_description(source: str) -> tuple[str, str]:
     """Return the function's name and its docstring without the sections.
 
-    The types of its parameters do not matter.
+    The types of its parameters are not read.
     """
     function = function_of(_parsed(source), None)
     return function.name, _docstring_of(function).description
@@ -108,7 +108,7 @@ def function_of(tree: ast.Module, name: str | None) -> Function:
 def needs_of(source: str, name: str) -> frozenset[str]:
     """Return the extra parameters of a call: "agent_state" and "client".
 
-    "client" is also needed if the source uses a client, imports its package or names its variables.
+    "client" is needed too if the source uses a client, imports its package or names its variables.
     """
     try:
         tree = _parsed(source)
@@ -273,7 +273,7 @@ def _literal(constants: list[Any]) -> dict[str, Any]:
 def _union(schemas: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the schema of any of these, without null.
 
-    Null confuses small models, and an optional parameter is already not required.
+    Null confuses small models, and an optional parameter is not required anyway.
     """
     not_null = [schema for schema in schemas if schema != {"type": "null"}]
     if len(not_null) == 1:
@@ -298,7 +298,7 @@ def _enum_members(node: ast.ClassDef) -> list[Any]:
 def _inherited_fields(
     node: ast.ClassDef, types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the properties of a class's bases in the same source, and the required names."""
+    """Return properties and required names from a class's bases in the same source."""
     properties: dict[str, Any] = {}
     required: list[str] = []
     for base in node.bases:

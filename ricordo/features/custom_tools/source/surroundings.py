@@ -32,7 +32,7 @@ _AGENT_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The scope a tool runs in, and the calling agent with its memory."""
+    """The scope in which a tool runs, and the calling agent with its memory."""
 
     scope: Scope
     state: AgentState | None = None
@@ -40,7 +40,7 @@ class Caller:
 
     @property
     def agent(self) -> Json | None:
-        """The agent in the form its tools see, without keys, secrets and sources.
+        """The agent in the form that its tools see, without keys, secrets and sources.
 
         Fields have the names that clients know. None without an agent.
         """

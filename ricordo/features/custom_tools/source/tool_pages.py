@@ -236,7 +236,7 @@ def _type(schema: Json) -> str:
 def _settings(form: Mapping[str, str], tool: Json) -> Json:
     """Return the tool's settings from the form.
 
-    Only the settings that can be changed are returned for one of the server's own tools.
+    For one of the server's tools, only settings that can be changed are returned.
     """
     limit = typed_number(form.get("limit", ""))
     settings: Json = {

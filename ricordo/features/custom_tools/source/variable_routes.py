@@ -1,7 +1,7 @@
 """The variables of an organization, by the routes of sandbox configurations.
 
 Clients of the retired Letta V1 server keep variables in such a configuration. Here an organization
-has exactly one, which the operator's settings decide.
+has exactly one, set up by the operator.
 """
 
 from dataclasses import replace
@@ -130,26 +130,26 @@ async def create_local(context: RequestContext) -> Json:
 
 @router.post("/local", response_model=SandboxConfigResponse)
 async def create_custom(context: RequestContext, body: LocalConfigRequest) -> Json:
-    """Return the organization's sandbox, for a configuration without wishes."""
+    """Return the organization's sandbox, if the configuration asks for nothing else."""
     body.refuse_unsupported()
     return _config(context.scope)
 
 
 @router.post("/e2b/default", response_model=SandboxConfigResponse)
 async def create_e2b(context: RequestContext) -> Json:  # noqa: ARG001
-    """Refuse: tools run in this server's own sandbox."""
+    """Refuse, because tools run in this server's sandbox."""
     raise Conflict(_OPERATORS)
 
 
 @router.post("/local/recreate-venv", response_model=SandboxConfigResponse)
 async def recreate(context: RequestContext) -> Json:  # noqa: ARG001
-    """Refuse: environments are created and removed automatically."""
+    """Refuse, because environments are created and removed automatically."""
     raise Conflict(_OPERATORS)
 
 
 @router.patch("/environment-variable/{variable_id}", response_model=VariableResponse)
 async def modify(context: RequestContext, variable_id: str, body: VariableUpdate) -> Json:
-    """Change a variable; tools get the new value from their next call on."""
+    """Change a variable; from the next call on, tools get the new value."""
     sealed: str | None = None
     if body.value is not None:
         sealed = Secret(context.runtime.settings.data_dir).encrypt(body.value)
@@ -178,7 +178,7 @@ def delete_variable(tx: Transaction, context: RequestContext, variable_id: str) 
 async def modify_config(
     context: RequestContext, sandbox_config_id: str, body: SandboxConfigRequest
 ) -> Json:
-    """Return the organization's sandbox, for a change without wishes."""
+    """Return the organization's sandbox, if the change asks for nothing else."""
     _require(context.scope, sandbox_config_id)
     (body.config or body).refuse_unsupported()
     return _config(context.scope)

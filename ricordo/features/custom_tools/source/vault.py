@@ -7,7 +7,7 @@ from ricordo.domain.agent import Agent
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 
-# Characters. A shorter secret is not removed from output, since it is part of many words.
+# Characters. Shorter secrets are not removed from output, since they are part of many words.
 _SHORTEST = 6
 
 

@@ -1,4 +1,4 @@
-"""HTTP to pages and search engines, with checked addresses and bounded answers."""
+"""HTTP to pages and search engines, with checked addresses and limited answers."""
 
 import asyncio
 import zlib
@@ -48,7 +48,7 @@ class WebPage:
 async def fetch(url: str, *, allow_private: bool = False, lookup: Lookup | None = None) -> WebPage:
     """Return the page at an address, after checking each redirect.
 
-    Raises Invalid if the address may not be called, Unavailable if no readable page arrives in
+    Raises Invalid if the address may not be called, and Unavailable if no readable page arrives in
     time.
     """
     try:

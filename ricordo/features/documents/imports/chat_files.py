@@ -59,7 +59,7 @@ class ExportedMessage:
 class ExportedChat:
     """A chat; or, with `memory`, a text to remember.
 
-    `remembered` is what it shows of the other assistant's memory of the person. `left_out` notes
+    `remembered` holds what it shows of the other assistant's memory of the person. `left_out` notes
     parts that cannot be imported.
     """
 

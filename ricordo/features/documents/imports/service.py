@@ -53,8 +53,8 @@ class Target:
     """The agent and the user that receive an export.
 
     `source` is the name of the source in the records. If the caller may not archive, only the chats
-    of a file are imported, not its memories. What the other assistant remembered is proposed for
-    the memory of the user `memory_of`; for None, the import is for everybody.
+    of a file are imported, not its memories. The texts that the other assistant remembered are
+    proposed for the memory of the user `memory_of`; None if the import is for everybody.
     """
 
     scope: Scope
@@ -89,7 +89,7 @@ async def scope_for(runtime: Runtime, user: str | None) -> Scope:
 async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | None) -> Target:
     """Return the target of an export of this kind. Raises NotFound.
 
-    Without an agent, one is created; a list needs none. Raises Invalid for a list without a user.
+    Without an agent, one is created, but not for a list. Raises Invalid for a list without a user.
     """
     organization = scope.organization_id
     user = scope.subject or ""

@@ -27,7 +27,7 @@ from ricordo.storage.keys import ApiKey, hash_of
 
 router = Routes(prefix="/v1/client-side-access-tokens", tags=["access tokens"])
 # Scopes of callers who may act for a user, or for all. A tool's program may not use these routes,
-# since a token would outlive its call.
+# since a token would outlive the program's call.
 _makes = needs(ADMIN, IMPERSONATE, APPROVE)
 _ADDRESS = re.compile(r"https?://[^/?#@]+/?", re.IGNORECASE)
 Access = Literal["read_messages", "write_messages", "read_agent", "write_agent"]
@@ -69,7 +69,7 @@ class PolicyResponse(ResponseModel):
 class TokenResponse(ResponseModel):
     """A token.
 
-    After its creation `token` is its id, by which it can be deleted, and not the token itself.
+    After its creation `token` is its id, by which it can be deleted, rather than the token.
     """
 
     token: str
@@ -148,7 +148,7 @@ def create(tx: Transaction, context: RequestContext, body: TokenRequest) -> Json
 def list_tokens(
     tx: Transaction, context: RequestContext, query: Annotated[TokenQuery, Depends()]
 ) -> Json:
-    """Return the valid tokens of your key, the newest first; for administrators all."""
+    """Return the valid tokens of your key, the newest first; administrators get all."""
     keys = access_tokens.page(tx, context.scope, query.agent_id, query.limit + 1, query.offset)
     tokens = [TokenResponse.from_key(key, key.id) for key in keys[: query.limit]]
     return TokensResponse.of(None, tokens=tokens, hasNextPage=len(keys) > query.limit)

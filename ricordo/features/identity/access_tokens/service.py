@@ -1,4 +1,4 @@
-"""Create access tokens, never with more rights or life than their key."""
+"""Create access tokens, which never have more rights or last longer than their key."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -35,9 +35,9 @@ def create(
 ) -> tuple[ApiKey, str]:
     """Store a token, and return it with its secret, which is not stored.
 
-    It allows these pairs of an agent's id and an access. It acts for the caller's user, or the user
-    that the caller acts for; without a user it sees only shared data. Raises Forbidden, NotFound,
-    Invalid, Conflict.
+    It allows these pairs of an agent's id and an access. It acts for the caller's user, or for the
+    user that the caller acts for. Without a user it sees only shared data. Raises Forbidden,
+    NotFound, Invalid, Conflict.
     """
     if scope.reach:
         raise Forbidden("A token of a browser makes no further tokens.")

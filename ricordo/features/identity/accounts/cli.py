@@ -1,7 +1,7 @@
 """`ricordo key`, `ricordo user` and `ricordo organization`.
 
-They use the terms of `/v1/keys/`, `/v1/users/` and `/v1/organizations/`. The running server does
-the work; without one, a server is started just for the command. No key is needed on the server's
+They use the terms of `/v1/keys/`, `/v1/users/` and `/v1/organizations/`. A running server does the
+work; without one, a server is started just for the command. No key is needed on the server's
 machine if the caller may read the data folder.
 """
 
@@ -59,7 +59,7 @@ def create_key(
 ) -> None:
     """Make a key.
 
-    It stands alone on the last line of the output, and is shown this once.
+    The key stands alone on the last line of the output, and is shown only this once.
     """
     body: Json = {
         "name": name,
@@ -189,7 +189,7 @@ def rename_user(
     new_name: str = typer.Argument(help="The new name."),
     server: str | None = _SERVER,
 ) -> None:
-    """Give a user another name. Memory, conversations and keys stay the user's."""
+    """Give a user another name. The user keeps memory, conversations and keys."""
     with _client(server) as client:
         before = client.ask("GET", f"/v1/users/{_part(name)}")
         full_name = {"name": new_name} if before["name"] == before["identifier"] else {}

@@ -1,8 +1,8 @@
 """Identities: the users, in the form of older clients.
 
-`identity-<uuid>` is the user `user-<uuid>`; its key is the user's identifier. An agent that is
-attached to identities is limited to these users. Blocks that are attached to an identity are stored
-and returned, but have no effect.
+`identity-<uuid>` is the user `user-<uuid>`; its key is the user's identifier. If identities are
+attached to an agent, only these users may use it. Blocks that are attached to an identity are
+stored and returned, but have no effect.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class IdentityProperty(RequestModel):
     type: Literal["string", "number", "boolean", "json"]
 
 
-# This body is a list, so it does not pass through the normal form of `RequestModel`.
+# The body is a list, so it does not pass through the normal form of `RequestModel`.
 Properties = Annotated[
     list[IdentityProperty], Field(max_length=_MOST_PROPERTIES), BeforeValidator(normal_json)
 ]
@@ -165,7 +165,7 @@ def upsert_properties(
 
 @router.delete("/identities/{identity_id}", response_model=NoteResponse)
 async def delete_identity(context: RequestContext, identity_id: str) -> Json:
-    """Forget a user with all that is theirs, as `DELETE /users/{user}` does."""
+    """Forget a user with all of the user's data, as `DELETE /users/{user}` does."""
     users.require_all_users(context.scope)
     user = await context.store.read(lambda tx: _user(tx, context, identity_id))
     receipt = await forget(context.runtime, context.scope, user.id)
@@ -189,7 +189,7 @@ def list_blocks(
 ) -> list[Any]:
     """Return the blocks attached to an identity.
 
-    Blocks that are being deleted, or are another user's, are left out.
+    Blocks that are being deleted or belong to another user are left out.
     """
     attached = tuple(identity_blocks.blocks_of(tx, _user(tx, context, identity_id).id))
     return blocks.listed(tx, context.scope, paging.page(), blocks.BlockFilter(ids=attached))
@@ -198,7 +198,7 @@ def list_blocks(
 @router.patch("/agents/{agent_id}/identities/attach/{identity_id}", response_model=AgentResponse)
 @needs("agents:write")
 def attach_agent(tx: Transaction, context: RequestContext, agent_id: str, identity_id: str) -> Json:
-    """Limit an agent to a user, and to users attached before.
+    """Restrict an agent to a user, in addition to users attached before.
 
     Administrators and developers may always use it.
     """

@@ -36,7 +36,7 @@ InOrganization = Annotated[
     str | None,
     Query(max_length=255, description="For the operator: another organization, by id or name."),
 ]
-# Scopes that no role includes: a key has to name them.
+# Scopes that no role includes, so a key has to name them.
 _BY_NAME = frozenset((OVERRIDE, IMPERSONATE))
 _LONGEST = 10 * 366 * 24 * 3600
 
@@ -93,7 +93,7 @@ class KeyResponse(ResponseModel):
 class NewKeyResponse(KeyResponse):
     """A new key, which cannot be read again.
 
-    `is_first` means that from now on every request needs a key.
+    `is_first` means that every request needs a key from now on.
     """
 
     key: str
@@ -127,7 +127,7 @@ async def create_key(
 def list_keys(
     tx: Transaction, context: RequestContext, paging: Paged, organization: InOrganization = None
 ) -> list[Json]:
-    """Return the organization's keys, also ended ones, the newest first."""
+    """Return the organization's keys, including expired and revoked ones, the newest first."""
     if paging.user_id:
         user_id = context.scope.subject
     else:
@@ -165,7 +165,7 @@ def require_administrator(scope: Scope) -> None:
 
 
 def forget_cached(context: RequestContext) -> None:
-    """Forget cached credentials, after keys or users changed."""
+    """Drop cached credentials after keys or users changed."""
     context.request.app.state.authentication.forget()
 
 
@@ -188,8 +188,8 @@ def require_operator(scope: Scope) -> None:
 def scope_in(tx: Transaction, scope: Scope, organization: str | None) -> Scope:
     """Return the caller's scope in the named organization, by default their own.
 
-    Raises Forbidden for all but administrators, and for another organization for all but the
-    operator; NotFound.
+    Raises Forbidden for callers who do not administer, and for another organization for callers who
+    do not operate the server; NotFound.
     """
     require_administrator(scope)
     if organization is None:
@@ -251,7 +251,7 @@ def draft_of(body: KeyRequest, caller: Scope, now: int) -> KeyDraft:
 
 
 def _at_most(name: str, limit: int | None, requested: int | None) -> int | None:
-    """Return the requested limit, by default the caller's. Raises Forbidden for more."""
+    """Return the requested limit; by default, the caller's. Raises Forbidden for more."""
     if limit and requested and requested > limit:
         raise Forbidden(
             f"Your key has {name} {limit:,}, so it cannot give another key more. Choose less."

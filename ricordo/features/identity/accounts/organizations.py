@@ -48,7 +48,7 @@ def create_organization(
 ) -> Organization:
     """Make an organization with the built-in tools.
 
-    Its first key is made by `POST /v1/keys/` with the parameter `organization`.
+    Its first key is created by `POST /v1/keys/` with the parameter `organization`.
     """
     require_operator(context.scope)
     organization = organizations.create(tx, body.name)

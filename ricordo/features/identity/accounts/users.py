@@ -1,6 +1,6 @@
 """Users over HTTP: list, create, rename, disable, delete.
 
-Deleting a user is the erasure of all that is theirs.
+Deleting a user erases all of the user's data.
 """
 
 from dataclasses import replace
@@ -36,8 +36,8 @@ _BOTH: dict[int | str, dict[str, Any]] = {
 class UserRequest(RequestModel):
     """A new user.
 
-    The identifier is the name in the system that sends the user: paths, keys and headers may use
-    it.
+    The identifier is the user's name in the system that the user comes from; paths, keys and
+    headers may use it.
     """
 
     name: str = Field(max_length=_NAME)
@@ -100,7 +100,7 @@ def retrieve_user(tx: Transaction, context: RequestContext, user: str) -> User:
 async def modify_user(context: RequestContext, user: str, body: UserUpdate) -> User:
     """Rename a user, set the e-mail address, disable or enable the user.
 
-    Memory stays with the user under any name.
+    The memory stays with the user, whatever the name.
     """
 
     def change(tx: Transaction) -> User:
@@ -109,7 +109,7 @@ async def modify_user(context: RequestContext, user: str, body: UserUpdate) -> U
         changed = replace(before, **fields)
         if body.disabled is not None and body.disabled != (before.disabled_at is not None):
             changed = replace(changed, disabled_at=tx.clock.now() if body.disabled else None)
-            # Enabling the user restores neither, so that a lost device stays logged out.
+            # Enabling the user restores neither of them, so a lost device stays logged out.
             keys.end_sessions_of(tx, before.id)
             sign_in_links.revoke_all_of(tx, before.id)
         return users.change(tx, context.scope, replace(changed, email=changed.email or None))
@@ -123,7 +123,7 @@ async def modify_user(context: RequestContext, user: str, body: UserUpdate) -> U
 async def delete_user(
     context: RequestContext, user: str, with_agents: WithAgents = False
 ) -> Response:
-    """Forget a user with all that is theirs, like `DELETE /users/{user}`.
+    """Forget a user with all of the user's data, as `DELETE /users/{user}` does.
 
     The answer is the receipt, or the state of the erasure.
     """

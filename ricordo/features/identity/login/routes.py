@@ -27,7 +27,7 @@ router = Routes(tags=["login"], include_in_schema=False, open_paths=("/login", "
 ATTEMPT_COOKIE = "ricordo_login"
 _CALLBACK = "/login/callback"
 _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
-# A path of this server: browsers read "//host" and "/\host" as another one, and leave out tabs and
+# A path on this server. Browsers read "//host" and "/\host" as another server, and ignore tabs and
 # line breaks.
 _LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")
 _ERROR = re.compile(r"[a-z_]{1,60}")
@@ -149,7 +149,7 @@ def _runtime(request: Request) -> Runtime:
 
 
 def _provider(request: Request) -> LoginProvider:
-    """Return the login provider of this server, which is created once.
+    """Return the login provider of this server; it is created once.
 
     Raises NotFound if none is configured.
     """

@@ -59,7 +59,7 @@ def begin(next: str, *, stays: bool = False) -> LoginAttempt:
 def read_attempt(secret: bytes, cookie: str, state: str) -> LoginAttempt:
     """Return the login that this browser began.
 
-    Raises Invalid if the browser began no login with this state, or began it too long ago.
+    Raises Invalid if the browser began no login with this state, or did so too long ago.
     """
     text, _, signature = cookie.encode().rpartition(b".")
     is_ours = hmac.compare_digest(hmac.digest(secret, text, "sha256").hex().encode(), signature)
@@ -82,7 +82,7 @@ def read_attempt(secret: bytes, cookie: str, state: str) -> LoginAttempt:
 class LoginProvider:
     """The provider of the settings.
 
-    Each request to it has limits of time and size; a wrong answer raises Unavailable.
+    Each request to it is limited in time and size; a wrong answer raises Unavailable.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -148,9 +148,9 @@ class LoginProvider:
         return await asyncio.to_thread(verify_token, token, jwks, expected)
 
     def identifier(self, claims: Json) -> str:
-        """Return the person's identifier: the configured claim, or `sub` after the issuer.
+        """Return the person's identifier: the configured claim, or `sub` after the issuer's name.
 
-        Raises Forbidden if the provider does not vouch for it.
+        Raises Forbidden if the provider does not confirm it.
         """
         name = self._claim or "sub"
         claim = claims.get(name)
@@ -199,7 +199,7 @@ class LoginProvider:
     async def _ask(self, method: str, address: str, **request_options: Any) -> dict[str, Any]:
         """Return the provider's answer, a JSON object.
 
-        No error repeats any part of it.
+        No error quotes any part of it.
         """
         body = bytearray()
         try:

@@ -25,7 +25,7 @@ class Expected:
 def verify_token(token: str, jwks: Sequence[Any], expected: Expected) -> Json:
     """Return the claims of the token.
 
-    Raises Forbidden if none of the keys signed it, or if it is for another login.
+    Raises Forbidden if none of the keys signed it, or if it belongs to another login.
     """
     try:
         claims = read_token(
@@ -42,7 +42,7 @@ def verify_token(token: str, jwks: Sequence[Any], expected: Expected) -> Json:
 
 
 def _keys_for(header: Json, jwks: Sequence[Any]) -> list[Any]:
-    """Return the provider's keys that may have signed a token with this header."""
+    """Return those keys of the provider that may have signed a token with this header."""
     import jwt
 
     algorithm = header.get("alg")
@@ -64,7 +64,7 @@ def _keys_for(header: Json, jwks: Sequence[Any]) -> list[Any]:
 
 
 def _require_login(claims: Json, expected: Expected) -> None:
-    """Raise Forbidden for a token that another client or login asked for."""
+    """Raise Forbidden for a token that was requested by another client or for another login."""
     audience = claims["aud"]
     audiences = audience if isinstance(audience, list) else [audience]
     # A token for several clients must name the authorized one.

@@ -14,7 +14,7 @@ from ricordo.secret import Secret
 async def begin_login(runtime: Runtime, job: Job, _report: Report) -> None:
     """Make login links for an address that a person typed.
 
-    A job does this, so that the response takes the same time for known and unknown addresses.
+    A job does this, so that the response takes the same time whether or not the address is known.
     """
     secret = await _secret(runtime)
     address = secret.decrypt(job.payload["address"])
@@ -22,7 +22,7 @@ async def begin_login(runtime: Runtime, job: Job, _report: Report) -> None:
 
 
 async def send(runtime: Runtime, job: Job, _report: Report) -> None:
-    """Send a link to its user; note why it could not be sent."""
+    """Send a link to its user; if it cannot be sent, record why."""
     settings = NotificationSettings.current()
     secret = await _secret(runtime)
     link_id = job.payload["link_id"]

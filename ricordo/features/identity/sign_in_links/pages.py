@@ -85,7 +85,7 @@ async def accept_login_link(request: Request) -> Response:
 @router.post("/login/mail")
 @needs()
 async def ask_for_link(request: Request) -> Response:
-    """Send a login link to an address, if a user has it; the answer is the same."""
+    """If a user has this address, send a login link to it. The answer is the same in any case."""
     if not service.can_mail(NotificationSettings.current()):
         raise NotFound("This server sends no e-mails. Log in with a key.")
     form = await form_of(request)
@@ -118,7 +118,7 @@ async def show_invitations(request: Request) -> Response:
 @router.post("/ui/invitations")
 @needs(ADMIN)
 async def invite(request: Request) -> Response:
-    """Invite one person, or those of a CSV file; show the links this once."""
+    """Invite one person, or those in a CSV file; the links are shown only this once."""
     async with request.form(max_files=1, max_fields=10) as form:
         file = form.get("file")
         content = await file.read() if isinstance(file, UploadFile) else b""

@@ -1,8 +1,8 @@
 """A list of people to invite, as CSV from any spreadsheet. Pure.
 
-It takes the byte order marks and encodings of spreadsheets, commas, semicolons and tabs, any line
+It accepts the byte order marks and encodings of spreadsheets, commas, semicolons and tabs, any line
 ends, and empty lines. All faults are reported with their lines, and a list with a fault invites
-no one.
+nobody.
 """
 
 import csv
@@ -36,7 +36,7 @@ TELL_APART = "Leave one out; if they are two people, give each an e-mail address
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """One person to invite. `line` is the line of the list, 0 without one."""
+    """One person to invite. `line` is the number of the line in the list, 0 if there is none."""
 
     name: str
     email: str | None = None
@@ -47,12 +47,12 @@ class Person:
 
     @property
     def identifier(self) -> str:
-        """The user's identifier: the chosen one, else the e-mail address, else the name."""
+        """The user's identifier: the chosen one, or else the e-mail address, or else the name."""
         return self.user or self.email or self.name
 
     @property
     def has_name_alone(self) -> bool:
-        """Whether nothing tells this person from others of the same name."""
+        """True if nothing distinguishes this person from others of the same name."""
         return not self.email and not self.user
 
     @property
@@ -74,7 +74,8 @@ def role_named(name: str) -> str:
 def decoded(content: bytes) -> str:
     """Return the text of a file in the encoding that its bytes are in.
 
-    UTF-16 is recognized by its mark; other bytes that are not UTF-8 are read as Windows-1252.
+    UTF-16 is recognized by its byte order mark. Other bytes that are not UTF-8 are read as
+    Windows-1252.
     """
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         return content.decode("utf-16", "replace")
@@ -85,7 +86,7 @@ def decoded(content: bytes) -> str:
 
 
 def read_people(content: bytes | str) -> list[Person]:
-    """Return the people of a CSV file, equal lines once.
+    """Return the people in a CSV file; equal lines count once.
 
     Raises Invalid with all faults, each with its line.
     """
@@ -138,7 +139,7 @@ def _cell(cell: str) -> str:
 
 
 def _columns(row: Sequence[str]) -> dict[str, int]:
-    """Return the places of the columns that the first line names."""
+    """Return the positions of the columns that the first line names."""
     header: dict[str, int] = {}
     unknown: list[str] = []
     for index, cell in enumerate(row):
@@ -182,9 +183,9 @@ def _person(header: Mapping[str, int], row: Sequence[str], line: int) -> Person:
 
 
 def _without_repetitions(people: Sequence[Person], faults: list[str]) -> list[Person]:
-    """Return the people without equal lines; add a fault for lines that contradict another.
+    """Return the people without equal lines; add a fault for each line that contradicts another.
 
-    Equal lines with a name alone may be two people, so they are a fault too.
+    Equal lines with only a name may be two people, so they are a fault too.
     """
     by_key: dict[str, Person] = {}
     for person in people:

@@ -13,7 +13,8 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import names, root, strings, table, texts, timestamps
 
 Kind = Literal["invitation", "login"]
-_KEPT = 30 * DAY  # for logins, after their end; invitations stay as long as their user
+# how long logins are kept after their end; invitations are kept as long as their user
+_KEPT = 30 * DAY
 
 sign_in_links = table(
     "sign_in_links",
@@ -114,7 +115,7 @@ _LAST_ROLE = (
 
 
 def add(tx: Transaction, link: SignInLink) -> None:
-    """Store a link; an invitation takes the place of the user's open ones."""
+    """Store a link; a new invitation replaces the user's open ones."""
     now = tx.clock.now()
     tx.run(_DELETE_OLD, {"before": now - _KEPT})
     if link.kind == "invitation":
@@ -156,7 +157,7 @@ def revoke_all_of(tx: Transaction, user_id: str) -> None:
 
 
 def note_mail(tx: Transaction, link_id: str, problem: str | None = None) -> None:
-    """Store that the link's e-mail was sent, or why it could not be."""
+    """Record that the link's e-mail was sent, or why it could not be."""
     sent_at = None if problem else tx.clock.now()
     tx.run(_NOTE_MAIL, {"id": link_id, "sent_at": sent_at, "reason": problem})
 
@@ -167,7 +168,7 @@ def count_logins(tx: Transaction, user_id: str, since: int) -> int:
 
 
 def awaits_first_sign_in(tx: Transaction, user_id: str) -> bool:
-    """Return whether the user was invited, and never signed in and never had a key."""
+    """Return whether the user was invited, but never signed in and never had a key."""
     of_user = {"user_id": user_id}
     was_invited = tx.first(_INVITED, of_user) is not None
     has_entered = tx.first(_USED, of_user) is not None or keys.had_any(tx, user_id)
@@ -175,7 +176,7 @@ def awaits_first_sign_in(tx: Transaction, user_id: str) -> bool:
 
 
 def role_of(tx: Transaction, user_id: str) -> Role:
-    """Return the role of the user's last accepted invitation, else that of a user."""
+    """Return the role in the user's last accepted invitation; without one, the role of a user."""
     row = tx.first(_LAST_ROLE, {"user_id": user_id})
     role: Role = row[0] if row else "user"
     return role

@@ -71,7 +71,7 @@ class InvitationResponse(ResponseModel):
 
 
 class NewInvitationResponse(InvitationResponse):
-    """A new invitation with its link; without a public address of the server only its path."""
+    """A new invitation with its link; only the link's path if the server has no public address."""
 
     url: str | None
     path: str
@@ -80,7 +80,7 @@ class NewInvitationResponse(InvitationResponse):
 @router.post("", response_model=list[NewInvitationResponse])
 @needs(ADMIN)
 async def make_invitations(context: RequestContext, body: InvitationsRequest) -> list[Json]:
-    """Invite people by one-time links, which are shown this once."""
+    """Invite people by one-time links, which are shown only this once."""
     settings = NotificationSettings.current()
     authentication = context.request.app.state.authentication
     if await authentication.local(context.runtime) is not None:

@@ -28,7 +28,7 @@ LOGIN_PAGE = "/login/link"
 INVITATION_DAYS = 14
 LOGIN_LIFETIME = 900 * SECOND
 _ATTEMPTS = 6
-# Logins by e-mail of one user within the lifetime of a link; more are not sent.
+# The most logins by e-mail for one user within the lifetime of a link; more are not sent.
 _MOST_LOGINS = 3
 _MOST_FAULTS = 10
 _USED = "This link was used already. A link works once; log in, or ask for a new one."
@@ -36,7 +36,7 @@ _USED = "This link was used already. A link works once; log in, or ask for a new
 
 @dataclass(frozen=True, slots=True)
 class NewInvitation:
-    """An invitation with its user and its token, which is shown this once."""
+    """An invitation with its user and its token, which is shown only this once."""
 
     link: SignInLink
     user: User
@@ -51,7 +51,7 @@ def can_mail(settings: NotificationSettings) -> bool:
 def invite(
     tx: Transaction, scope: Scope, secret: Secret, people: Sequence[Person], lifetime: int
 ) -> list[NewInvitation]:
-    """Invite each person, or nobody if one cannot be invited; new people become users.
+    """Invite all people, or nobody if one cannot be invited; new people become users.
 
     Raises Invalid with a line for each person who cannot be invited, Forbidden.
     """
@@ -81,9 +81,9 @@ def invite(
 
 
 def _user_of(tx: Transaction, scope: Scope, person: Person, invited_ids: Collection[str]) -> User:
-    """Return the user with the person's identifier or address, or create one.
+    """Return the user who has the person's identifier or address, or create one.
 
-    Raises Invalid for a user who is in the list twice, and for a user who may be another person.
+    Raises Invalid for a user who is twice in the list, or who may be another person.
     """
     user = users.named(tx, scope.organization_id, person.identifier)
     if user is None and person.email and not person.user:
@@ -100,7 +100,7 @@ def _user_of(tx: Transaction, scope: Scope, person: Person, invited_ids: Collect
 def _require_same_person(
     tx: Transaction, user: User, person: Person, invited_ids: Collection[str]
 ) -> None:
-    """Raise Invalid unless this user can be invited as the person."""
+    """Raise Invalid if this user cannot be invited as that person."""
     if user.id in invited_ids:
         raise Invalid(f'"{user.name}" is named twice. {TELL_APART}')
     if user.id == LOCAL_USER:
@@ -120,7 +120,7 @@ def _require_same_person(
 
 
 def _require_course(tx: Transaction, scope: Scope, course: str | None) -> str | None:
-    """Return the course's name. Raises NotFound if it has no agent."""
+    """Return the course's name. Raises NotFound if the course has no agent."""
     if course and agent_lookup.of_course(tx, scope.organization_id, course) is None:
         raise NotFound(
             f'There is no course "{course[:80]}" with an agent. Check: ricordo course list.'
@@ -174,7 +174,7 @@ def add_mail(tx: Transaction, link: SignInLink) -> None:
 def open_link(tx: Transaction, token: str, kind: Kind) -> tuple[SignInLink, User]:
     """Return the link with its user; opening changes nothing.
 
-    Raises NotFound for an unknown link, Conflict for one that was used or has ended.
+    Raises NotFound for an unknown link, and Conflict for one that was used or has expired.
     """
     link = queries.with_token(tx, one_time_links.hash_of(token))
     if link is None or link.kind != kind:
@@ -208,7 +208,7 @@ def accept(
 
 
 def landing_page(tx: Transaction, link: SignInLink) -> str:
-    """Return the first page after the link: the chat of the invitation's course, else home."""
+    """Return the first page after the link: the chat of the invitation's course, or else home."""
     if link.course:
         agent_id = agent_lookup.of_course(tx, link.organization_id, link.course)
         if agent_id:
@@ -217,7 +217,7 @@ def landing_page(tx: Transaction, link: SignInLink) -> str:
 
 
 def begin_logins(tx: Transaction, secret: Secret, address: str) -> None:
-    """Create a login link for each user with this address, unless they have too many already."""
+    """Create a login link for each user with this address who does not have too many."""
     now = tx.clock.now()
     for user in users.enabled_with_email(tx, address):
         if user.id == LOCAL_USER:

@@ -63,7 +63,7 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         )
 
     async def register_client(self, client_info: OAuthClientInformationFull) -> None:
-        """Set the client's id: its whole registration, signed."""
+        """Set the client's id, which is the signed registration itself."""
         uris = [str(uri) for uri in client_info.redirect_uris or []]
         printable = filter(str.isprintable, client_info.client_name or "")
         name = "".join(printable).strip()[:_LONGEST_NAME]

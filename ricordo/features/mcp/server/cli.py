@@ -69,7 +69,7 @@ def _object(message: Any, name: str) -> dict[str, Any]:
 
 
 def _as_header(text: str) -> str:
-    """Return the text; if a header cannot hold it, in the protocol's Base64 form."""
+    """Return the text, or the protocol's Base64 form of a text that no header can hold."""
     if (
         text.isascii()
         and text.isprintable()

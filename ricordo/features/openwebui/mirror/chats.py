@@ -1,4 +1,4 @@
-"""Chats that were deleted in Open WebUI: marked here, or deleted if a setting says so."""
+"""Chats that were deleted in Open WebUI: they are marked here, or deleted if a setting says so."""
 
 import re
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ async def sync_chats(store: Store, client: OpenWebUI, user: User, reader: str) -
     try:
         present = await client.chat_ids(reader)
         # The list may skip a chat if others are deleted meanwhile, so each missing chat is looked
-        # up.
+        # up separately.
         gone = {id for id in known.keys() - present if not await client.has_chat(id)}
     except Invalid:
         return

@@ -4,8 +4,8 @@ description: Deletes a chat on the Ricordo server too when its user deletes it h
 version: 0.1.0
 """
 
-# Add it in Open WebUI under Admin Panel, Functions, beside the pipe. It needs the same key.
-# Open WebUI 0.12 calls `Event.event` for each of its events (open_webui/events.py).
+# Add it in Open WebUI under Admin Panel, Functions, next to the pipe. It needs the same key. Open
+# WebUI 0.12 calls `Event.event` for each of its events (open_webui/events.py).
 
 import re
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 from pydantic import BaseModel, Field
 
-# Ids of Open WebUI's chats; other programs name chats otherwise.
+# Ids of Open WebUI's chats; other programs use other names for chats.
 _CHAT_ID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _AT_ONCE = 100
 
@@ -34,7 +34,7 @@ class Event:
     async def event(self, event: dict[str, Any]) -> None:
         """Delete the conversations of a chat that was deleted, or of all chats of a user.
 
-        Open WebUI notes an error in its log. The server's sync finds such a chat later.
+        Open WebUI writes an error into its log. The server's sync finds such a chat later.
         """
         subject = event.get("subject") or {}
         data = event.get("data") or {}
@@ -73,7 +73,7 @@ async def _conversations(client: httpx.AsyncClient) -> AsyncIterator[dict[str, A
     while True:
         answer = await client.get("/v1/conversations/", params=query)
         if answer.status_code == httpx.codes.NOT_FOUND:
-            return  # the user never talked with an agent
+            return  # the user has never talked with an agent
         page = answer.raise_for_status().json()
         for row in page:
             yield row

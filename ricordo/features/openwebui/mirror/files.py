@@ -1,9 +1,10 @@
 """Sync of a user's workspace with a knowledge base of Open WebUI.
 
-First the changes in Open WebUI are pulled. One transaction for each file stores its content, and
-notes that both sides have it. Then the changes of the workspace are pushed. So a sync can be killed
-anywhere and repeated. Only files that both sides had are deleted, and an edit wins over a deletion.
-When both sides changed the same lines, both texts are kept as two files.
+First the changes in Open WebUI are pulled. For each file, one transaction stores its content and
+records that both sides have it. Then the changes of the workspace are pushed. So a sync can be
+killed at any point and repeated. Only files that both sides had are deleted, and an edit takes
+precedence over a deletion. When both sides changed the same lines, both texts are kept as two
+files.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,14 +25,14 @@ from ricordo.features.sync.remotes.service import RemoteMoved, require_lease
 from ricordo.memory.text import merge_lines
 from ricordo.storage.engine.store import Store, Transaction
 
-# Open WebUI converts these to a text that it searches. The text differs from the file, but is no
-# edit.
+# Open WebUI converts these to a text for its search. That text differs from the file without being
+# an edit.
 _CONVERTED = (".csv", ".tsv", ".htm", ".html", ".xml", ".rst")
 
 
 @dataclass(frozen=True, slots=True)
 class _Pulled:
-    """A file as it is in Open WebUI.
+    """A file in its present state in Open WebUI.
 
     `edited_text` is a user's edit of the text that Open WebUI extracted from a binary file.
     """
@@ -62,8 +63,8 @@ class FileSync:
         items = await self._store.read(self._items)
         paired, missing = _paired(remote_files, items)
         if missing and await self._client.files(knowledge_id) != remote_files:
-            # A page skips a file if an earlier file was removed and another added meanwhile. The
-            # number of files does not show that. Nothing was skipped if two readings agree.
+            # A page skips a file if meanwhile an earlier file was removed and another was added.
+            # The number of files does not reveal this. If two readings agree, nothing was skipped.
             raise RemoteMoved
         uploaded_count = sum(1 for item in items.values() if item.there_id)
         if len(missing) > 1 and len(missing) == uploaded_count:
@@ -78,7 +79,7 @@ class FileSync:
         return True
 
     def forget(self, tx: Transaction) -> None:
-        """Forget the items that both sides had, so that all files are pushed again."""
+        """Forget which items both sides had, so that all files are pushed again."""
         for item in queries.of_remote(tx, self._remote.id, "file"):
             queries.remove(tx, item)
 
@@ -86,7 +87,7 @@ class FileSync:
         return {item.name: item for item in queries.of_remote(tx, self._remote.id, "file")}
 
     def _delete_here(self, tx: Transaction, item: SyncedItem) -> None:
-        """Delete a file that was deleted in Open WebUI, unless it was changed here."""
+        """Delete a file that was deleted in Open WebUI, if it was not changed here."""
         stored = workspace.find(tx, self._space, item.name)
         if stored and stored.digest == item.digest:
             workspace.remove(tx, self._space, item.name)
@@ -107,7 +108,8 @@ class FileSync:
     async def _read(self, file: KnowledgeFile, item: SyncedItem | None) -> _Pulled | None:
         """Return a file's bytes with the user's edits of its text.
 
-        Returns None for a file that is missing or being processed: its content is not known yet.
+        Returns None for a file that is missing or being processed, since its content is not known
+        yet.
         """
         file_and_text = await self._client.file(file.id)
         if file_and_text is None or file_and_text[0].is_processed:
@@ -133,10 +135,10 @@ class FileSync:
     def _store_pulled(
         self, tx: Transaction, path: str, pulled: _Pulled, item: SyncedItem | None
     ) -> None:
-        """Store a pulled file, and note that both sides have its content.
+        """Store a pulled file, and record that both sides have its content.
 
-        It is merged with a change of the workspace's file. If both changed the same lines, it is
-        stored under a free path.
+        It is merged with a change of the workspace's file. If both sides changed the same lines, it
+        is stored under a free path.
         """
         local = workspace.content(tx, self._space, path)
         base = queries.content(tx, item) if item else None
@@ -170,7 +172,8 @@ class FileSync:
             for path, file in files.items()
             if file.size and not _is_synced(items.get(path), file.digest)
         ]
-        # All old texts are removed first: an Open WebUI with embeddings refuses a text it has.
+        # All old texts are removed first, since Open WebUI with embeddings refuses a text that it
+        # already has.
         for _, old_item in changed:
             if old_item:
                 await self._remove(knowledge_id, old_item)
@@ -190,8 +193,8 @@ class FileSync:
             if file.is_processed or file.state != item.seen:
                 raise RemoteMoved
         await require_lease(self._store)
-        # Stored first: if this process is killed after the removal, the next sync must not take
-        # the missing file for one that a person deleted.
+        # Store this first. If the process is killed after the removal, the next sync must not think
+        # that a person deleted the file.
         await self._store.write(
             lambda tx: queries.put(
                 tx, replace(item, there_id="", seen=""), queries.content(tx, item)
@@ -201,7 +204,7 @@ class FileSync:
 
     async def _upload(self, knowledge_id: str, path: str, item: SyncedItem | None) -> None:
         content = await self._store.read(lambda tx: workspace.content(tx, self._space, path))
-        # It was deleted a moment ago, or is blank, which Open WebUI refuses.
+        # It has just been deleted, or is blank, which Open WebUI refuses.
         if content is None or not content.strip():
             return
         await require_lease(self._store)
@@ -265,7 +268,7 @@ def _normal_path(path: str) -> str:
 def _free_path(path: str, paths: Collection[str]) -> str:
     """Return the path, with a number if it is in use.
 
-    A knowledge base may hold a name twice.
+    A knowledge base may contain a name twice.
     """
     if path not in paths:
         return path

@@ -1,9 +1,10 @@
 """Sync of a user's memory blocks with notes of Open WebUI.
 
-The notes belong to the account of the API key and are shared with the user; an edit of a note
-becomes a version by the user. Memory wins: a deleted note is created again, and an empty note is
-written again, since the editor sometimes saves an empty note by mistake. The user's changes are
-merged by lines. If memory changed in the same lines, the note's text waits as a proposal.
+The notes belong to the account of the API key and are shared with the user. The user's edit of a
+note becomes a version by the user. Memory takes precedence: a deleted note is created again, and an
+empty note is written again, since the editor sometimes saves an empty note by mistake. The user's
+changes are merged by lines. If memory changed in the same lines, the note's text waits as a
+proposal.
 """
 
 from collections.abc import Sequence
@@ -107,7 +108,7 @@ class NoteSync:
         base = queries.content(tx, item).decode()
         synced = replace(item, seen=note.updated_at)
         if not note.text.strip() and base.strip():
-            queries.put(tx, synced, b"")  # differs from the block, so the note is written again
+            queries.put(tx, synced, b"")  # the note differs from the block, so it is written again
             return
         if says_the_same(base, note.text, markdown_key):
             queries.put(tx, synced, base.encode())
@@ -145,8 +146,7 @@ class NoteSync:
     async def _push_new(self, block: Block) -> bool:
         """Create the block's note, or adopt the note of a sync that was killed.
 
-        Returns False if the note must be pulled again, because the note or the block was edited
-        meanwhile.
+        Returns False if the note must be pulled again because note or block were edited meanwhile.
         """
         title = block.title or block.label
         note = await self._client.find_note(title, self._marks(block), self._reader)
@@ -169,7 +169,7 @@ class NoteSync:
         return bool(item.seen) and text == block.value
 
     def _marks(self, block: Block) -> dict[str, str]:
-        """Return the metadata by which a killed sync's note is recognized."""
+        """Return the metadata by which the note of a killed sync is recognized."""
         return {"user": self._user.id, "label": block.label}
 
     async def _write_note(

@@ -17,12 +17,12 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, Field
 
-# The longest proposal, in characters, that a dialog shows whole, so that nothing is approved
-# unseen.
+# The longest proposal, in characters, that a dialog shows completely, so that nothing is approved
+# without being seen.
 _MOST_LINES = 20
 _MOST_CHARACTERS = 1500
 
-# Texts of the pipe in place of an answer; they are not sent as part of the chat.
+# Texts that the pipe sends instead of an answer; they are not sent as part of the chat.
 _REFUSED = "Ricordo refused: "
 _UNREACHABLE = "Ricordo does not answer ("
 _FAILURES = (_REFUSED, _UNREACHABLE)
@@ -49,7 +49,7 @@ class Pipe:
         self.valves = self.Valves()
 
     async def pipes(self) -> list[dict[str, str]]:
-        """Return the agents as models; on an error one model, named for the reason."""
+        """Return the agents as models; after an error, one model whose name is the reason."""
         try:
             async with self._client() as client:
                 answer = (await client.get("/v1/agents/", params={"limit": 200})).raise_for_status()
@@ -71,13 +71,13 @@ class Pipe:
         __event_call__: Any = None,
         __session_id__: str | None = None,
     ) -> Any:
-        """Return the answer, as a stream if Open WebUI asks for one.
+        """Return the answer; as a stream if Open WebUI asks for one.
 
         Titles, tags and follow-up questions are not the agent's work, and do not reach its memory.
         """
         if __task__:
             # After an empty answer, Open WebUI uses the user's message as the title, and as the
-            # search in documents.
+            # search query for documents.
             return "{}"
         messages = [
             {"role": message["role"], "content": _without_failure(message)}
@@ -153,8 +153,8 @@ class Pipe:
     ) -> bool:
         """Let the user decide about a proposal in the chat; return whether that is done.
 
-        Cancelling both questions leaves it waiting, as does a browser that does not answer. A
-        proposal that is too long for a dialog is not asked about.
+        If both questions are cancelled or the browser does not answer, the proposal keeps waiting.
+        The user is not asked about a proposal that is too long for a dialog.
         """
         shown = _proposal_text(proposal)
         if shown is None:
@@ -168,7 +168,7 @@ class Pipe:
                 decision = "reject"
             else:
                 return False
-        except Exception:  # Open WebUI raises various errors for a browser that has left
+        except Exception:  # Open WebUI raises various errors if the browser has left
             return False
         status = await _send_decision(client, user, proposal["id"], decision)
         notices = {"approved": "Remembered", "rejected": "Not remembered"}
@@ -207,7 +207,7 @@ class _RequestRefused(Exception):
 
 
 def _without_failure(message: dict[str, Any]) -> Any:
-    """Return the message's content without texts of the pipe behind the answer's beginning."""
+    """Return the message's content; if the pipe added texts after the answer, they are cut off."""
     content = message.get("content") or ""
     if message["role"] != "assistant" or not isinstance(content, str):
         return content
@@ -223,7 +223,7 @@ def _text_pieces(event: dict[str, Any]) -> list[str]:
     if event["type"] != "message":
         return []
     content = event["content"]
-    # Open WebUI takes a piece with this beginning for an event of its own, and does not show it.
+    # Open WebUI takes a piece with this beginning for one of its events, and does not show it.
     return ["data", content[4:]] if content.startswith("data:") else [content]
 
 
@@ -240,7 +240,7 @@ async def _events(client: httpx.AsyncClient, chat: dict[str, Any]) -> AsyncItera
 
 
 def _question(title: str, message: str) -> dict[str, Any]:
-    """Return the event of Open WebUI's own dialog, with Confirm and Cancel."""
+    """Return the event of Open WebUI's dialog, with Confirm and Cancel."""
     return {"type": "confirmation", "data": {"title": title, "message": message}}
 
 

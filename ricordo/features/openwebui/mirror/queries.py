@@ -34,8 +34,9 @@ class SyncedItem:
     """A synced file or note without its content.
 
     `name` is the path of a file, or the label of a note's block. `there_id` is its id in Open
-    WebUI, "" for an item that Open WebUI refused; then `seen` is the reason. Otherwise `seen` names
-    the state in Open WebUI that had the content. `digest` is the content's SHA-256 in hex.
+    WebUI. If Open WebUI refused the item, `there_id` is "" and `seen` is the reason. Otherwise
+    `seen` names the state in Open WebUI that had this content. `digest` is the content's SHA-256 in
+    hex.
     """
 
     id: str
@@ -85,7 +86,7 @@ def client_chats(tx: Transaction, user_id: str) -> list[ClientChat]:
 
 
 def content(tx: Transaction, item: SyncedItem) -> bytes:
-    """Return the content that both sides had; empty for an item removed meanwhile."""
+    """Return the content that both sides had; empty if the item was removed meanwhile."""
     row = tx.first(_CONTENT, {"this_id": item.id})
     return b"" if row is None else bytes(row.content)
 

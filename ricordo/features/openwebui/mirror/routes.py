@@ -94,7 +94,7 @@ async def _add(context: RequestContext) -> None:
             requested=Access(url),
         )
     except Conflict:
-        # The periodic job may have added it a moment ago.
+        # The periodic job may have just added it.
         if await context.store.read(lambda tx: _remote(tx, context)) is None:
             raise
 

@@ -1,6 +1,6 @@
 """The HTTP API of Open WebUI 0.12 for files, knowledge, notes and chats.
 
-Its routes answer 401 or 400 for a missing thing, and 200 with a page for an unknown path.
+Its routes answer 401 or 400 if something is missing, and 200 with a page for an unknown path.
 """
 
 import asyncio
@@ -28,7 +28,8 @@ _UNSET = (
     "RICORDO_OPENWEBUI_URL and RICORDO_OPENWEBUI_API_KEY say where Open WebUI is "
     "and how to reach it. Set both."
 )
-# While Open WebUI processes an uploaded file, ask for its status this often, with this pause.
+# How often to ask for the status while Open WebUI processes an uploaded file, and the pause between
+# two requests.
 _STATUS_CHECKS = 40
 _STATUS_PAUSE_SECONDS = 0.25
 Json = dict[str, Any]
@@ -38,8 +39,8 @@ Json = dict[str, Any]
 class KnowledgeFile:
     """A file of a knowledge base.
 
-    `text_hash` is the hash of the text that Open WebUI searches, `file_hash` that of the uploaded
-    bytes. While it `is_processed`, its content is not known.
+    `text_hash` is the hash of the text that Open WebUI searches; `file_hash` is that of the
+    uploaded bytes. While it `is_processed`, its content is not known.
     """
 
     id: str
@@ -112,7 +113,8 @@ class OpenWebUI:
             RemoteMoved: Files were removed while the pages were read, so others may be skipped.
             Invalid: There are more files than are read.
         """
-        files: dict[str, KnowledgeFile] = {}  # a page may repeat a file that moved to it meanwhile
+        # a page may repeat a file that has moved to it meanwhile
+        files: dict[str, KnowledgeFile] = {}
         most = 0
         row_count = 0
         for page in count(1):
@@ -180,7 +182,7 @@ class OpenWebUI:
     async def remove_file(self, knowledge_id: str, file_id: str) -> None:
         """Remove the file from the knowledge base.
 
-        Open WebUI deletes it if no other knowledge base holds it.
+        Open WebUI deletes it if it is in no other knowledge base.
         """
         await self._json(
             "POST",
@@ -228,7 +230,7 @@ class OpenWebUI:
     async def chat_ids(self, reader: str) -> set[str]:
         """Return the ids of a user's chats, archived ones too.
 
-        A chat may be missing that moved to another page meanwhile. Raises Invalid if administrators
+        A chat that moved to another page meanwhile may be missing. Raises Invalid if administrators
         may not see chats.
         """
         ids: set[str] = set()
@@ -263,7 +265,7 @@ class OpenWebUI:
         return parent_id or ""
 
     async def _find(self, method: str, path: str) -> Json | None:
-        """Return the answer; None if Open WebUI has no such thing."""
+        """Return the answer; None if Open WebUI has no such object."""
         answer = await self._send(method, path, may_miss=True)
         return None if answer.status >= 400 else _read(answer)
 
@@ -348,9 +350,9 @@ def text_of(content: bytes) -> str | None:
 
 
 def _is_for(item: Json, reader: str) -> bool:
-    """Return True for an item that is shared with this user alone.
+    """Return True for an item that is shared only with this user.
 
-    Other users could share an item that only looks like it.
+    Other users could share an item that merely looks like it.
     """
     return {grant.get("principal_id") for grant in item.get("access_grants") or ()} == {reader}
 

@@ -1,7 +1,7 @@
 """Open WebUI as a remote: notes for blocks, knowledge bases for workspaces.
 
-The Open WebUI server of RICORDO_OPENWEBUI_URL is a remote of each of its users. Their identifier is
-`open-webui:` and their id in Open WebUI.
+The Open WebUI server of RICORDO_OPENWEBUI_URL is a remote of each of its users. These users'
+identifier is `open-webui:` followed by their id in Open WebUI.
 """
 
 from dataclasses import replace
@@ -106,7 +106,7 @@ def id_there(user: User) -> str:
 
 
 async def _add_missing(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Add Open WebUI as a remote for each of its users that lacks it.
+    """Add Open WebUI as a remote for each of its users that does not have it.
 
     Erased users are left out.
     """

@@ -1,6 +1,6 @@
-"""Tell a user's edits of a text from Open WebUI's own rewriting.
+"""Distinguish a user's edits of a text from changes that Open WebUI itself makes.
 
-Its note editor rewrites Markdown (`- a` as `*   a`, `*x*` as `_x_`), and the texts that it extracts
+Its note editor rewrites Markdown (`- a` as `*   a`, `*x*` as `_x_`), and texts that it extracts
 from files have other quotation marks and line ends. Lines with the same meaning keep our form.
 """
 
@@ -21,7 +21,7 @@ Key = Callable[[str], str]
 
 
 def plain_key(line: str) -> str:
-    """Return a file's line without differences of quotes, spaces and letter forms."""
+    """Return a line of a file in a form without differences of quotes, spaces and letter forms."""
     return " ".join(unicodedata.normalize("NFKC", line).translate(_QUOTES).split())
 
 
@@ -47,7 +47,7 @@ def says_the_same(text: str, other: str, key: Key) -> bool:
 
 
 def carried_over(before: str, edited: str, key: Key) -> str:
-    r"""Return the edited text; unchanged lines have their form in `before`.
+    r"""Return the edited text, with unchanged lines in their form in `before`.
 
     >>> carried_over("- a\n- b", "*   a\n    \n*   c", markdown_key)
     '- a\n\n- c'
@@ -78,7 +78,7 @@ def carried_over(before: str, edited: str, key: Key) -> str:
 
 
 def _lines(text: str) -> list[tuple[str, int]]:
-    """Return the lines with text, each with the count of blank lines before it."""
+    """Return the lines that have text, each with the number of blank lines before it."""
     lines: list[tuple[str, int]] = []
     blanks = 0
     for line in text.split("\n"):
@@ -95,5 +95,5 @@ def _whole(text: str, key: Key) -> str:
 
 
 def _normal_line(line: str, key: Key) -> str:
-    """Return a new line in the form in which people write it."""
+    """Return a new line in the form that people usually write."""
     return _INDENT.sub(r"\1- ", line.rstrip()) if key is markdown_key else line.rstrip("\r")

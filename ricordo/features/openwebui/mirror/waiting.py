@@ -1,7 +1,6 @@
 """The note "Waiting for you": agents' proposals, for a user who works in Open WebUI.
 
-It is written for reading. Edits of the note have no effect, and the note is deleted if nothing
-waits.
+It is written for reading. Edits of the note have no effect. It is deleted when nothing waits.
 """
 
 from collections.abc import Sequence

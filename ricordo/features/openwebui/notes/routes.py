@@ -2,7 +2,7 @@
 
 An edit becomes a version by the owner. The format is that of Open WebUI 0.12.4: times are
 nanoseconds, and `data.content` holds Markdown, HTML and JSON (here always null). A note's id is the
-block's without its kind.
+block's id without its prefix.
 """
 
 from typing import Any
@@ -92,7 +92,7 @@ def retrieve(tx: Transaction, context: RequestContext, note_id: str) -> Json:
 def update(tx: Transaction, context: RequestContext, note_id: str, body: NoteUpdate) -> Response:
     """Change the text of a note: a version by its owner.
 
-    An empty text is refused for a note with a text.
+    For a note that has text, an empty text is refused.
     """
     memory = _memory(tx, context)
     block = _block(tx, memory, note_id)
@@ -162,7 +162,7 @@ def _content(text: str) -> Json:
 
 
 def _with_same_end(text: str, before: str) -> str:
-    """Return the text with the line ends at its end as before.
+    """Return the text with the line ends at its end that it had before.
 
     Editors remove or add them.
     """

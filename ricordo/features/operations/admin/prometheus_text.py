@@ -1,6 +1,6 @@
 """The text format of Prometheus, written by its library.
 
-Labels are routes, statuses, kinds and reasons: never ids, names or content.
+Labels are routes, statuses, kinds and reasons, but never ids, names or content.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ class _Collected(Collector):
 def write_metrics(
     requests: RequestCounts, turns: TurnCounts, gauges: dict[str, tuple[str, float]], queue: Queue
 ) -> bytes:
-    """Return all metrics as text; `gauges` are values with their help by name."""
+    """Return all metrics as text; `gauges` maps names to a help text and a value."""
     families = [
         _gauge("ricordo_info", "The version that runs.", ["version"], [([__version__], 1.0)]),
         *(

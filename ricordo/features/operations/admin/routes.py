@@ -52,7 +52,7 @@ async def live() -> Json:
 async def ready(request: Request) -> Json:
     """Answer 200 if turns can begin here.
 
-    Answers 503 with the reason while the database fails, or the server stops.
+    Answers 503 with the reason while the database fails or the server is stopping.
     """
     if problems := await _problems(request.app.state.runtime):
         raise Unavailable(" ".join(problems))
@@ -80,7 +80,7 @@ async def _problems(runtime: Runtime) -> list[str]:
     except TimeoutError:
         problems.append(f"The database does not answer within {_PATIENCE:g} seconds.")
     except RicordoError as error:
-        # Its message may name files, and anybody may ask.
+        # The error's message may name files, and anybody may ask.
         if isinstance(error, DatabaseFailed):
             kind = error.kind
         else:
@@ -92,7 +92,7 @@ async def _problems(runtime: Runtime) -> list[str]:
 async def _require_savable(runtime: Runtime) -> None:
     """Raise if nothing can be saved.
 
-    It is tried at most once in some seconds; more requests get the last result.
+    It is tried at most once in some seconds; other requests get the last result.
     """
     operations = operations_of(runtime)
     now = time.monotonic()

@@ -1,4 +1,4 @@
-"""The state of a running server: counts, the last saved check, the tracer."""
+"""The state of a running server: counts, the last check that rows can be saved, and the tracer."""
 
 import asyncio
 from collections import Counter
@@ -50,7 +50,7 @@ class Operations:
 
 @asynccontextmanager
 async def open_operations(_runtime: Runtime) -> AsyncIterator[Operations]:
-    """Open the operation's part; at the end, send the waiting spans."""
+    """Open this feature's part of a runtime; at the end, send the waiting spans."""
     if not is_on():
         yield Operations()
         return

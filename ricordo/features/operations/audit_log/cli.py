@@ -1,6 +1,6 @@
 """`ricordo audit verify` and `ricordo audit export`.
 
-They read the database, also while a server runs.
+They read the database, and may run beside a server.
 """
 
 import json

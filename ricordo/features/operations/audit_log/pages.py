@@ -17,7 +17,7 @@ _FILTERS = ("user_id", "action", "from", "to", "refused")
 async def list_rows(request: Request) -> Response:
     """List the rows that match the form's filters, the newest first."""
     filters = {name: request.query_params.get(name) or None for name in _FILTERS}
-    # One row more than the page shows that there is another page.
+    # One more row than the page shows is read, to see whether there is another page.
     rows = await Api(request).get(
         "/v1/audit-log",
         limit=_ROWS_PER_PAGE + 1,

@@ -20,7 +20,7 @@ from ricordo.storage.engine.store import Transaction
 
 START = "0" * 64
 AT_ONCE = 1000
-# The columns of a row's hash, in this order.
+# The columns that enter a row's hash, in this order.
 HASHED = (
     "organization_id",
     "number",
@@ -85,8 +85,8 @@ class AuditDraft:
 class AuditFilter:
     """A selection of rows; None selects all.
 
-    `user_id` selects the rows by a user and on behalf of them, `action` those whose action contains
-    this text, `refused` only refused requests.
+    `user_id` selects the rows by a user or on behalf of the user, `action` rows whose action
+    contains this text, and `refused` only refused requests.
     """
 
     user_id: str | None = None
@@ -117,7 +117,7 @@ def hash_of(row: Mapping[str, Any]) -> str:
 
 
 def pseudonym(salt: str, person: Person) -> str:
-    """Return the person's name in rows, which leads to them only with the salt."""
+    """Return the name that stands for the person in rows; the salt is needed to trace it back."""
     return "person-" + sha256(orjson.dumps([salt, *person])).hexdigest()[:32]
 
 
@@ -170,7 +170,7 @@ def append(
 
 
 def _lock_chain(tx: Transaction, organization_id: str) -> Any:
-    """Return the organization's chain, which is created if it is missing, and lock it."""
+    """Return the organization's chain and lock it; a missing one is created."""
     parameters = {"organization_id": organization_id}
     chain = tx.first(_LOCKED_CHAIN, parameters)
     if chain is None:
@@ -198,7 +198,7 @@ def _people(
     pseudonyms: Mapping[Person, str],
     new_pseudonyms: dict[Person, str],
 ) -> list[tuple[str | None, str | None]]:
-    """Return the pseudonyms of each draft's caller and of the user it acted for.
+    """Return the pseudonyms of each draft's caller and of the user whom it acted for.
 
     New ones are stored, and added to `new_pseudonyms`.
     """
@@ -212,7 +212,7 @@ def _people(
         caller: Person = (organization_id, draft.user_id, draft.address)
         pairs.append((caller, (organization_id, for_user_id, "")))
     new_people = _without_pseudonym(pairs, pseudonyms)
-    # A user who was erased meanwhile gets no pseudonym, since a pseudonym leads back to the user.
+    # A user who was erased meanwhile gets no pseudonym, since it would lead back to the user.
     user_ids = sorted({user_id for _, user_id, _ in new_people if user_id})
     existing_ids = users.existing_ids(tx, organization_id, user_ids)
     for person in sorted(new_people, key=repr):
@@ -243,7 +243,7 @@ def _insert_person(tx: Transaction, person: Person) -> str:
 def page(
     tx: Transaction, organization_id: str, page: Page, row_filter: AuditFilter
 ) -> list[dict[str, Any]]:
-    """Return one page of rows with the people of their pseudonyms.
+    """Return one page of rows, with the people behind the pseudonyms.
 
     Erased people are None.
     """
@@ -273,7 +273,7 @@ def chains(tx: Transaction) -> Sequence[Row[Any]]:
 
 
 def expire(tx: Transaction, organization_id: str, before: int) -> bool:
-    """Delete some rows older than this; return True if there may be more.
+    """Delete some rows older than this time; return True if there may be more.
 
     The hash of the last deleted row is stored as the chain's anchor.
     """
@@ -300,7 +300,7 @@ def expire(tx: Transaction, organization_id: str, before: int) -> bool:
         audit_people.c.id.not_in(select(column).where(column.is_not(None)))
         for column in (audit_log.c.person, audit_log.c.on_behalf_of)
     ]
-    # Keep newer pseudonyms: a server may have cached one without having used it in a row yet.
+    # Keep newer pseudonyms, since a server may have cached one that is in no row yet.
     is_old = (audit_people.c.organization_id == organization_id) & (
         audit_people.c.created_at < before
     )

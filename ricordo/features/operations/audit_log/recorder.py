@@ -1,8 +1,8 @@
 """Record each request that changed something or was refused with 401 or 403.
 
-Turns are not recorded. The end of an answer is sent after its row is committed, so a confirmed
-change is in the log even after a kill. Rows of requests that end at the same time are one
-transaction.
+Turns are not recorded. The end of an answer is sent after its row is committed. So a confirmed
+change is in the log even after a kill. Rows of requests that end at the same time are written in
+one transaction.
 """
 
 import asyncio
@@ -25,22 +25,22 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 _REFUSED = (401, 403)
 _CLIENT_ERRORS = range(400, 500)
 _INTERNAL_ERROR = 500
-# Only ids are recorded: labels and names are words of users.
+# Only ids are recorded, since users choose labels and names.
 _ID = re.compile(
     r"(?:[a-z_]+-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
     r"|[0-9a-f]{40}|\d{1,19}"
 )
-# Turns are most of all requests, and their runs are their record.
+# Most requests are turns, and their runs record them already.
 _TURN = re.compile(
     r".*/messages(?:/stream|/async)?|/v1/(?:chat/completions|responses)|/chat/stream"
 )
 _PLAIN = re.compile(r"[a-z][a-z0-9._-]{0,39}")
 _MAX_READ_BYTES = 64 * 1024
-# The first refusals of a caller within a window get a row each; each later row counts several.
+# Each of a caller's first refusals within a window gets a row; each later row counts several.
 _SINGLE_REFUSALS = 32
 _WINDOW_SECONDS = 60.0
 _MAX_CALLERS = 10_000
-# The actions of inner requests, which a page or a tool sends to this server itself.
+# The actions of inner requests, which a page or tool sends to this server.
 _INNER: ContextVar[list[str] | None] = ContextVar("ricordo_audit_inner", default=None)
 
 
@@ -98,10 +98,10 @@ class AuditRecorder:
         recorded: list[str],
         outer: list[str] | None,
     ) -> "asyncio.Future[None] | None":
-        """Record the request if necessary; return the future of its row's commit.
+        """Record the request if necessary; return a future that is done when its row is committed.
 
         `recorded` has the actions of its inner requests. `outer` is the list of the outer request,
-        if another request sent this request.
+        if there is one.
         """
         caller = scope.get(RECORDED_SCOPE)
         is_refused = status in _REFUSED or (caller is not None and status in _CLIENT_ERRORS)
@@ -112,7 +112,7 @@ class AuditRecorder:
         if not is_refused and (recorded or not is_change):
             return None
         if outer is not None and scope["method"] in _SAFE:
-            return None  # a page that leaves out a part which the user may not see
+            return None  # a page left out a part that the user may not see
         runtime = getattr(scope["app"].state, "runtime", None)
         if runtime is None:
             return None
@@ -126,9 +126,10 @@ class AuditRecorder:
         return self._writer.add(runtime.store, draft)
 
     def _repeats(self, caller: str) -> int:
-        """Return the number of refusals that this row counts; 0 for no row.
+        """Return how many refusals this row counts; 0 if none is written.
 
-        Many refusals of one caller within a window share a row: the 64th, 128th, 256th and so on.
+        Many refusals of one caller within a window share a row, at the 64th, the 128th, the 256th
+        and so on.
         """
         now = time.monotonic()
         since, count = self._refusals.get(caller, (now, 0))
@@ -155,7 +156,7 @@ def _changes(scope: Scope, status: int) -> bool:
     scopes = getattr(route, "scopes", None)
     if not scopes or route.path == "/mcp":  # tools over MCP may write
         return True
-    # Searches and the like are sent with POST, and change nothing.
+    # Searches and similar requests use POST but change nothing.
     return not all(name.endswith(":read") for name in scopes)
 
 
@@ -198,7 +199,8 @@ def _user_header(scope: Scope) -> str | None:
 def _route_of(scope: Scope) -> str:
     """Return the template of the route.
 
-    For a request without a route, return the beginning of its path, which contains no names.
+    Return the route of a request; without a route, the beginning of its path, which contains no
+    names.
     """
     if route := scope.get("route"):
         return str(route.path_format)

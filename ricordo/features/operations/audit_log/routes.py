@@ -72,7 +72,7 @@ class AuditParameters:
     refused: Annotated[bool, Query(description="Only requests that were refused.")] = False
 
     def row_filter(self, context: RequestContext) -> AuditFilter:
-        """Return the filter of rows. The request's scope has the user already.
+        """Return the filter of rows. The request's scope already limits it to the user.
 
         Raises Invalid, and Forbidden for all but administrators.
         """
@@ -123,7 +123,7 @@ async def export(context: RequestContext, parameters: Parameters) -> StreamingRe
         organization_id=context.scope.organization_id,
         row_filter=parameters.row_filter(context),
     )
-    # Read before the answer begins, so that a wrong request gets its status.
+    # Read before the answer begins, so that a wrong request gets its error status.
     first_rows = await store.read(partial(read, page=page))
 
     async def lines() -> AsyncIterator[bytes]:

@@ -34,7 +34,7 @@ _MAX_PEOPLE = 10_000
 
 
 class AuditWriter:
-    """Writes rows that are recorded at the same time in one transaction."""
+    """Writes rows in one transaction if they are recorded at the same time."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[AuditDraft, asyncio.Future[None]]] = []
@@ -45,7 +45,7 @@ class AuditWriter:
         self._pseudonyms_since = 0
 
     def add(self, store: Store, draft: AuditDraft) -> asyncio.Future[None]:
-        """Record this; the future is done when it is committed, or its write failed."""
+        """Record a draft; the future is done when it is committed or its write has failed."""
         commit = asyncio.get_running_loop().create_future()
         self._waiting.append((draft, commit))
         if self._task is None or self._task.done():
@@ -64,7 +64,7 @@ class AuditWriter:
                     commit.set_result(None)
 
     async def _commit(self, store: Store, drafts: Sequence[AuditDraft]) -> None:
-        """Write these rows, or keep them for later if the database fails."""
+        """Write these rows; if the database fails, keep them for the next write."""
         # Pseudonyms are cached for a day at most, so that old unused ones can be deleted.
         is_old = drafts[0].created_at - self._pseudonyms_since > DAY
         if is_old or len(self._pseudonyms) > _MAX_PEOPLE:
@@ -80,7 +80,7 @@ class AuditWriter:
             )
             self._unsaved = [*self._unsaved, *drafts][-_MAX_UNSAVED:]
         except Exception:
-            if len(drafts) > 1:  # one of them may have caused it
+            if len(drafts) > 1:  # one of the rows may have caused the failure
                 for draft in drafts:
                     await self._commit(store, [draft])
                 return
@@ -108,7 +108,7 @@ EXPIRY = JobHandler("audit_log.expire", _expire, every_seconds=_HOUR_SECONDS)
 def recorded_command(settings: Settings, command: str) -> Iterator[list[str]]:
     """Record a command of the operator when it ends, with its exit code.
 
-    If the row cannot be written, a sentence is added to the yielded list. The command counts all
+    If the row cannot be written, a sentence is appended to the yielded list. The command counts all
     the same.
     """
     problems: list[str] = []
@@ -164,7 +164,7 @@ class AuditCheck:
 def verify(tx: Transaction, expected: Sequence[str] = ()) -> tuple[list[AuditCheck], list[str]]:
     """Check every row of every chain against the row before, and all pseudonyms.
 
-    `expected` are numbers with hashes (`120:8f3a…`) that were in some chain. The second list has
+    `expected` are numbers with hashes (`120:8f3a…`) that a chain must contain. The second list has
     the routes without an action.
     """
     missing = set(expected)

@@ -1,7 +1,7 @@
 """The tables of the audit log: rows, ends of chains, and people.
 
-A row names people only by pseudonyms, so it never changes. Erasing a user deletes the rows that
-link their pseudonyms to them.
+Rows name people only by pseudonyms, so rows never change. Erasing a user deletes the rows that
+connect the pseudonyms with the user.
 """
 
 from sqlalchemy import Index, UniqueConstraint
@@ -22,7 +22,7 @@ audit_log = table(
     *root(),
     *numbers("number"),
     *timestamps("created_at"),
-    # Pseudonyms of the caller and of the user that the caller acted for.
+    # Pseudonyms of the caller, and of the user whom the caller acted for.
     *strings("person", "on_behalf_of"),
     *strings("key_id", "role"),
     *strings("action", null=False),
@@ -38,7 +38,8 @@ audit_chains = table(
     "audit_chains",
     seq(),
     reference("organization_id", "organizations"),
-    # The chain's last row with its hash, and its first kept row with the hash of the row before.
+    # The chain's last row with its hash, and the first row that is kept with the hash of the row
+    # before it.
     *numbers("number"),
     *strings("hash", null=False),
     *numbers("first"),

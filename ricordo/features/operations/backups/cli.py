@@ -18,7 +18,7 @@ from ricordo.storage.engine.seal import UNSEALED
 
 app = typer.Typer()
 _KILO = 1_000
-# Tables whose rows people count, in the words of a summary.
+# Tables whose rows a summary counts, with the nouns that it uses.
 _SUMMARY = {
     "users": "users",
     "agents": "agents",
@@ -38,7 +38,7 @@ def backup(
 ) -> None:
     """Write the whole database into a file. Servers may use it.
 
-    Reads the file back, and proves that nothing is missing.
+    Read the file back, and prove that nothing is missing.
     """
     settings, _ = load_settings()
     with recorded_command(settings, "ricordo backup") as problems:
@@ -92,8 +92,8 @@ def restore(
 def upgrade() -> None:
     """Bring the database to this version of Ricordo.
 
-    Backs it up first, and checks it after. A start of the server does the same; this command prints
-    the outcome. Stop the server first.
+    Backs it up first, and checks it after. The start of a server does the same; this command also
+    prints the outcome. Stop the server first.
     """
     settings, _ = load_settings()
     tables = load_plugins(FEATURES).tables()
@@ -117,7 +117,7 @@ def upgrade() -> None:
 
 
 def _content(rows: Mapping[str, int]) -> str:
-    """Return the counts by which a person recognizes the backup."""
+    """Return the counts by which a person can recognize the backup."""
     counts = [f"{rows[table]:,} {noun}" for table, noun in _SUMMARY.items() if table in rows]
     return ", ".join(counts)
 

@@ -18,7 +18,7 @@ ATTEMPTS = 2
 
 
 async def make(runtime: Runtime, job: Job, report: Report) -> None:
-    """Write the backup that the job names, in a thread of its own.
+    """Write the backup that the job names, in a separate thread.
 
     The file appears only when it is complete.
     """

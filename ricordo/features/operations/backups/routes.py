@@ -1,6 +1,6 @@
 """Routes of backups in the data folder, for administrators of the whole server.
 
-A name in a request is only compared with the names of listed files, and never becomes a path.
+A name in a request is only compared with the names of existing files, and never becomes a path.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _HEADERS = {"x-content-type-options": "nosniff"}
 class BackupResponse(ResponseModel):
     """A backup, with its size in bytes.
 
-    `was_verified` is true for a copy of SQLite, which is read back before it gets its name, and
+    `was_verified` is true for a copy of SQLite, which is read back before it gets its name. It is
     false for a dump of PostgreSQL.
     """
 
@@ -118,7 +118,7 @@ async def delete(context: RequestContext, backup_name: str) -> Json:
 def _require_whole_server(tx: Transaction, scope: Scope) -> None:
     """Raise NotFound or Forbidden if the caller may not read all organizations.
 
-    A backup holds all of them. If there are several, only the operator may.
+    A backup holds all of them. If there are several organizations, only the operator may.
     """
     if scope.organization_id != LOCAL_ORGANIZATION:
         raise NotFound(

@@ -1,7 +1,7 @@
 """Back up, restore and upgrade the database.
 
-A backup is copied in one snapshot while servers use the database, compared by hash, and put into
-place in one step. An upgrade brings a database of an older Ricordo to this version.
+A backup is copied in one snapshot while servers use the database. It is compared by hash, and moved
+to its path in one step. An upgrade brings a database of an older Ricordo to this version.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from ricordo.storage.schema.columns import metadata
 class UpgradeReport:
     """The schemas before and after an upgrade, its backup, and counts of the check.
 
-    There is no backup if none was needed or could be made.
+    The backup is missing if none was needed or could be made.
     """
 
     before: int
@@ -45,7 +45,7 @@ class UpgradeReport:
 
 
 def folder_of(settings: Settings) -> Path:
-    """Return the folder of backups that migrations and the HTTP API make."""
+    """Return the folder for backups by migrations and by the HTTP API."""
     if settings.postgres_url:
         parent = settings.data_dir
     else:
@@ -73,7 +73,7 @@ def back_up(settings: Settings, target: Path, report: Report) -> MoveReport:
 def restore(
     source: Path, settings: Settings, report: Report, *, replace: bool = False
 ) -> MoveReport:
-    """Put a backup in place of an unused database.
+    """Put a backup in place of a database that is not in use.
 
     `replace` allows a database that is not empty. Raises Conflict, Invalid, NotFound, Unavailable.
     """
@@ -102,9 +102,10 @@ def restore(
 
 
 def upgrade(settings: Settings, tables: Sequence[Table]) -> UpgradeReport:
-    """Back up, migrate and check an unused database.
+    """Back up, migrate and check a database that is not in use.
 
-    `tables` are tables of plugins, which are created. Raises NotFound, Conflict, Unavailable.
+    `tables` are tables of plugins; missing ones are created. Raises NotFound, Conflict,
+    Unavailable.
     """
     status = check(settings)
     if status.state == "absent":
@@ -148,7 +149,7 @@ async def _migrate(settings: Settings, tables: Sequence[Table]) -> None:
 
 
 def _count_rows(connection: Connection) -> dict[str, int]:
-    """Return the number of rows of each existing table of ours."""
+    """Return the number of rows in each of our tables that exists."""
     existing = {*inspect(connection).get_table_names()}
     tables = [table for table in metadata.sorted_tables if table.name in existing]
     return {

@@ -103,7 +103,7 @@ class CostResponse(ResponseModel):
 class LedgerLineResponse(ResponseModel):
     """The tokens and the cost of one group.
 
-    `cost` is null without a price, and does not include `unpriced_tokens`.
+    `cost` is null if there is no price. It does not include `unpriced_tokens`.
     """
 
     key: str | None
@@ -154,7 +154,7 @@ class LedgerResponse(ResponseModel):
 
 
 class BudgetResponse(ResponseModel):
-    """An agent's tokens for a day, and those used today; null without a budget."""
+    """An agent's daily tokens, and those used today; null without a budget."""
 
     daily_tokens: Annotated[int | None, From("limit")] = None
     used_tokens: Annotated[int | None, From("used")] = None
@@ -194,7 +194,7 @@ async def read_ledger(
 
 @router.get("/agents/{agent_id}/budget", response_model=BudgetResponse)
 def read_budget(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
-    """Return the agent's tokens for a day, and those used today."""
+    """Return the agent's daily tokens, and those used today."""
     return BudgetResponse.from_budget(budget_of(tx, agents.load(tx, context.scope, agent_id).agent))
 
 
@@ -204,7 +204,7 @@ def change_budget(
 ) -> Json:
     """Set the agent's daily budget of tokens, or remove it.
 
-    Tokens that it used today count already.
+    Tokens that it has used today already count.
     """
     return BudgetResponse.from_budget(
         budget_of(tx, set_budget(tx, context.scope, agent_id, body.daily_tokens))

@@ -49,7 +49,7 @@ class Cost:
 class Price:
     """Prices of a million tokens, by kind.
 
-    Without a price, tokens that are read from a cache or written to it cost as input.
+    If there is no price for cached tokens, reading or writing them costs as much as input.
     """
 
     input: Decimal
@@ -85,7 +85,7 @@ class Price:
 class Prices:
     """An operator's prices by handle.
 
-    A name that ends with `*` is for all handles that begin like it.
+    A name that ends with `*` applies to all handles with that beginning.
     """
 
     currency: str
@@ -94,7 +94,7 @@ class Prices:
     def of(self, handle: str) -> Price | None:
         """Return the price of this model, if there is one.
 
-        The price of the handle itself comes first, then the price of its longest matching
+        A price for the handle itself takes precedence over the price for its longest matching
         beginning.
         """
         if handle in self.by_name:
@@ -111,7 +111,7 @@ class Prices:
 class LedgerLine:
     """One line of the ledger.
 
-    `cost` is None if none of its models has a price; it does not include `unpriced_tokens`.
+    `cost` is None if none of its models has a price. It does not include `unpriced_tokens`.
     """
 
     key: str | None = None

@@ -17,7 +17,7 @@ app = typer.Typer(help="The database: move it to another.", no_args_is_help=True
 
 @app.callback()
 def _group() -> None:
-    """Keep the command's name, which a lone command would lose."""
+    """Keep the command's name; a group with a single command would lose it."""
 
 
 @app.command("migrate-to")
@@ -39,7 +39,7 @@ def migrate_to(
 ) -> None:
     """Move everything to another database. Proves that nothing was lost.
 
-    The old one stays as it is.
+    The old database is not changed.
     """
     load_plugins(FEATURES).tables()  # registers the tables of features, so that they are moved
     source, _ = load_settings()

@@ -1,8 +1,8 @@
 """Move a database to another database, on SQLite or PostgreSQL.
 
 Rows are copied in one snapshot, then read back and compared by hash. The old database is only read.
-The new database is marked as incomplete until all of it is compared, and every server refuses it
-until then. Data of procrastinate and pgvector is not moved: both are rebuilt.
+The new database is marked as incomplete until all of it is compared. Until then every server
+refuses it. Data of procrastinate and pgvector is not moved: both are rebuilt.
 """
 
 import hashlib
@@ -36,12 +36,12 @@ from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, schema_of, write
 from ricordo.storage.schema.columns import as_stored, metadata
 
 Row = dict[str, Any]
-# Progress: the phase, the table, the rows so far, and all rows of the table.
+# Progress: the phase, the table, the rows done, and all rows of the table.
 Report = Callable[[Literal["copied", "compared"], str, int, int], None]
 # Tables that have one row in every new database.
 _SEEDED = ("organizations", "users")
 _PORTION = 500
-# A row of vectors may have a megabyte and more.
+# A row of vectors may have more than a megabyte.
 _VECTORS_PORTION = 16
 _NUL_SIGN = "\u2400"
 _MOST_NAMED = 20
@@ -57,8 +57,8 @@ class MoveOptions:
     """Options of a move.
 
     `force` reads while servers run, `replace` overwrites an unfinished copy, and `replace_nul`
-    replaces NUL characters by another character. `sealed_hashes` are the hashes of tables in a
-    sealed backup, which is then the source: its file is not changed.
+    replaces NUL characters by another one. `sealed_hashes` are the hashes of tables in a sealed
+    backup. The backup is then the source, and its file is not changed.
     """
 
     force: bool = False
@@ -71,8 +71,8 @@ class MoveOptions:
 class MoveReport:
     """The rows and the hash of each table that was moved.
 
-    `leaves_vectors`: vectors in pgvector must be rebuilt. `was_sealed`: the source was a backup,
-    and equals its hashes.
+    `leaves_vectors` is set if vectors in pgvector must be rebuilt. `was_sealed` is set if the
+    source was a backup that equals its hashes.
     """
 
     rows: Mapping[str, int]
@@ -82,7 +82,7 @@ class MoveReport:
 
 
 class TableHash:
-    """A hash over the rows of one table, in any order.
+    """A hash of the rows of one table, whatever their order.
 
     Equal content has the same hash on every database.
     """
@@ -112,9 +112,9 @@ class TableHash:
 
 
 def move(source: Settings, target: Settings, options: MoveOptions, report: Report) -> MoveReport:
-    """Copy the database into an empty one, and compare them.
+    """Copy the database into an empty one, and compare the two.
 
-    Raises Conflict (in use, not empty, unequal), Invalid, NotFound, Unavailable.
+    Raises Conflict (in use, not empty, unequal), Invalid, NotFound and Unavailable.
     """
     if address(source) == address(target):
         raise Invalid(f"{address(target)} is the database in use already. Name another one.")
@@ -133,9 +133,9 @@ def move(source: Settings, target: Settings, options: MoveOptions, report: Repor
 
 
 def move_to(source: Settings, target: Settings, options: MoveOptions, report: Report) -> MoveReport:
-    """Move the database; into an SQLite file in one step.
+    """Move the database; a target that is an SQLite file appears in one step.
 
-    The old file stays if the move is killed. Raises as `move` does.
+    If the move is killed, the old file remains. Raises as `move` does.
     """
     if target.postgres_url is not None or address(source) == address(target):
         return move(source, target, options, report)
@@ -154,7 +154,7 @@ def move_to(source: Settings, target: Settings, options: MoveOptions, report: Re
 def move_into_file(
     source: Settings, target: Settings, options: MoveOptions, report: Report
 ) -> MoveReport:
-    """Copy into a new file, which then replaces the target's.
+    """Copy into a new file, which then replaces the target's file.
 
     The caller holds the target's lock.
     """
@@ -164,7 +164,8 @@ def move_into_file(
         moved = move(source, at_file(target, part), options, report)
         settle(part)
         if path.exists():
-            # Writes the log of the old file back: it would else be used as the log of the new file.
+            # Write the log of the old file back, since it would otherwise be used as the log of the
+            # new file.
             settle(path)
     return moved
 
@@ -227,7 +228,7 @@ def _copy_all(
 
 
 def _require_sealed(hashes: Mapping[str, TableHash], sealed: Mapping[str, str] | None) -> None:
-    """Raise Invalid if tables differ from the sealed ones."""
+    """Raise Invalid if tables differ from those in the seal."""
     if not sealed:
         return
     differing = [
@@ -260,7 +261,7 @@ def _count(connection: sa.Connection, table: sa.Table) -> int:
 def portions(connection: sa.Connection, table: sa.Table) -> Iterator[list[Row]]:
     """Yield all rows in the order of the key, some hundred at a time.
 
-    The rows are from one point in time only if the caller reads in one snapshot.
+    The rows are from one point in time only if the caller reads from one snapshot.
     """
     key = _key_of(table)
     if table.name == "search_vectors":
@@ -284,7 +285,7 @@ def _copy_table(
 ) -> TableHash:
     copied = TableHash(table)
     total = _count(old, table)
-    # Texts are copied unchanged, also those that are in no normal form.
+    # Texts are copied unchanged, even if they are not in normal form.
     columns = (sa.column(column.name, as_stored(column)) for column in table.columns)
     statement = sa.insert(sa.table(table.name, *columns))
     for portion in portions(old, table):
@@ -300,7 +301,7 @@ def _copy_table(
 
 
 def _prepare(new: sa.Connection, target_address: str, options: MoveOptions) -> None:
-    """Bring an empty target to this schema, and mark it as half-finished.
+    """Bring an empty target to this schema, and mark it as incomplete.
 
     Raises Conflict for a target that is not empty.
     """
@@ -349,7 +350,7 @@ def _prepare(new: sa.Connection, target_address: str, options: MoveOptions) -> N
 def _content(new: sa.Connection, names: set[str]) -> dict[str, int]:
     """Return the number of rows of each table that is not empty.
 
-    Rows that every new database has do not count.
+    Rows that every new database contains do not count.
     """
     counts = {
         table.name: _count(new, table) - (table.name in _SEEDED)
@@ -361,7 +362,8 @@ def _content(new: sa.Connection, names: set[str]) -> dict[str, int]:
 
 def _delete_all(new: sa.Connection) -> None:
     if new.dialect.name == "postgresql":
-        # One statement, since a table that others refer to cannot be emptied alone. DELETE is slow.
+        # One statement for all, since a table that others refer to cannot be emptied separately.
+        # DELETE is slow.
         new.exec_driver_sql(f"TRUNCATE {_names()} RESTART IDENTITY")
         return
     for table in reversed(metadata.sorted_tables):
@@ -374,7 +376,7 @@ def _names() -> str:
 
 
 def _counters(connection: sa.Connection, table_names: Container[str]) -> dict[str, int]:
-    """Return the highest `seq` ever used, by table, if the database stores it."""
+    """Return the highest `seq` ever used in each table, if the database records it."""
     if connection.dialect.name == "sqlite":
         return {
             row.name: row.seq
@@ -394,7 +396,7 @@ def _counters(connection: sa.Connection, table_names: Container[str]) -> dict[st
 
 
 def _set_counters(new: sa.Connection, counters: Mapping[str, int]) -> None:
-    """Let the next row of each table get a number that was never used."""
+    """Make sure that the next row of each table gets a number that was never used."""
     for table in metadata.sorted_tables:
         if "seq" not in table.c:
             continue
@@ -420,7 +422,7 @@ def _sequence(connection: sa.Connection, table: sa.Table) -> str:
 
 
 def _require_no_nul(old: sa.Connection) -> None:
-    """Raise Invalid with the rows that PostgreSQL cannot store."""
+    """Raise Invalid, naming the rows that PostgreSQL cannot store."""
     fields = [field for table in metadata.sorted_tables for field in _with_nul(old, table)]
     if not fields:
         return
@@ -459,7 +461,7 @@ def _with_nul(old: sa.Connection, table: sa.Table) -> Iterator[str]:
 
 
 def _texts(table: sa.Table) -> list[sa.Column[Any]]:
-    # JSON can hold a NUL on every database, as an escape.
+    # JSON may contain a NUL on every database, as an escape.
     return [column for column in table.columns if isinstance(as_stored(column), sa.String)]
 
 

@@ -10,8 +10,8 @@ from starlette.types import ASGIApp
 
 from ricordo.errors import Unavailable
 
-# OpenTelemetry's own variables, as all its programs read them. Unless one of them is set, nothing
-# is imported, and nothing is sent.
+# OpenTelemetry's variables, with the meaning that they have in all programs. If none of them is
+# set, nothing is imported and nothing is sent.
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 

@@ -1,8 +1,8 @@
 """Spans of requests and turns.
 
-A request's span is made while it is answered; a turn's spans after its end, with the times of its
-stored steps. They hold ids, names of models and tools, counts and times: no message, memory, query,
-address or user.
+A request's span is made while the request is answered. A turn's spans are made after its end, with
+the times of its stored steps. They contain ids, names of models and tools, counts and times, but no
+message, memory, query, address or user.
 """
 
 from collections import defaultdict
@@ -42,7 +42,7 @@ _propagator = TraceContextTextMapPropagator()
 
 @cache
 def provider() -> TracerProvider:
-    """Return the process's own tracer provider, not the global one.
+    """Return the process's separate tracer provider, which is not the global one.
 
     OpenTelemetry's variables configure it.
     """
@@ -87,11 +87,11 @@ class RequestSpans:
             await send(message)
 
         try:
-            # Tasks of the request inherit the span, so that a turn finds its parent.
+            # Tasks of the request inherit the span, so that a turn can find its parent.
             with use_span(span, record_exception=False, set_status_on_exception=False):
                 await self._app(scope, receive, send_and_note)
         finally:
-            # The span gets the route, since a path may name a user.
+            # The span names the route instead of the path, which may name a user.
             if route := getattr(scope.get("route"), "path", ""):
                 span.update_name(f"{method} {route}")
                 span.set_attribute("http.route", route)
@@ -101,7 +101,7 @@ class RequestSpans:
 async def trace_turn(runtime: Runtime, run: Run) -> None:
     """Make the spans of an ended turn.
 
-    Their parent is the request that began the turn, if there is one.
+    Their parent is the request that began the turn, if any.
     """
 
     def read(tx: Transaction) -> tuple[list[Step], dict[str, list[ToolReturnPart]]]:
@@ -129,7 +129,7 @@ async def trace_turn(runtime: Runtime, run: Run) -> None:
             step, "chat", step.model, start=start, attributes=of_step | of_model, turn=turn
         )
         call_span.end(answered_at)
-        # Only the common time of a step's tool calls is stored. The name in a refused call can be
+        # For a step's tool calls, only the common time is stored. The name in a refused call may be
         # any text.
         for part in returns[step.id]:
             if part.is_refused:
@@ -156,9 +156,9 @@ def _start(
     attributes: dict[str, str],
     turn: Span | None = None,
 ) -> Span:
-    """Start the span of a stored record, below the turn or the present span.
+    """Start the span of a stored record, under the turn or the present span.
 
-    An error has only its kind, since its message may quote private texts.
+    Of an error it has only the kind, since the message may quote private texts.
     """
     all_attributes: dict[str, Any] = {"gen_ai.operation.name": operation, **attributes}
     if not isinstance(record, ToolReturnPart):

@@ -1,4 +1,4 @@
-"""Traces of model calls, as far as the settings store them."""
+"""Traces of model calls, if the settings store them."""
 
 from typing import Annotated
 

@@ -135,7 +135,7 @@ async def propose_grade(
 
 
 def _is_guarded(context: ToolContext) -> bool:
-    """Return whether others than the student may have led the agent to this call."""
+    """Return whether somebody other than the student may have caused this call."""
     return context.step.is_untrusted() or bool(context.step.callers)
 
 

@@ -1,6 +1,6 @@
 """`ricordo schema`: list block schemas, and check files and users' blocks against them.
 
-The database is read as it is, also beside a running server.
+The database is read without changes, also beside a running server.
 """
 
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ def check(
 def _schemas(settings: "Settings") -> "dict[str, BlockSchema | str]":
     """Return the schemas of the data folder by name.
 
-    A schema that cannot be read is replaced by a sentence about its problem.
+    If a schema cannot be read, a sentence about its problem replaces it.
     """
     folder = settings.data_dir / FOLDER
     schemas: dict[str, BlockSchema | str] = {}
@@ -105,7 +105,8 @@ def _of_blocks(
 ) -> "Iterator[tuple[bool, str | None]]":
     """Yield a finding for each block with a schema.
 
-    A finding is True if the block is wrong, and a sentence, or None if it follows its schema.
+    A finding has True if the block is wrong, and a sentence; the sentence is None if the block
+    follows its schema.
     """
     try:
         with read_beside(settings) as tx:

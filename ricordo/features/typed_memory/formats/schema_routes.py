@@ -34,7 +34,7 @@ class SchemaFieldResponse(ResponseModel):
 class SchemaResponse(ResponseModel):
     """A block schema. `text` is the initial text of its blocks.
 
-    `policy` is null if the owner's usual one applies.
+    `policy` is null if the owner's usual policy applies.
     """
 
     name: str
@@ -47,7 +47,7 @@ class SchemaResponse(ResponseModel):
 
 
 class ListedSchemaResponse(ResponseModel):
-    """A listed schema. `error` is the reason if its file cannot be used."""
+    """A listed schema. `error` is the reason why its file cannot be used."""
 
     name: str
     title: str | None = None

@@ -1,8 +1,8 @@
 """A block in the forms that people edit: Markdown and TOML, without loss.
 
-The canonical text, which agents see, is the truth. Markdown is that text below a front matter. TOML
-shows the fields if the text follows the block's schema, and otherwise the text as it is. Both mark
-a text that does not follow its schema.
+The canonical text, which agents see, is authoritative. Markdown is that text below a front matter.
+TOML shows the fields if the text follows the block's schema, otherwise the unchanged text. Both
+formats mark a text that does not follow its schema.
 """
 
 import json
@@ -42,7 +42,7 @@ _ESCAPES = {
 }
 _NEEDS_ESCAPE = re.compile(r'["\\\x00-\x1f\x7f]')
 # A text of several lines keeps its line breaks and tabs. The third of three quotes in a row is
-# escaped, and a quote at the text's end, since the closing quotes follow it.
+# escaped; so is a quote at the end, since the closing quotes follow it.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _NEEDS_LONG_ESCAPE = re.compile(rf'\\|{_CONTROL.pattern}|(?<="")"|"\Z')
 _WIDEST = 100
@@ -56,7 +56,7 @@ _KINDS: dict[type, FieldKind] = {
 }
 _FENCE = "---"
 _PAIR = re.compile(r"([A-Za-z_]+):(.*)")
-# Labels that look like words need no quotes. YAML readers would misread other labels.
+# Labels of this form need no quotes. YAML readers would misread other labels.
 _WORDS = re.compile(
     r"(?!(?:yes|no|on|off|true|false|null|y|n)\Z)[^\W\d](?:[\w/ .-]*[\w/.-])?", re.IGNORECASE
 )
@@ -66,7 +66,7 @@ _WORDS = re.compile(
 class ParsedText(ParsedBlock):
     """A parsed block with the values of its fields.
 
-    It is "free" if the text follows no schema; it then has only fields that its TOML names.
+    It is "free" if the text follows no schema. Then it has only the fields that its TOML names.
     """
 
     fields: Mapping[str, FieldValue] = field(default_factory=dict)
@@ -93,8 +93,8 @@ def to_markdown(block_label: str, text: str, schema: BlockSchema | None) -> str:
 def from_markdown(text: str, schema: BlockSchema | None) -> ParsedText:
     """Parse a text from `to_markdown` that people may have edited.
 
-    It is read by the given schema, unless it names another. Raises Invalid with a sentence for each
-    faulty line.
+    The text is read by the given schema, if it names no other. Raises Invalid with a sentence for
+    each faulty line.
     """
     text = text.removeprefix("\ufeff")
     head, below, problems = _front_matter(text)
@@ -119,7 +119,7 @@ def from_markdown(text: str, schema: BlockSchema | None) -> ParsedText:
 def to_toml(label: str, text: str, schema: BlockSchema | None) -> str:
     """Write the label and the fields as TOML.
 
-    Without a schema, and if fields could not give the same text back, write the label and a `body`.
+    Without a schema, or if fields could not give back the same text, write the label and a `body`.
     """
     entries: dict[str, FieldValue] = {"block": label}
     if schema is None:
@@ -189,7 +189,7 @@ def _checked(
 ) -> ParsedText:
     """Return the text with its fields.
 
-    `marked` is its `format`, and `line_of` returns the file's line for a line of the text. Raises
+    `marked` is its `format`, and `line_of` maps a line of the text to a line of the file. Raises
     Invalid if the text follows the schema less than its mark allows.
     """
     if schema is None:
@@ -219,7 +219,7 @@ def _front_matter(text: str) -> tuple[dict[str, str], str, list[sections.Problem
         len(lines) > 1 and lines[0].rstrip() == _FENCE and bool(_PAIR.fullmatch(lines[1].rstrip()))
     )
     if lines[0].endswith("\r") and (has_front_matter or text.count("\r\n") == text.count("\n")):
-        # We never write such line ends, so an editor changed all of them.
+        # We never write such line ends, so an editor has changed all of them.
         text = text.replace("\r\n", "\n")
         lines = text.split("\n")
     if not has_front_matter:
@@ -284,7 +284,7 @@ def _problems_of_keys(
 ) -> list[sections.Problem]:
     """Return the problems of a TOML's reserved keys.
 
-    Among them are keys that exclude each other.
+    They include keys that exclude each other.
     """
     problems: list[sections.Problem] = []
     for key in ("block", "body"):
@@ -361,7 +361,7 @@ def _inferred_schema(fields: Mapping[str, Any], lines: Lines) -> BlockSchema:
     problems: list[sections.Problem] = []
     for name, written in fields.items():
         is_list = isinstance(written, list) and all(isinstance(entry, str) for entry in written)
-        # Compare the exact type, since a datetime is also an instance of date.
+        # Compare the exact type, since a datetime is also a date.
         kind = "list" if is_list else _KINDS.get(type(written))
         if kind is None:
             problems.append(
@@ -414,7 +414,7 @@ def _short(text: str) -> str:
 
 
 def _long(text: str) -> str:
-    # TOML drops the line break right behind the opening quotes.
+    # TOML drops a line break right after the opening quotes.
     if "'''" in text or text.endswith("'") or _CONTROL.search(text):
         return f'"""\n{_NEEDS_LONG_ESCAPE.sub(_escaped, text)}"""'
     return f"'''\n{text}'''"

@@ -1,8 +1,8 @@
 """The two blocks of typed memory, and three personas.
 
 Each is read from a block's text and written to it, in the bracket format (`brackets.py`). `fitted`
-returns the part that fits the block's limits, by number and in characters; compare it with the
-complete block to see the omitted values.
+returns the part that fits the block's limits, by number and by characters. Compare it with the
+complete block to see which values are missing.
 """
 
 import sys
@@ -35,9 +35,9 @@ class SessionState(StrEnum):
 class TypedBlock:
     """A block that is read from text and written to it.
 
-    `TAGS` maps each tag to its fields (some texts, or one list) and to the separator of their
-    values. `NUMBERS` limits the values of each list; in this order the lists lose values. `CUT`
-    names the texts that are shortened if the block is still too long.
+    `TAGS` maps each tag to its fields (some texts, or one list) and to the separator of the values.
+    `NUMBERS` limits the values in each list; lists lose values in this order. `CUT` names the texts
+    that are shortened if the block is still too long.
     """
 
     TAGS: ClassVar[Mapping[str, tuple[tuple[str, ...], str]]]
@@ -93,7 +93,7 @@ class TypedBlock:
     def shed(self, target_chars: int | None = None) -> Self:
         """Return the block with at most `NUMBERS` values in each list.
 
-        With `target_chars`, lists lose further values until the text is short enough; texts are not
+        With `target_chars`, lists lose more values until the text is short enough; texts are not
         changed. Raises Invalid.
         """
         block = self.cleaned()
@@ -121,7 +121,7 @@ class TypedBlock:
     def from_memory_string(cls, text: str) -> Self:
         """Read the text of a block; unknown lines become `other_lines`.
 
-        If a tag of texts has several lines, the last one counts, since agents add a line instead of
+        If a tag for texts has several lines the last one counts, since agents add a line instead of
         changing one. Raises Invalid if the state is unknown, or a persona has no line `[IDENTITY]
         name | role`.
         """
@@ -130,7 +130,8 @@ class TypedBlock:
         for tag, (names, separator) in cls.TAGS.items():
             lines = by_tag.get(tag, [])
             if names[0] in cls.NUMBERS:
-                # Agents add lines instead of changing one, so all lines of the tag are read as one.
+                # Agents add lines instead of changing one, so all lines with this tag are read as
+                # one.
                 values[names[0]] = [
                     value for line in lines for value in brackets.split(line, separator) if value
                 ]
@@ -143,7 +144,7 @@ class TypedBlock:
 
     @classmethod
     def has_superseded(cls, text: str) -> bool:
-        """Return True if a later line of the text replaces an earlier line."""
+        """Return True if a later line of the text replaces an earlier one."""
         by_tag, _ = brackets.read_lines(text, cls.TAGS)
         return any(
             len(by_tag.get(tag, ())) > 1
@@ -187,8 +188,8 @@ class PersonaBlock(TypedBlock):
     """The agent's persona, which is stable across sessions.
 
     `other_lines` are the lines of its text without a known tag. Authors put the most important
-    values first, so the last values of a list are left out first. Raises Invalid if the role is
-    missing or a value is not a text.
+    values first, so lists lose their last values first. Raises Invalid if the role is missing or a
+    value is not a text.
     """
 
     TAGS = {  # noqa: RUF012 - a ClassVar of the base
@@ -217,7 +218,7 @@ class PersonaBlock(TypedBlock):
     other_lines: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # Store normalized values, which do not change when they are written and read back.
+        # Store cleaned values, which do not change when they are written and read back.
         for name, value in self._cleaned_values().items():
             object.__setattr__(self, name, value)
         if not self.role:

@@ -1,8 +1,8 @@
 r"""The bracket format: one line for each tag, `[TAG]` and its values.
 
 The blocks define the tags. Writing and reading are inverse. A line break within a value is written
-`\n`. A backslash escapes a backslash and the separator of the line's values; before any other
-character it is literal.
+`\n`. A backslash escapes a backslash and the separator of the line; before any other character it
+is literal.
 """
 
 import re
@@ -12,15 +12,15 @@ from ricordo.errors import Invalid
 
 _TAGGED = re.compile(r"\[([A-Z]+)\] ?(.*)")
 _QUOTED = re.compile(r"\\+\[")
-# Control characters except tab and line break, and unpaired surrogates: databases or encodings
-# refuse them.
+# Control characters except tab and line break, and unpaired surrogates, which databases or
+# encodings refuse.
 _UNREADABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def clean(value: str) -> str:
-    """Return the value as it is written. Raises Invalid.
+    """Return the value in the form in which it is written. Raises Invalid.
 
-    It is stripped, has one kind of line break, and U+FFFD for characters that cannot be stored.
+    It is stripped, has line feeds only, and has U+FFFD for characters that cannot be stored.
     """
     return _UNREADABLE.sub("\ufffd", _with_one_break(value)).strip()
 

@@ -1,4 +1,4 @@
-"""A client of typed memory on a runtime in this process, without a server.
+"""A client for typed memory on a runtime in this process, without a server.
 
 `letta_client.Letta` is another client. Typed memory calls `agents.create`, `agents.blocks.retrieve`
 and `update`, `agents.passages.create`, `list` and `search`. For a block that the agent lacks,
@@ -29,7 +29,7 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 T = TypeVar("T")
-# Options of `letta_client` for a new agent that this client supports too.
+# Options of `letta_client` for a new agent that this client supports.
 _OPTIONS = (
     "model",
     "embedding",

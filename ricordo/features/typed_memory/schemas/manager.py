@@ -2,8 +2,8 @@
 
 The manager has no state except its strategy. It reads the block again for each change, because
 agents edit the block too. Values that leave the block are archived first, so an interrupted process
-loses nothing. Changes of one manager wait for one another. If the server reports versions, and
-another writer changed the block meanwhile, the change is made again on the new text.
+loses nothing. Changes by one manager wait for each other. If the server reports versions and
+another writer changed the block meanwhile, the change is repeated on the new text.
 """
 
 import re
@@ -21,22 +21,22 @@ from ricordo.memory.rotation import ARCHIVED, archived_text
 HUMAN = "human"
 PERSONA = "persona"
 TASK_COMPLETED = "TASK COMPLETED"
-# A rotated block is cut to this share of the threshold, so that it has room to grow.
+# A rotated block is cut to this share of the threshold, to leave room for growth.
 _ROTATED_TO = 0.75
 _PASSAGES_READ = 50
-# An equal text within ten minutes is a repeat, as for requests.
+# An equal text within ten minutes counts as a repeat, as for requests.
 _REPEATED_WITHIN = timedelta(minutes=10)
 _PIECE = 60  # characters by which a text is searched for
-_MOST_TRIES = 20  # of one change, if others change the block all the time
+_MOST_TRIES = 20  # the most tries of one change, if others keep changing the block
 
 
 class MemoryManager:
     """An agent's typed memory.
 
     `max_chars` is the most characters of each block: CORE_MEMORY_MAX_CHARS, else 1500. Raises
-    Invalid if it is under 150. The methods raise the client's errors: NotFound if the agent has no
-    human block, Invalid if the block cannot be read, and Conflict if others change it repeatedly.
-    Then nothing was written.
+    Invalid if it is under 150. The methods raise the client's errors: Raises NotFound if the agent
+    has no human block, Invalid if the block cannot be read, and Conflict if others keep changing
+    it. Then nothing was written.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class MemoryManager:
         self.strategy = strategy or rotation.AdaptiveRotation()
         self._now = now
         self._changing = threading.Lock()
-        # The human block's text when the caller read it last, or when it was written here last.
+        # The human block's text when the caller last read it, or when it was last written here.
         self._last_text: str | None = None
 
     def set_task(self, task: str, context: str | None = None) -> None:
@@ -107,9 +107,9 @@ class MemoryManager:
         return human
 
     def update_human(self, human: HumanBlock) -> None:
-        """Write the block, archive values that leave it, and keep the rest in `human`.
+        """Write the block, archive values that leave it, and keep the remaining ones in `human`.
 
-        Raises Conflict if another changed the block.
+        Raises Conflict if somebody else changed the block.
         """
         with self._changing:
             text, version = self._read(HUMAN)
@@ -180,9 +180,9 @@ class MemoryManager:
         )
 
     def _store(self, human: HumanBlock, text: str, version: object) -> bool:
-        """Archive values that leave the block, then replace `text` by it.
+        """Archive values that leave the block, then replace `text` by the block.
 
-        Returns False if the block no longer has this text.
+        Returns False if the stored block no longer has this text.
         """
         if HumanBlock.has_superseded(text):
             self._archive(ARCHIVED, text)
@@ -212,7 +212,7 @@ class MemoryManager:
         metrics = self._metrics(len(whole.shed().to_full_string()))
         if self.strategy.should_rotate(metrics):
             rotated = self._rotate(whole).fitted(self.max_chars)
-            # Without this check, a very long task would be archived again with every change.
+            # Without this check, every change would archive a very long task again.
             if rotated != whole:
                 return rotated, True
         return whole.fitted(self.max_chars), False
@@ -220,13 +220,13 @@ class MemoryManager:
     def _rotate(self, whole: HumanBlock) -> HumanBlock:
         """Cut the block to its target.
 
-        Lists lose their oldest values, and other lines those that the strategy drops.
+        Lists lose their oldest values, and other lines are dropped as the strategy says.
         """
         newest = whole.newest()
         texts_only = replace(newest, context_notes=[], other_lines=[], facts=[], preferences=[])
         fixed_chars = len(texts_only.to_full_string())
         threshold = int(self.max_chars * self.strategy.threshold)
-        # The newest values stay in the block if they fit, also next to a long task.
+        # The newest values stay in the block if they fit, even next to a long task.
         with_half_of_rest = fixed_chars + (self.max_chars - fixed_chars) // 2
         target = max(
             int(threshold * _ROTATED_TO),
@@ -239,9 +239,9 @@ class MemoryManager:
         return replace(without_other_lines, other_lines=[lines]).cleaned()
 
     def _archive(self, kind: str, body: str) -> None:
-        """Archive a text, unless it was archived a short while ago.
+        """Archive a text, if it was not archived just before.
 
-        A process that was interrupted after the archiving tries again.
+        A process that was interrupted after archiving tries again.
         """
         now = self._now()
         excerpt = max(re.split(r"[\\\n]", body), key=len)[:_PIECE]
@@ -262,13 +262,13 @@ class MemoryManager:
     def _read(self, label: str) -> tuple[str, object]:
         """Return the block's text and its version.
 
-        The version is None if the server does not tell it.
+        The version is None if the server does not report it.
         """
         try:
             block = self.client.agents.blocks.retrieve(label, agent_id=self.agent_id)
             return str(block.value), getattr(block, "version", None)
         except Exception as error:
-            # The client's own error classes are not imported here, so the status decides.
+            # The client's error classes are not imported here, so the status code decides.
             if isinstance(error, NotFound) or getattr(error, "status_code", None) == 404:
                 raise NotFound(
                     f'{self.agent_id} has no block "{label}", or does not exist. Attach a block '
@@ -295,9 +295,9 @@ class MemoryManager:
 class BaseAgent:
     """An agent that is created with these two blocks.
 
-    `options` (model, tags …) are those of the client's `agents.create`. `memory` manages the
+    `options` (model, tags …) are options of the client's `agents.create`. `memory` manages the
     blocks, `agent_id` names the agent. For an existing agent, use `MemoryManager`. Raises Invalid
-    if a block does not fit or a setting is wrong; then no agent was created.
+    if a block does not fit or a setting is wrong; no agent is created then.
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class BaseAgent:
         strategy: rotation.RotationStrategy | None = None,
         **options: Any,
     ) -> None:
-        # Everything that can be wrong is checked before the agent is created.
+        # Everything that may be wrong is checked before the agent is created.
         self.memory = MemoryManager(client, "", max_chars, strategy)
         texts = {PERSONA: persona, HUMAN: human or HumanBlock()}
         blocks = [
@@ -342,7 +342,7 @@ def _completed_task(human: HumanBlock) -> str:
     lines = [f"Task: {human.current_task}"]
     if human.context_notes:
         lines += ["Context:", *(f"- {note}" for note in human.context_notes)]
-    # An unindented line could pass for another task's header.
+    # A line without indentation could look like the header of another task.
     return "\n".join(line.replace("\n", "\n  ") for line in lines)
 
 

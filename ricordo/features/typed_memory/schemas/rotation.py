@@ -1,6 +1,6 @@
 """Rotation strategies of the human block, and the defaults of typed memory.
 
-A strategy object counts the changes of one block, and is not shared.
+A strategy object counts the changes of one block, so blocks do not share one.
 """
 
 import math
@@ -45,7 +45,7 @@ class ContextMetrics:
 
 
 class RotationStrategy:
-    """A rule when to rotate the human block, and how to shorten a text.
+    """A rule that says when to rotate the human block, and how to shorten a text.
 
     Any object with a `threshold` and these methods can be used.
     """
@@ -95,9 +95,9 @@ class AdaptiveRotation(RotationStrategy):
     """Adapts its threshold to the usage.
 
     It rotates above 80 percent (or ARCHIVAL_ROTATION_THRESHOLD), and keeps the most important
-    lines. After every ten changes it uses their average usage. If the block was rotated and still
-    half empty, the threshold rises by 0.05, up to 0.95. If it was nearly full (above 0.9), the
-    threshold falls by 0.05, down to 0.6.
+    lines. After every ten changes, it uses the average usage in them. If the block was rotated and
+    is still half empty, the threshold rises by 0.05, up to 0.95. If it was nearly full (above 0.9),
+    the threshold falls by 0.05, down to 0.6.
     """
 
     STEP = 0.05
@@ -124,7 +124,7 @@ class AdaptiveRotation(RotationStrategy):
 
     def _adjust(self, average: float) -> None:
         if self._has_rotated and average < self.HALF_EMPTY:
-            # The bounds include the chosen base, even if it lies outside of them.
+            # The bounds include the chosen base, even if that lies outside of them.
             self.threshold = min(
                 round(self.threshold + self.STEP, 2), max(self.HIGHEST, self.base_threshold)
             )
