@@ -14,10 +14,12 @@ from ricordo.agents.deletion import delete_conversation
 from ricordo.agents.run_end import CANCELLED, cancel_open, denied
 from ricordo.agents.step_decisions import rulebook
 from ricordo.domain.agent import AgentState, Conversation, effective
+from ricordo.domain.egress import Destination
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Collision, Conflict, Forbidden, Invalid, NotFound
+from ricordo.prompt.egress import cleared_state
 from ricordo.prompt.system_prompt import SystemPrompt, system_prompt
 from ricordo.prompt.truncation import exchanges
 from ricordo.runtime import Runtime
@@ -406,11 +408,14 @@ def _prompt(
     try:
         info = models.get(state.agent.model).info
         provider = info.provider
+        destination = runtime.networks.of_model(provider, info.name, info.endpoint)
+        state = cleared_state(state, destination, runtime.new_clearance())
         profile = profile_of(state.agent, info, runtime.settings.model_profile)
         state = with_profile(state, profile, runtime.toolbox)
         mode = memory_in_prompt(state.agent, info, runtime.settings.memory_in_prompt)
     except NotFound:  # an imported agent whose provider is not configured yet
         provider = state.agent.model.partition("/")[0]
+        state = cleared_state(state, Destination(provider), runtime.new_clearance())
         profile = "full"
         mode = "step"
     lines = rulebook(state).lines

@@ -177,7 +177,7 @@ class Conversation:
     identifies the inputs of the stored system message (see prompt/system_prompt.py). The
     conversation with `is_default` is the agent's own: lists hide it, and its window is the agent's
     `message_ids` on the wire. `has_untold` is set if the agent has not read about a rejection yet;
-    the next turn reports it.
+    the next turn reports it. `egress` is the label of its egress policy (`domain/egress.py`).
     """
 
     id: str
@@ -207,6 +207,7 @@ class Conversation:
     forked_from: str | None = None
     forked_seq: int | None = None
     has_untold: bool = False
+    egress: str | None = None
 
     def new_message(self, role: Role, parts: Iterable[Part], created_at: int) -> Message:
         """Return an unsaved message of this conversation that belongs to no run."""
@@ -255,6 +256,7 @@ class PromptDirectory:
     instructions: str | None = None
     more: int = 0
     id: str = ""
+    egress: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

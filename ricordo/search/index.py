@@ -6,7 +6,7 @@ this folder implement the index; most need numpy, which is not imported at start
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -44,7 +44,8 @@ class Query:
     `vectors` are its vectors by model, `nearest` the hits of an outside index by partition, and
     `related` are related words. `new_vectors` are vectors of texts without a
     stored one. An empty one means that the text cannot be embedded. A search that meets further new
-    texts returns only these, unless the query has `sought_new` ones before.
+    texts returns only these, unless the query has `sought_new` ones before. `may_embed` returns
+    whether a model may see a text with this egress label.
     """
 
     text: str
@@ -54,6 +55,7 @@ class Query:
     related: Mapping[str, Sequence[str]] = field(default_factory=dict)
     new_vectors: Mapping["NewText", Sequence[float]] = field(default_factory=dict)
     sought_new: bool = False
+    may_embed: Callable[[str, str | None], bool] = lambda _model, _label: True
 
 
 @dataclass(frozen=True, slots=True)

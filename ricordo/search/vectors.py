@@ -6,7 +6,7 @@ thousand are compared exactly. Vectors are a cache: they can be dropped and rebu
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -519,9 +519,15 @@ def add_vectors(
 
 
 def documents_of(
-    tx: Transaction, batch: EmbeddingBatch, *, in_parts: bool = True
+    tx: Transaction,
+    batch: EmbeddingBatch,
+    *,
+    in_parts: bool = True,
+    may_embed: Callable[[str | None], bool] = lambda _label: True,
 ) -> list[tuple[str, VectorRecord]]:
     """Return each existing text of a batch and its unfilled record.
+
+    Texts with an egress label that `may_embed` refuses are left out.
 
     The text of a message begins with its speaker's name. Unless `in_parts`, a text in parts is
     returned whole, with its first part.
@@ -532,6 +538,8 @@ def documents_of(
     for number, part in filter(None, batch.documents):
         parts.setdefault(number, []).append(part)
     for row in tx.all(_DOCUMENTS[kind], {"ids": list(parts)}):
+        if not may_embed(row.egress):
+            continue
         record = VectorRecord(row.seq, (), row.created_at, user_id=row.user_id or "")
         speaker = ""
         if kind == "passages":

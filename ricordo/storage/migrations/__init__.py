@@ -58,7 +58,8 @@ _FIRST_TABLES = (
 _ADDED = {
     "users": frozenset(("email", "disabled_at", "identity_type", "properties", "look", "former")),
     "agents": frozenset(("message_changes",)),
-    "conversations": frozenset(("has_untold",)),
+    "conversations": frozenset(("has_untold", "egress")),
+    "messages": frozenset(("egress",)),
 }
 
 
@@ -226,6 +227,19 @@ def count_message_changes(connection: Connection) -> None:
     create_triggers(connection)
 
 
+def add_egress_labels(connection: Connection) -> None:
+    """Add the labels of egress policies to blocks, conversations, messages and passages."""
+    for table in (blocks, tables.conversations, tables.messages, tables.passages):
+        existing = {column["name"] for column in inspect(connection).get_columns(table.name)}
+        if "egress" not in existing:
+            add_columns(connection, table, "egress")
+    # The feature's table is not known here. Without its feature the column is there for later.
+    if inspect(connection).has_table("folders"):
+        existing = {column["name"] for column in inspect(connection).get_columns("folders")}
+        if "egress" not in existing:
+            connection.exec_driver_sql("ALTER TABLE folders ADD COLUMN egress TEXT")
+
+
 def part_tags_by_users(connection: Connection) -> None:
     """Keep only tags of shared passages in an archive's row.
 
@@ -275,6 +289,7 @@ MIGRATIONS: Sequence[Migration] = (
     cut_long_texts,
     add_index_of_waiting_proposals,
     count_message_changes,
+    add_egress_labels,
 )
 
 

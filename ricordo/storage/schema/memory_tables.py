@@ -77,6 +77,8 @@ blocks = table(
     flag("shared"),
     # The label under which agents see a user's copy of a block if its own label differs.
     *names("seen_as"),
+    # The label of its egress policy.
+    *strings("egress", erasure="keep"),
     sa.UniqueConstraint("chain_id", "label"),
     sa.Index("blocks_by_time", "organization_id", "created_at", "seq"),
     erasure="delete",

@@ -26,6 +26,7 @@ from ricordo.features.custom_tools.source.runner import (
     run_call,
 )
 from ricordo.features.custom_tools.source.surroundings import Caller
+from ricordo.llm.egress import embed
 from ricordo.offload import offload
 from ricordo.storage import agents, tools
 
@@ -110,8 +111,9 @@ async def _rank_by_meaning(
     if handle is None or not texts:
         return None
     model = embedders.get(handle)
-    (query_vector,) = await model.embed([query], purpose="query")
-    vectors = await model.embed(texts)
+    clearance = context.runtime.new_clearance()
+    (query_vector,) = await embed(model, [query], clearance, purpose="query")
+    vectors = await embed(model, texts, clearance)
     size = len(texts) * len(query_vector) * 8  # bytes
     return await offload(lambda: service.rank_by_vectors(query_vector, vectors), size)
 

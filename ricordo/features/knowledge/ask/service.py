@@ -7,6 +7,7 @@ from itertools import zip_longest
 
 from ricordo.agents.budgets import require_common_budget
 from ricordo.domain.clock import to_datetime
+from ricordo.domain.egress import permits
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, TextPart
 from ricordo.domain.model import LIBRARIAN, ModelRequest
@@ -17,7 +18,7 @@ from ricordo.features.knowledge.facts.search import matching_facts
 from ricordo.features.knowledge.facts.wording import text_of
 from ricordo.features.knowledge.honcho import service as honcho
 from ricordo.features.knowledge.memories.service import facts_in
-from ricordo.llm.chat import whole_reply
+from ricordo.llm.egress import destination_of, whole_reply
 from ricordo.memory import user_memory
 from ricordo.memory.recall import Recall
 from ricordo.prompt.system_prompt import disarm
@@ -55,6 +56,7 @@ class Source:
     agent_id: str | None = None
     label: str | None = None
     excerpt: str | None = None
+    egress: str | None = None
 
     @property
     def shown(self) -> str:
@@ -105,7 +107,13 @@ async def sources_for(store: Store, recall: Recall, scope: Scope, question: str)
         memory = user_memory.open_memory(tx, scope, user_id)
         facts = facts_in(user_memory.listed(tx, memory), question)[:MOST]
         lines = [
-            Source("fact", f"{fact.block.id}#{fact.number}", fact.text, label=fact.block.label)
+            Source(
+                "fact",
+                f"{fact.block.id}#{fact.number}",
+                fact.text,
+                label=fact.block.label,
+                egress=fact.block.egress,
+            )
             for fact in facts
         ]
         read_facts = [
@@ -124,6 +132,7 @@ async def sources_for(store: Store, recall: Recall, scope: Scope, question: str)
             role=hit.message.role,
             agent_id=hit.message.agent_id,
             excerpt=hit.excerpt,
+            egress=hit.message.egress,
         )
         for hit in await recall.messages(question, messages_of, MOST)
         if hit.message.user_id == user_id
@@ -135,6 +144,7 @@ async def sources_for(store: Store, recall: Recall, scope: Scope, question: str)
             hit.passage.text,
             hit.passage.created_at,
             excerpt=hit.excerpt,
+            egress=hit.passage.egress,
         )
         for hit in await recall.passages(question, passages_of, MOST)
         if hit.passage.user_id == user_id
@@ -176,6 +186,11 @@ async def ask(
             tuple(numbers),
         )
     organization_id = scope.organization_id
+    clearance = runtime.new_clearance()
+    destination = destination_of(model, clearance)
+    sources = [source for source in sources if permits(source.egress, destination)]
+    if not sources:
+        return CitedAnswer(NOT_KNOWN, False, (), ())
     settings = runtime.settings
     await runtime.store.read(lambda tx: require_common_budget(tx, settings, organization_id))
     listed = "\n".join(f"[{number}] {source.shown}" for number, source in enumerate(sources, 1))
@@ -185,7 +200,8 @@ async def ask(
         Message(new_id("message"), "", "", "system", parts=(TextPart(_SYSTEM),), created_at=now),
         Message(new_id("message"), "", "", "user", parts=(TextPart(prompt),), created_at=now),
     )
-    reply = await whole_reply(model, ModelRequest(request_messages, user_id=scope.subject))
+    request = ModelRequest(request_messages, user_id=scope.subject)
+    reply = await whole_reply(model, request, clearance)
     expense = Expense(
         organization_id,
         "other",

@@ -31,7 +31,8 @@ from ricordo.features.knowledge.facts.queries import Unread
 from ricordo.features.knowledge.facts.reading import MOST_SHOWN, RESPONSE_FORMAT, SYSTEM, Chunk
 from ricordo.features.knowledge.facts.records import FactDraft
 from ricordo.features.memory_care.notifications.service import tell_of_others
-from ricordo.llm.chat import ChatModel, whole_reply
+from ricordo.llm.chat import ChatModel
+from ricordo.llm.egress import whole_reply
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, jobs, messages, runs, users
 from ricordo.storage.engine.store import Transaction
@@ -255,7 +256,8 @@ async def _ask(
         Message(new_id("message"), "", "", "user", (TextPart(chunk.prompt),), created_at=now),
     )
     settings = ModelSettings(temperature=0, response_format=RESPONSE_FORMAT)
-    reply = await whole_reply(model, ModelRequest(prompt, settings=settings, user_id=chunk.user_id))
+    request = ModelRequest(prompt, settings=settings, user_id=chunk.user_id)
+    reply = await whole_reply(model, request, runtime.new_clearance())
     text = "".join(part.text for part in reply.parts if isinstance(part, TextPart))
     drafts, faulty = chunk.drafts_in(text)
     if faulty:

@@ -1,0 +1,110 @@
+"""The part of an agent's state that a model may see, by the egress policies of its parts."""
+
+from dataclasses import replace
+
+from ricordo.domain.agent import AgentState, PromptDirectory
+from ricordo.domain.block import Block
+from ricordo.domain.egress import (
+    Clearance,
+    Destination,
+    counted_lines,
+    notice,
+    permits,
+)
+from ricordo.errors import Forbidden
+
+
+def cleared_state(state: AgentState, destination: Destination, clearance: Clearance) -> AgentState:
+    """Return the state with notices in place of the parts that the destination may not see.
+
+    The clearance notes what is shown and what is withheld. A withheld block is read-only, since an
+    edit would be made without its text. A state without policies is returned as it is. Raises
+    Forbidden if the destination may not see the conversation at all.
+    """
+    if state.conversation.egress:
+        require_permitted(state, destination)
+        clearance.show("conversation", state.conversation.egress)
+    labels = [block.egress for block in state.blocks]
+    labels += [directory.egress for directory in state.directories]
+    if labels.count(None) == len(labels):
+        return state
+    blocks = tuple(
+        _cleared_block(
+            block, state.shown_texts.get(block.shown_label, block.value), destination, clearance
+        )
+        for block in state.blocks
+    )
+    directories = tuple(
+        _cleared_directory(directory, destination, clearance) for directory in state.directories
+    )
+    withheld_labels = {block.shown_label for block in blocks if block.is_withheld}
+    shown_texts = {
+        label: text for label, text in state.shown_texts.items() if label not in withheld_labels
+    }
+    return replace(state, blocks=blocks, directories=directories, shown_texts=shown_texts)
+
+
+def require_permitted(state: AgentState, destination: Destination) -> None:
+    """Raise Forbidden if the destination may not see this conversation at all."""
+    label = state.conversation.egress
+    if not permits(label, destination):
+        raise Forbidden(
+            f"This conversation may not be sent to {destination.name}, by its egress policy. "
+            f"Give the agent a model that it allows ({allowed(label)}), or let the "
+            "conversation's owner change the policy."
+        )
+
+
+def allowed(label: str | None) -> str:
+    """Return the destinations that a label allows, for people."""
+    clauses = (label or "").split(";")
+    return " and ".join(clause.replace(",", " or ") for clause in clauses)
+
+
+def refusal(clearance: Clearance, destination: Destination) -> str:
+    """Return the sentence that refuses a turn from which something would be withheld."""
+    sources = ", ".join(sorted(clearance.withheld)[:5])
+    return (
+        f"{sources} may not be sent to {destination.name}, by an egress policy, and this server "
+        "refuses such a turn. Use another model for this agent, or let the owner change the policy."
+    )
+
+
+def _cleared_block(
+    block: Block, text: str, destination: Destination, clearance: Clearance
+) -> Block:
+    if not block.egress or block.is_withheld:
+        return block
+    source = f"block:{block.shown_label}"
+    if permits(block.egress, destination):
+        clearance.show(source, block.egress, text)
+        return block
+    clearance.withhold(source, block.egress, text)
+    count = counted_lines(text)
+    return replace(
+        block,
+        value=notice(count, "line", destination),
+        description=None,
+        read_only=True,
+        is_withheld=True,
+    )
+
+
+def _cleared_directory(
+    directory: PromptDirectory, destination: Destination, clearance: Clearance
+) -> PromptDirectory:
+    if not directory.egress:
+        return directory
+    source = f"folder:{directory.name}"
+    text = "\n".join(file.content for file in directory.files)
+    if permits(directory.egress, destination):
+        clearance.show(source, directory.egress, text)
+        return directory
+    clearance.withhold(source, directory.egress, text)
+    return replace(
+        directory,
+        files=(),
+        description=notice(len(directory.files), "file", destination),
+        instructions=None,
+        more=0,
+    )
