@@ -57,7 +57,7 @@ from ricordo.errors import Busy, Collision, Conflict, Forbidden, Invalid, NotFou
 from ricordo.llm.adaptation import learned_of
 from ricordo.llm.egress import destination_of
 from ricordo.llm.registry.organization_providers import OrganizationModels
-from ricordo.prompt.egress import cleared_state, refusal
+from ricordo.prompt.egress import cleared_state, refusal, require_permitted
 from ricordo.prompt.system_prompt import key_without_edits
 from ricordo.prompt.transcript import local_time, rejection_event
 from ricordo.runtime import Runtime
@@ -175,6 +175,8 @@ def _open_turn(
     """
     run = _take_lease(tx, request, cut_off)
     turn = _load_turn(tx, runtime, request, models, run=run, is_looked_up=is_looked_up)
+    if turn.state.conversation.egress:
+        require_permitted(turn.state, turn.destination)
     earlier_input = input_of(tx, cut_off) if cut_off else ()
     if cut_off and earlier_input:
         stored = _adopt_input(tx, turn, cut_off, earlier_input)
@@ -377,6 +379,8 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> StoredInput
         for new_message in request.messages
     ]
     turn.clearance.exempt |= {message.id for message in new_messages if not message.egress}
+    if turn.clearance.texts:
+        new_messages = [turn.clearance.with_labels(message) for message in new_messages]
     approval = _approval_to_apply(tx, turn, request.approval) if request.approval else None
     if approval:
         return _save_approval(tx, turn, approval, new_messages)

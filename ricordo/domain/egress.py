@@ -42,6 +42,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.:-]{0,99}")
 # Ollama passes requests for such models on to ollama.com.
 _HOSTED_BY_OLLAMA = re.compile(r"[:-]cloud$")
 _WORD = re.compile(r"\w+")
+_JOINED = re.compile(r"\w{3,}(?:[-_.@:/+]\w{2,})+")
 _BULLET = re.compile(r"^[\s>*+#•\-–—]+|^\s*\d{1,3}[.)]\s+")
 # Shorter lines occur anywhere, so they are not searched in other texts.
 SHORTEST_LINE = 8
@@ -218,6 +219,8 @@ class LabelledText:
             words = normal_line(line).split()
             marks.update(" ".join(words[at : at + RUN]) for at in range(len(words) - RUN + 1))
             marks.update(word for word in words if _is_rare(word))
+            # Names with signs inside: addresses, handles, codes.
+            marks.update(normal_line(name) for name in _JOINED.findall(line))
         return frozenset(marks)
 
 
@@ -233,7 +236,8 @@ class Clearance:
     Attributes:
         networks: The addresses that count as local.
         texts: The labelled texts among the sources, also those that were withheld.
-        exempt: Ids of messages that the user wrote for this turn, whose text is the user's to say.
+        exempt: Ids of messages that the user wrote for this turn. What the user says to the model
+            is the user's decision, also if it repeats a labelled text.
         label: The label of all that was shown, and so of all that is made of it.
         shown: The names of the labelled sources that were shown.
         withheld: The number of withheld lines, by the name of their source.
@@ -278,7 +282,8 @@ class Clearance:
         forbidden = self._forbidden_lines(destination)
         cleared: list[Message] = []
         for message in messages:
-            if not permits(message.egress, destination):
+            is_exempt = message.id in self.exempt
+            if not is_exempt and not permits(message.egress, destination):
                 self.withheld[f"message:{message.id}"] = counted_lines(_text_of(message)) or 1
                 cleared.append(_withheld(message, destination))
                 continue
@@ -286,7 +291,7 @@ class Clearance:
                 # What an agent says is known by its sources; its phrases occur anywhere.
                 text = "" if message.role == "assistant" else _text_of(message)
                 self.show(f"message:{message.id}", message.egress, text)
-            if forbidden and message.id not in self.exempt:
+            if forbidden and not is_exempt:
                 cleared.append(self._without_lines(message, forbidden, destination))
             else:
                 cleared.append(message)
@@ -306,6 +311,12 @@ class Clearance:
             if not permits(entry.label, destination) and self._repeats(entry, text):
                 return entry.source
         return None
+
+    def with_labels(self, message: Message) -> Message:
+        """Return a person's message with the labels of the texts that it repeats."""
+        text = _text_of(message)
+        labels = [entry.label for entry in self.texts if self._repeats(entry, text)]
+        return replace(message, egress=join(message.egress, *labels)) if labels else message
 
     def spills(self, text: str, label: str | None) -> str | None:
         """Return the source of a text that this text repeats under a looser label; else None."""

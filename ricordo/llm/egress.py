@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from ricordo.domain.egress import Clearance, Destination
+from ricordo.domain.egress import Clearance, Destination, permits
 from ricordo.domain.model import Chunk, EmbeddingPurpose, ModelReply, ModelRequest
 from ricordo.errors import Forbidden
 from ricordo.llm.chat import ChatModel, Embedder
@@ -51,9 +51,15 @@ async def embed(
     """Return the texts' vectors.
 
     Raises:
-        Forbidden: if a text repeats one that the embedder's provider may not see.
+        Forbidden: if the work has read anything that the embedder's provider may not see, since a
+            question for a search may hold it in other words, or if a text repeats such a text.
     """
     destination = destination_of(embedder, clearance)
+    if not permits(clearance.label, destination):
+        raise Forbidden(
+            f"The question is withheld from {destination.name}, which makes the vectors: an egress "
+            "policy allows it less than the agent has read."
+        )
     for text in texts:
         if source := clearance.repeats(text, destination):
             raise Forbidden(

@@ -19,7 +19,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.egress import IN_PROCESS, Clearance, Destination, permits
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
-from ricordo.domain.message import ToolCallPart, ToolReturnPart
+from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.scope import NOBODY, Scope
 from ricordo.domain.text import normal_json
@@ -128,6 +128,10 @@ class ToolContext:
             return True
         self.clearance.withhold(source, label, text)
         return False
+
+    def readable(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return messages of other conversations as the turn's model may see them."""
+        return self.clearance.messages(messages, self.reader)
 
     @property
     def sandbox(self) -> Sandbox:
@@ -407,7 +411,9 @@ def destination_of_call(
     local while its programs have no network.
     """
     if isinstance(executor, ServerTool):
-        leaves = executor.acts_outside or executor.brings_untrusted
+        # What other agents are told keeps its label.
+        is_told = tool.tool_type == "letta_multi_agent_core"
+        leaves = (executor.acts_outside or executor.brings_untrusted) and not is_told
         return Destination(tool.name) if leaves else None
     if tool.tool_type == "external_mcp":
         server = next((tag for tag in tool.tags if tag.startswith("mcp:")), "mcp")

@@ -6,6 +6,9 @@ import httpx2
 import pytest
 
 from tests.features.egress.providers import World, two_providers
+from tests.seams.jobs import quick_jobs
+
+__all__ = ["http", "quick_jobs", "running_world", "world"]
 
 
 @pytest.fixture(scope="module")

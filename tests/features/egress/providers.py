@@ -6,6 +6,7 @@ One is at 127.0.0.1, which the tests' settings do not call local: it is "openai"
 
 import json
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +15,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
 from pydantic import SecretStr
 
 from ricordo.settings import ProviderSettings
-from tests.seams.server import ServerInThread, serving
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import jobs
+from tests.seams.server import LIMIT, ServerInThread, serving
 
 CLOUD = "openai/gpt-4o-mini"
 LOCAL = "vllm/llama"
@@ -126,6 +130,23 @@ class World:
         for provider in (self.cloud, self.local):
             provider.bodies.clear()
             provider.script.clear()
+
+
+def wait_for_jobs(server: ServerInThread) -> None:
+    """Wait until no job is due or running, and no turn runs."""
+    statement = sa.select(sa.func.count()).where(jobs.c.status.in_(("waiting", "running")))
+
+    def count(tx: Transaction) -> int:
+        now = tx.clock.now()
+        return int(tx.all(statement.where(jobs.c.not_before <= now), {})[0][0])
+
+    deadline = time.monotonic() + LIMIT
+    while True:
+        is_busy = server.read(count) or server.runtime.live
+        if not is_busy:
+            return
+        assert time.monotonic() < deadline, "the jobs did not end in time"
+        time.sleep(0.02)
 
 
 @contextmanager
